@@ -1,0 +1,213 @@
+"""What plugin authors implement or receive: triggers, producers, events and outcomes.
+
+The guarantees that the runtime gives to what is defined here stand in `triggerer/runtime/DESIGN.md`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from triggerer.errors import AckTimeout, SubscriberOverflow
+
+__all__ = [
+    "AckTimeout",
+    "AdvanceItem",
+    "AdvanceOutcome",
+    "BaseEventTrigger",
+    "BaseTrigger",
+    "SharedStreamProducer",
+    "SubscriberOverflow",
+    "TriggerEvent",
+    "get_connection",
+    "reject_shared_stream_event",
+]
+
+
+class TriggerEvent:
+    """One occurrence that a trigger reports; it becomes one asset event of each watcher of the trigger.
+
+    Args:
+        payload: JSON-like. A mapping becomes the asset event's `extra`, anything else `{"payload": ...}`.
+    """
+
+    __slots__ = ("payload",)
+
+    def __init__(self, payload: Any) -> None:
+        self.payload = payload
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TriggerEvent) and bool(other.payload == self.payload)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"TriggerEvent({self.payload!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceOutcome:
+    """How the subscribers that had to resolve an event resolved it; each is counted once."""
+
+    acked: int
+    failed: int
+    rejected: int
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nobody failed or rejected it and somebody acked it; an event without subscribers is not clean."""
+        return self.acked > 0 and not self.failed and not self.rejected
+
+
+class AdvanceItem(NamedTuple):
+    """One event of a lane, in event order, with its outcome."""
+
+    broker_payload: Any
+    outcome: AdvanceOutcome
+
+
+class SharedStreamProducer(ABC):
+    """Reads one upstream for all subscribers of a shared stream, and tells it how far they got."""
+
+    lanes_advance_side_by_side: ClassVar[bool] = False
+    """Whether `advance` may be awaited for several lanes at once; within a lane it never is."""
+
+    @abstractmethod
+    def open_stream(self) -> AsyncIterator[tuple[Any, Any]]:
+        """Yield `(event, broker_payload)` pairs, in order within each lane, for as long as the group lives.
+
+        Called once. The iterator is closed before `aclose` is called. Returning or raising ends the group, which is
+        then restarted with a new producer after a growing delay; what was not advanced is expected again.
+        """
+
+    @abstractmethod
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        """Tell the broker about the next contiguous events of one lane, all of them resolved by everybody.
+
+        `batch` is never empty. What a failed item means for the broker is the producer's duty; it must never commit
+        past one. Raising ends the group.
+
+        Cancellation: at shutdown, and when the group ends; the broker then redelivers what it was not told.
+        """
+
+    def get_advance_lane(self, broker_payload: Any) -> Hashable:
+        """The lane that orders this event's advance: a partition, an ordering key. By default there is one lane."""
+        return None
+
+    def get_idempotency_key(self, broker_payload: Any) -> str | None:
+        """What identifies the message across redeliveries, and tells a recreated topic from its predecessor.
+
+        None (the default): a redelivered message creates its asset events again.
+        """
+        return None
+
+    async def pause(self) -> None:
+        """The group pulls nothing for now: stop the broker's delivery, keep the membership. Off by default."""
+
+    async def resume(self) -> None:
+        """The group pulls again."""
+
+    async def aclose(self) -> None:
+        """Give back what the producer holds. Called exactly once, also when `open_stream` was never iterated."""
+
+
+class BaseTrigger(ABC):
+    """Something that runs in the triggerer and can be made again from its class path and JSON arguments."""
+
+    @abstractmethod
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """The class path and the keyword arguments (JSON) that make an equal trigger; always the same for one."""
+
+    async def cleanup(self) -> None:
+        """Give back what `run` or the filter holds. Called once when the trigger stops, for whatever reason."""
+
+
+class BaseEventTrigger(BaseTrigger):
+    """A trigger that reports occurrences rather than a condition, and so may drive an `AssetWatcher`.
+
+    A subclass need not call `super().__init__()`. It implements `run`, or `shared_stream_key` and
+    `filter_shared_stream` with either `open_shared_stream` (fast path: nothing is acknowledged) or
+    `create_shared_stream_producer` (ack mode).
+    """
+
+    def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield events on its own. An async generator; only for triggers without a stream key."""
+        raise NotImplementedError(f"{type(self).__qualname__} implements neither run() nor a shared stream")
+
+    def shared_stream_key(self) -> Hashable | None:
+        """Equal keys share one poll. Read once, when the trigger starts. None (the default): runs on its own."""
+        return None
+
+    @classmethod
+    def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Any]:
+        """Yield raw events for all subscribers; `kwargs` are those of the subscriber that opens the stream."""
+        raise NotImplementedError(f"{cls.__qualname__} has a stream key but no open_shared_stream()")
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        """Make the producer of this stream. Overriding it switches the stream to ack mode."""
+        raise NotImplementedError(f"{cls.__qualname__} does not implement create_shared_stream_producer()")
+
+    def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
+        """Turn raw events into this trigger's own. An async generator.
+
+        All events that derive from a raw event are yielded before the next raw event is pulled: by pulling it the
+        filter says that it is done with the one before.
+        """
+        raise NotImplementedError(f"{type(self).__qualname__} has a stream key but no filter_shared_stream()")
+
+
+class RejectsOpenEvent(Protocol):
+    """The runtime's side of `reject_shared_stream_event`."""
+
+    def reject_open_event(self) -> bool:
+        """Reject the event that the filter has open; False where none is."""
+
+
+# Set by the runtime in the task that drives a filter; child tasks and `asyncio.to_thread` inherit it.
+current_subscriber: ContextVar[RejectsOpenEvent | None] = ContextVar("triggerer_current_subscriber", default=None)
+
+
+def reject_shared_stream_event() -> None:
+    """Reject the raw event that the calling filter has open: it counts as rejected and is resolved at once.
+
+    For messages that nobody will ever be able to use. May be called from the filter, from tasks that it started and
+    from `asyncio.to_thread`. Outside an open event it warns and does nothing.
+    """
+    subscriber = current_subscriber.get()
+    if subscriber is None or not subscriber.reject_open_event():
+        warnings.warn(
+            "reject_shared_stream_event() was called while no event of a shared stream is open; it does nothing",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+ConnectionResolver = Callable[[str], Mapping[str, Any]]
+_resolve_connection: ConnectionResolver | None = None
+
+
+def install_connections(resolver: ConnectionResolver) -> None:
+    """Say where `get_connection` looks; the service does so once at start, from its configuration."""
+    global _resolve_connection
+    _resolve_connection = resolver
+
+
+def get_connection(connection_id: str) -> Mapping[str, Any]:
+    """The settings under `[connections.<connection_id>]`, secrets resolved.
+
+    Raises:
+        ConfigurationError: There is no such connection, or a secret of it cannot be read.
+    """
+    if _resolve_connection is None:
+        # Outside the service (a plugin author's test, a notebook) nobody has installed anything: read the
+        # configuration as the service would. Imported late, since the configuration is no part of this interface.
+        from triggerer.config import load_settings
+
+        install_connections(load_settings().get_connection)
+    assert _resolve_connection is not None
+    return _resolve_connection(connection_id)

@@ -1,0 +1,101 @@
+"""Every error of the project, on one screen, branched by who has to act.
+
+An error names the object that it is about, carries what a caller may want to read as attributes, and says in `hint`
+what to do next where something can be done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+
+class TriggererError(Exception):
+    """The root. `hint`, where there is one, is a sentence that tells the reader what to do next."""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class ConfigurationError(TriggererError):
+    """The operator has to change a setting before the service can start."""
+
+
+class DagError(TriggererError):
+    """The author of a DAG file has to change it: an invalid URI, a cycle of tasks, an unknown argument."""
+
+
+class AssetConflict(DagError):
+    """Two names for one URI, or two URIs for one name; the message names both places."""
+
+
+class PluginError(TriggererError):
+    """The author of a trigger or of a producer has to change it."""
+
+
+class AckTimeout(PluginError):
+    """A subscriber did not resolve an event of its shared stream in time."""
+
+
+class SubscriberOverflow(PluginError):
+    """A subscriber's queue stayed full for longer than the grace that the poll waits for it."""
+
+
+class GroupEnded(PluginError):
+    """The shared stream ended under its subscribers; the cause says why. The group is restarted."""
+
+    def __init__(self, message: str, *, key: Hashable = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.key = key
+
+
+class BrokerError(TriggererError):
+    """The broker, or the way to it."""
+
+
+class BrokerUnavailable(BrokerError):
+    """The broker does not answer now; the same call may succeed later."""
+
+
+class BrokerRefused(BrokerError):
+    """The broker answered no (unknown topic, no permission, wrong credentials); a repeat brings the same answer."""
+
+
+class StoreError(TriggererError):
+    """The database."""
+
+
+class StoreUnavailable(StoreError):
+    """The database does not answer, is locked, or has no room; nothing was written, the same call may succeed later."""
+
+
+class RowRefused(StoreError):
+    """The database, or a rule of ours before it, refuses this very row; a repeat brings the same answer."""
+
+
+class LeaseLost(StoreError):
+    """Somebody else owns what this process thought it owned. Nothing was written; stop working on it."""
+
+
+class Conflict(StoreError):
+    """Somebody else's transaction won. Nothing was written; a repeat may succeed."""
+
+
+class OutcomeUnknown(StoreError):
+    """The commit was sent and its answer was not seen. Repeat the transaction as it was; its keys make that safe."""
+
+
+class SparkError(TriggererError):
+    """Spark, or the way to it."""
+
+
+class SubmitFailed(SparkError):
+    """No session could be had: no Java, no PySpark, a master that does not answer."""
+
+
+class RunFailed(SparkError):
+    """A run, or the worker that executed it, failed; the message is what `runs show` prints."""

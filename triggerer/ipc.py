@@ -1,0 +1,107 @@
+"""Frames of JSON between the service and the processes that run users' code, over a socket pair.
+
+A child inherits one end and finds its number in the environment; its standard streams stay free for the user's code.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+import orjson
+from anyio.abc import UNIXSocketStream
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+CHANNEL_VARIABLE = "TRIGGERER_IPC_FD"
+_HEADER = struct.Struct("!I")
+
+
+def _frame(message: Any) -> bytes:
+    body = orjson.dumps(message)
+    return _HEADER.pack(len(body)) + body
+
+
+class Channel:
+    """The service's end. One task may send while another receives."""
+
+    def __init__(self, stream: UNIXSocketStream) -> None:
+        self._stream = stream
+        self._reader = BufferedByteReceiveStream(stream)
+        self._sending = anyio.Lock()
+
+    @classmethod
+    async def open(cls) -> tuple[Channel, socket.socket]:
+        """Return our end and the socket that the child inherits; close the latter once the child is started."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        return cls(await UNIXSocketStream.from_socket(ours)), theirs
+
+    async def send(self, message: Any) -> None:
+        """Send one frame.
+
+        Raises:
+            anyio.BrokenResourceError: The child is gone.
+        """
+        async with self._sending:
+            await self._stream.send(_frame(message))
+
+    async def receive(self) -> Any:
+        """Wait for one frame.
+
+        Raises:
+            anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError: The child is gone.
+        """
+        (size,) = _HEADER.unpack(await self._reader.receive_exactly(_HEADER.size))
+        return orjson.loads(await self._reader.receive_exactly(size))
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class ChildChannel:
+    """The child's end: blocking, for one thread at a time."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._file = sock.makefile("rb")
+
+    @classmethod
+    def from_environment(cls) -> ChildChannel:
+        """Take the inherited end. Removed from the environment, so that grandchildren do not use it."""
+        fd = int(os.environ.pop(CHANNEL_VARIABLE))
+        os.set_inheritable(fd, False)
+        return cls(socket.socket(fileno=fd))
+
+    def send(self, message: Any) -> None:
+        self._socket.sendall(_frame(message))
+
+    def receive(self) -> Any:
+        """Wait for one frame.
+
+        Raises:
+            EOFError: The service is gone; the child has nothing left to do.
+        """
+        header = self._file.read(_HEADER.size)
+        if len(header) < _HEADER.size:
+            raise EOFError("the service closed the channel")
+        (size,) = _HEADER.unpack(header)
+        body = self._file.read(size)
+        if len(body) < size:
+            raise EOFError("the service closed the channel in the middle of a frame")
+        return orjson.loads(body)
+
+    def close(self) -> None:
+        self._file.close()
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,26 @@
+"""The tables, one module per aggregate."""
+
+from triggerer.store.models.assets import Asset, AssetAlias, AssetAliasMember, AssetEvent, QueuedAssetEvent
+from triggerer.store.models.base import Base
+from triggerer.store.models.dags import Dag, DagFile, DagScheduleAlias, DagScheduleAsset
+from triggerer.store.models.runs import DagRun, TaskRun
+from triggerer.store.models.triggers import Instance, Stream, Trigger, Watcher
+
+__all__ = [
+    "Asset",
+    "AssetAlias",
+    "AssetAliasMember",
+    "AssetEvent",
+    "Base",
+    "Dag",
+    "DagFile",
+    "DagRun",
+    "DagScheduleAlias",
+    "DagScheduleAsset",
+    "Instance",
+    "QueuedAssetEvent",
+    "Stream",
+    "TaskRun",
+    "Trigger",
+    "Watcher",
+]

@@ -1,0 +1,100 @@
+"""Assets, their events, and which events wait for which DAG."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from triggerer.store.models.base import Base, BigId, Json, UtcDateTime
+
+
+class Asset(Base):
+    """One asset, identified by name and URI. Rows are never deleted while an event names them."""
+
+    __tablename__ = "asset"
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    name: Mapped[str] = mapped_column(Text, unique=True)
+    uri: Mapped[str] = mapped_column(Text, unique=True)
+    group: Mapped[str] = mapped_column(Text, default="asset")
+    extra: Mapped[dict[str, Any]] = mapped_column(Json, default=dict)
+    declared_in: Mapped[str | None] = mapped_column(Text)
+    """The DAG file that declares it; None: created by an event that nobody declared, or its file is gone."""
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class AssetAlias(Base):
+    __tablename__ = "asset_alias"
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    name: Mapped[str] = mapped_column(Text, unique=True)
+
+
+class AssetAliasMember(Base):
+    """An asset that an alias has been resolved to, by an event attached to it."""
+
+    __tablename__ = "asset_alias_member"
+
+    alias_id: Mapped[int] = mapped_column(ForeignKey("asset_alias.id"), primary_key=True)
+    asset_id: Mapped[int] = mapped_column(ForeignKey("asset.id"), primary_key=True)
+
+
+class AssetEvent(Base):
+    """Something happened to an asset. Ids are unique but say nothing of commit order: nobody may use one as a cursor."""
+
+    __tablename__ = "asset_event"
+    __table_args__ = (
+        # What makes a redelivered message, a repeated commit and a repeated task idempotent (contract, rule 13).
+        # The writer makes a key of its own ("~" and a UUID) where the broker gives none, so the column is never null.
+        UniqueConstraint("watcher_id", "idempotency_key", "ordinal", "asset_id", name="uq_asset_event_identity"),
+        Index("ix_asset_event_asset_id_id", "asset_id", "id"),
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    asset_id: Mapped[int] = mapped_column(ForeignKey("asset.id"))
+    extra: Mapped[dict[str, Any]] = mapped_column(Json)
+    timestamp: Mapped[datetime] = mapped_column(UtcDateTime)
+    watcher_id: Mapped[int] = mapped_column(BigId, default=0)
+    """0: not from a watcher. No foreign key: a watcher may go while its events stay."""
+    idempotency_key: Mapped[str] = mapped_column(Text)
+    ordinal: Mapped[int] = mapped_column(default=0)
+    """Counts the events that one watcher derived from one message."""
+    source_dag_id: Mapped[str | None] = mapped_column(Text)
+    source_run_id: Mapped[str | None] = mapped_column(Text)
+    source_task_id: Mapped[str | None] = mapped_column(Text)
+
+
+class QueuedAssetEvent(Base):
+    """An asset event and a DAG that waits for it; `run_pk` is the run that took it, None while it is queued.
+
+    The primary key is what keeps an event out of two runs of a DAG. Rows are written in the event's own transaction,
+    for paused DAGs too, and leave with their run or by an operator's delete.
+    """
+
+    __tablename__ = "queued_asset_event"
+    __table_args__ = (
+        Index(
+            "ix_queued_asset_event_waiting",
+            "dag_id",
+            "asset_id",
+            "asset_event_id",
+            sqlite_where=text("run_pk IS NULL"),
+            postgresql_where=text("run_pk IS NULL"),
+        ),
+        Index(
+            "ix_queued_asset_event_run",
+            "run_pk",
+            "asset_event_id",
+            sqlite_where=text("run_pk IS NOT NULL"),
+            postgresql_where=text("run_pk IS NOT NULL"),
+        ),
+        {"sqlite_with_rowid": False},
+    )
+
+    dag_id: Mapped[str] = mapped_column(String(250), primary_key=True)
+    asset_event_id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    asset_id: Mapped[int] = mapped_column(BigId)
+    run_pk: Mapped[int | None] = mapped_column(BigId)

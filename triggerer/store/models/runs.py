@@ -1,0 +1,63 @@
+"""DAG runs and their tasks."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from triggerer.store.models.base import Base, BigId, Json, UtcDateTime
+
+_ACTIVE = text("state IN ('queued', 'running')")
+
+
+class DagRun(Base):
+    """One run of a DAG. Legal moves of `state` are in `triggerer.domain.runs`."""
+
+    __tablename__ = "dag_run"
+    __table_args__ = (
+        UniqueConstraint("dag_id", "run_id"),
+        Index("ix_dag_run_active", "dag_id", "state", "id", sqlite_where=_ACTIVE, postgresql_where=_ACTIVE),
+    )
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    dag_id: Mapped[str] = mapped_column(ForeignKey("dag.dag_id"))
+    run_id: Mapped[str] = mapped_column(String(250))
+    run_type: Mapped[str] = mapped_column(String(20))
+    """scheduled, asset_triggered, manual or backfill."""
+    state: Mapped[str] = mapped_column(String(20))
+    """queued, running, success, failed or cancelled."""
+    logical_date: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    data_interval_start: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    data_interval_end: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    run_after: Mapped[datetime] = mapped_column(UtcDateTime)
+    params: Mapped[dict[str, Any]] = mapped_column(Json, default=dict)
+    queued_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    error: Mapped[str | None] = mapped_column(Text)
+    exit_code: Mapped[int | None]
+    """Of the worker process, where it died; negative: the signal."""
+    log_path: Mapped[str | None] = mapped_column(Text)
+    executor: Mapped[str | None] = mapped_column(String(80))
+    """The instance that claimed it. A result is only taken from (executor, attempt)."""
+    attempt: Mapped[int] = mapped_column(default=0)
+    """Grows with every claim."""
+    cancel_requested: Mapped[bool] = mapped_column(default=False)
+
+
+class TaskRun(Base):
+    """The last try of one task of a run."""
+
+    __tablename__ = "task_run"
+
+    run_pk: Mapped[int] = mapped_column(ForeignKey("dag_run.id"), primary_key=True)
+    task_id: Mapped[str] = mapped_column(String(250), primary_key=True)
+    state: Mapped[str] = mapped_column(String(20))
+    """running, success, failed, cancelled or upstream_failed."""
+    try_number: Mapped[int] = mapped_column(default=1)
+    started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    error: Mapped[str | None] = mapped_column(Text)

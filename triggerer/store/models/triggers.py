@@ -1,0 +1,74 @@
+"""Watchers, the triggers that serve them, and the streams that the triggers belong to."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ForeignKey, String, Text, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column
+
+from triggerer.store.models.base import Base, BigId, Json, UtcDateTime
+
+
+class Trigger(Base):
+    """A class and its canonical JSON arguments; several watchers may share one. Deleted with its last watcher."""
+
+    __tablename__ = "trigger"
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    """SHA-256 of the class path and the canonical JSON of the arguments."""
+    classpath: Mapped[str] = mapped_column(Text)
+    kwargs: Mapped[dict[str, Any]] = mapped_column(Json)
+    stream_digest: Mapped[str] = mapped_column(ForeignKey("stream.digest"), index=True)
+
+
+class Watcher(Base):
+    """An asset's watcher, identified by asset and name; it survives a change of arguments."""
+
+    __tablename__ = "watcher"
+    __table_args__ = (UniqueConstraint("asset_id", "name"),)
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    asset_id: Mapped[int] = mapped_column(ForeignKey("asset.id"))
+    name: Mapped[str] = mapped_column(Text)
+    trigger_id: Mapped[int] = mapped_column(ForeignKey("trigger.id"), index=True)
+    path: Mapped[str] = mapped_column(Text)
+    """The DAG file that declares it."""
+    state: Mapped[str] = mapped_column(String(20), default="waiting")
+    """waiting (nobody hosts it yet), running, failing (in back-off, see error)."""
+    error: Mapped[str | None] = mapped_column(Text)
+    owner: Mapped[str | None] = mapped_column(String(80))
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class Stream(Base):
+    """The unit of ownership (contract, rule 15): a stream key, or one trigger that runs on its own.
+
+    The lease is (owner, epoch); `epoch` grows with every change of owner, so that a fenced owner's transaction can be
+    told from the present owner's. Instants are the database's.
+    """
+
+    __tablename__ = "stream"
+
+    digest: Mapped[str] = mapped_column(String(80), primary_key=True)
+    """SHA-256 of the canonical stream key; "trigger-" and the trigger's digest for one that runs on its own."""
+    key: Mapped[str] = mapped_column(Text)
+    """The key as people read it."""
+    owner: Mapped[str | None] = mapped_column(String(80))
+    epoch: Mapped[int] = mapped_column(BigId, default=0)
+    expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class Instance(Base):
+    """A living process that hosts streams or executes runs; gone or expired means dead."""
+
+    __tablename__ = "instance"
+
+    id: Mapped[str] = mapped_column(String(80), primary_key=True)
+    """`<host>:<pid>:<random>`, new at every start."""
+    kind: Mapped[str] = mapped_column(String(20))
+    """triggerer, scheduler, dag-processor or executor."""
+    started_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
