@@ -1,0 +1,77 @@
+# Everything runs from .venv, which `make setup` builds from requirements.lock alone.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# Tried in this order; `make setup PYTHON=/path/to/python` tries that one only.
+PYTHON ?= python3.13 python3.12 python3.11 python3
+ARGS ?=
+
+.PHONY: help setup demo test lint bench soak lock clean
+
+help:  ## what can be made
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 10
+
+setup: $(READY)  ## build .venv (nothing to do when the lock and pyproject.toml have not changed)
+
+demo: $(READY)  ## run the demo; options with ARGS="..."
+	@$(BIN)/triggerer demo $(ARGS)
+
+test: lint  ## checks and tests, without the long proofs
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(READY)  ## style, types and import rules only
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY)  ## measure; options with ARGS="..."
+	@$(BIN)/python -m tests.benchmarks $(ARGS)
+
+soak: $(READY)  ## the long proofs that `make test` leaves out
+	TRIGGERER_SOAK=1 $(BIN)/python -m pytest tests/acceptance -m soak $(ARGS)
+
+# --no-header and the --no-emit options keep paths and hosts out of the file.
+lock:  ## resolve requirements.lock anew from pyproject.toml (needs uv on PATH); ARGS="--upgrade"
+	uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 --generate-hashes \
+	  --no-header --no-emit-index-url --no-emit-find-links --quiet -o requirements.lock $(ARGS)
+
+clean:  ## remove .venv and caches
+	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+
+define FIND_PYTHON
+found=; lacks_pip=; \
+for candidate in $(PYTHON); do \
+  "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue; \
+  if "$$candidate" -c 'import ensurepip, venv' 2>/dev/null; then found=$$candidate; break; fi; \
+  lacks_pip=$$candidate; \
+done; \
+if [ -z "$$found" ] && [ -n "$$lacks_pip" ]; then \
+  echo "make setup: $$lacks_pip cannot make virtual environments: its ensurepip module is missing." >&2; \
+  echo "  On Debian and Ubuntu: sudo apt-get install python3-venv    Then run make setup again." >&2; \
+  exit 1; \
+fi; \
+if [ -z "$$found" ]; then \
+  echo "make setup: Python 3.11 or newer is needed; tried: $(PYTHON)." >&2; \
+  echo "  Install one (Debian 12: sudo apt-get install python3 python3-venv)," >&2; \
+  echo "  or name the one you have: make setup PYTHON=/path/to/python3.12" >&2; \
+  exit 1; \
+fi
+endef
+
+# An environment whose interpreter is gone or too old is built again; any other is brought up to date in place.
+# No build isolation for our own package: hatchling comes from the lock, with its hash.
+$(READY): requirements.lock pyproject.toml
+	@if ! $(BIN)/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	  $(FIND_PYTHON); \
+	  echo "make setup: building $(VENV) with $$found ($$($$found --version))"; \
+	  rm -rf $(VENV); "$$found" -m venv $(VENV); \
+	fi
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@

@@ -1,0 +1,1 @@
+"""One module per broker: its configuration, position, producer and error translation."""

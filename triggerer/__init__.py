@@ -1,0 +1,1 @@
+"""Turns broker messages into durable asset events, and asset events into Spark runs."""

@@ -1,0 +1,1 @@
+"""Event triggers: one module per kind of source."""
