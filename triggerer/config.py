@@ -1,0 +1,420 @@
+"""Settings, read once at start into frozen dataclasses; nobody else reads the environment.
+
+Precedence, highest first: a command's own options, the environment (`TRIGGERER__SECTION__KEY`), the
+TOML file (`--config`, else `$TRIGGERER_CONFIG`, else `triggerer.toml` in the working directory), the
+default. Durations are seconds. pydantic checks the values; the merging is done here, since
+pydantic-settings cannot say where a value came from, nor name the nearest key for an unknown one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple, cast
+
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+
+from triggerer.errors import ConfigurationError
+
+ENVIRONMENT_PREFIX: Final = "TRIGGERER__"
+CONFIG_VARIABLE: Final = "TRIGGERER_CONFIG"
+"""Names the file for children of the service, which have no command line of their own."""
+DEFAULT_FILE: Final = "triggerer.toml"
+HIDDEN: Final = "***"
+_SECRET_KEY = re.compile(
+    r"password|passwd|secret|token|credential|api_?key|private|sasl_jaas", re.IGNORECASE
+)
+
+
+def _split(value: Any) -> Any:
+    return (
+        [part.strip() for part in value.split(",") if part.strip()]
+        if isinstance(value, str)
+        else value
+    )
+
+
+def _pairs(value: Any) -> Any:
+    if isinstance(value, str):
+        return dict(part.partition("=")[::2] for part in cast("list[str]", _split(value)))
+    if isinstance(value, Mapping):
+        # Spark takes strings; TOML's true is Spark's "true".
+        return {
+            key: str(item).lower() if isinstance(item, bool) else str(item)
+            for key, item in value.items()
+        }
+    return value
+
+
+def _seconds(value: Any) -> Any:
+    # pydantic reads "300" as a number of seconds but "0.5" as ISO 8601.
+    return float(value) if isinstance(value, str) and re.fullmatch(r"[\d.]+", value) else value
+
+
+Seconds = Annotated[timedelta, BeforeValidator(_seconds), Field(gt=timedelta(0))]
+SecondsOrZero = Annotated[timedelta, BeforeValidator(_seconds), Field(ge=timedelta(0))]
+Count = Annotated[int, Field(gt=0)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
+Pairs = Annotated[dict[str, str], BeforeValidator(_pairs)]
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSettings:
+    """`[core]`: where things lie, logging and shutdown."""
+
+    home: Path = Path("~/.triggerer")
+    """Where the default database, the logs of runs and the service's sockets lie."""
+    dags_folder: Path = Path("dags")
+    """Relative to `home` where it is the default."""
+    allowed_trigger_modules: Names = ()
+    """Modules outside entry points and the DAGs folder from which trigger classes may be loaded."""
+    log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$")] = "info"
+    log_format: Annotated[str, Field(pattern="^(auto|console|json)$")] = "auto"
+    """auto: console on a terminal, JSON elsewhere."""
+    shutdown_grace: SecondsOrZero = timedelta(seconds=20)
+    """How long work in flight may take to end after SIGTERM before it is cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseSettings:
+    """`[database]`: SQLite in `home` unless a URL says otherwise."""
+
+    url: str = field(default="", repr=False)
+    """Empty: SQLite in `home`. May be `env:NAME` or `file:PATH`."""
+    commit_timeout: Seconds = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True)
+class TriggererSettings:
+    """`[triggerer]`: bounds of shared streams and of the instance that hosts them."""
+
+    shared_stream_ack_timeout: Seconds = timedelta(seconds=300)
+    shared_stream_subscriber_queue_size: Count = 1024
+    shared_stream_overflow_grace: SecondsOrZero = timedelta(seconds=5)
+    capacity: Count = 1000
+    """The most triggers that one instance hosts."""
+    max_outstanding_events: Count = 10_000
+    """Of one shared stream: fanned out and not yet advanced; beyond it the broker is paused."""
+    lease_duration: Seconds = timedelta(seconds=15)
+    """After so long without a heartbeat an instance's streams may be taken over."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """`[scheduler]`: bounds of one pass, and the sweep."""
+
+    max_dagruns_to_create_per_loop: Count = 100
+    heartbeat_sec: Seconds = timedelta(seconds=30)
+    """Of the sweep that is the safety net; commits wake the scheduler at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class DagProcessorSettings:
+    """`[dag_processor]`: how often and how long files are parsed."""
+
+    min_file_process_interval: Seconds = timedelta(seconds=30)
+    parse_timeout: Seconds = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorSettings:
+    """`[executor]`: the worker processes."""
+
+    workers: Count = 2
+    prewarm: bool = True
+    """Whether Spark is started before the first run asks for it, if a known DAG needs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """`[spark]`: where sessions come from; `triggerer.spark` checks that the values fit together."""
+
+    mode: str = "local"
+    master: str | None = None
+    remote: str | None = None
+    conf: Pairs = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiSettings:
+    """`[api]`: accepted, and without effect until the API is there."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8080
+
+
+SECTIONS: Final[dict[str, type[Any]]] = {
+    "core": CoreSettings,
+    "database": DatabaseSettings,
+    "triggerer": TriggererSettings,
+    "scheduler": SchedulerSettings,
+    "dag_processor": DagProcessorSettings,
+    "executor": ExecutorSettings,
+    "spark": SparkSettings,
+    "api": ApiSettings,
+}
+
+
+class Given(NamedTuple):
+    """A value as written, and where: `default`, `FILE:LINE`, a variable's or an option's name."""
+
+    value: Any
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is in force. `connections` holds values as written; `get_connection` resolves secrets."""
+
+    core: CoreSettings
+    database: DatabaseSettings
+    triggerer: TriggererSettings
+    scheduler: SchedulerSettings
+    dag_processor: DagProcessorSettings
+    executor: ExecutorSettings
+    spark: SparkSettings
+    api: ApiSettings
+    connections: Mapping[str, Mapping[str, Any]] = field(repr=False)
+    file: Path | None
+    sources: Mapping[tuple[str, ...], str] = field(repr=False)
+    """For each (section, key), and (connections, id, key), where its value came from."""
+    environ: Mapping[str, str] = field(repr=False)
+
+    def get_connection(self, connection_id: str) -> Mapping[str, Any]:
+        """Return the connection's settings, secrets resolved now, so that a rotated one is seen.
+
+        Raises:
+            ConfigurationError: There is no such connection, or one of its secrets cannot be read.
+        """
+        try:
+            connection = self.connections[connection_id]
+        except KeyError:
+            raise ConfigurationError(
+                f"There is no connection {connection_id!r}"
+                f"{_nearest(connection_id, self.connections)}",
+                hint=f"add [connections.{connection_id}] to {self.file or DEFAULT_FILE}",
+            ) from None
+        base = self.file.parent if self.file else Path()
+        return {
+            key: _resolve(value, f"connections.{connection_id}.{key}", self.environ, base)
+            for key, value in connection.items()
+        }
+
+
+def load_settings(
+    path: str | Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    overrides: Mapping[tuple[str, str], Given] | None = None,
+) -> Settings:
+    """Read the file and the environment; nothing is cached and nothing is created on disk.
+
+    Args:
+        path: The TOML file; None looks where the module's docstring says, and there need be none.
+        overrides: What a command's own options say, by (section, key); these win.
+    Raises:
+        ConfigurationError: The file cannot be read, or a section, key or value is wrong; says where.
+    """
+    environ = os.environ if environ is None else environ
+    file = _find_file(path, environ)
+    sections, connections = _read_file(file) if file else ({}, {})
+    _read_environment(environ, sections, connections)
+    for (section, key), given in (overrides or {}).items():
+        sections.setdefault(section, {})[key] = given
+    sources: dict[tuple[str, ...], str] = {}
+    built = {
+        name: _build_section(name, kind, sections.get(name, {}), sources)
+        for name, kind in SECTIONS.items()
+    }
+    for name, keys in connections.items():
+        sources |= {("connections", name, key): given.source for key, given in keys.items()}
+    base = file.parent if file else Path()
+    built["core"], built["database"] = _place(
+        built["core"], built["database"], sources, environ, base
+    )
+    return Settings(
+        **built,
+        connections={
+            name: {key: given.value for key, given in keys.items()}
+            for name, keys in connections.items()
+        },
+        file=file,
+        sources=sources,
+        environ=environ,
+    )
+
+
+def redact(section: str, key: str, value: Any) -> Any:
+    """Return the value as it may be shown: secrets hidden, references to them left readable."""
+    if isinstance(value, Mapping):
+        return {name: redact(section, str(name), item) for name, item in value.items()}
+    if isinstance(value, str):
+        if _is_reference(value):
+            return value
+        if _SECRET_KEY.search(key):
+            return HIDDEN
+        return re.sub(r"(://[^:/@\s]*):[^/\s]*@", rf"\1:{HIDDEN}@", value)
+    return value
+
+
+def _find_file(path: str | Path | None, environ: Mapping[str, str]) -> Path | None:
+    named = path or environ.get(CONFIG_VARIABLE)
+    if not named:
+        return Path(DEFAULT_FILE).resolve() if Path(DEFAULT_FILE).is_file() else None
+    file = Path(named).expanduser().resolve()
+    if not file.is_file():
+        raise ConfigurationError(
+            f"There is no configuration file {str(named)!r}", hint="check --config"
+        )
+    return file
+
+
+Sections = dict[str, dict[str, Given]]
+
+
+def _read_file(file: Path) -> tuple[Sections, Sections]:
+    try:
+        text = file.read_text("utf-8")
+        document = tomllib.loads(text)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"{file} cannot be read: {error}") from error
+    lines = _lines_of_keys(text)
+
+    def given(name: str, key: str, value: Any) -> Given:
+        line = lines.get(f"{name}.{key}") or lines.get(name)
+        return Given(value, f"{file}:{line}" if line else str(file))
+
+    connections = document.pop("connections", {})
+    for where, tables in (("", document), ("connections.", connections)):
+        for name, table in (
+            tables.items() if isinstance(tables, Mapping) else [("connections", tables)]
+        ):
+            if not isinstance(table, Mapping):
+                raise ConfigurationError(f"{file}: [{where}{name}] has to be a table")
+    return (
+        {
+            name: {key: given(name, key, value) for key, value in table.items()}
+            for name, table in document.items()
+        },
+        {
+            name: {key: given(f"connections.{name}", key, value) for key, value in table.items()}
+            for name, table in connections.items()
+        },
+    )
+
+
+def _lines_of_keys(text: str) -> dict[str, int]:
+    """Find the lines of headers and keys, which tomllib does not keep; an exotic spelling is missed."""
+    lines: dict[str, int] = {}
+    header = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if match := re.match(r"\s*\[([^\[\]]+)\]", line):
+            header = re.sub(r"[\s\"']", "", match[1])
+            lines.setdefault(header, number)
+        elif match := re.match(r"\s*[\"']?([\w.-]+)[\"']?\s*=", line):
+            lines.setdefault(f"{header}.{match[1]}" if header else match[1], number)
+    return lines
+
+
+def _read_environment(
+    environ: Mapping[str, str], sections: Sections, connections: Sections
+) -> None:
+    for variable in sorted(environ):
+        if not variable.startswith(ENVIRONMENT_PREFIX):
+            continue
+        section, _, rest = variable.removeprefix(ENVIRONMENT_PREFIX).lower().partition("__")
+        given = Given(environ[variable], variable)
+        if section == "connections":
+            name, _, key = rest.partition("__")
+            # The file's "my-kafka" is MY_KAFKA here: variables know neither case nor hyphens.
+            known = {written.lower().replace("-", "_"): written for written in connections}
+            if not name or not key:
+                raise ConfigurationError(f"{variable}: write TRIGGERER__CONNECTIONS__<ID>__<KEY>")
+            connections.setdefault(known.get(name, name), {})[key] = given
+        else:
+            sections.setdefault(section, {})[rest] = given
+    if unknown := sections.keys() - SECTIONS.keys():
+        name = min(unknown)
+        source = next((given.source for given in sections[name].values()), "the configuration")
+        raise ConfigurationError(
+            f"{source}: unknown section [{name}]{_nearest(name, [*SECTIONS, 'connections'])}"
+        )
+
+
+def _build_section(
+    name: str, kind: type[Any], given: Mapping[str, Given], sources: dict[tuple[str, ...], str]
+) -> Any:
+    known = [item.name for item in fields(kind)]
+    for key, (_, source) in given.items():
+        if key not in known:
+            raise ConfigurationError(
+                f"{source}: unknown key {key!r} in [{name}]{_nearest(key, known)}"
+            )
+    sources |= {(name, key): given[key].source if key in given else "default" for key in known}
+    try:
+        return TypeAdapter(kind).validate_python({key: item.value for key, item in given.items()})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0])
+        shown = redact(name, key, first["input"])
+        raise ConfigurationError(
+            f"{given[key].source}: [{name}] {key}: {first['msg']}, not {shown!r}"
+        ) from error
+
+
+def _place(
+    core: CoreSettings,
+    database: DatabaseSettings,
+    sources: Mapping[tuple[str, ...], str],
+    environ: Mapping[str, str],
+    base: Path,
+) -> tuple[CoreSettings, DatabaseSettings]:
+    """Make paths absolute: the file's are relative to it, others to the working directory."""
+
+    def absolute(key: str, value: Path, default_base: Path) -> Path:
+        source = sources["core", key]
+        from_file = source != "default" and source not in environ and not source.startswith("--")
+        return ((base if from_file else default_base) / value.expanduser()).resolve()
+
+    home = absolute("home", core.home, Path())
+    defaulted = sources["core", "dags_folder"] == "default"
+    dags_folder = absolute("dags_folder", core.dags_folder, home if defaulted else Path())
+    url = (
+        _resolve(database.url, "database.url", environ, base)
+        or f"sqlite:///{home / 'triggerer.db'}"
+    )
+    return replace(core, home=home, dags_folder=dags_folder), replace(database, url=url)
+
+
+def _is_reference(value: str) -> bool:
+    return value.startswith(("env:", "file:")) and not value.startswith("file://")
+
+
+def _resolve(value: Any, name: str, environ: Mapping[str, str], base: Path) -> Any:
+    if not isinstance(value, str) or not _is_reference(value):
+        return value
+    kind, _, where = value.partition(":")
+    if kind == "env":
+        if where not in environ:
+            raise ConfigurationError(
+                f"{name} refers to the environment variable {where}, which is not set"
+            )
+        return environ[where]
+    try:
+        # Editors end files with a line break, which no password has.
+        return (base / Path(where).expanduser()).read_text("utf-8").removesuffix("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            f"{name} refers to the file {where}, which cannot be read: {error}"
+        ) from error
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)
+    return f"; did you mean {close[0]!r}?" if close else ""
