@@ -1,0 +1,302 @@
+"""What the commands show: newest first where things happen in time, else by name.
+
+Every function takes `limit` (0: all) and optional filters that are combined by "and"; an asset is
+named by its name or its URI.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, TypeVar, cast
+
+from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.store.models import (
+    Asset,
+    AssetEvent,
+    Dag,
+    DagFile,
+    DagRun,
+    DagScheduleAsset,
+    QueuedAssetEvent,
+    Stream,
+    TaskRun,
+    Trigger,
+    Watcher,
+)
+from triggerer.store.queries.views import (
+    AssetEventView,
+    AssetView,
+    DagFileView,
+    DagView,
+    RunView,
+    TaskRunView,
+    WatcherView,
+)
+
+_Query = TypeVar("_Query", bound="Select[*tuple[Any, ...]]")
+
+
+async def list_assets(
+    session: AsyncSession, *, limit: int = 100, asset: str | None = None, dag: str | None = None
+) -> list[AssetView]:
+    """Return assets by name; `dag` leaves those that the DAG waits for."""
+    # By the newest id rather than max(timestamp): that is one step down an index for each asset.
+    newest = (
+        select(func.max(AssetEvent.id)).where(AssetEvent.asset_id == Asset.id).scalar_subquery()
+    )
+    last = select(AssetEvent.timestamp).where(AssetEvent.id == newest).scalar_subquery()
+    query = select(Asset, last).order_by(Asset.name)
+    if asset is not None:
+        query = query.where(_is_asset(asset))
+    if dag is not None:
+        query = query.where(_scheduled_on(Asset.id, dag))
+    return [
+        AssetView(
+            row.id, row.name, row.uri, row.group, row.extra, row.declared_in, last_event_timestamp
+        )
+        for row, last_event_timestamp in await session.execute(_limited(query, limit))
+    ]
+
+
+async def list_asset_events(
+    session: AsyncSession, *, limit: int = 100, asset: str | None = None, dag: str | None = None
+) -> list[AssetEventView]:
+    """Return events, newest first; `dag` leaves those that the DAG's runs emitted."""
+    query = (
+        select(AssetEvent, Asset.name, Asset.uri, Watcher.name)
+        .join(Asset, Asset.id == AssetEvent.asset_id)
+        .outerjoin(Watcher, Watcher.id == AssetEvent.watcher_id)
+        .order_by(AssetEvent.id.desc())
+    )
+    if asset is not None:
+        query = query.where(_is_asset(asset))
+    if dag is not None:
+        query = query.where(AssetEvent.source_dag_id == dag)
+    return [
+        AssetEventView(
+            id=event.id,
+            asset_name=asset_name,
+            asset_uri=asset_uri,
+            extra=event.extra,
+            timestamp=event.timestamp,
+            source_watcher=watcher,
+            source_dag_id=event.source_dag_id,
+            source_run_id=event.source_run_id,
+            source_task_id=event.source_task_id,
+            idempotency_key=None
+            if event.idempotency_key.startswith("~")
+            else event.idempotency_key,
+        )
+        for event, asset_name, asset_uri, watcher in await session.execute(_limited(query, limit))
+    ]
+
+
+async def list_dags(
+    session: AsyncSession,
+    *,
+    limit: int = 100,
+    dag: str | None = None,
+    asset: str | None = None,
+    state: str | None = None,
+) -> list[DagView]:
+    """Return DAGs by id.
+
+    Args:
+        asset: Leaves the DAGs that wait for it.
+        state: `active`, `paused` or `stale`; a stale DAG is neither of the others.
+    """
+    waiting = (
+        select(func.count())
+        .where(QueuedAssetEvent.dag_id == Dag.dag_id, QueuedAssetEvent.run_pk.is_(None))
+        .scalar_subquery()
+    )
+    newest = select(func.max(DagRun.id)).where(DagRun.dag_id == Dag.dag_id).scalar_subquery()
+    query = (
+        select(Dag, waiting, DagRun.run_id, DagRun.state)
+        .outerjoin(DagRun, DagRun.id == newest)
+        .order_by(Dag.dag_id)
+    )
+    if dag is not None:
+        query = query.where(Dag.dag_id == dag)
+    if asset is not None:
+        query = query.where(
+            exists()
+            .where(DagScheduleAsset.dag_id == Dag.dag_id)
+            .where(DagScheduleAsset.asset_id == Asset.id)
+            .where(_is_asset(asset))
+        )
+    if state is not None:
+        query = query.where(_DAG_STATES[state])
+    return [
+        DagView(
+            dag_id=row.dag_id,
+            path=row.path,
+            description=row.description,
+            tags=row.tags,
+            schedule=row.schedule,
+            max_active_runs=row.max_active_runs,
+            events_per_run=row.events_per_run,
+            params=row.params,
+            tasks=row.tasks,
+            is_paused=row.is_paused,
+            is_stale=row.is_stale,
+            queued_events=queued_events,
+            last_run_id=last_run_id,
+            last_run_state=last_run_state,
+        )
+        for row, queued_events, last_run_id, last_run_state in await session.execute(
+            _limited(query, limit)
+        )
+    ]
+
+
+async def list_broken_files(session: AsyncSession) -> list[DagFileView]:
+    """Return the files with errors, by path."""
+    rows = await session.scalars(select(DagFile).order_by(DagFile.path))
+    return [DagFileView(row.path, row.errors) for row in rows if row.errors]
+
+
+async def list_runs(
+    session: AsyncSession,
+    *,
+    limit: int = 100,
+    dag: str | None = None,
+    run_id: str | None = None,
+    asset: str | None = None,
+    state: str | None = None,
+    with_events: bool = False,
+) -> list[RunView]:
+    """Return runs, newest first; `asset` leaves those that were given an event of it."""
+    query = select(DagRun).order_by(DagRun.id.desc())
+    if dag is not None:
+        query = query.where(DagRun.dag_id == dag)
+    if run_id is not None:
+        query = query.where(DagRun.run_id == run_id)
+    if state is not None:
+        query = query.where(DagRun.state == state)
+    if asset is not None:
+        query = query.where(
+            exists()
+            .where(QueuedAssetEvent.run_pk == DagRun.id)
+            .where(QueuedAssetEvent.asset_id == Asset.id)
+            .where(_is_asset(asset))
+        )
+    rows = list(await session.scalars(_limited(query, limit)))
+    events = await _events_of(session, [row.id for row in rows]) if with_events else {}
+    return [_run_view(row, events.get(row.id, [])) for row in rows]
+
+
+async def list_task_runs(session: AsyncSession, dag_id: str, run_id: str) -> list[TaskRunView]:
+    """Return the tasks of a run in the order in which they began."""
+    query = (
+        select(TaskRun)
+        .join(DagRun, DagRun.id == TaskRun.run_pk)
+        .where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
+    )
+    rows = sorted(
+        await session.scalars(query), key=lambda row: (str(row.started_at or "~"), row.task_id)
+    )
+    return [
+        TaskRunView(row.task_id, row.state, row.try_number, row.started_at, row.ended_at, row.error)
+        for row in rows
+    ]
+
+
+async def list_watchers(
+    session: AsyncSession,
+    *,
+    limit: int = 100,
+    asset: str | None = None,
+    name: str | None = None,
+    dag: str | None = None,
+    state: str | None = None,
+) -> list[WatcherView]:
+    """Return watchers by asset and name; `dag` leaves those of assets that the DAG waits for."""
+    query = (
+        select(Watcher, Asset.name, Trigger, Stream.key)
+        .join(Asset, Asset.id == Watcher.asset_id)
+        .join(Trigger, Trigger.id == Watcher.trigger_id)
+        .join(Stream, Stream.digest == Trigger.stream_digest)
+        .order_by(Asset.name, Watcher.name)
+    )
+    if asset is not None:
+        query = query.where(_is_asset(asset))
+    if name is not None:
+        query = query.where(Watcher.name == name)
+    if dag is not None:
+        query = query.where(_scheduled_on(Watcher.asset_id, dag))
+    if state is not None:
+        query = query.where(Watcher.state == state)
+    return [
+        WatcherView(
+            asset_name=asset_name,
+            name=row.name,
+            trigger=trigger.classpath,
+            stream=key,
+            state=row.state,
+            error=row.error,
+            owner=row.owner,
+            kwargs=trigger.kwargs,
+            path=row.path,
+            updated_at=row.updated_at,
+        )
+        for row, asset_name, trigger, key in await session.execute(_limited(query, limit))
+    ]
+
+
+_DAG_STATES: dict[str, ColumnElement[bool]] = {
+    "active": and_(Dag.is_stale.is_(False), Dag.is_paused.is_(False)),
+    "paused": and_(Dag.is_stale.is_(False), Dag.is_paused.is_(True)),
+    "stale": and_(Dag.is_stale.is_(True)),
+}
+
+
+def _limited(query: _Query, limit: int) -> _Query:
+    return query.limit(limit) if limit else query
+
+
+def _is_asset(asset: str) -> ColumnElement[bool]:
+    return or_(Asset.name == asset, Asset.uri == asset)
+
+
+def _scheduled_on(asset_id: Any, dag: str) -> ColumnElement[bool]:
+    return exists().where(DagScheduleAsset.asset_id == asset_id, DagScheduleAsset.dag_id == dag)
+
+
+async def _events_of(session: AsyncSession, run_pks: Sequence[int]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = defaultdict(list)
+    for start in range(0, len(run_pks), 500):  # below every database's bound on parameters
+        query = (
+            select(QueuedAssetEvent.run_pk, QueuedAssetEvent.asset_event_id)
+            .where(QueuedAssetEvent.run_pk.in_(run_pks[start : start + 500]))
+            .order_by(QueuedAssetEvent.run_pk, QueuedAssetEvent.asset_event_id)
+        )
+        for run_pk, event_id in await session.execute(query):
+            found[cast("int", run_pk)].append(event_id)
+    return found
+
+
+def _run_view(row: DagRun, event_ids: list[int]) -> RunView:
+    return RunView(
+        dag_id=row.dag_id,
+        run_id=row.run_id,
+        run_type=row.run_type,
+        state=row.state,
+        logical_date=row.logical_date,
+        data_interval_start=row.data_interval_start,
+        data_interval_end=row.data_interval_end,
+        run_after=row.run_after,
+        queued_at=row.queued_at,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        error=row.error,
+        params=row.params,
+        exit_code=row.exit_code,
+        attempt=row.attempt,
+        executor=row.executor,
+        log_path=row.log_path,
+        asset_event_ids=event_ids,
+    )

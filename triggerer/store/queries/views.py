@@ -1,0 +1,116 @@
+"""What the commands and, later, the API show; the field names are those of the contract's §9."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class AssetView:
+    """An asset, the file that declares it (None: nobody), and when it was last updated."""
+
+    id: int
+    name: str
+    uri: str
+    group: str
+    extra: dict[str, Any]
+    declared_in: str | None
+    last_event_timestamp: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class AssetEventView:
+    """An asset event; `idempotency_key` is None where the broker gave none."""
+
+    id: int
+    asset_name: str
+    asset_uri: str
+    extra: dict[str, Any]
+    timestamp: datetime
+    source_watcher: str | None
+    source_dag_id: str | None
+    source_run_id: str | None
+    source_task_id: str | None
+    idempotency_key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DagView:
+    """A DAG, how many events wait for it, and its newest run."""
+
+    dag_id: str
+    path: str
+    description: str | None
+    tags: list[str]
+    schedule: dict[str, Any] | None
+    max_active_runs: int
+    events_per_run: int | None
+    params: dict[str, Any]
+    tasks: list[dict[str, Any]]
+    is_paused: bool
+    is_stale: bool
+    queued_events: int
+    last_run_id: str | None
+    last_run_state: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DagFileView:
+    """A file that could not be read in full: [{"file", "line", "reason"}]."""
+
+    path: str
+    errors: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRunView:
+    """The last try of a task."""
+
+    task_id: str
+    state: str
+    try_number: int
+    started_at: datetime | None
+    ended_at: datetime | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """A run. `asset_event_ids` is empty where it was not asked for."""
+
+    dag_id: str
+    run_id: str
+    run_type: str
+    state: str
+    logical_date: datetime | None
+    data_interval_start: datetime | None
+    data_interval_end: datetime | None
+    run_after: datetime
+    queued_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    error: str | None
+    params: dict[str, Any]
+    exit_code: int | None
+    attempt: int
+    executor: str | None
+    log_path: str | None
+    asset_event_ids: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class WatcherView:
+    """A watcher, its trigger's class, the stream that it belongs to, and who hosts it."""
+
+    asset_name: str
+    name: str
+    trigger: str
+    stream: str
+    state: str
+    error: str | None
+    owner: str | None
+    kwargs: dict[str, Any]
+    path: str
+    updated_at: datetime
