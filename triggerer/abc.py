@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+from triggerer.domain.occurrences import ReportsOccurrences
 from triggerer.errors import AckTimeout, SubscriberOverflow
 
 __all__ = [
@@ -126,7 +127,7 @@ class BaseTrigger(ABC):
         """Give back what `run` or the filter holds. Called once when the trigger stops, for whatever reason."""
 
 
-class BaseEventTrigger(BaseTrigger):
+class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
     """A trigger that reports occurrences rather than a condition, and so may drive an `AssetWatcher`.
 
     A subclass need not call `super().__init__()`. It implements `run`, or `shared_stream_key` and

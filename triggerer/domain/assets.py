@@ -1,0 +1,183 @@
+"""Assets, aliases and watchers, as DAG authors write them, and how they are identified."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from triggerer.domain.occurrences import ReportsOccurrences
+from triggerer.domain.places import Place, calling_place
+from triggerer.domain.uris import check_identifier, normalize_uri
+from triggerer.errors import DagError
+
+if TYPE_CHECKING:
+    from triggerer.domain.conditions import AssetAll, AssetAny
+
+
+class Combinable:
+    """Gives `&` and `|` to whatever may stand in an asset expression."""
+
+    __slots__ = ()
+
+    # The operators live below what they make, so that is imported when first used.
+    def __and__(self, other: object) -> AssetAll:
+        from triggerer.domain.conditions import AssetAll
+
+        return AssetAll(self, other) if isinstance(other, Combinable) else NotImplemented
+
+    def __or__(self, other: object) -> AssetAny:
+        from triggerer.domain.conditions import AssetAny
+
+        return AssetAny(self, other) if isinstance(other, Combinable) else NotImplemented
+
+
+@dataclass(frozen=True, slots=True)
+class AssetWatcher:
+    """A trigger whose events become events of the asset that it is given to.
+
+    Its identity is the asset and `name`: it survives a change of the trigger's arguments.
+
+    Raises:
+        DagError: `trigger` is no `BaseEventTrigger`. One that states a condition rather than an
+            occurrence would fire for as long as the condition holds.
+    """
+
+    name: str
+    trigger: ReportsOccurrences
+
+    def __post_init__(self) -> None:
+        check_identifier(self.name, "the watcher's name")
+        trigger: object = self.trigger
+        if not isinstance(trigger, ReportsOccurrences):
+            kind = trigger if isinstance(trigger, type) else type(trigger)
+            raise DagError(
+                f"watcher {self.name!r}: {kind.__qualname__} is not a BaseEventTrigger",
+                hint="pass an instance of a class that inherits triggerer.BaseEventTrigger",
+            )
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Asset(Combinable):
+    """Data that DAGs wait for or produce, identified by name and URI.
+
+    Nothing else counts when two are compared.
+
+    Args:
+        first: The URI, or the name where `uri=` is given as well. Where only one of the two is
+            known it is both.
+        group: A label for people.
+        extra: JSON that describes the asset; no part of its identity.
+        watchers: What turns occurrences outside into events of this asset; names are unique within
+            it.
+    Raises:
+        DagError: The URI is invalid (see `triggerer.domain.uris`), or another argument is.
+    """
+
+    name: str
+    uri: str
+    group: str = field(compare=False)
+    extra: Mapping[str, Any] = field(compare=False, repr=False)
+    watchers: tuple[AssetWatcher, ...] = field(compare=False, repr=False)
+    defined_at: Place | None = field(compare=False, repr=False)
+
+    def __init__(
+        self,
+        first: str | None = None,
+        /,
+        *,
+        uri: str | None = None,
+        name: str | None = None,
+        group: str = "asset",
+        extra: Mapping[str, Any] | None = None,
+        watchers: Iterable[AssetWatcher] = (),
+    ) -> None:
+        if first is not None:
+            if uri is None:
+                uri = first
+            elif name is None:
+                name = first
+            else:
+                raise DagError(f"Asset({first!r}, uri=…, name=…): one argument too many")
+        if uri is None and name is None:
+            raise DagError("an asset needs a URI or a name")
+        if name is not None:
+            check_identifier(name, "the asset's name")
+        place = calling_place()
+        uri = normalize_uri(name if uri is None else uri, stacklevel=2)
+        # A URI that becomes the name does so in its kept form: what was dropped from it may be a
+        # password.
+        self._set(uri if name is None else name, uri, place)
+        object.__setattr__(self, "group", check_identifier(group, "the asset's group"))
+        object.__setattr__(self, "extra", checked_json(extra or {}, self, "extra"))
+        object.__setattr__(self, "watchers", _checked_watchers(watchers, self))
+
+    def _set(self, name: str, uri: str, place: Place | None) -> None:
+        for key, value in (
+            ("name", name),
+            ("uri", uri),
+            ("group", "asset"),
+            ("extra", {}),
+            ("watchers", ()),
+            ("defined_at", place),
+        ):
+            object.__setattr__(self, key, value)
+
+    @classmethod
+    def identified(cls, name: str, uri: str) -> Asset:
+        """Return the asset with this identity, which was checked when it was defined."""
+        asset = cls.__new__(cls)
+        asset._set(name, uri, None)  # noqa: SLF001  (its own class)
+        return asset
+
+
+@dataclass(frozen=True, slots=True)
+class AssetAlias(Combinable):
+    """A name that stands for the assets to which running tasks attach events through it."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        check_identifier(self.name, "the alias's name")
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """What a task yields to emit an event of `asset`, through `alias` where one is given."""
+
+    asset: Asset
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    alias: AssetAlias | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.asset, Asset):
+            raise DagError(f"Metadata needs an Asset, not {self.asset!r}")
+
+
+def checked_json(value: object, owner: object, what: str) -> dict[str, Any]:
+    """Return a copy of a mapping that JSON can hold.
+
+    Raises:
+        DagError: It cannot; the message names `owner` and `what`.
+    """
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise DagError(f"{owner!r}: {what} must be a mapping with strings as keys, not {value!r}")
+    try:
+        copy = json.loads(json.dumps(dict(value), allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DagError(f"{owner!r}: {what} cannot be written as JSON: {error}") from error
+    assert isinstance(copy, dict)
+    return copy
+
+
+def _checked_watchers(watchers: Iterable[AssetWatcher], asset: Asset) -> tuple[AssetWatcher, ...]:
+    taken = tuple(watchers)
+    names = set[str]()
+    for watcher in taken:
+        if not isinstance(watcher, AssetWatcher):
+            raise DagError(f"{asset!r}: a watcher must be an AssetWatcher, not {watcher!r}")
+        if watcher.name in names:
+            raise DagError(f"{asset!r} has two watchers named {watcher.name!r}")
+        names.add(watcher.name)
+    return taken

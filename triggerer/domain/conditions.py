@@ -1,0 +1,117 @@
+"""Any/all expressions over assets and aliases, and what satisfies them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from triggerer.domain.assets import Asset, AssetAlias, Combinable
+from triggerer.errors import DagError
+
+Leaf: TypeAlias = "Asset | AssetAlias"
+Condition: TypeAlias = "Asset | AssetAlias | AssetAll | AssetAny"
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class _Group(Combinable):
+    """Operands as they were first named, each once; groups of the same kind are flattened."""
+
+    objects: tuple[Condition, ...]
+
+    def __init__(self, *objects: Combinable) -> None:
+        flat: dict[Condition, None] = {}
+        for operand in objects:
+            if not isinstance(operand, Asset | AssetAlias | AssetAll | AssetAny):
+                raise DagError(
+                    f"{type(self).__name__} takes assets, aliases and expressions, not {operand!r}"
+                )
+            for one in operand.objects if type(operand) is type(self) else (operand,):
+                # The first mention stays: an equal asset may carry other watchers, which are read
+                # elsewhere.
+                flat.setdefault(one)
+        if not flat:
+            raise DagError(
+                f"{type(self).__name__}() has no assets: it would always or never be true"
+            )
+        object.__setattr__(self, "objects", tuple(flat))
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class AssetAll(_Group):
+    """True once all of its operands are; `a & b`."""
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class AssetAny(_Group):
+    """True once any of its operands is; `a | b`."""
+
+
+def is_satisfied(condition: Condition, has_event: Callable[[Leaf], bool]) -> bool:
+    """Say whether the expression is true when `has_event` tells what has an event waiting.
+
+    An alias is asked for as such; the caller knows what it resolved to. `has_event` is not asked
+    more than needed.
+    """
+    match condition:
+        case AssetAll():
+            return all(is_satisfied(operand, has_event) for operand in condition.objects)
+        case AssetAny():
+            return any(is_satisfied(operand, has_event) for operand in condition.objects)
+        case Asset() | AssetAlias():
+            return has_event(condition)
+
+
+def leaves_of(condition: Condition) -> Iterator[Leaf]:
+    """Yield every asset and alias of the expression as often as it is named, from left to right."""
+    if isinstance(condition, AssetAll | AssetAny):
+        for operand in condition.objects:
+            yield from leaves_of(operand)
+    else:
+        yield condition
+
+
+def assets_of(condition: Condition) -> tuple[Asset, ...]:
+    """Return the distinct assets that the expression names, in order; aliases are not resolved."""
+    return tuple(dict.fromkeys(leaf for leaf in leaves_of(condition) if isinstance(leaf, Asset)))
+
+
+def aliases_of(condition: Condition) -> tuple[AssetAlias, ...]:
+    """Return the distinct aliases that the expression names, in order."""
+    return tuple(
+        dict.fromkeys(leaf for leaf in leaves_of(condition) if isinstance(leaf, AssetAlias))
+    )
+
+
+def condition_to_json(condition: Condition) -> dict[str, Any]:
+    """Return the form that is stored.
+
+    That is `{"asset": {"name", "uri"}}`, `{"alias": name}`, `{"all": [...]}` or `{"any": [...]}`.
+    """
+    match condition:
+        case AssetAll():
+            return {"all": [condition_to_json(operand) for operand in condition.objects]}
+        case AssetAny():
+            return {"any": [condition_to_json(operand) for operand in condition.objects]}
+        case Asset():
+            return {"asset": {"name": condition.name, "uri": condition.uri}}
+        case AssetAlias():
+            return {"alias": condition.name}
+
+
+def condition_from_json(value: Any) -> Condition:
+    """Return the expression that was written; its assets have an identity and nothing else.
+
+    Raises:
+        DagError: It was not written by `condition_to_json`.
+    """
+    match value:
+        case {"asset": {"name": str(name), "uri": str(uri)}, **rest} if not rest:
+            return Asset.identified(name, uri)
+        case {"alias": str(name), **rest} if not rest:
+            return AssetAlias(name)
+        case {"all": [_, *_] as operands, **rest} if not rest:
+            return AssetAll(*map(condition_from_json, operands))
+        case {"any": [_, *_] as operands, **rest} if not rest:
+            return AssetAny(*map(condition_from_json, operands))
+    raise DagError(f"not an asset expression: {value!r}")

@@ -1,0 +1,177 @@
+"""What may identify an asset, and the one form in which a URI is kept."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from typing import Final, NamedTuple
+from urllib.parse import SplitResult, urlsplit, urlunsplit
+
+from triggerer.errors import DagError
+
+MAX_IDENTIFIER_LENGTH: Final = 1500
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
+# RFC 3986, appendix A: unreserved, reserved, and percent-encoded octets.
+_ILLEGAL = re.compile(r"[^A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]")
+_USERINFO = re.compile(r"//[^/]*@")
+_BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_RESERVED_SCHEMES: Final = frozenset({"airflow", "triggerer"})
+# Azure writes the container where other schemes have the user.
+_USER_IS_CONTAINER: Final = frozenset({"abfs", "abfss", "wasb", "wasbs"})
+
+
+class _Needs(NamedTuple):
+    """The parts that a scheme cannot do without."""
+
+    authority: str | None = None
+    path: tuple[str, ...] = ()
+    optional: int = 0
+    """How many of the path's parts may be left out."""
+
+    @property
+    def example(self) -> str:
+        return f"{self.authority or ''}/{'/'.join(self.path)}"
+
+
+_BUCKET: Final = _Needs(authority="bucket")
+_TABLE_IN_SCHEMA: Final = _Needs(authority="host", path=("database", "schema", "table"), optional=1)
+_NEEDS: Final[dict[str, _Needs]] = {
+    "file": _Needs(path=("path",)),
+    "s3": _BUCKET,
+    "s3a": _BUCKET,
+    "s3n": _BUCKET,
+    "gs": _BUCKET,
+    "abfs": _Needs(authority="container@account"),
+    "abfss": _Needs(authority="container@account"),
+    "kafka": _Needs(authority="host", path=("topic",)),
+    "postgres": _TABLE_IN_SCHEMA,
+    "postgresql": _TABLE_IN_SCHEMA,
+    "redshift": _TABLE_IN_SCHEMA,
+    "mssql": _TABLE_IN_SCHEMA,
+    "mysql": _Needs(authority="host", path=("database", "table")),
+    "mariadb": _Needs(authority="host", path=("database", "table")),
+    "trino": _Needs(authority="host", path=("catalog", "schema", "table")),
+    "bigquery": _Needs(authority="project", path=("dataset", "table")),
+}
+
+
+def _shown(uri: str) -> str:
+    """Return how an error names a URI that was not taken apart: no password may reach a log."""
+    return _USERINFO.sub("//", uri)
+
+
+class CredentialsInUri(UserWarning):
+    """An asset's URI held a user name or a password; they were dropped."""
+
+
+def check_identifier(value: object, what: str) -> str:
+    """Return `value` if it can name something.
+
+    Raises:
+        DagError: It is no string, empty, too long, or holds other than printable ASCII.
+    """
+    if not isinstance(value, str):
+        raise DagError(f"{what} must be a string, not {value!r}")
+    if not value or value.isspace():
+        raise DagError(f"{what} is empty")
+    if len(value) > MAX_IDENTIFIER_LENGTH:
+        raise DagError(
+            f"{what} is longer than {MAX_IDENTIFIER_LENGTH} characters: {_shown(value)[:60]!r}…"
+        )
+    if not value.isascii():
+        odd = next(character for character in value if not character.isascii())
+        raise DagError(
+            f"{what} {_shown(value)!r} holds {odd!r}, which is not ASCII",
+            hint="percent-encode it, as RFC 3986 asks",
+        )
+    if not value.isprintable():
+        raise DagError(f"{what} {_shown(value)!r} holds a control character")
+    return value
+
+
+def normalize_uri(value: object, *, stacklevel: int = 2) -> str:
+    """Return the form in which the URI is kept and compared.
+
+    The scheme is lower-cased and credentials are dropped with a `CredentialsInUri` warning;
+    everything else stays as it was written, for URIs are case-sensitive and two spellings are two
+    assets. A string without a scheme is kept as it is, and so is, but for the case of its scheme,
+    one whose scheme starts with `x-`: neither is looked into. Normalizing twice changes nothing.
+
+    Raises:
+        DagError: Not ASCII, empty, characters outside RFC 3986, a reserved scheme, or a part that
+            its scheme needs is missing. The message names the URI, without its credentials.
+    """
+    uri = check_identifier(value, "the URI")
+    match = _SCHEME.match(uri)
+    if match is None:
+        return uri
+    scheme = match[1].lower()
+    uri = scheme + uri[match.end(1) :]
+    if scheme in _RESERVED_SCHEMES:
+        raise DagError(
+            f"the scheme of {_shown(uri)!r} is reserved", hint="use one of your own: x-something"
+        )
+    if scheme.startswith("x-"):
+        return uri
+    _check_characters(uri)
+    try:
+        parts = urlsplit(uri)
+        _ = parts.port  # urllib checks it only when it is read
+    except ValueError as error:
+        raise DagError(f"{_shown(uri)!r} is not a URI: {error}") from error
+    bare = _without_credentials(parts, stacklevel=stacklevel + 1)
+    _check_parts(bare)
+    # urlunsplit() would also drop an empty query and turn file:x into file:///x; only touch what
+    # was asked for.
+    return uri if bare is parts else urlunsplit(bare)
+
+
+def _check_characters(uri: str) -> None:
+    if illegal := _ILLEGAL.search(uri):
+        raise DagError(
+            f"{_shown(uri)!r} holds {illegal[0]!r}, which may not stand in a URI",
+            hint=f"write %{ord(illegal[0]):02X} instead",
+        )
+    if _BAD_PERCENT.search(uri):
+        raise DagError(
+            f"{_shown(uri)!r}: a % is not followed by two hexadecimal digits",
+            hint="write %25 for a percent sign",
+        )
+
+
+def _without_credentials(parts: SplitResult, *, stacklevel: int) -> SplitResult:
+    userinfo, found, host = parts.netloc.rpartition("@")
+    if not found or (parts.scheme in _USER_IS_CONTAINER and ":" not in userinfo):
+        return parts
+    if parts.scheme in _USER_IS_CONTAINER:
+        host = f"{userinfo.partition(':')[0]}@{host}"
+    bare = parts._replace(netloc=host)
+    warnings.warn(
+        f"the asset URI {urlunsplit(bare)!r} held credentials, which were dropped; "
+        "keep them in a connection",
+        CredentialsInUri,
+        stacklevel=stacklevel + 1,
+    )
+    return bare
+
+
+def _check_parts(parts: SplitResult) -> None:
+    needs = _NEEDS.get(parts.scheme)
+    if needs is None:
+        return
+    uri, hint = urlunsplit(parts), f"it looks like {parts.scheme}://{needs.example}"
+    # A port alone is no host, and neither is an empty container before an account.
+    if needs.authority and not parts.hostname:
+        raise DagError(f"{uri!r} names no {needs.authority}", hint=hint)
+    if needs.authority and "@" in needs.authority and not parts.username:
+        raise DagError(f"{uri!r} names no container", hint=hint)
+    if not needs.path:
+        return
+    found = parts.path.strip("/").split("/") if parts.path.strip("/") else []
+    if parts.scheme in {"file", "kafka"}:
+        if not found:
+            raise DagError(f"{uri!r} names no {needs.path[0]}", hint=hint)
+    elif not len(needs.path) - needs.optional <= len(found) <= len(needs.path) or "" in found:
+        *first, last = needs.path
+        raise DagError(f"{uri!r} must name {', '.join(first)} and {last}, in this order", hint=hint)
