@@ -1,0 +1,165 @@
+"""How a task's function gets its arguments: from the call, from other tasks' results, by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from triggerer.errors import DagError
+
+if TYPE_CHECKING:
+    from triggerer.domain.tasks import Task
+
+CONTEXT_ARGUMENTS: Final = (
+    "spark",
+    "triggering_asset_events",
+    "outlet_events",
+    "inlet_events",
+    "dag_run",
+    "run_id",
+    "logical_date",
+    "data_interval_start",
+    "data_interval_end",
+    "params",
+    "log",
+)
+"""The arguments that a run fills in by name, unless the call gave them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Stands for what a task will return, or for an item of it, until a run puts the value in."""
+
+    task: Task
+    path: tuple[Any, ...] = ()
+
+    # Without it, iterating would try indices for ever.
+    __iter__ = None
+
+    def __getitem__(self, key: Any) -> Result:
+        return Result(self.task, (*self.path, key))
+
+    def value(self, results: Mapping[str, Any]) -> Any:
+        """Return the value that the task returned, by task id, or the item of it."""
+        value = results[self.task.task_id]
+        for key in self.path:
+            value = value[key]
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """One call of a task's function, bound when its file is parsed."""
+
+    bound: inspect.BoundArguments
+    from_context: frozenset[str]
+    """Which of `CONTEXT_ARGUMENTS` the run has to give."""
+    into_keywords: frozenset[str] = frozenset()
+    """Which of them go into the function's `**keywords`."""
+
+    @classmethod
+    def bind(
+        cls,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        owner: str,
+    ) -> Arguments:
+        """Bind a call, and note what only a run can give.
+
+        A function with `**keywords` gets the whole context there, as in Airflow, save for `spark`:
+        a task that does not name it shall not start a session.
+
+        Raises:
+            DagError: The call does not fit the function, or leaves an argument open that no run
+                fills in and that has no default.
+        """
+        signature = inspect.signature(function)
+        try:
+            bound = signature.bind_partial(*args, **kwargs)
+        except TypeError as error:
+            raise DagError(f"{owner}: {error}") from error
+        named, keywords = set[str](), set[str]()
+        for parameter in signature.parameters.values():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                taken = set(signature.parameters) | set(bound.arguments.get(parameter.name, ()))
+                keywords = set(CONTEXT_ARGUMENTS) - taken - {"spark"}
+            elif parameter.kind is parameter.VAR_POSITIONAL or parameter.name in bound.arguments:
+                continue
+            elif parameter.name in CONTEXT_ARGUMENTS:
+                named.add(parameter.name)
+            elif parameter.default is parameter.empty:
+                raise DagError(
+                    f"{owner}: argument {parameter.name!r} is not given, "
+                    "has no default, and is none that a run fills in",
+                    hint=f"a run fills in {', '.join(CONTEXT_ARGUMENTS)}",
+                )
+        return cls(bound, frozenset(named | keywords), frozenset(keywords))
+
+    def results(self) -> Iterator[Result]:
+        """Yield the results that the call refers to, also inside lists and mappings."""
+        return _results_in(self.bound.arguments)
+
+    def call(
+        self,
+        function: Callable[..., Any],
+        *,
+        context: Mapping[str, Any],
+        results: Mapping[str, Any],
+    ) -> Any:
+        """Call the function; lists and mappings that hold results are copied with their values."""
+        full = inspect.BoundArguments(
+            self.bound.signature,
+            {name: _filled(value, results) for name, value in self.bound.arguments.items()},
+        )
+        for name in self.from_context - self.into_keywords:
+            full.arguments[name] = context[name]
+        if self.into_keywords:
+            (rest,) = (
+                parameter.name
+                for parameter in full.signature.parameters.values()
+                if parameter.kind is parameter.VAR_KEYWORD
+            )
+            given = full.arguments.get(rest, {})
+            full.arguments[rest] = {name: context[name] for name in self.into_keywords} | given
+        return function(*full.args, **full.kwargs)
+
+
+def result_of(value: Any) -> Result | None:
+    """Return the result that `value` stands for, if it does: tasks stand for what they return."""
+    from triggerer.domain.tasks import Task
+
+    if isinstance(value, Task):
+        return Result(value)
+    return value if isinstance(value, Result) else None
+
+
+def _results_in(value: Any) -> Iterator[Result]:
+    if (result := result_of(value)) is not None:
+        yield result
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _results_in(item)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for item in value:
+            yield from _results_in(item)
+
+
+def _filled(value: Any, results: Mapping[str, Any]) -> Any:
+    if (result := result_of(value)) is not None:
+        return result.value(results)
+    # What holds no result is handed on as it is: it may be of a class that cannot be rebuilt from
+    # its items.
+    if next(_results_in(value), None) is None:
+        return value
+    if isinstance(value, dict):
+        return {key: _filled(item, results) for key, item in value.items()}
+    items = [_filled(item, results) for item in value]
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*items)
+    if isinstance(value, tuple):
+        return tuple(items)
+    return items if isinstance(value, list) else set(items)

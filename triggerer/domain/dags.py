@@ -1,0 +1,226 @@
+"""DAGs as their authors write them; what a file says of a DAG, checked while the file is read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar, Token
+from datetime import datetime, timedelta
+from types import MappingProxyType, TracebackType
+from typing import Any, Final, Self
+
+from triggerer.domain.arguments import Arguments
+from triggerer.domain.assets import Asset, AssetAlias, checked_json
+from triggerer.domain.conditions import AssetAll, AssetAny, Condition, condition_to_json
+from triggerer.domain.places import importing_place
+from triggerer.domain.tasks import OPTION_NAMES, Task, TaskOptions
+from triggerer.errors import DagError
+
+_ID = re.compile(r"[\w.\-]+")
+MAX_ID_LENGTH: Final = 250
+
+_current: ContextVar[DAG | None] = ContextVar("triggerer_current_dag", default=None)
+_entered: ContextVar[list[DAG] | None] = ContextVar("triggerer_entered_dags", default=None)
+
+
+def current_dag() -> DAG | None:
+    """Return the DAG whose `with` block is innermost around the call, if any."""
+    return _current.get()
+
+
+@contextmanager
+def note_dags() -> Iterator[list[DAG]]:
+    """Fill a list with each DAG whose `with` block ends inside."""
+    noted: list[DAG] = []
+    token = _entered.set(noted)
+    try:
+        yield noted
+    finally:
+        _entered.reset(token)
+
+
+class DAG:
+    """A set of tasks, and what makes them run.
+
+    Args:
+        dag_id: Letters, digits, `_`, `.` and `-`; unique among all files.
+        schedule: An asset, a list (all of them), an expression (`a & b`, `a | b`) or an alias;
+            None: only by hand.
+        max_active_runs: At most so many runs are queued or running; more events wait.
+        params: JSON that each run gets, unless it was given others when it was triggered by hand.
+        default_args: Options for all tasks that do not say otherwise, as `@task` takes them.
+        is_paused_upon_creation: What holds when the DAG is seen for the first time; later it is the
+            operator's.
+        events_per_run: At most so many events of each asset go into one run; None: all that are
+            queued.
+        start_date, end_date, catchup, min_run_gap, quiet_period: Not in this release; refused
+            unless they are left at their defaults.
+    Raises:
+        DagError: An argument does not make sense, or asks for what this release does not have yet.
+    """
+
+    def __init__(
+        self,
+        dag_id: str,
+        *,
+        schedule: Any = None,
+        start_date: datetime | None = None,
+        end_date: datetime | None = None,
+        catchup: bool = False,
+        max_active_runs: int = 16,
+        description: str | None = None,
+        tags: Iterable[str] = (),
+        params: Mapping[str, Any] | None = None,
+        default_args: Mapping[str, Any] | None = None,
+        is_paused_upon_creation: bool = False,
+        events_per_run: int | None = None,
+        min_run_gap: timedelta | None = None,
+        quiet_period: timedelta | None = None,
+    ) -> None:
+        self.dag_id = _checked_id(dag_id, "a DAG's id")
+        self.schedule = _checked_schedule(schedule, self)
+        self._refuse_later_features(
+            start_date=start_date,
+            end_date=end_date,
+            catchup=catchup or None,
+            min_run_gap=min_run_gap,
+            quiet_period=quiet_period,
+        )
+        self.max_active_runs = self._at_least_one("max_active_runs", max_active_runs)
+        self.events_per_run = (
+            None if events_per_run is None else self._at_least_one("events_per_run", events_per_run)
+        )
+        if description is not None and not isinstance(description, str):
+            raise DagError(f"{self!r}: description must be a string, not {description!r}")
+        self.description = description
+        self.tags = self._checked_tags(tags)
+        self.params = checked_json(params or {}, self, "params")
+        self.is_paused_upon_creation = bool(is_paused_upon_creation)
+        self.defined_at = importing_place()
+        self._defaults = self._checked_defaults(default_args or {})
+        self._tasks: dict[str, Task] = {}
+        self._tokens: list[Token[DAG | None]] = []
+
+    def __enter__(self) -> Self:
+        self._tokens.append(_current.set(self))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _current.reset(self._tokens.pop())
+        noted = _entered.get()
+        if error is None and noted is not None and self not in noted:
+            noted.append(self)
+
+    @property
+    def tasks(self) -> Mapping[str, Task]:
+        """All tasks by id, in the order in which they were made."""
+        return MappingProxyType(self._tasks)
+
+    def tasks_in_order(self) -> tuple[Task, ...]:
+        """Return all tasks, each after those that it waits for, otherwise as they were made."""
+        ordered: dict[Task, None] = {}
+
+        # Not recursive: a long chain of tasks is no reason to run out of stack.
+        for task in self._tasks.values():
+            stack = [task]
+            while stack:
+                missing = [before for before in stack[-1].upstream if before not in ordered]
+                if missing:
+                    stack.append(missing[0])
+                else:
+                    ordered.setdefault(stack.pop())
+        return tuple(ordered)
+
+    def schedule_to_json(self) -> dict[str, Any] | None:
+        """Return the schedule as `triggerer.domain.conditions` writes it; None: only by hand."""
+        return None if self.schedule is None else condition_to_json(self.schedule)
+
+    def add_task(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        options: TaskOptions,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Task:
+        """Add a task for one call of a `@task` function, which does it when it is called.
+
+        A name that is taken gets `__1`, `__2`, … appended.
+
+        Raises:
+            DagError: The arguments do not fit.
+        """
+        task_id, count = _checked_id(name, f"{self!r}: a task's id"), 0
+        while task_id in self._tasks:
+            count += 1
+            task_id = f"{name}__{count}"
+        arguments = Arguments.bind(
+            function, args, kwargs, owner=f"task {task_id!r} of DAG {self.dag_id!r}"
+        )
+        task = Task(self, task_id, function, arguments, options.over(self._defaults))
+        for result in arguments.results():
+            task.follow(result.task)
+        self._tasks[task_id] = task
+        return task
+
+    def _refuse_later_features(self, **given: object) -> None:
+        for name, value in given.items():
+            if value is not None:
+                raise DagError(
+                    f"{self!r}: this release does not have {name} yet",
+                    hint=f"leave out {name}=; this release schedules on assets, and by hand",
+                )
+
+    def _at_least_one(self, name: str, value: object) -> int:
+        if type(value) is not int or value < 1:
+            raise DagError(f"{self!r}: {name} must be a whole number from 1, not {value!r}")
+        return value
+
+    def _checked_tags(self, tags: Iterable[str]) -> tuple[str, ...]:
+        taken = (tags,) if isinstance(tags, str) else tuple(tags)
+        for tag in taken:
+            if not str(tag).strip() or type(tag) is not str:
+                raise DagError(f"{self!r}: a tag must be a string, not {tag!r}")
+        return tuple(dict.fromkeys(taken))
+
+    def _checked_defaults(self, given: Mapping[str, Any]) -> TaskOptions:
+        allowed = OPTION_NAMES - {"task_id"}
+        if unknown := sorted(str(name) for name in set(given) - allowed):
+            raise DagError(
+                f"{self!r}: default_args has {unknown[0]!r}, which is no option of a task",
+                hint=f"there are {', '.join(sorted(allowed))}",
+            )
+        return TaskOptions.checked(f"{self!r}: default_args", **given)
+
+    def __repr__(self) -> str:
+        return f"<DAG {self.dag_id}>"
+
+
+def _checked_id(value: object, what: str) -> str:
+    if not isinstance(value, str) or not _ID.fullmatch(value) or len(value) > MAX_ID_LENGTH:
+        raise DagError(
+            f"{what} must be at most {MAX_ID_LENGTH} letters, digits, '_', '.' and '-', "
+            f"not {value!r}"
+        )
+    return value
+
+
+def _checked_schedule(schedule: object, dag: DAG) -> Condition | None:
+    if schedule is None or isinstance(schedule, Asset | AssetAlias | AssetAll | AssetAny):
+        return schedule
+    if isinstance(schedule, list | tuple):
+        if not schedule:
+            raise DagError(f"{dag!r}: an empty list is no schedule", hint="None: only by hand")
+        return AssetAll(*schedule)
+    kinds = {str: "cron strings and presets", timedelta: "timedelta schedules"}
+    kind = next((words for t, words in kinds.items() if isinstance(schedule, t)), "timetables")
+    raise DagError(
+        f"{dag!r}: this release does not have {kind} yet (schedule={schedule!r})",
+        hint="use None, an asset, a list of assets, an expression or an alias",
+    )

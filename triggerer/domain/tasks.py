@@ -1,0 +1,279 @@
+"""Tasks: a function called inside a DAG, with its options and what has to end before it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
+
+from triggerer.domain.arguments import Arguments, Result
+from triggerer.domain.assets import Asset, AssetAlias
+from triggerer.domain.places import calling_place
+from triggerer.errors import DagError
+
+if TYPE_CHECKING:
+    from triggerer.domain.dags import DAG
+
+Ordered: TypeAlias = "Task | Result | list[Task | Result] | tuple[Task | Result, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOptions:
+    """What `@task(...)` and a DAG's `default_args` may say; None means that it was not said."""
+
+    task_id: str | None = None
+    outlets: tuple[Asset | AssetAlias, ...] | None = None
+    inlets: tuple[Asset | AssetAlias, ...] | None = None
+    retries: int | None = None
+    retry_delay: timedelta | None = None
+    timeout: timedelta | None = None
+    pool: str | None = None
+
+    @classmethod
+    def checked(cls, owner: str, **given: Any) -> TaskOptions:
+        """Return the options if they make sense.
+
+        Raises:
+            DagError: They do not; the message names `owner` and the option.
+        """
+        for name in ("outlets", "inlets"):
+            if given.get(name) is not None:
+                given[name] = _assets(given[name], f"{owner}: {name}")
+        retries = given.get("retries")
+        if retries is not None and (type(retries) is not int or retries < 0):
+            raise DagError(f"{owner}: retries must be a whole number from 0, not {retries!r}")
+        for name in ("retry_delay", "timeout"):
+            value = given.get(name)
+            # A bare number is seconds, as in Airflow.
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                given[name] = value = timedelta(seconds=value)
+            if value is not None and (not isinstance(value, timedelta) or value < timedelta(0)):
+                raise DagError(f"{owner}: {name} must be a timedelta from 0, not {value!r}")
+        if given.get("timeout") == timedelta(0):
+            raise DagError(f"{owner}: a timeout of 0 would end the task before it starts")
+        if given.get("pool") is not None:
+            raise DagError(f"{owner}: this release does not have pools yet", hint="leave out pool=")
+        return cls(**given)
+
+    def over(self, defaults: TaskOptions) -> TaskOptions:
+        """Return these options, with `defaults` for what they do not say."""
+        said = {f.name: v for f in fields(self) if (v := getattr(self, f.name)) is not None}
+        return replace(defaults, **said)
+
+
+OPTION_NAMES = frozenset(field.name for field in fields(TaskOptions))
+
+
+class Task:
+    """One task of a DAG. Where it is passed to another task's call, it stands for what it returns.
+
+    Made by calling a `@task` function inside a DAG, never directly.
+    """
+
+    # Without it, iterating would try indices for ever, since tasks can be subscripted.
+    __iter__ = None
+
+    def __init__(
+        self,
+        dag: DAG,
+        task_id: str,
+        function: Callable[..., Any],
+        arguments: Arguments,
+        options: TaskOptions,
+    ) -> None:
+        self.dag = dag
+        self.task_id = task_id
+        self.function = function
+        self.arguments = arguments
+        self.outlets = options.outlets or ()
+        self.inlets = options.inlets or ()
+        self.retries = options.retries or 0
+        self.retry_delay = options.retry_delay or timedelta(0)
+        self.timeout = options.timeout
+        self.defined_at = calling_place()
+        self._upstream: dict[Task, None] = {}
+
+    @property
+    def upstream(self) -> tuple[Task, ...]:
+        """The tasks that have to succeed before this one starts."""
+        return tuple(self._upstream)
+
+    @property
+    def context_names(self) -> frozenset[str]:
+        """Which of `CONTEXT_ARGUMENTS` `call` needs in its context."""
+        return self.arguments.from_context
+
+    @property
+    def needs_spark(self) -> bool:
+        """Whether the function names `spark` and the call did not give it."""
+        return "spark" in self.context_names
+
+    def call(self, *, context: Mapping[str, Any], results: Mapping[str, Any]) -> Any:
+        """Call the user's function and return what it returns: a generator, where it yields.
+
+        Args:
+            context: At least `context_names`.
+            results: By task id, what the upstream tasks returned.
+        """
+        return self.arguments.call(self.function, context=context, results=results)
+
+    def follow(self, upstream: Task) -> None:
+        """Have `upstream` succeed before this task starts.
+
+        Raises:
+            DagError: That closes a cycle, or `upstream` belongs to another DAG.
+        """
+        if upstream.dag is not self.dag:
+            raise DagError(
+                f"task {self.task_id!r} of DAG {self.dag.dag_id!r} cannot wait for task "
+                f"{upstream.task_id!r} of DAG {upstream.dag.dag_id!r}",
+                hint="let the one emit an asset that the other is scheduled on",
+            )
+        if way := _way(upstream, self):
+            names = " >> ".join(task.task_id for task in (*way, self))
+            raise DagError(f"DAG {self.dag.dag_id!r}: its tasks wait for one another: {names}")
+        self._upstream.setdefault(upstream)
+
+    def __getitem__(self, key: Any) -> Result:
+        return Result(self, (key,))
+
+    def __rshift__(self, other: Ordered) -> Any:
+        _order(self, other)
+        return other
+
+    def __lshift__(self, other: Ordered) -> Any:
+        _order(other, self)
+        return other
+
+    # [a, b] >> c and [a, b] << c: lists have no such operators, so the right-hand side is asked.
+    def __rrshift__(self, other: Ordered) -> Task:
+        _order(other, self)
+        return self
+
+    def __rlshift__(self, other: Ordered) -> Task:
+        _order(self, other)
+        return self
+
+    def __repr__(self) -> str:
+        return f"<task {self.task_id} of DAG {self.dag.dag_id}>"
+
+
+class TaskFunction:
+    """What `@task` makes of a function: calling it inside a DAG adds a task, and returns it."""
+
+    def __init__(self, function: Callable[..., Any], options: TaskOptions) -> None:
+        if not callable(function):
+            raise DagError(f"@task takes a function, not {function!r}")
+        name = getattr(function, "__name__", repr(function))
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            raise DagError(f"task {name!r} is async", hint="a task is a plain function")
+        self.function = function
+        self.name: str = options.task_id or name.strip("<>")  # "<lambda>" is no id
+        self.options = options
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Task:
+        """Add a task to the DAG around.
+
+        Raises:
+            DagError: There is no DAG around, or the arguments do not fit.
+        """
+        from triggerer.domain.dags import current_dag
+
+        dag = current_dag()
+        if dag is None:
+            raise DagError(
+                f"task {self.name!r} is called outside a DAG",
+                hint=f"call it inside `with DAG(...)`; {self.name}.function(...) runs it at once",
+            )
+        return dag.add_task(self.name, self.function, self.options, args, kwargs)
+
+    def override(self, **options: Any) -> TaskFunction:
+        """Return the same function with other options, for one call."""
+        _refuse_unknown(options, f"task {self.name!r}")
+        said = TaskOptions.checked(f"task {self.name!r}", **options)
+        return TaskFunction(self.function, said.over(self.options))
+
+
+@overload
+def task(function: Callable[..., Any], /) -> TaskFunction: ...
+@overload
+def task(
+    *,
+    task_id: str | None = ...,
+    outlets: Asset | AssetAlias | Iterable[Asset | AssetAlias] | None = ...,
+    inlets: Asset | AssetAlias | Iterable[Asset | AssetAlias] | None = ...,
+    retries: int | None = ...,
+    retry_delay: timedelta | float | None = ...,
+    timeout: timedelta | float | None = ...,
+    pool: str | None = ...,
+) -> Callable[[Callable[..., Any]], TaskFunction]: ...
+
+
+def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Turn a function into one whose call inside a DAG is a task: `@task` or `@task(retries=2)`.
+
+    Args:
+        function: Called once per try, in the worker, with the results of other tasks and, by name,
+            with what a run offers (`CONTEXT_ARGUMENTS`).
+        options: See `TaskOptions`. `timeout` is per try; bare numbers are seconds.
+    Raises:
+        DagError: An option does not make sense.
+    """
+    _refuse_unknown(options, "@task")
+    name = getattr(function, "__name__", None)
+    checked = TaskOptions.checked(f"task {name!r}" if name else "@task", **options)
+    if function is not None:
+        return TaskFunction(function, checked)
+    return lambda decorated: TaskFunction(decorated, checked)
+
+
+def _refuse_unknown(options: Mapping[str, Any], owner: str) -> None:
+    if unknown := sorted(set(options) - OPTION_NAMES):
+        raise DagError(
+            f"{owner} does not know the option {unknown[0]!r}",
+            hint=f"there are {', '.join(sorted(OPTION_NAMES))}",
+        )
+
+
+def _assets(value: Any, what: str) -> tuple[Asset | AssetAlias, ...]:
+    many = (value,) if isinstance(value, Asset | AssetAlias) else value
+    if not isinstance(many, list | tuple):
+        raise DagError(f"{what} must be assets or aliases, not {value!r}")
+    for one in many:
+        if not isinstance(one, Asset | AssetAlias):
+            raise DagError(f"{what} must be assets or aliases, not {one!r}")
+    return tuple(dict.fromkeys(many))
+
+
+def _order(first: Ordered, then: Ordered) -> None:
+    for before in _tasks(first):
+        for after in _tasks(then):
+            after.follow(before)
+
+
+def _tasks(value: Ordered) -> list[Task]:
+    many = value if isinstance(value, list | tuple) else [value]
+    tasks = [one.task if isinstance(one, Result) else one for one in many]
+    for one in tasks:
+        if not isinstance(one, Task):
+            raise DagError(f">> and << order tasks, not {one!r}")
+    return tasks
+
+
+def _way(start: Task, target: Task) -> list[Task] | None:
+    """Return target, …, start as they follow one another if `start` already waits for `target`."""
+    ways: list[list[Task]] = [[start]]
+    seen = {start}
+    while ways:
+        way = ways.pop()
+        if way[0] is target:
+            return way
+        for before in way[0].upstream:
+            if before not in seen:
+                seen.add(before)
+                ways.append([before, *way])
+    return None
