@@ -1,6 +1,12 @@
 """The tables, one module per aggregate."""
 
-from triggerer.store.models.assets import Asset, AssetAlias, AssetAliasMember, AssetEvent, QueuedAssetEvent
+from triggerer.store.models.assets import (
+    Asset,
+    AssetAlias,
+    AssetAliasMember,
+    AssetEvent,
+    QueuedAssetEvent,
+)
 from triggerer.store.models.base import Base
 from triggerer.store.models.dags import Dag, DagFile, DagScheduleAlias, DagScheduleAsset
 from triggerer.store.models.runs import DagRun, TaskRun

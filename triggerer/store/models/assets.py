@@ -22,11 +22,16 @@ class Asset(Base):
     group: Mapped[str] = mapped_column(Text, default="asset")
     extra: Mapped[dict[str, Any]] = mapped_column(Json, default=dict)
     declared_in: Mapped[str | None] = mapped_column(Text)
-    """The DAG file that declares it; None: created by an event that nobody declared, or its file is gone."""
+    """The DAG file that declares it.
+
+    None: created by an event that nobody declared, or its file is gone.
+    """
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class AssetAlias(Base):
+    """A name that events are attached to, and DAGs wait for, before its assets are known."""
+
     __tablename__ = "asset_alias"
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
@@ -43,14 +48,23 @@ class AssetAliasMember(Base):
 
 
 class AssetEvent(Base):
-    """Something happened to an asset. Ids are unique but say nothing of commit order: nobody may use one as a cursor."""
+    """Something happened to an asset.
+
+    Ids are unique but say nothing of commit order: nobody may use one as a cursor.
+    """
 
     __tablename__ = "asset_event"
     __table_args__ = (
-        # What makes a redelivered message, a repeated commit and a repeated task idempotent (contract, rule 13).
-        # The writer makes a key of its own ("~" and a UUID) where the broker gives none, so the column is never null.
-        UniqueConstraint("watcher_id", "idempotency_key", "ordinal", "asset_id", name="uq_asset_event_identity"),
+        # What makes a redelivered message, a repeated commit and a repeated task idempotent
+        # (contract, rule 13). The writer makes a key of its own ("~" and a UUID) where the broker gives none, so the
+        # column is never null.
+        UniqueConstraint(
+            "watcher_id", "idempotency_key", "ordinal", "asset_id", name="uq_asset_event_identity"
+        ),
         Index("ix_asset_event_asset_id_id", "asset_id", "id"),
+        # Without it SQLite hands out the highest ids again once their rows are deleted, and a queue
+        # entry that outlived its event would name another one.
+        {"sqlite_autoincrement": True},
     )
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
@@ -68,10 +82,10 @@ class AssetEvent(Base):
 
 
 class QueuedAssetEvent(Base):
-    """An asset event and a DAG that waits for it; `run_pk` is the run that took it, None while it is queued.
+    """An asset event and a DAG that waits for it; `run_pk` is the run that took it, or None.
 
-    The primary key is what keeps an event out of two runs of a DAG. Rows are written in the event's own transaction,
-    for paused DAGs too, and leave with their run or by an operator's delete.
+    The primary key is what keeps an event out of two runs of a DAG. Rows are written in the event's
+    own transaction, for paused DAGs too, and leave with their run or by an operator's delete.
     """
 
     __tablename__ = "queued_asset_event"

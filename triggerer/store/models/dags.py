@@ -26,6 +26,8 @@ class DagFile(Base):
 
 
 class Dag(Base):
+    """A DAG as its file last described it, and whether it is paused."""
+
     __tablename__ = "dag"
 
     dag_id: Mapped[str] = mapped_column(String(250), primary_key=True)
@@ -38,7 +40,7 @@ class Dag(Base):
     events_per_run: Mapped[int | None]
     params: Mapped[dict[str, Any]] = mapped_column(Json, default=dict)
     tasks: Mapped[list[dict[str, Any]]] = mapped_column(Json, default=list)
-    """[{"task_id", "upstream": [task ids], "outlets": [...], "inlets": [...], "needs_spark": bool}], in order."""
+    """In order: [{"task_id", "upstream": [task ids], "outlets", "inlets", "needs_spark"}]."""
     is_paused: Mapped[bool] = mapped_column(default=False)
     is_stale: Mapped[bool] = mapped_column(default=False)
     """Its file, or its definition in the file, is gone: kept, not scheduled."""

@@ -19,7 +19,16 @@ class DagRun(Base):
     __tablename__ = "dag_run"
     __table_args__ = (
         UniqueConstraint("dag_id", "run_id"),
-        Index("ix_dag_run_active", "dag_id", "state", "id", sqlite_where=_ACTIVE, postgresql_where=_ACTIVE),
+        Index(
+            "ix_dag_run_active",
+            "dag_id",
+            "state",
+            "id",
+            sqlite_where=_ACTIVE,
+            postgresql_where=_ACTIVE,
+        ),
+        # See asset_event: queue entries name a run by its id.
+        {"sqlite_autoincrement": True},
     )
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)

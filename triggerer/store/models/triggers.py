@@ -12,7 +12,10 @@ from triggerer.store.models.base import Base, BigId, Json, UtcDateTime
 
 
 class Trigger(Base):
-    """A class and its canonical JSON arguments; several watchers may share one. Deleted with its last watcher."""
+    """A class and its canonical JSON arguments.
+
+    Several watchers may share one; deleted with its last watcher.
+    """
 
     __tablename__ = "trigger"
 
@@ -46,14 +49,17 @@ class Watcher(Base):
 class Stream(Base):
     """The unit of ownership (contract, rule 15): a stream key, or one trigger that runs on its own.
 
-    The lease is (owner, epoch); `epoch` grows with every change of owner, so that a fenced owner's transaction can be
-    told from the present owner's. Instants are the database's.
+    The lease is (owner, epoch); `epoch` grows with every change of owner, so that a fenced owner's
+    transaction can be told from the present owner's. Instants are the database's.
     """
 
     __tablename__ = "stream"
 
     digest: Mapped[str] = mapped_column(String(80), primary_key=True)
-    """SHA-256 of the canonical stream key; "trigger-" and the trigger's digest for one that runs on its own."""
+    """SHA-256 of the canonical stream key.
+
+    Or "trigger-" and the trigger's digest for one that runs on its own.
+    """
     key: Mapped[str] = mapped_column(Text)
     """The key as people read it."""
     owner: Mapped[str | None] = mapped_column(String(80))

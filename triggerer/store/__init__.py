@@ -1,0 +1,1 @@
+"""The database, concretely; rows and sessions stay in here, dataclasses go out."""

@@ -1,0 +1,166 @@
+"""Driver exceptions become ours here, at the edge of the store, and travel no further.
+
+Source: the manual's table of SQLSTATE codes (PostgreSQL 15, appendix A) and of SQLite's result
+codes, and what the two drivers raise by themselves when there is no answer at all.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from triggerer.errors import (
+    ConfigurationError,
+    Conflict,
+    OutcomeUnknown,
+    RowRefused,
+    StoreError,
+    StoreUnavailable,
+    TriggererError,
+)
+
+_MIGRATE: Final = "run `triggerer db migrate`"
+
+# The first SQLSTATE prefix that fits decides.
+_POSTGRES: Final[tuple[tuple[str, type[TriggererError], str | None], ...]] = (
+    ("40001", Conflict, None),
+    ("40P01", Conflict, None),
+    ("55P03", Conflict, None),
+    ("40", Conflict, None),
+    ("53100", StoreUnavailable, "the database server's disk is full: make room there"),
+    ("53300", StoreUnavailable, "raise max_connections, or close other clients of the server"),
+    ("53", StoreUnavailable, "the database server is out of resources"),
+    ("08", StoreUnavailable, "the connection broke; is the server up?"),
+    ("57P", StoreUnavailable, "the server is starting, stopping or was restarted"),
+    ("57", StoreUnavailable, None),
+    ("58", StoreUnavailable, "the database server cannot use its disk; see its log"),
+    ("25006", StoreUnavailable, "the server is read-only; is it a standby?"),
+    ("25", StoreUnavailable, None),
+    ("28", ConfigurationError, "check user and password in [database] url, and pg_hba.conf"),
+    ("3D000", ConfigurationError, "create the database, or correct its name in [database] url"),
+    ("42501", ConfigurationError, "grant the database user the right to use its schema and tables"),
+    ("42P01", ConfigurationError, _MIGRATE),
+    ("42703", ConfigurationError, _MIGRATE),
+    ("22", RowRefused, None),
+    ("23", RowRefused, None),
+    ("54", RowRefused, None),
+)
+
+_SQLITE: Final[dict[int, tuple[type[TriggererError], str | None]]] = {
+    sqlite3.SQLITE_BUSY: (
+        StoreUnavailable,
+        "another process holds the database's lock; end it, or wait until it is done",
+    ),
+    sqlite3.SQLITE_LOCKED: (StoreUnavailable, "another connection holds the database's lock"),
+    sqlite3.SQLITE_FULL: (StoreUnavailable, "the disk is full: make room where the database lies"),
+    sqlite3.SQLITE_IOERR: (StoreUnavailable, "the disk does not work as it should; see dmesg"),
+    sqlite3.SQLITE_NOMEM: (StoreUnavailable, "the machine is out of memory"),
+    sqlite3.SQLITE_INTERRUPT: (StoreUnavailable, None),
+    sqlite3.SQLITE_CANTOPEN: (
+        ConfigurationError,
+        "does the folder exist, and may this user write there? See [database] url",
+    ),
+    sqlite3.SQLITE_READONLY: (ConfigurationError, "this user may not write the database's file"),
+    sqlite3.SQLITE_PERM: (ConfigurationError, "this user may not open the database's file"),
+    sqlite3.SQLITE_NOTADB: (
+        ConfigurationError,
+        "the file is no SQLite database; see [database] url",
+    ),
+    sqlite3.SQLITE_CORRUPT: (ConfigurationError, "the file is damaged: restore it from a backup"),
+    sqlite3.SQLITE_CONSTRAINT: (RowRefused, None),
+    sqlite3.SQLITE_TOOBIG: (RowRefused, None),
+    sqlite3.SQLITE_MISMATCH: (RowRefused, None),
+    sqlite3.SQLITE_RANGE: (RowRefused, None),
+}
+
+
+@contextmanager
+def translated(database: str) -> Iterator[None]:
+    """Raise a driver's exception as ours; everything else, cancellation included, passes as it is.
+
+    Args:
+        database: How a message names the database.
+    """
+    try:
+        yield
+    except Exception as error:
+        ours = translate(error, database)
+        if ours is None:
+            raise
+        raise ours from error
+
+
+def translate(error: Exception, database: str) -> TriggererError | None:
+    """What `error` means for the caller; None if it does not come from the driver."""
+    if isinstance(error, TriggererError):
+        return None
+    if isinstance(error, PoolTimeout):
+        return StoreUnavailable(f"{database} has no connection free", hint="it does not keep up")
+    if isinstance(error, TimeoutError):
+        return StoreUnavailable(f"{database} did not answer in time")
+    if isinstance(error, DBAPIError):
+        return _translate_driver(error.orig, error, database)
+    if isinstance(error, StatementError) and isinstance(error.orig, ValueError | OverflowError):
+        # A value that its column type refuses before the driver sees it.
+        return RowRefused(f"{database} was given a value that it cannot hold: {error.orig}")
+    if isinstance(error, OverflowError | UnicodeEncodeError):
+        return RowRefused(f"{database} was given a value that it cannot hold: {error}")
+    if isinstance(error, SQLAlchemyError):
+        return StoreError(f"{database}: {error}")
+    if isinstance(error, OSError):
+        return StoreUnavailable(f"{database} does not answer: {error}", hint="is it running?")
+    return None
+
+
+def translate_commit(error: Exception, database: str) -> TriggererError:
+    """The same for an error of COMMIT itself, after which a broken connection leaves a doubt."""
+    cause: object = error.orig if isinstance(error, DBAPIError) else error
+    answered = getattr(cause, "sqlstate", None)
+    code = _sqlite_code(cause)
+    if answered and not answered.startswith(("08", "57", "40003")):
+        unknown = False
+    elif code is not None:
+        # A failed fsync leaves the commit record in the file or not; only a repeat makes it sure.
+        unknown = code == sqlite3.SQLITE_IOERR
+    else:
+        unknown = True
+    ours = None if unknown else translate(error, database)
+    if ours is not None:
+        return ours
+    return OutcomeUnknown(f"{database} did not say whether it committed: {cause}")
+
+
+def _translate_driver(
+    cause: BaseException | None, error: DBAPIError, database: str
+) -> TriggererError:
+    sqlstate = getattr(cause, "sqlstate", None)
+    if sqlstate:
+        for prefix, kind, hint in _POSTGRES:
+            if sqlstate.startswith(prefix):
+                return kind(f"{database} answered: {cause}", hint=hint)
+        return StoreError(f"{database} answered: {cause}")
+    code = _sqlite_code(cause)
+    if code is not None:
+        kind, hint = _SQLITE.get(code, (StoreError, None))
+        if code == sqlite3.SQLITE_ERROR and "no such" in str(cause):
+            kind, hint = ConfigurationError, _MIGRATE
+        return kind(f"{database} answered: {cause}", hint=hint)
+    if "invalid input for query argument" in str(cause):
+        # asyncpg's encoders, which speak before the server does.
+        return RowRefused(f"{database} was given a value that it cannot hold: {cause}")
+    if error.connection_invalidated or "connection" in str(cause).lower():
+        return StoreUnavailable(f"{database} does not answer: {cause}", hint="is it running?")
+    return StoreError(f"{database}: {cause}")
+
+
+def _sqlite_code(cause: object) -> int | None:
+    if not isinstance(cause, sqlite3.Error):
+        return None
+    code: int | None = getattr(cause, "sqlite_errorcode", None)
+    # The extended codes carry the primary one in their lowest byte.
+    return None if code is None else code & 0xFF

@@ -1,0 +1,104 @@
+"""Engines as each database wants them: which connections exist and how each is set up."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+
+from sqlalchemy import URL, Connection, event
+from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+# How long a write waits for a writer in another process (a command beside a standalone). The
+# recorder waits longer by repeating; a command reports after this.
+SQLITE_BUSY_TIMEOUT: Final = timedelta(seconds=3)
+POSTGRES_POOL_SIZE: Final = 5
+# A peer that vanished without a word is noticed by then; no statement of ours takes so long.
+POSTGRES_STATEMENT_TIMEOUT: Final = timedelta(seconds=60)
+
+
+def sqlite_writer(url: URL, *, busy_timeout: timedelta) -> AsyncEngine:
+    """One connection, whose transactions take the write lock when they begin.
+
+    A transaction that began by reading could not be upgraded behind another writer (SQLITE_BUSY at
+    once, whatever the timeout).
+    """
+    engine = _sqlite_engine(url, pool_size=1, busy_timeout=busy_timeout)
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def set_up(connection: Any, _record: Any) -> None:
+        _pragmas(
+            connection,
+            "journal_mode=WAL",
+            # A commit that the broker is told about must survive a power cut.
+            "synchronous=FULL",
+            "foreign_keys=ON",
+            # 16 MiB: a checkpoint syncs the database's file too, so let it be rare at speed.
+            "wal_autocheckpoint=4000",
+            "journal_size_limit=67108864",
+            "cache_size=-16384",
+            "temp_store=MEMORY",
+        )
+
+    @event.listens_for(engine.sync_engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine
+
+
+def sqlite_reader(url: URL, *, busy_timeout: timedelta) -> AsyncEngine:
+    """A few connections that cannot write, beside the writer."""
+    engine = _sqlite_engine(url, pool_size=2, busy_timeout=busy_timeout)
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def set_up(connection: Any, _record: Any) -> None:
+        _pragmas(connection, "query_only=ON", "temp_store=MEMORY", "cache_size=-4096")
+
+    @event.listens_for(engine.sync_engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN")
+
+    return engine
+
+
+def _sqlite_engine(url: URL, *, pool_size: int, busy_timeout: timedelta) -> AsyncEngine:
+    return create_async_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=0 if pool_size == 1 else 2,
+        # isolation_level=None: the driver begins nothing by itself, the events below do.
+        connect_args={"isolation_level": None, "timeout": busy_timeout.total_seconds()},
+    )
+
+
+def _pragmas(connection: Any, *pragmas: str) -> None:
+    cursor = connection.cursor()
+    for pragma in pragmas:
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def postgres_engine(url: URL, *, pool_size: int = POSTGRES_POOL_SIZE) -> AsyncEngine:
+    """A small pool that hands out no connection whose server is known to have gone."""
+    engine = create_async_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=pool_size,
+        pool_timeout=30,
+        connect_args={
+            "timeout": 10,
+            "command_timeout": POSTGRES_STATEMENT_TIMEOUT.total_seconds(),
+            # Compiling a plan takes longer than any query of ours.
+            "server_settings": {"application_name": "triggerer", "jit": "off"},
+        },
+    )
+
+    @event.listens_for(engine.sync_engine, "checkout")
+    def refuse_closed(connection: Any, _record: Any, _proxy: Any) -> None:
+        # A server that restarts closes its sockets, which asyncpg notices at once: no need for the
+        # round trip of `pool_pre_ping` before each transaction.
+        if connection.driver_connection.is_closed():
+            raise DisconnectionError("the server closed the connection")
+
+    return engine

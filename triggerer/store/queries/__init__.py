@@ -1,0 +1,1 @@
+"""One module per question that is asked of the database; functions that take a session."""

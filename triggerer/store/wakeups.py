@@ -1,0 +1,139 @@
+"""Who is woken by which commit: nothing in the service polls the database.
+
+A wakeup is a hint that something changed, never the change itself: who is woken reads the database.
+So a wakeup may be repeated or be too broad, but it must not be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from enum import StrEnum
+from types import TracebackType
+from typing import Final, Self
+
+import anyio
+from anyio.lowlevel import checkpoint
+from sqlalchemy.ext.asyncio import AsyncSession
+
+ALL: Final = "*"
+"""The subject that means every subject."""
+
+# A subscription that nobody reads stays this small; beyond it "all" is cheaper to act on anyway.
+_MAX_SUBJECTS: Final = 10_000
+_ANNOUNCED: Final = "triggerer.announced"
+
+
+class Signal(StrEnum):
+    """What happened; the subjects are in parentheses."""
+
+    EVENTS_QUEUED = "events_queued"
+    """Asset events wait (DAG ids)."""
+    RUNS_QUEUED = "runs_queued"
+    """Runs wait for an executor (DAG ids)."""
+    RUNS_ENDED = "runs_ended"
+    """Runs ended or were cancelled (DAG ids)."""
+    RUNS_CANCELLED = "runs_cancelled"
+    """Somebody asked to cancel runs (primary keys)."""
+    DAGS_CHANGED = "dags_changed"
+    """DAGs were parsed, paused or unpaused (DAG ids)."""
+    STREAMS_CHANGED = "streams_changed"
+    """Triggers, watchers or streams changed (stream digests)."""
+
+
+Announced = dict[Signal, set[str]]
+
+
+class Subscription:
+    """What one part of the service is woken by. For one task; close it, or use it in a `with`."""
+
+    def __init__(self, wakeups: Wakeups, signals: frozenset[Signal]) -> None:
+        self._wakeups = wakeups
+        self.signals: Final = signals
+        self._pending: Announced = {}
+        self._arrived = anyio.Event()
+
+    async def wait(self, timeout: timedelta | None = None) -> Announced:
+        """Return all subjects since the last call, by signal; wait for the first if there are none.
+
+        Args:
+            timeout: After it the answer is an empty dict. None: wait for as long as it takes.
+        Cancellation: What arrived is kept for the next call.
+        """
+        if self._pending:
+            await checkpoint()
+        else:
+            self._arrived = anyio.Event()
+            with anyio.move_on_after(None if timeout is None else timeout.total_seconds()):
+                await self._arrived.wait()
+        return self.take_nowait()
+
+    def take_nowait(self) -> Announced:
+        """Return what `wait` would, without waiting; empty if nothing arrived."""
+        taken, self._pending = self._pending, {}
+        return taken
+
+    def close(self) -> None:
+        self._wakeups.unsubscribe(self)
+
+    def deliver(self, signal: Signal, subjects: Iterable[str]) -> None:
+        """Called by `Wakeups`. What arrives between two calls of `wait` is merged."""
+        pending = self._pending.setdefault(signal, set())
+        pending.update(subjects)
+        if len(pending) > _MAX_SUBJECTS:
+            self._pending[signal] = {ALL}
+        self._arrived.set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Wakeups:
+    """Carries wakeups within this process. Each `Database` has one; only for its event loop."""
+
+    def __init__(self) -> None:
+        self._subscriptions: dict[Subscription, None] = {}
+
+    def subscribe(self, *signals: Signal) -> Subscription:
+        """From now on keep what is published under these signals."""
+        subscription = Subscription(self, frozenset(signals))
+        self._subscriptions[subscription] = None
+        return subscription
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        self._subscriptions.pop(subscription, None)
+
+    def publish(self, signal: Signal, *subjects: str) -> None:
+        """Wake the signal's subscribers at once; without subjects: about all."""
+        for subscription in self._subscriptions:
+            if signal in subscription.signals:
+                subscription.deliver(signal, subjects or (ALL,))
+
+    def publish_everything(self) -> None:
+        """Wake everybody about everything: something may have been missed."""
+        for signal in Signal:
+            self.publish(signal)
+
+
+def announce(session: AsyncSession, signal: Signal, *subjects: str) -> None:
+    """Wake the signal's subscribers in all processes when the session's transaction has committed.
+
+    Nothing is delivered if it rolls back. Without subjects: about all. The session must come from
+    `Database.transaction`.
+    """
+    announced: Announced = session.info.setdefault(_ANNOUNCED, {})
+    announced.setdefault(signal, set()).update(subjects or (ALL,))
+
+
+def announced_in(session: AsyncSession) -> Announced:
+    """What was announced in the session's transaction so far."""
+    announced: Announced = session.info.get(_ANNOUNCED, {})
+    return announced
