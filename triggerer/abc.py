@@ -137,7 +137,9 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
 
     def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield events on its own. An async generator; only for triggers without a stream key."""
-        raise NotImplementedError(f"{type(self).__qualname__} implements neither run() nor a shared stream")
+        raise NotImplementedError(
+            f"{type(self).__qualname__} implements neither run() nor a shared stream"
+        )
 
     def shared_stream_key(self) -> Hashable | None:
         """Equal keys share one poll. Read once, when the trigger starts. None (the default): runs on its own."""
@@ -146,20 +148,28 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
     @classmethod
     def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Any]:
         """Yield raw events for all subscribers; `kwargs` are those of the subscriber that opens the stream."""
-        raise NotImplementedError(f"{cls.__qualname__} has a stream key but no open_shared_stream()")
+        raise NotImplementedError(
+            f"{cls.__qualname__} has a stream key but no open_shared_stream()"
+        )
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
         """Make the producer of this stream. Overriding it switches the stream to ack mode."""
-        raise NotImplementedError(f"{cls.__qualname__} does not implement create_shared_stream_producer()")
+        raise NotImplementedError(
+            f"{cls.__qualname__} does not implement create_shared_stream_producer()"
+        )
 
-    def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
+    def filter_shared_stream(
+        self, shared_stream: AsyncIterator[Any]
+    ) -> AsyncIterator[TriggerEvent]:
         """Turn raw events into this trigger's own. An async generator.
 
         All events that derive from a raw event are yielded before the next raw event is pulled: by pulling it the
         filter says that it is done with the one before.
         """
-        raise NotImplementedError(f"{type(self).__qualname__} has a stream key but no filter_shared_stream()")
+        raise NotImplementedError(
+            f"{type(self).__qualname__} has a stream key but no filter_shared_stream()"
+        )
 
 
 class RejectsOpenEvent(Protocol):
@@ -170,7 +180,9 @@ class RejectsOpenEvent(Protocol):
 
 
 # Set by the runtime in the task that drives a filter; child tasks and `asyncio.to_thread` inherit it.
-current_subscriber: ContextVar[RejectsOpenEvent | None] = ContextVar("triggerer_current_subscriber", default=None)
+current_subscriber: ContextVar[RejectsOpenEvent | None] = ContextVar(
+    "triggerer_current_subscriber", default=None
+)
 
 
 def reject_shared_stream_event() -> None:

@@ -31,7 +31,9 @@ class RunState(StrEnum):
 # A running run goes back to the queue when the executor that held it died: the next claim is a new attempt.
 _MOVES: Final[dict[RunState, frozenset[RunState]]] = {
     RunState.QUEUED: frozenset({RunState.RUNNING, RunState.FAILED, RunState.CANCELLED}),
-    RunState.RUNNING: frozenset({RunState.QUEUED, RunState.SUCCESS, RunState.FAILED, RunState.CANCELLED}),
+    RunState.RUNNING: frozenset(
+        {RunState.QUEUED, RunState.SUCCESS, RunState.FAILED, RunState.CANCELLED}
+    ),
     RunState.SUCCESS: frozenset(),
     RunState.FAILED: frozenset(),
     RunState.CANCELLED: frozenset(),

@@ -1,0 +1,437 @@
+"""A group's life: open the stream, fan out, supervise, end. One group serves one shared-stream key once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Hashable
+from contextlib import aclosing
+from typing import Any
+
+import anyio
+import structlog
+from anyio.lowlevel import checkpoint
+
+from triggerer.abc import BaseEventTrigger, SharedStreamProducer, TriggerEvent
+from triggerer.domain.events import EventSink, EventSource
+from triggerer.errors import GroupEnded, PluginError, SubscriberOverflow
+from triggerer.runtime.cancellation import plugin_code
+from triggerer.runtime.clock import Clock
+from triggerer.runtime.deadlines import watch_deadlines
+from triggerer.runtime.lanes import Entry, Lanes
+from triggerer.runtime.ledger import Ledger
+from triggerer.runtime.pump import Pump
+from triggerer.runtime.settings import RuntimeSettings
+from triggerer.runtime.subscriber import DerivedEvent, Subscriber
+
+_log = structlog.get_logger(__name__)
+
+
+def is_acknowledged(opener: type[BaseEventTrigger]) -> bool:
+    """Whether the class overrides `create_shared_stream_producer`: ack mode."""
+    default = BaseEventTrigger.create_shared_stream_producer
+    ours = opener.create_shared_stream_producer
+    return getattr(ours, "__func__", ours) is not getattr(default, "__func__", None)
+
+
+class Group:
+    """One poll and its subscribers.
+
+    `run` opens the stream and lives until it fails or is cancelled. Subscribers join before or while it runs; none may
+    join once it `is_ending`. All methods that are not coroutines belong to the event loop's thread.
+    """
+
+    def __init__(
+        self,
+        key: Hashable,
+        opener: type[BaseEventTrigger],
+        kwargs: dict[str, Any],
+        *,
+        sink: EventSink,
+        clock: Clock,
+        settings: RuntimeSettings,
+    ) -> None:
+        self.key = key
+        self.clock = clock
+        self.settings = settings
+        self._opener = opener
+        self._kwargs = kwargs
+        self._sink = sink
+        self.is_acknowledged = is_acknowledged(opener)
+        self.lanes = Lanes()
+        self.ledger = Ledger(self.lanes if self.is_acknowledged else None)
+        self.subscribers: dict[Subscriber, None] = {}
+        self.departed: dict[Subscriber, None] = {}
+        """Those who left while the store still owed them answers."""
+        self.producer: SharedStreamProducer | None = None
+        self.is_ending = False
+        self.error: BaseException | None = None
+        self.is_progress_noted = False
+        self.is_sink_full = False
+        self._progress = anyio.Event()
+        self._moved: anyio.Event | None = None
+        self._sink_room = anyio.Event()
+        self._readers: list[Subscriber] = []
+        self._unsettled = 0
+        self._is_stopping = False
+        self._tasks: anyio.abc.TaskGroup | None = None
+
+    # Membership
+
+    def subscribe(
+        self,
+        trigger: BaseEventTrigger,
+        *,
+        name: str,
+        source: EventSource,
+        was_absent: bool = False,
+        on_settled: Callable[[TriggerEvent, Exception | None], None] | None = None,
+    ) -> Subscriber:
+        """Let `trigger` answer for everything that is broadcast from now on.
+
+        Raises:
+            GroupEnded: The group is ending; wait for the next one.
+        """
+        if self.is_ending:
+            raise GroupEnded(f"The shared stream {self.key!r} is ending", key=self.key)
+        subscriber = Subscriber(self, trigger, name=name, source=source, on_settled=on_settled)
+        self.ledger.join(subscriber, was_absent=was_absent)
+        subscriber.start_at(subscriber.done)
+        self.subscribers[subscriber] = None
+        return subscriber
+
+    def fail(self, subscriber: Subscriber, error: BaseException) -> None:
+        """Fail what the subscriber has not resolved, and count it as absent from now on."""
+        if subscriber.is_present:
+            self.ledger.fail(subscriber, subscriber.open_entry)
+            self._part(subscriber)
+            subscriber.interrupt(error)
+
+    def leave(self, subscriber: Subscriber) -> None:
+        """Take the subscriber out on purpose: what it pulled is accepted once durable, what it never pulled fails."""
+        if subscriber.is_present:
+            self.ledger.leave(subscriber, subscriber.open_entry)
+            self._part(subscriber)
+
+    def add_absent(self) -> None:
+        """Count what is broadcast from now on as failed for a member that is known and cannot join yet."""
+        self.ledger.add_absent()
+
+    def remove_absent(self) -> None:
+        """Forget a member that failed, or never joined."""
+        self.ledger.remove_absent()
+
+    def _part(self, subscriber: Subscriber) -> None:
+        del self.subscribers[subscriber]
+        if subscriber.oldest_unsettled() is not None:
+            self.departed[subscriber] = None
+        self.note_progress()
+
+    def reject(self, subscriber: Subscriber) -> None:
+        """Reject the event that the subscriber's filter has open."""
+        entry = subscriber.open_entry
+        if entry is not None and subscriber.is_present:
+            self.ledger.reject(subscriber, entry)
+            self.note_progress()
+
+    # What subscribers tell
+
+    def wake_when_readable(self, subscriber: Subscriber) -> None:
+        """Wake the subscriber at the next broadcast, once."""
+        self._readers.append(subscriber)
+
+    def note_progress(self) -> None:
+        """Somebody moved. Wakes the pump and a pausing poll once, however many move in this turn of the loop."""
+        self.is_progress_noted = True
+        self._progress.set()
+        if self._moved is not None:
+            self._moved.set()
+            self._moved = None
+
+    def submit(self, derived: DerivedEvent) -> None:
+        """Hand a derived event to the store."""
+        self._unsettled += 1
+        if self._unsettled >= self.settings.max_unsettled:
+            self.is_sink_full = True
+        self._sink.submit_nowait(derived)
+
+    def note_settled(
+        self, subscriber: Subscriber, entry: Entry | None, error: Exception | None
+    ) -> None:
+        """The store answered for one event that `subscriber` derived from `entry`."""
+        self._unsettled -= 1
+        if self.is_sink_full and self._unsettled < self.settings.max_unsettled:
+            self.is_sink_full = False
+            self._sink_room.set()
+            self._sink_room = anyio.Event()
+        if entry is None:
+            return
+        if error is not None:
+            self.ledger.refuse(subscriber, entry)
+        entry.unresolved -= 1
+        if not entry.unresolved:
+            self.lanes.note_resolved(entry)
+            if not self.is_progress_noted:
+                self.note_progress()
+        if self.departed and subscriber in self.departed and not subscriber.oldest_unsettled():
+            del self.departed[subscriber]
+
+    async def wait_for_sink(self) -> None:
+        """Wait until the store has answered for enough of what this group derived."""
+        while self.is_sink_full:
+            await self._sink_room.wait()
+
+    async def wait_for_progress(self) -> None:
+        """Wait until `note_progress` is called; the caller clears `is_progress_noted` before it looks."""
+        await self._progress.wait()
+
+    def clear_progress(self) -> None:
+        self.is_progress_noted = False
+        self._progress = anyio.Event()
+
+    def idempotency_key(self, payload: Any) -> str | None:
+        assert self.producer is not None
+        return self.producer.get_idempotency_key(payload)
+
+    def cancel_later(self, scope: anyio.CancelScope) -> None:
+        """Cancel a filter that was told of its end and is still there when the close timeout has passed."""
+        if self._tasks is not None and not self.is_ending:
+            self._tasks.start_soon(self._cancel_at, scope, self.clock.monotonic())
+
+    async def _cancel_at(self, scope: anyio.CancelScope, now: float) -> None:
+        await self.clock.sleep_until(now + self.settings.close_timeout)
+        scope.cancel()
+
+    # Life
+
+    async def run(self) -> None:
+        """Poll until the stream fails or the caller cancels; never returns normally.
+
+        Raises:
+            GroupEnded: With what ended the stream as its cause. Nothing past the last successful advance was told
+                to the broker; every subscriber has been ended with this error.
+        """
+        try:
+            # Opened before the tasks are: a producer that cannot be made ends the group like one that fails later.
+            with plugin_code(f"Opening the shared stream {self.key!r}"):
+                events = self._open()
+            _log.info(f"Shared stream group started key={self.key}")
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                tasks.start_soon(self._poll, events, name=f"shared-stream-poll[{self.key}]")
+                tasks.start_soon(Pump(self).run, name=f"shared-stream-pump[{self.key}]")
+                tasks.start_soon(watch_deadlines, self, name=f"shared-stream-deadlines[{self.key}]")
+        except Exception as error:
+            cause = _first_cause(error)
+            ended = GroupEnded(f"The shared stream {self.key!r} ended: {cause}", key=self.key)
+            self._end(ended, cause)
+            raise ended from cause
+        finally:
+            self.is_ending = True
+            self._tasks = None
+            await self._close_producer()
+
+    def _open(self) -> AsyncGenerator[Any, None]:
+        if self.is_acknowledged:
+            self.producer = self._opener.create_shared_stream_producer(dict(self._kwargs))
+            events = self.producer.open_stream()
+        else:
+            events = self._opener.open_shared_stream(dict(self._kwargs))
+        if not isinstance(events, AsyncGenerator):
+            raise PluginError(
+                f"The stream of {self._opener.__qualname__} is {type(events).__qualname__}",
+                hint="write open_stream() and open_shared_stream() as async generators",
+            )
+        return events
+
+    def _end(self, ended: GroupEnded, cause: BaseException) -> None:
+        self.is_ending = True
+        self.error = cause
+        ended.__cause__ = cause
+        for subscriber in list(self.subscribers):
+            subscriber.interrupt(ended)
+
+    def begin_end(self) -> None:
+        """From here on nobody can join; called where a failure is first seen, before anything is awaited."""
+        self.is_ending = True
+
+    async def _close_producer(self) -> None:
+        if self.producer is None:
+            return
+        with anyio.move_on_after(self.settings.close_timeout, shield=True) as scope:
+            try:
+                await self.producer.aclose()
+            except Exception:
+                # The group is over either way; what could not be given back is for the log.
+                _log.exception("closing a producer failed", key=str(self.key))
+        if scope.cancelled_caught:
+            _log.error(
+                "closing a producer timed out",
+                key=str(self.key),
+                seconds=self.settings.close_timeout,
+            )
+
+    # Fan-out
+
+    async def _poll(self, events: AsyncGenerator[Any, None]) -> None:
+        try:
+            with plugin_code(f"The poll of the shared stream {self.key!r}"):
+                async with aclosing(events):
+                    if self.is_acknowledged:
+                        await self._fan_out_acknowledged(events)
+                    else:
+                        await self._fan_out(events)
+            raise PluginError(f"The stream of {self._opener.__qualname__} returned")
+        except Exception:
+            self.begin_end()
+            raise
+
+    async def _fan_out(self, events: AsyncGenerator[Any, None]) -> None:
+        ledger = self.ledger
+        burst = 0
+        free_until = 0
+        async for event in events:
+            if ledger.head >= free_until or self._is_stopping:
+                free_until = await self._room()
+            ledger.broadcast(event)
+            if self._readers:
+                self._wake_readers()
+            elif not self.subscribers:
+                self.note_progress()
+            burst += 1
+            if burst >= self.settings.burst:
+                burst = 0
+                await checkpoint()
+
+    async def _fan_out_acknowledged(self, events: AsyncGenerator[Any, None]) -> None:
+        ledger = self.ledger
+        producer = self.producer
+        assert producer is not None
+        get_lane = producer.get_advance_lane
+        now = self.clock.monotonic
+        burst = 0
+        free_until = 0
+        async for event, payload in events:
+            if ledger.head >= free_until or self._is_stopping:
+                free_until = await self._room()
+            ledger.broadcast_in_lane(event, payload, get_lane(payload), now())
+            if self._readers:
+                self._wake_readers()
+            elif not self.subscribers:
+                self.note_progress()
+            burst += 1
+            if burst >= self.settings.burst:
+                burst = 0
+                await checkpoint()
+
+    def _wake_readers(self) -> None:
+        readers, self._readers = self._readers, []
+        for reader in readers:
+            reader.wake()
+
+    async def _room(self) -> int:
+        """Wait until an event may be broadcast; return the number up to which no further look is needed.
+
+        The broker keeps the backlog meanwhile: nothing is pulled. A subscriber whose queue is full and does not move
+        within the grace is failed, and the others go on.
+        """
+        free_until = self._free_until()
+        if self.ledger.head < free_until:
+            return free_until
+        if self.producer is not None:
+            await self.producer.pause()
+        while self.ledger.head >= (free_until := self._free_until()):
+            await self._wait_for_room()
+        if self.producer is not None:
+            await self.producer.resume()
+        return free_until
+
+    def _free_until(self) -> int:
+        """The first number that may not be broadcast as things stand."""
+        free = self.ledger.head + self.settings.max_outstanding - self.lanes.outstanding
+        if self._is_stopping:
+            return self.ledger.head
+        if self.subscribers:
+            lowest = min(subscriber.pulled for subscriber in self.subscribers)
+            free = min(free, lowest + self.settings.subscriber_queue_size)
+        return free
+
+    async def _wait_for_room(self) -> None:
+        full = self._full_subscribers()
+        before = [subscriber.pulled for subscriber in full]
+        deadline = self.clock.monotonic() + self.settings.overflow_grace
+        if not full:
+            # Held up by what is outstanding, not by a reader: the deadlines bound that.
+            await self._next_progress()
+            return
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._cancel_when, deadline, scope)
+                await self._next_turn(full, before)
+                tasks.cancel_scope.cancel()
+        if scope.cancelled_caught:
+            for subscriber, pulled in zip(full, before, strict=True):
+                if subscriber.is_present and subscriber.pulled == pulled:
+                    self.fail(
+                        subscriber,
+                        SubscriberOverflow(
+                            f"{subscriber.name} fell {self.settings.subscriber_queue_size} events"
+                            f" behind the shared stream {self.key!r} and did not move for"
+                            f" {self.settings.overflow_grace:g} s",
+                            hint="make its filter faster, or raise shared_stream_subscriber_queue_size",
+                        ),
+                    )
+
+    def _full_subscribers(self) -> list[Subscriber]:
+        limit = self.ledger.head - self.settings.subscriber_queue_size
+        return [subscriber for subscriber in self.subscribers if subscriber.pulled <= limit]
+
+    async def _cancel_when(self, deadline: float, scope: anyio.CancelScope) -> None:
+        if self.settings.overflow_grace <= 0:
+            # "At once" still means after a turn: a reader that only waits for the loop is not stuck.
+            for _ in range(_TURNS_BEFORE_OVERFLOW):
+                await checkpoint()
+        await self.clock.sleep_until(deadline)
+        scope.cancel()
+
+    async def _next_turn(self, full: list[Subscriber], before: list[int]) -> None:
+        """Wait until one of the full subscribers has moved or is gone."""
+        while all(
+            subscriber.is_present and subscriber.pulled == pulled
+            for subscriber, pulled in zip(full, before, strict=True)
+        ):
+            await self._next_progress()
+
+    async def _next_progress(self) -> None:
+        # Not the pump's event: that one stays set for as long as the pump awaits an advance.
+        self.is_progress_noted = False
+        if self._moved is None:
+            self._moved = anyio.Event()
+        await self._moved.wait()
+
+    def stop_pulling(self) -> None:
+        """First stage of a shutdown: pull nothing more, let what is outstanding resolve."""
+        self._is_stopping = True
+
+    def start_pulling(self) -> None:
+        """Somebody came after all."""
+        self._is_stopping = False
+        self.note_progress()
+
+    async def wait_until_drained(self) -> None:
+        """Wait until nothing is outstanding; the ack timeout bounds that. At once on the fast path."""
+        while self.lanes.outstanding:
+            await self._next_progress()
+
+    @property
+    def outstanding(self) -> int:
+        """Broadcast and not yet advanced; on the fast path what a subscriber has not read."""
+        return self.lanes.outstanding if self.is_acknowledged else len(self.ledger.events)
+
+
+_TURNS_BEFORE_OVERFLOW = 8
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """What happened first in a task group: its other tasks were only cancelled for it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

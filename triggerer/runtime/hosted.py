@@ -1,0 +1,257 @@
+"""A trigger that the runtime hosts: made, run, restarted after growing delays, and never silently gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import anyio
+import structlog
+
+from triggerer.abc import BaseEventTrigger, TriggerEvent
+from triggerer.domain.events import EventSource
+from triggerer.errors import GroupEnded, PluginError
+from triggerer.runtime.backoff import Backoff
+from triggerer.runtime.cancellation import plugin_code
+from triggerer.runtime.context import RuntimeContext
+from triggerer.runtime.group import Group
+from triggerer.runtime.runner import run_alone
+from triggerer.runtime.subscriber import Subscriber
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerSpec:
+    """What it takes to host a trigger."""
+
+    name: str
+    """For logs and errors: the watchers that it serves."""
+    make: Callable[[], BaseEventTrigger]
+    """Called before every start; may raise whatever the plugin's code raises."""
+    kwargs: dict[str, Any]
+    """What the stream is opened with, should this trigger open it."""
+    source: EventSource
+    stream_id: str | None = None
+    """What is known of its stream before it is made: the key's digest, as the DAG processor stored it."""
+
+
+class HostedState(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FAILING = "failing"
+    ENDED = "ended"
+
+
+class HostedTrigger:
+    """One trigger under supervision. Its owner is the `Manager`; others read it."""
+
+    def __init__(self, spec: TriggerSpec, context: RuntimeContext) -> None:
+        self.spec = spec
+        self.source = spec.source
+        self.state = HostedState.WAITING
+        self.error: BaseException | None = None
+        self.trigger: BaseEventTrigger | None = None
+        self.subscriber: Subscriber | None = None
+        self.key: Hashable | None = None
+        self.is_keyed = False
+        """Whether the key has been read: once, when the trigger is first made."""
+        self.is_absent = False
+        """Whether its group counts it as absent."""
+        self.on_settled: Callable[[TriggerEvent, Exception | None], None] | None = None
+        self._context = context
+        self._backoff = Backoff(first=context.restart_first, longest=context.restart_longest)
+        self._scope: anyio.CancelScope | None = None
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    def replace_source(self, source: EventSource) -> None:
+        """Send its events to other watchers from now on."""
+        self.source = source
+        if self.subscriber is not None:
+            self.subscriber.source = source
+
+    # Making
+
+    def make(self) -> bool:
+        """Make the trigger and read its key; False, with `error` set, if the plugin's code raises."""
+        if self.trigger is not None:
+            return True
+        try:
+            with plugin_code(f"Making {self.name}"):
+                trigger = self.spec.make()
+                key = trigger.shared_stream_key()
+                hash(key)
+        except Exception as error:
+            # A plugin's error is this trigger's alone: it is shown, retried, and harms nobody else.
+            self.note_failure(error)
+            return False
+        if self.is_keyed and key != self.key:
+            self.note_failure(
+                PluginError(
+                    f"The stream key of {self.name} was {self.key!r} and is now {key!r}",
+                    hint="derive the key from the arguments alone",
+                )
+            )
+            return False
+        self.trigger = trigger
+        self.key = key
+        self.is_keyed = True
+        return True
+
+    def note_failure(self, error: BaseException) -> None:
+        self.error = error
+        self._enter(HostedState.FAILING)
+
+    def _enter(self, state: HostedState) -> None:
+        self.state = state
+        self._context.on_state(self)
+
+    async def retry_making(self) -> None:
+        """Return once it has been made, or withdrawn."""
+        with anyio.CancelScope() as self._scope:
+            while not self.make():
+                now = self._context.clock.monotonic()
+                await self._context.clock.sleep_until(now + self._backoff.next_delay(0.0))
+
+    async def discard(self) -> None:
+        """Let go of the trigger; a restart makes a new one."""
+        trigger, self.trigger, self.subscriber = self.trigger, None, None
+        if trigger is None:
+            return
+        with anyio.move_on_after(self._context.settings.close_timeout, shield=True) as scope:
+            try:
+                await trigger.cleanup()
+            except Exception:
+                # It is going away either way; what it could not give back is for the log.
+                _log.exception("cleanup of a trigger failed", trigger=self.name)
+        if scope.cancelled_caught:
+            _log.error("cleanup of a trigger timed out", trigger=self.name)
+
+    # In a group
+
+    def join(self, group: Group) -> bool:
+        """Subscribe; or, where it could not be made, be counted as absent and return False.
+
+        Raises:
+            GroupEnded: The group is ending.
+        """
+        if self.trigger is None:
+            if not self.is_absent:
+                group.add_absent()
+                self.is_absent = True
+            return False
+        self.subscriber = group.subscribe(
+            self.trigger,
+            name=self.name,
+            source=self.source,
+            was_absent=self.is_absent,
+            on_settled=self.on_settled,
+        )
+        self.is_absent = False
+        self.error = None
+        self._enter(HostedState.RUNNING)
+        return True
+
+    async def serve(self, group: Group) -> None:
+        """Run in the group, restarted for as long as the group lives; returns when the group is ending."""
+        with anyio.CancelScope() as self._scope:
+            while True:
+                started = self._context.clock.monotonic()
+                if self.subscriber is not None:
+                    try:
+                        await self._run_subscriber(group, self.subscriber)
+                    finally:
+                        await self.discard()
+                if not self._context.restarts:
+                    if self.is_absent:
+                        # Nobody will bring it back: only what it was given counts as failed.
+                        group.remove_absent()
+                        self.is_absent = False
+                    return
+                if not await self._rejoin_later(group, started):
+                    return
+
+    async def _run_subscriber(self, group: Group, subscriber: Subscriber) -> None:
+        try:
+            await subscriber.run()
+        except Exception as error:
+            if not group.is_ending:
+                _log.warning("trigger failed", trigger=self.name, error=repr(error))
+                group.fail(subscriber, error)
+                self.is_absent = True
+            self.note_failure(error)
+            return
+        # The filter returned. It is armed again; what comes meanwhile counts as failed, so that it is redelivered.
+        if not group.is_ending:
+            group.leave(subscriber)
+            if self._context.restarts:
+                group.add_absent()
+                self.is_absent = True
+        self._enter(HostedState.WAITING if self._context.restarts else HostedState.ENDED)
+
+    async def _rejoin_later(self, group: Group, started: float) -> bool:
+        while True:
+            now = self._context.clock.monotonic()
+            await self._context.clock.sleep_until(now + self._backoff.next_delay(now - started))
+            started = self._context.clock.monotonic()
+            if group.is_ending:
+                return False
+            try:
+                if self.make() and self.join(group):
+                    return True
+            except GroupEnded:
+                return False
+
+    def withdraw(self, group: Group | None, *, on_purpose: bool) -> None:
+        """Leave the group and stop; `on_purpose`: the watcher was deleted, so what it pulled counts as accepted."""
+        if group is not None and not group.is_ending:
+            if self.subscriber is not None and self.subscriber.is_present:
+                if on_purpose:
+                    group.leave(self.subscriber)
+                else:
+                    group.fail(self.subscriber, PluginError(f"{self.name} was replaced"))
+                    group.remove_absent()
+            elif self.is_absent:
+                group.remove_absent()
+        self.is_absent = False
+        self._enter(HostedState.ENDED)
+        self.stop()
+
+    def stop(self) -> None:
+        """Cancel whatever it is doing."""
+        if self._scope is not None:
+            self._scope.cancel()
+
+    # On its own
+
+    async def serve_alone(self) -> None:
+        """Run without a shared stream, restarted for as long as the caller lets it."""
+        with anyio.CancelScope() as self._scope:
+            while True:
+                started = self._context.clock.monotonic()
+                if self.make() and self.trigger is not None:
+                    try:
+                        await self._run_alone(self.trigger)
+                    finally:
+                        await self.discard()
+                if not self._context.restarts:
+                    return
+                now = self._context.clock.monotonic()
+                await self._context.clock.sleep_until(now + self._backoff.next_delay(now - started))
+
+    async def _run_alone(self, trigger: BaseEventTrigger) -> None:
+        self.error = None
+        self._enter(HostedState.RUNNING)
+        try:
+            with plugin_code(f"run() of {self.name}"):
+                await run_alone(trigger, self, self._context)
+        except Exception as error:
+            _log.warning("trigger failed", trigger=self.name, error=repr(error))
+            self.note_failure(error)
+            return
+        self._enter(HostedState.WAITING if self._context.restarts else HostedState.ENDED)

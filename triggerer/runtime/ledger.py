@@ -1,0 +1,229 @@
+"""Who still owes an answer for which event. Synchronous, no I/O.
+
+Events carry consecutive numbers in broadcast order. A subscriber moves through them in order, so that its answers
+are a cursor, `done`: everything before it is resolved by this subscriber, save for unconfirmed `TriggerEvent`s, which
+each event counts for itself. An event is passed by all once it lies before the lowest cursor, found with a heap whose
+items are corrected only when they reach the top. Who had to answer for an event (frozen at the broadcast), and for
+how many it counts as failed, is a step function of its number: joining, failing and leaving add a step each, whatever
+the number of outstanding events.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Hashable
+from operator import itemgetter
+from typing import Any
+
+from triggerer.runtime.lanes import Entry, Lanes, Standing
+
+_TRIM_AT = 512
+_number = itemgetter(0)
+
+
+class Member:
+    """A subscriber as the ledger sees it."""
+
+    __slots__ = ("order", "done", "failed_from", "is_present", "refused")
+
+    def __init__(self) -> None:
+        self.done = 0
+        """Everything before this number is resolved by this member; it may be moved forward at any time."""
+        self.is_present = False
+        self.failed_from: int | None = None
+        self.refused: set[int] | None = None
+        self.order = 0
+
+
+class Ledger:
+    """The events that not everybody has passed, and what the lanes are told about those that everybody has.
+
+    `events` and `entries` run parallel and begin at number `base`; `entries` stays empty on the fast path, where
+    nothing is acknowledged. Readers index `events` by `number - base` and re-read `base` after every wait.
+    """
+
+    def __init__(self, lanes: Lanes | None) -> None:
+        self.lanes = lanes
+        self.events: list[Any] = []
+        self.entries: list[Entry] = []
+        self.base = 0
+        self.head = 0
+        """The number that the next event gets."""
+        self.passed = 0
+        """Everything before this number has been passed by all and handed to the lanes."""
+        self._heap: list[tuple[int, int, Member]] = []
+        self._joined = 0
+        self._present = 0
+        self._steps: list[tuple[int, int, int]] = []
+        self._standing = Standing(0, 0)
+
+    # Broadcasting
+
+    def broadcast(self, event: Any) -> None:
+        """Append an event that nobody is going to acknowledge."""
+        self.events.append(event)
+        self.head += 1
+
+    def broadcast_in_lane(self, event: Any, payload: Any, lane: Hashable, now: float) -> None:
+        """Append an event; the members present now, and the absent ones, are those that answer for it."""
+        assert self.lanes is not None
+        self.entries.append(self.lanes.append(lane, self.head, payload, now))
+        self.events.append(event)
+        self.head += 1
+
+    def entry(self, seq: int) -> Entry:
+        """The entry of an event that its member has not passed."""
+        return self.entries[seq - self.base]
+
+    # Membership
+
+    def join(self, member: Member, *, was_absent: bool) -> None:
+        """Let `member` answer for everything from now on; `was_absent`: until now it counted as failed."""
+        member.done = self.head
+        member.is_present = True
+        member.failed_from = None
+        self._joined += 1
+        self._present += 1
+        member.order = self._joined
+        heapq.heappush(self._heap, (member.done, member.order, member))
+        self._step(self.head, 1, -1 if was_absent else 0)
+
+    def add_absent(self) -> None:
+        """Count everything from now on as failed for a member that is known but cannot join yet."""
+        self._step(self.head, 0, 1)
+
+    def remove_absent(self) -> None:
+        """Forget an absent member; what was broadcast while it was absent stays failed for it."""
+        self._step(self.head, 0, -1)
+
+    def fail(self, member: Member, opened: Entry | None) -> None:
+        """Fail what `member` has not resolved; from now on it is absent.
+
+        Args:
+            opened: The event that its filter has open, failed even where it had rejected it before.
+        """
+        if opened is not None and opened.seq < member.done and not opened.is_taken:
+            # It rejected the event that it has open, and now fails: failed wins, as long as it can still be said.
+            opened.rejected -= 1
+            opened.failed += 1
+        member.failed_from = member.done
+        self._step(member.done, -1, 1)
+        self._part(member)
+
+    def leave(self, member: Member, opened: Entry | None) -> None:
+        """Resolve what `member` was given as accepted (once persisted) and fail what it was never given."""
+        if opened is not None and opened.seq >= member.done:
+            member.done = opened.seq + 1
+        member.failed_from = member.done
+        if member.done < self.head:
+            self._step(member.done, -1, 1)
+            self._step(self.head, 0, -1)
+        else:
+            self._step(self.head, -1, 0)
+        self._part(member)
+
+    def _part(self, member: Member) -> None:
+        member.is_present = False
+        self._present -= 1
+        if len(self._heap) > 2 * self._present + 16:
+            # Those who parted leave the heap when they reach its top, which a stuck member may keep from happening.
+            self._heap = [item for item in self._heap if self._is_current(item)]
+            heapq.heapify(self._heap)
+
+    def _step(self, seq: int, acking: int, failing: int) -> None:
+        if self.lanes is None:
+            return
+        steps = self._steps
+        at = bisect_left(steps, seq, key=_number)
+        if at < len(steps) and steps[at][0] == seq:
+            _, other_acking, other_failing = steps[at]
+            steps[at] = (seq, acking + other_acking, failing + other_failing)
+        else:
+            steps.insert(at, (seq, acking, failing))
+
+    # Exceptions
+
+    def reject(self, member: Member, opened: Entry) -> None:
+        """Count the open event as rejected by `member`, which has thereby resolved it."""
+        if member.done <= opened.seq:
+            opened.rejected += 1
+            member.done = opened.seq + 1
+
+    def refuse(self, member: Member, entry: Entry) -> None:
+        """Count `entry` as failed by `member`, once: an event derived from it will never be durable."""
+        if member.failed_from is not None and entry.seq >= member.failed_from:
+            return
+        if member.refused is None:
+            member.refused = set()
+        elif entry.seq in member.refused:
+            return
+        member.refused.add(entry.seq)
+        entry.failed += 1
+
+    # Progress
+
+    def lowest(self) -> int:
+        """The lowest `done` of all present members; `head` where there is none."""
+        heap = self._heap
+        while heap:
+            done, order, member = heap[0]
+            if not self._is_current(heap[0]):
+                heapq.heappop(heap)
+            elif member.done != done:
+                heapq.heapreplace(heap, (member.done, order, member))
+            else:
+                return done
+        return self.head
+
+    @staticmethod
+    def _is_current(item: tuple[int, int, Member]) -> bool:
+        _, order, member = item
+        return member.is_present and order == member.order
+
+    def lowest_member(self) -> Member | None:
+        """A member whose `done` is the lowest; None where there is no member."""
+        self.lowest()
+        return self._heap[0][2] if self._heap else None
+
+    def settle(self) -> None:
+        """Hand on what everybody has passed since the last call. O(what was passed), amortised."""
+        lowest = self.lowest()
+        if lowest == self.passed:
+            return
+        if self.lanes is not None:
+            self._release(lowest)
+        self.passed = lowest
+        behind = lowest - self.base
+        if behind >= _TRIM_AT or behind == len(self.events):
+            del self.events[:behind]
+            del self.entries[:behind]
+            self.base = lowest
+
+    def _release(self, lowest: int) -> None:
+        assert self.lanes is not None
+        note_resolved = self.lanes.note_resolved
+        standing = self._standing
+        steps = self._steps
+        upcoming = steps[0][0] if steps else self.head + 1
+        for entry in self.entries[self.passed - self.base : lowest - self.base]:
+            if entry.seq >= upcoming:
+                standing = self._advance_standing(entry.seq)
+                upcoming = steps[0][0] if steps else self.head + 1
+            entry.standing = standing
+            entry.unresolved -= 1
+            if not entry.unresolved:
+                note_resolved(entry)
+
+    def _advance_standing(self, seq: int) -> Standing:
+        """Apply the steps up to and including those at `seq`."""
+        count = acking = failing = 0
+        for at, more_acking, more_failing in self._steps:
+            if at > seq:
+                break
+            acking += more_acking
+            failing += more_failing
+            count += 1
+        del self._steps[:count]
+        self._standing = Standing(self._standing.acking + acking, self._standing.failing + failing)
+        return self._standing

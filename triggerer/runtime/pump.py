@@ -1,0 +1,60 @@
+"""The only caller of `advance`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import anyio
+
+from triggerer.abc import AdvanceItem, SharedStreamProducer
+from triggerer.runtime.cancellation import plugin_code
+from triggerer.runtime.lanes import Lane
+
+if TYPE_CHECKING:
+    from triggerer.runtime.group import Group
+
+
+class Pump:
+    """Settles the ledger when somebody moved, and advances each lane whose head became ready.
+
+    Within a lane an advance starts only after the last one returned. At most one is awaited at a time in the group,
+    unless the producer declares that its lanes advance side by side. An advance that raises ends the group.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    async def run(self) -> None:
+        group = self._group
+        if group.producer is None:
+            while True:
+                await group.wait_for_progress()
+                group.clear_progress()
+                group.ledger.settle()
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await group.wait_for_progress()
+                group.clear_progress()
+                group.ledger.settle()
+                while group.lanes.has_ready:
+                    lane, batch = group.lanes.take()
+                    if group.producer.lanes_advance_side_by_side:
+                        tasks.start_soon(self._advance, group.producer, lane, batch)
+                    else:
+                        await self._advance(group.producer, lane, batch)
+                        group.ledger.settle()
+
+    async def _advance(
+        self, producer: SharedStreamProducer, lane: Lane, batch: Sequence[AdvanceItem]
+    ) -> None:
+        group = self._group
+        try:
+            with plugin_code(f"advance() of the shared stream {group.key!r}"):
+                await producer.advance(batch)
+        except Exception:
+            group.begin_end()
+            raise
+        group.lanes.finish(lane)
+        # Either the lane is ready again, or the poll waits for room that this advance has made.
+        group.note_progress()

@@ -1,0 +1,26 @@
+"""The bounds of the runtime, with the reasons for their defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSettings:
+    """Durations in seconds, sizes in events."""
+
+    ack_timeout: float = 300.0
+    """How long after its broadcast an event may stay unresolved by a subscriber."""
+    subscriber_queue_size: int = 1024
+    """How far a subscriber may fall behind before the poll pauses. Events are shared, so it costs no memory of its own."""
+    overflow_grace: float = 5.0
+    """How long the poll pauses for a full subscriber before that subscriber is failed."""
+    max_outstanding: int = 20_000
+    """Broadcast and not advanced, in a group, before the poll pauses: two group commits of the largest size, so that
+    the next one is full while the last one is being written."""
+    max_unsettled: int = 20_000
+    """Derived and not yet durable, in a group, before its filters pause; bounds memory while the store is away."""
+    burst: int = 256
+    """Events that the poll broadcasts before everybody else gets a turn, when the broker has more at hand."""
+    close_timeout: float = 10.0
+    """For a plugin to give back what it holds."""

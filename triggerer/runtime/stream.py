@@ -1,0 +1,156 @@
+"""A shared stream across the lives of its groups: who belongs to it, and when it is opened again."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import anyio
+import structlog
+
+from triggerer.errors import GroupEnded
+from triggerer.runtime.backoff import Backoff
+from triggerer.runtime.context import RuntimeContext
+from triggerer.runtime.group import Group
+from triggerer.runtime.hosted import HostedTrigger
+
+_log = structlog.get_logger(__name__)
+
+
+class SharedStream:
+    """The members of one stream key, and the group that serves them now.
+
+    Before a group's poll starts, every member has joined it or counts as absent (contract, rule 14): joining is
+    synchronous, so there is no race to lose.
+    """
+
+    def __init__(self, key: Hashable, context: RuntimeContext) -> None:
+        self.key = key
+        self.members: dict[HostedTrigger, None] = {}
+        self.group: Group | None = None
+        self.scope = anyio.CancelScope()
+        self._context = context
+        self._backoff = Backoff(first=context.restart_first, longest=context.restart_longest)
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._served = anyio.Event()
+        self._left = anyio.Event()
+
+    # Membership
+
+    def add(self, member: HostedTrigger) -> None:
+        """Let `member` join the running group now, or the next one when it opens."""
+        self.members[member] = None
+        group = self.group
+        if group is not None and not group.is_ending and self._tasks is not None:
+            member.join(group)
+            self._tasks.start_soon(self._serve, member, group)
+
+    def remove(self, member: HostedTrigger, *, on_purpose: bool) -> None:
+        """Take `member` out; without members the group resolves what is outstanding, then closes."""
+        if member in self.members:
+            del self.members[member]
+            member.withdraw(self.group, on_purpose=on_purpose)
+        if not self.members:
+            self._left.set()
+
+    async def _serve(self, member: HostedTrigger, group: Group) -> None:
+        try:
+            await member.serve(group)
+        finally:
+            self._served.set()
+        if not self._context.restarts:
+            self.members.pop(member, None)
+            if not self.members:
+                self._left.set()
+
+    # Life
+
+    async def run(self) -> None:
+        """Open groups for as long as there are members; returns when there are none."""
+        while self.members:
+            started = self._context.clock.monotonic()
+            error = await self._run_group()
+            if error is None:
+                continue
+            if not self._context.restarts:
+                # Its members have ended; there are new ones where somebody came while the group was ending.
+                continue
+            delay = self._backoff.next_delay(self._context.clock.monotonic() - started)
+            _log.warning(
+                "shared stream restarts",
+                key=str(self.key),
+                delay_s=round(delay, 2),
+                error=str(error.__cause__ or error),
+            )
+            await self._context.clock.sleep_until(self._context.clock.monotonic() + delay)
+
+    async def _run_group(self) -> GroupEnded | None:
+        """Serve the members with one group; None: they have all left, and what they owed is resolved."""
+        made = [member for member in self.members if member.make()]
+        if not made:
+            # Nobody to open the stream, so nothing is pulled and nothing can be missed.
+            if not self._context.restarts:
+                self.members.clear()
+            return GroupEnded("no trigger of the stream can be made", key=self.key)
+        opener = made[0].trigger
+        assert opener is not None
+        group = Group(
+            self.key,
+            type(opener),
+            made[0].spec.kwargs,
+            sink=self._context.sink,
+            clock=self._context.clock,
+            settings=self._context.settings,
+        )
+        ended: GroupEnded | None = None
+        self._left = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            self._tasks, self.group = tasks, group
+            try:
+                for member in self.members:
+                    member.is_absent = False
+                    member.join(group)
+                    tasks.start_soon(self._serve, member, group)
+                ended = await self._run_until_left(group)
+                if ended is not None:
+                    await self._let_members_see_it(ended)
+            finally:
+                self._tasks = self.group = None
+            tasks.cancel_scope.cancel()
+        return ended
+
+    async def _run_until_left(self, group: Group) -> GroupEnded | None:
+        ended: GroupEnded | None = None
+
+        async def run() -> None:
+            nonlocal ended
+            try:
+                await group.run()
+            except GroupEnded as error:
+                ended = error
+                tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            while True:
+                await self._left.wait()
+                self._left = anyio.Event()
+                if self.members:
+                    continue
+                group.stop_pulling()
+                await group.wait_until_drained()
+                if not self.members:
+                    break
+                group.start_pulling()
+            group.begin_end()
+            tasks.cancel_scope.cancel()
+        return ended
+
+    async def _let_members_see_it(self, ended: GroupEnded) -> None:
+        """Let each filter end with the error; those in back-off, and those that do not end, are cancelled."""
+        for member in self.members:
+            if member.subscriber is None:
+                member.note_failure(ended)
+        with anyio.move_on_after(self._context.settings.close_timeout):
+            while any(member.subscriber is not None for member in self.members):
+                self._served = anyio.Event()
+                await self._served.wait()

@@ -1,0 +1,214 @@
+"""The real runtime without a database, for plugin authors' tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from triggerer.abc import BaseEventTrigger, TriggerEvent
+from triggerer.domain.events import EventSource, UnsettledEvent, WatcherRef
+from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
+from triggerer.runtime.hosted import HostedTrigger
+from triggerer.testing.clock import VirtualClock
+
+_QUIET_TURNS = 5
+_MOST_TURNS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A group as a test sees it."""
+
+    subscribers: int
+    outstanding: int
+    lanes: dict[Hashable, int]
+
+
+class HostedView:
+    """A trigger that the harness hosts."""
+
+    def __init__(self) -> None:
+        self.events: list[TriggerEvent] = []
+        """Persisted, in order."""
+        self.unpersisted: list[TriggerEvent] = []
+        """Yielded, and not confirmed."""
+        self._hosted: HostedTrigger | None = None
+
+    @property
+    def error(self) -> BaseException | None:
+        """What ended it, or an error caused by that; None while it runs, and when it returned."""
+        return self._hosted.error if self._hosted is not None else None
+
+    def note_submitted(self, event: TriggerEvent) -> None:
+        self.unpersisted.append(event)
+
+    def note_settled(self, event: TriggerEvent, error: Exception | None) -> None:
+        if error is None:
+            _remove_identical(self.unpersisted, event)
+            self.events.append(event)
+
+    def attach(self, hosted: HostedTrigger) -> None:
+        self._hosted = hosted
+        hosted.on_settled = self.note_settled
+
+    @property
+    def hosted(self) -> HostedTrigger:
+        assert self._hosted is not None
+        return self._hosted
+
+
+def _remove_identical(events: list[TriggerEvent], event: TriggerEvent) -> None:
+    for index, other in enumerate(events):
+        if other is event:
+            del events[index]
+            return
+
+
+class _Sink:
+    """Confirms at once ("auto"), or keeps events until the test says what became of them ("manual")."""
+
+    def __init__(self, views: dict[int, HostedView], *, is_automatic: bool) -> None:
+        self._views = views
+        self._is_automatic = is_automatic
+        self.waiting: list[UnsettledEvent] = []
+
+    def submit_nowait(self, event: UnsettledEvent) -> None:
+        view = self._views[event.source.watchers[0].watcher_id]
+        view.note_submitted(event.event)  # type: ignore[attr-defined]
+        event.idempotency_key  # noqa: B018  (as the store does, so that a producer that raises is found)
+        if self._is_automatic:
+            event.settle(None)
+        else:
+            self.waiting.append(event)
+
+
+class StreamHarness:
+    """Hosts triggers on the caller's event loop, on a clock that the test moves.
+
+    Only the runtime's own timers use that clock; what a plugin awaits is real. Neither groups nor triggers are
+    restarted: one that ended stays ended, with its error, and the next `add` opens a new group.
+    """
+
+    def __init__(
+        self,
+        ack_timeout: float = 300.0,
+        subscriber_queue_size: int = 1024,
+        overflow_grace: float = 0.0,
+        persistence: Literal["auto", "manual"] = "auto",
+    ) -> None:
+        if persistence not in ("auto", "manual"):
+            raise ValueError(f"persistence is 'auto' or 'manual', not {persistence!r}")
+        self._views: dict[int, HostedView] = {}
+        self._clock = VirtualClock()
+        self._sink = _Sink(self._views, is_automatic=persistence == "auto")
+        settings = RuntimeSettings(
+            ack_timeout=ack_timeout,
+            subscriber_queue_size=subscriber_queue_size,
+            overflow_grace=overflow_grace,
+        )
+        self._manager = Manager(
+            RuntimeContext(self._sink, clock=self._clock, settings=settings, restarts=False)
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._manager.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        return await self._manager.__aexit__(kind, error, trace)
+
+    async def add(self, trigger: BaseEventTrigger) -> HostedView:
+        """Host the trigger's class with the arguments that it serialises. Never raises for what a plugin does."""
+        number = len(self._views) + 1
+        view = self._views[number] = HostedView()
+        cls = type(trigger)
+        failure: Exception | None = None
+        kwargs: dict[str, Any] = {}
+        try:
+            kwargs = trigger.serialize()[1]
+        except Exception as error:  # noqa: BLE001  (it is the plugin's, and shown as the view's error)
+            failure = error
+
+        def make() -> BaseEventTrigger:
+            if failure is not None:
+                raise failure
+            return cls(**kwargs)
+
+        spec = TriggerSpec(
+            name=f"{cls.__qualname__}#{number}",
+            make=make,
+            kwargs=kwargs,
+            source=EventSource((WatcherRef(number, 0),), None),
+        )
+        (hosted,) = self._manager.add([spec])
+        view.attach(hosted)
+        return view
+
+    async def remove(self, view: HostedView) -> None:
+        """Unsubscribe, as for a watcher that was deleted on purpose."""
+        self._manager.remove(view.hosted, on_purpose=True)
+
+    async def persist(self, n: int | None = None) -> None:
+        """Confirm the oldest `n` unconfirmed events; all by default."""
+        for event in self._take(n):
+            event.settle(None)
+
+    async def refuse(self, n: int | None = None) -> None:
+        """The store failed: the oldest `n` unconfirmed events, all by default, are never confirmed."""
+        self._take(n)
+
+    def _take(self, n: int | None) -> list[UnsettledEvent]:
+        count = len(self._sink.waiting) if n is None else n
+        taken, self._sink.waiting = self._sink.waiting[:count], self._sink.waiting[count:]
+        return taken
+
+    async def quiesce(self) -> None:
+        """Wait until nothing can move unless time passes or the test acts.
+
+        Raises:
+            RuntimeError: Something keeps moving.
+        """
+        quiet = 0
+        for _ in range(_MOST_TURNS):
+            await asyncio.sleep(0)
+            quiet = 0 if _has_ready_callbacks() else quiet + 1
+            if quiet >= _QUIET_TURNS:
+                return
+        raise RuntimeError(f"the streams still move after {_MOST_TURNS} turns of the event loop")
+
+    async def sleep(self, seconds: float) -> None:
+        """Move the harness's clock, and run what falls due on the way, in order."""
+        end = self._clock.monotonic() + seconds
+        await self.quiesce()
+        while (deadline := self._clock.next_deadline()) is not None and deadline <= end:
+            self._clock.move_to(deadline)
+            await self.quiesce()
+        self._clock.move_to(end)
+        await self.quiesce()
+
+    @property
+    def groups(self) -> dict[Hashable, GroupView]:
+        """The groups that live, by key."""
+        views: dict[Hashable, GroupView] = {}
+        for key, stream in self._manager.streams.items():
+            group = stream.group
+            if group is None:
+                views[key] = GroupView(len(stream.members), 0, {})
+            elif not group.is_ending:
+                lanes = {lane.key: len(lane.entries) for lane in group.lanes if lane.entries}
+                views[key] = GroupView(len(group.subscribers), group.outstanding, lanes)
+        return views
+
+
+def _has_ready_callbacks() -> bool:
+    """Whether the running loop has anything to do before it would wait. Other loops than asyncio's: unknown, so no."""
+    ready = getattr(asyncio.get_running_loop(), "_ready", ())
+    return len(ready) > 0
