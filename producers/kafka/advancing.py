@@ -1,0 +1,129 @@
+"""From the outcomes of a lane's messages to commits, steps back and dead letters."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from producers.kafka.assignment import Assignment
+from producers.kafka.commits import Commits
+from producers.kafka.dead_letter import DeadLetters
+from producers.kafka.lane import Lane, Verdict, judge, redelivery_delay
+from producers.kafka.position import CommittedPosition
+from producers.kafka.settings import KafkaSettings
+from triggerer.abc import AdvanceItem
+from triggerer.errors import BrokerError
+
+logger = logging.getLogger(__name__)
+
+
+class Advancing:
+    """Carries out what a resolved batch means. Several lanes may advance at once; one lane never twice."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        commits: Commits,
+        dead_letters: DeadLetters,
+        settings: KafkaSettings,
+    ) -> None:
+        self._assignment = assignment
+        self._commits = commits
+        self._dead_letters = dead_letters
+        self._settings = settings
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        """See `KafkaSharedStreamProducer.advance`."""
+        try:
+            while batch:
+                batch = await self._advance_until_failure(judge(batch))
+        finally:
+            self._assignment.advanced()
+
+    async def _advance_until_failure(self, verdict: Verdict) -> Sequence[AdvanceItem]:
+        """Settle what the verdict covers; returns what is left of the batch where a message was set aside."""
+        if verdict.stale:
+            logger.info(
+                "%d messages were advanced after their partition was taken away or stepped back; "
+                "they are delivered again",
+                verdict.stale,
+            )
+        for message in verdict.rejected:
+            logger.warning("message rejected by a watcher, and passed: %r", message)
+        lane = verdict.lane
+        if lane is None:
+            return ()
+        delivery = lane.delivery
+        offset = verdict.offset
+        failures = 0
+        set_aside = False
+        if verdict.failed is not None:
+            failures = self._count(lane, verdict)
+            set_aside = await self._set_aside(verdict, failures)
+            if set_aside:
+                offset, failures = offset + 1, 0
+        position = lane.committed.moved(offset, failures)
+        if not await self._commit(lane, position) or lane.delivery != delivery:
+            return ()
+        if verdict.failed is None or set_aside:
+            lane.committed = position
+            if lane.probing:
+                self._assignment.end_probe(lane)
+            return verdict.rest
+        self._hold(lane, position, verdict)
+        return ()
+
+    @staticmethod
+    def _count(lane: Lane, verdict: Verdict) -> int:
+        """How often the failed message has failed now. That nobody was there to see it is no fault of its own."""
+        before = lane.committed.failures if lane.committed.offset == verdict.offset else 0
+        assert verdict.failed is not None
+        return before + (1 if verdict.failed[1].failed else 0)
+
+    async def _commit(self, lane: Lane, position: CommittedPosition) -> bool:
+        """Whether `position` is committed."""
+        if lane.closed:
+            return False
+        if position == lane.committed:
+            return True
+        if await self._commits.commit(lane.partition, lane.membership, position):
+            return True
+        lane.close()
+        logger.warning(
+            "commit of %s at %d came after the group had rebalanced: nothing was committed, "
+            "the messages are delivered again",
+            lane.partition,
+            position.offset,
+        )
+        return False
+
+    def _hold(self, lane: Lane, position: CommittedPosition, verdict: Verdict) -> None:
+        delay = redelivery_delay(
+            max(position.failures, 1),
+            first_s=self._settings.redelivery_delay_s,
+            longest_s=self._settings.redelivery_delay_max_s,
+        )
+        logger.warning(
+            "message failed (%d of %s deliveries), delivered again in %.1f s: %s offset %d",
+            position.failures,
+            self._settings.max_deliveries or "any number of",
+            delay,
+            lane.partition,
+            verdict.offset,
+        )
+        self._assignment.hold(lane, position, delay)
+
+    async def _set_aside(self, verdict: Verdict, failures: int) -> bool:
+        """Whether the message went to the dead-letter topic; it may be committed past then."""
+        limit = self._settings.max_deliveries
+        assert verdict.failed is not None
+        message, outcome = verdict.failed
+        if not limit or failures < limit or not outcome.failed:
+            return False
+        try:
+            await self._dead_letters.write(message, outcome, deliveries=failures)
+        except BrokerError as error:
+            # The message stays failed and its partition waits; the other partitions must not suffer for it.
+            logger.error("message stays where it is, since it cannot be set aside: %s", error)
+            return False
+        return True

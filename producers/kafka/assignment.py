@@ -1,0 +1,312 @@
+"""Which partitions this member reads, from where, and what happens when they come and go.
+
+aiokafka knows the eager protocol only: in every rebalance all partitions are taken away and given out anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+
+import anyio
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+
+from producers.kafka.cluster import Cluster, Membership, TopicDescription
+from producers.kafka.commits import Commits
+from producers.kafka.errors import guarded
+from producers.kafka.lane import Lane
+from producers.kafka.position import CommittedPosition
+from triggerer.errors import BrokerError, BrokerUnavailable
+
+logger = logging.getLogger(__name__)
+
+
+class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
+    """The lanes of the partitions that are ours now.
+
+    aiokafka calls the two listener methods from its coordination task. It logs and forgets what they raise, so that
+    errors are kept in `error` for the stream to raise.
+    """
+
+    def __init__(
+        self,
+        consumer: AIOKafkaConsumer,
+        cluster: Cluster,
+        commits: Commits,
+        *,
+        start: str,
+        settle_timeout_s: float,
+        revoke_timeout_s: float,
+    ) -> None:
+        self.lanes: dict[TopicPartition, Lane] = {}
+        self.topics: dict[str, TopicDescription] = {}
+        self.error: BrokerError | None = None
+        self._consumer = consumer
+        self._cluster = cluster
+        self._commits = commits
+        self._start = start
+        self._settle_timeout_s = settle_timeout_s
+        self._revoke_timeout_s = revoke_timeout_s
+        self._paused = False
+        self._abandoned = False
+        self._progress: anyio.Event | None = None
+
+    async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
+        """Let what is in flight be advanced for a bounded time; what is not by then is redelivered elsewhere."""
+        lanes = [self.lanes[partition] for partition in revoked if partition in self.lanes]
+        membership = self._cluster.membership()
+        for lane in lanes:
+            lane.draining = True
+            if lane.membership != membership:
+                # The session is lost, not merely asked back: the group takes no commit of ours any more.
+                lane.close()
+        with anyio.move_on_after(self._revoke_timeout_s):
+            while any(lane.in_flight for lane in lanes):
+                self._progress = anyio.Event()
+                await self._progress.wait()
+        self._progress = None
+        left = sum(lane.delivered - lane.committed.offset for lane in lanes if lane.in_flight)
+        for lane in lanes:
+            lane.close()
+            self.lanes.pop(lane.partition, None)
+        if left:
+            logger.warning(
+                "partitions %s go with about %d messages in flight, which are delivered again",
+                _names(revoked),
+                left,
+            )
+
+    async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
+        """Find where each partition goes on. Bounded: no heartbeats are sent meanwhile."""
+        try:
+            with anyio.fail_after(self._settle_timeout_s):
+                await self._settle(assigned)
+        except BrokerError as error:
+            self.error = error
+        except TimeoutError as error:
+            self.error = BrokerUnavailable(
+                f"the positions of {_names(assigned)} could not be read in {self._settle_timeout_s:.0f} s"
+            )
+            self.error.__cause__ = error
+        except Exception as error:  # noqa: BLE001 - aiokafka would log and forget it; the stream raises it
+            self.error = BrokerUnavailable(f"assignment of {_names(assigned)} failed: {error!r}")
+            self.error.__cause__ = error
+
+    async def _settle(self, assigned: Collection[TopicPartition]) -> None:
+        membership = self._cluster.membership()
+        if not assigned:
+            logger.info("no partition for this member; others of the group read them all")
+            return
+        self.topics = await self._cluster.describe({partition.topic for partition in assigned})
+        # With all partitions, not only ours: whether the group has read the topic before decides where new ones start.
+        committed = await self._cluster.committed(
+            [
+                TopicPartition(topic.name, number)
+                for topic in self.topics.values()
+                for number in range(topic.partitions)
+            ]
+        )
+        positions = {
+            partition: position
+            for partition in assigned
+            if (position := committed.get(partition)) is not None
+            and self._is_same_topic(partition, position)
+        }
+        if missing := [partition for partition in assigned if partition not in positions]:
+            positions |= await self._first_positions(missing, membership, committed)
+        if self._abandoned:
+            return
+        for partition, position in positions.items():
+            self.lanes[partition] = Lane(
+                partition, membership, _with_topic(position, self.topics[partition.topic])
+            )
+            self._consumer.seek(partition, position.offset)
+            if self._paused:
+                self._consumer.pause(partition)
+        logger.info("reading %s", _names(assigned))
+
+    def _is_same_topic(self, partition: TopicPartition, position: CommittedPosition) -> bool:
+        topic_id = self.topics[partition.topic].topic_id
+        if None in (topic_id, position.topic_id) or topic_id == position.topic_id:
+            return True
+        logger.error(
+            "topic %s was deleted and created again: the commit at %s offset %d is of its predecessor; "
+            "the partition is read from its beginning",
+            partition.topic,
+            partition,
+            position.offset,
+        )
+        return False
+
+    async def _first_positions(
+        self,
+        missing: Collection[TopicPartition],
+        membership: Membership,
+        committed: Mapping[TopicPartition, CommittedPosition],
+    ) -> dict[TopicPartition, CommittedPosition]:
+        """Where partitions without a commit start; committed, so that a restart cannot skip anything."""
+        latest = []
+        for partition in missing:
+            stale = partition in committed  # of a topic's predecessor
+            if self._start == "latest" and not stale and not self._is_new(partition, committed):
+                latest.append(partition)
+        earliest = [partition for partition in missing if partition not in latest]
+        what = f"look-up of the first offsets of {_names(missing)}"
+        offsets: dict[TopicPartition, int] = {}
+        if earliest:
+            offsets |= await guarded(self._consumer.beginning_offsets(earliest), what)
+        if latest:
+            offsets |= await guarded(self._consumer.end_offsets(latest), what)
+        positions = {
+            partition: CommittedPosition(
+                offset,
+                topic_id=self.topics[partition.topic].topic_id,
+                partitions=self.topics[partition.topic].partitions,
+            )
+            for partition, offset in offsets.items()
+        }
+        async with anyio.create_task_group() as tg:
+            for partition, position in positions.items():
+                tg.start_soon(self._commits.commit, partition, membership, position)
+        return positions
+
+    def _is_new(
+        self, partition: TopicPartition, committed: Mapping[TopicPartition, CommittedPosition]
+    ) -> bool:
+        """Whether the partition was added after the group first read its topic."""
+        known = [
+            position.partitions
+            for other, position in committed.items()
+            if other.topic == partition.topic and position.partitions is not None
+        ]
+        return bool(known) and partition.partition >= max(known)
+
+    async def reset_out_of_range(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Positions that the broker no longer has, or never had: go on at the earliest message, and say so.
+
+        Raises:
+            BrokerUnavailable: A topic was created anew, or the broker does not answer.
+        """
+        if recreated := await self.find_recreated():
+            raise recreated
+        what = f"look-up of the first offsets of {_names(offsets)}"
+        begin = await guarded(self._consumer.beginning_offsets(list(offsets)), what)
+        end = await guarded(self._consumer.end_offsets(list(offsets)), what)
+        for partition, offset in offsets.items():
+            lane = self.lanes.get(partition)
+            if lane is None:
+                continue
+            if offset < begin[partition]:
+                reason = f"{begin[partition] - offset} messages were deleted before they were read (retention)"
+            else:
+                reason = (
+                    f"the log ends at {end[partition]}, so it was cut (an unclean leader election?)"
+                )
+            logger.error(
+                "position %d of %s is out of range: %s; going on at the earliest message, offset %d",
+                offset,
+                partition,
+                reason,
+                begin[partition],
+            )
+            position = lane.committed.moved(begin[partition])
+            lane.step_back(position, probing=False)
+            self._consumer.seek(partition, position.offset)
+            await self._commits.commit(partition, lane.membership, position)
+
+    async def find_recreated(self) -> BrokerUnavailable | None:
+        """An error to raise if a topic is another than the lanes were opened with: deleted, and created again.
+
+        Raises:
+            BrokerRefused: A topic is gone.
+            BrokerUnavailable: The broker does not answer.
+        """
+        known = self.topics
+        if not known:
+            return None
+        present = await self._cluster.describe(known)
+        if self.topics is not known:
+            return None
+        for name, topic in present.items():
+            if known[name].topic_id != topic.topic_id:
+                return BrokerUnavailable(
+                    f"topic {name!r} was deleted and created again "
+                    f"(id {known[name].topic_id}, now {topic.topic_id})",
+                    hint="the stream is opened anew and reads it from its beginning",
+                )
+        return None
+
+    def hold(self, lane: Lane, position: CommittedPosition, delay_s: float) -> None:
+        """Go back to `position`, and deliver from there once the delay is over; other partitions go on meanwhile."""
+        lane.step_back(position, probing=True)
+        if lane.draining or not self._consumer_has(lane):
+            return
+        self._consumer.pause(lane.partition)
+        self._consumer.seek(lane.partition, position.offset)
+        # A timer of the loop and no task: it has nothing to await, and ends with its lane.
+        lane.stop_timer()
+        lane.timer = asyncio.get_running_loop().call_later(delay_s, self._release, lane)
+
+    def _release(self, lane: Lane) -> None:
+        lane.timer = None
+        if not self._paused and self._consumer_has(lane):
+            self._consumer.resume(lane.partition)
+
+    def probe(self, lane: Lane) -> None:
+        """One message of the lane is about to be delivered, and nothing more until it is through."""
+        if self._consumer_has(lane):
+            self._consumer.pause(lane.partition)
+
+    def end_probe(self, lane: Lane) -> None:
+        """The message that had failed is through: deliver what follows it."""
+        lane.probing = False
+        if self._consumer_has(lane):
+            self._consumer.seek(lane.partition, lane.committed.offset)
+            self._release(lane)
+
+    def pause(self) -> None:
+        self._paused = True
+        self._for_each_idle_lane(self._consumer.pause)
+
+    def resume(self) -> None:
+        self._paused = False
+        self._for_each_idle_lane(self._consumer.resume)
+
+    def _for_each_idle_lane(self, action: Callable[..., None]) -> None:
+        for lane in self.lanes.values():
+            waits_for_probe = lane.probing and lane.in_flight
+            if lane.timer is None and not waits_for_probe and self._consumer_has(lane):
+                action(lane.partition)
+
+    def _consumer_has(self, lane: Lane) -> bool:
+        return not lane.closed and lane.partition in self._consumer.assignment()
+
+    def advanced(self) -> None:
+        """Something is in flight no more; whoever waits for that may look again."""
+        if self._progress is not None:
+            self._progress.set()
+
+    def abandon(self) -> None:
+        """The stream ends: nothing counts any more, and a rebalance waits for nothing."""
+        self._abandoned = True
+        for lane in self.lanes.values():
+            lane.close()
+        self.lanes.clear()
+        self.advanced()
+
+
+def _with_topic(position: CommittedPosition, topic: TopicDescription) -> CommittedPosition:
+    return CommittedPosition(
+        position.offset,
+        failures=position.failures,
+        topic_id=topic.topic_id,
+        # A foreign commit, or one from before: the partitions of today are those that were known.
+        partitions=position.partitions or topic.partitions,
+    )
+
+
+def _names(partitions: Collection[TopicPartition]) -> str:
+    return (
+        ", ".join(f"{topic}[{number}]" for topic, number in sorted(partitions)) or "no partitions"
+    )

@@ -1,0 +1,171 @@
+"""What is asked of the cluster beyond aiokafka's public surface; the only module that reaches under it.
+
+Commits go out under the membership with which their partition was assigned. aiokafka's own `commit` fills in
+whatever generation is current when the request leaves: after a rebalance that is a later one, under which the broker
+takes a commit for a partition that is somebody else's, and after a lost session it is -1, which an empty group takes
+from anybody (aio-libs/aiokafka#929).
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import errors as sdk
+from aiokafka.protocol.commit import OffsetCommitRequest
+from aiokafka.protocol.metadata import MetadataRequest
+
+from producers.kafka.errors import guarded
+from producers.kafka.position import CommittedPosition
+from producers.kafka.protocol import DescribeTopicsRequest
+from triggerer.errors import BrokerRefused, BrokerUnavailable
+
+_NO_ID = bytes(16)
+
+
+class Membership(NamedTuple):
+    """Under which the group's coordinator takes commits."""
+
+    generation: int
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic as the cluster has it now; `topic_id` is None where brokers know no ids."""
+
+    name: str
+    topic_id: str | None
+    partitions: int
+
+
+class Cluster:
+    """Requests on a started consumer's connections. Everything raises `BrokerError` only."""
+
+    def __init__(self, consumer: AIOKafkaConsumer, group: str, servers: str) -> None:
+        self._consumer = consumer
+        self._group = group
+        self._where = f"at {servers}"
+        self._knows_ids = True
+
+    @property
+    def _coordinator(self) -> Any:
+        return self._consumer._coordinator  # noqa: SLF001 - see the module's docstring
+
+    def membership(self) -> Membership:
+        """The present one; ask while partitions are being assigned, when nothing can change it."""
+        return Membership(self._coordinator.generation, self._coordinator.member_id)
+
+    def request_rejoin(self, membership: Membership) -> None:
+        """Find out about a rebalance now rather than with the next heartbeat."""
+        if self.membership() == membership:
+            self._coordinator.request_rejoin()
+
+    async def describe(self, topics: Collection[str]) -> dict[str, TopicDescription]:
+        """The topics by name. None is created by asking.
+
+        Raises:
+            BrokerRefused: One does not exist or may not be described.
+            BrokerUnavailable: The cluster does not answer, or is still creating one.
+        """
+        names = sorted(topics)
+        what = f"look-up of topic {', '.join(names)} {self._where}"
+        client: Any = self._consumer._client  # noqa: SLF001 - see the module's docstring
+        node = client.get_random_node()
+        if node is None:
+            raise BrokerUnavailable(f"{what}: no broker is known")
+        response: Any = None
+        if self._knows_ids:
+            try:
+                response = await guarded(client.send(node, DescribeTopicsRequest(names)), what)
+            except NotImplementedError:
+                self._knows_ids = False
+        if response is None:
+            request = MetadataRequest(names, allow_auto_topic_creation=False)
+            response = await guarded(client.send(node, request), what)
+        found: dict[str, TopicDescription] = {}
+        for error_code, name, *rest in response.topics:
+            self._check_topic(sdk.for_code(error_code), name)
+            topic_id = rest[0] if self._knows_ids else _NO_ID
+            partitions = rest[2] if self._knows_ids else rest[-1]
+            found[name] = TopicDescription(
+                name,
+                # As Kafka's own tools print it.
+                base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
+                if topic_id != _NO_ID
+                else None,
+                len(partitions),
+            )
+        return found
+
+    def _check_topic(self, error: type[Exception], name: str) -> None:
+        if error is sdk.NoError:
+            return
+        if error is sdk.UnknownTopicOrPartitionError:
+            raise BrokerRefused(
+                f"there is no topic {name!r} {self._where}",
+                hint=f"create it: kafka-topics.sh --create --topic {name} --partitions 8 …",
+            )
+        if error is sdk.TopicAuthorizationFailedError:
+            raise BrokerRefused(
+                f"topic {name!r} {self._where} may not be read by this user",
+                hint="the Kafka user needs Read and Describe on the topic",
+            )
+        if error is sdk.InvalidTopicError:
+            raise BrokerRefused(f"{name!r} is no valid name of a topic")
+        raise BrokerUnavailable(f"topic {name!r} {self._where}: {error.__name__}")
+
+    async def committed(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, CommittedPosition]:
+        """The group's commits; partitions without one are missing. Waits for the coordinator: use a deadline."""
+        fetched = await guarded(
+            self._coordinator.fetch_committed_offsets(list(partitions)),
+            f"read of the commits of group {self._group} {self._where}",
+        )
+        return {
+            partition: CommittedPosition.parse(commit.offset, commit.metadata)
+            for partition, commit in fetched.items()
+        }
+
+    async def commit(
+        self, membership: Membership, positions: Mapping[TopicPartition, CommittedPosition]
+    ) -> dict[TopicPartition, type[Exception]]:
+        """Send one request; the partitions that the broker refused, with its error. Empty: all are committed.
+
+        Raises:
+            BrokerUnavailable, BrokerRefused: There was no answer; any of them may be committed or not.
+        """
+        what = f"commit to group {self._group} {self._where}"
+        by_topic: defaultdict[str, list[tuple[int, int, str]]] = defaultdict(list)
+        for (topic, partition), position in positions.items():
+            by_topic[topic].append((partition, position.offset, position.metadata))
+        request = OffsetCommitRequest(
+            self._group,
+            membership.generation,
+            membership.member_id,
+            OffsetCommitRequest.DEFAULT_RETENTION_TIME,
+            list(by_topic.items()),
+        )
+        await guarded(self._coordinator.ensure_coordinator_known(), what)
+        response: Any = await guarded(self._coordinator._send_req(request), what)  # noqa: SLF001
+        refused: dict[TopicPartition, type[Exception]] = {}
+        for topic, partitions in response.topics:
+            for partition, error_code in partitions:
+                error = sdk.for_code(error_code)
+                if error is not sdk.NoError:
+                    refused[TopicPartition(topic, partition)] = error
+        if any(issubclass(error, _COORDINATOR_MOVED) for error in refused.values()):
+            self._coordinator.coordinator_dead()
+        return refused
+
+
+_COORDINATOR_MOVED = (
+    sdk.GroupCoordinatorNotAvailableError,
+    sdk.NotCoordinatorForGroupError,
+    sdk.RequestTimedOutError,
+)

@@ -1,0 +1,111 @@
+"""Messages that failed too often, set aside in a topic of their own."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import anyio
+from aiokafka import AIOKafkaProducer
+
+from producers.kafka.errors import guarded
+from producers.kafka.message import KafkaMessage
+from producers.kafka.settings import KafkaSettings
+from triggerer.abc import AdvanceOutcome
+from triggerer.errors import BrokerError, BrokerRefused
+
+logger = logging.getLogger(__name__)
+
+HEADER_PREFIX = "triggerer.dead-letter."
+_WRITE_TIMEOUT_S = 15.0
+_CLOSE_TIMEOUT_S = 5.0
+
+
+class DeadLetters:
+    """Writes to the dead-letter topic; connects at the first message, since most streams never need it."""
+
+    def __init__(self, settings: KafkaSettings, group: str) -> None:
+        self._settings = settings
+        self._group = group
+        self._producer: AIOKafkaProducer | None = None
+        self._starting = anyio.Lock()
+
+    async def write(
+        self, message: KafkaMessage, outcome: AdvanceOutcome, *, deliveries: int
+    ) -> None:
+        """Return once all in-sync replicas hold the message, with key, value, timestamp and headers of the original.
+
+        The headers `triggerer.dead-letter.*` say where it comes from and why. Whoever stops between this and the commit
+        writes it again: topic, partition and offset in the headers tell the repeats.
+
+        Raises:
+            BrokerError: It could not be written; nothing may be committed past it.
+        """
+        topic = self._settings.dead_letter_topic_of(message.topic)
+        what = f"dead letter of {message!r} to topic {topic!r}"
+        try:
+            with anyio.fail_after(_WRITE_TIMEOUT_S):
+                producer = await self._open(what)
+                await guarded(
+                    producer.send_and_wait(
+                        topic,
+                        value=message.value,
+                        key=message.key,
+                        timestamp_ms=message.timestamp if message.timestamp >= 0 else None,
+                        headers=[*message.headers, *self._headers(message, outcome, deliveries)],
+                    ),
+                    what,
+                )
+        except TimeoutError as error:
+            raise BrokerRefused(
+                f"{what}: not written within {_WRITE_TIMEOUT_S:.0f} s",
+                hint=f"does the topic {topic!r} exist, and may this user write to it?",
+            ) from error
+        except BrokerError as error:
+            if error.hint is None:
+                error.hint = f"does the topic {topic!r} exist, and may this user write to it?"
+            raise
+        logger.error(
+            "message set aside after %d failed deliveries: %r is now in topic %s",
+            deliveries,
+            message,
+            topic,
+        )
+
+    def _headers(
+        self, message: KafkaMessage, outcome: AdvanceOutcome, deliveries: int
+    ) -> list[tuple[str, bytes]]:
+        members = outcome.acked + outcome.failed + outcome.rejected
+        fields: dict[str, Any] = {
+            "topic": message.topic,
+            "partition": message.partition,
+            "offset": message.offset,
+            "topic-id": message.lane.committed.topic_id or "",
+            "group": self._group,
+            "deliveries": deliveries,
+            "acked": outcome.acked,
+            "failed": outcome.failed,
+            "rejected": outcome.rejected,
+            "reason": f"{outcome.failed} of {members} watchers failed on delivery {deliveries}",
+        }
+        return [(HEADER_PREFIX + name, str(value).encode()) for name, value in fields.items()]
+
+    async def _open(self, what: str) -> AIOKafkaProducer:
+        async with self._starting:
+            if self._producer is None:
+                producer = AIOKafkaProducer(
+                    **self._settings.client_arguments(), acks="all", enable_idempotence=True
+                )
+                try:
+                    await guarded(producer.start(), what)
+                except BaseException:
+                    with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
+                        await producer.stop()
+                    raise
+                self._producer = producer
+        return self._producer
+
+    async def aclose(self) -> None:
+        if self._producer is not None:
+            with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
+                await guarded(self._producer.stop(), "closing of the dead-letter producer")

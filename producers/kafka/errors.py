@@ -1,0 +1,90 @@
+"""From the SDK's errors to the project's, at the only places where SDK code is awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable
+from typing import TypeVar
+
+import anyio
+from aiokafka import errors as sdk
+
+from triggerer.errors import BrokerError, BrokerRefused, BrokerUnavailable
+
+T = TypeVar("T")
+
+_REFUSED = (
+    sdk.TopicAuthorizationFailedError,
+    sdk.GroupAuthorizationFailedError,
+    sdk.ClusterAuthorizationFailedError,
+    sdk.AuthenticationFailedError,
+    sdk.AuthenticationMethodNotSupported,
+    sdk.UnsupportedSaslMechanismError,
+    sdk.IllegalSaslStateError,
+    sdk.InvalidTopicError,
+    sdk.InvalidGroupIdError,
+    sdk.InvalidSessionTimeoutError,
+    sdk.OffsetMetadataTooLargeError,
+    sdk.MessageSizeTooLargeError,
+    sdk.RecordTooLargeError,
+    sdk.UnsupportedVersionError,
+    sdk.IncompatibleBrokerVersion,
+    sdk.UnsupportedCodecError,
+)
+
+_HINTS: tuple[tuple[type[Exception], str], ...] = (
+    (sdk.TopicAuthorizationFailedError, "the Kafka user needs Read and Describe on the topic"),
+    (sdk.GroupAuthorizationFailedError, "the Kafka user needs Read on the consumer group"),
+    (sdk.AuthenticationFailedError, "check sasl_plain_username and sasl_plain_password"),
+    (sdk.UnsupportedSaslMechanismError, "check sasl_mechanism against the broker's listener"),
+    (sdk.InvalidSessionTimeoutError, "session_timeout_ms is outside what the broker allows"),
+    (sdk.MessageSizeTooLargeError, "raise max.message.bytes of the topic"),
+    (sdk.RecordTooLargeError, "raise max_partition_fetch_bytes of the connection"),
+    (sdk.UnsupportedCodecError, "install the compression library that the message names"),
+    (sdk.KafkaConnectionError, "is the broker running, and does bootstrap_servers name it?"),
+)
+
+
+def translate(error: BaseException, what: str) -> BrokerError:
+    """The project's error for one of the SDK's; raise it `from` the original.
+
+    Args:
+        what: What was being done, to whom: "commit to group g at localhost:9092".
+    """
+    kind = BrokerRefused if isinstance(error, _REFUSED) else BrokerUnavailable
+    hint = next((text for sort, text in _HINTS if isinstance(error, sort)), None)
+    return kind(f"{what}: {str(error) or type(error).__name__}", hint=hint)
+
+
+def cancelled_from_outside() -> bool:
+    """Whether the running task was asked to stop; otherwise a `CancelledError` is a library's own invention."""
+    task = asyncio.current_task()
+    return anyio.current_effective_deadline() == -math.inf or (
+        task is not None and task.cancelling() > 0
+    )
+
+
+async def guarded(call: Awaitable[T], what: str) -> T:
+    """Await a call into the SDK; what comes out is a result, a `BrokerError`, or a cancellation somebody asked for.
+
+    Raises:
+        BrokerUnavailable, BrokerRefused: See `translate`. Also for a cancellation that nobody here asked for: a
+            task group would end without any error on it, and nobody would notice that the stream stopped.
+    """
+    try:
+        return await call
+    except asyncio.CancelledError as error:
+        if cancelled_from_outside():
+            raise
+        raise BrokerUnavailable(f"{what}: the Kafka client cancelled itself") from error
+    except BrokerError:
+        raise
+    except (
+        sdk.KafkaError,
+        sdk.ConsumerStoppedError,
+        sdk.IllegalOperation,
+        OSError,
+        TimeoutError,
+    ) as error:
+        raise translate(error, what) from error

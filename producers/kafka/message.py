@@ -1,0 +1,96 @@
+"""A message as filters see it; it is its own broker payload."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import orjson
+
+if TYPE_CHECKING:
+    from producers.kafka.lane import Lane
+
+_NOT_DECODED = object()
+
+
+class Record(Protocol):
+    """What is used of aiokafka's records."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def timestamp(self) -> int: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes]]: ...
+
+
+class KafkaMessage:
+    """One record of a topic. Decoding is done at the first request and shared by all subscribers of the stream."""
+
+    __slots__ = ("_json", "delivery", "lane", "record")
+
+    def __init__(self, record: Record, lane: Lane, delivery: int) -> None:
+        self.record = record
+        self.lane = lane
+        self.delivery = delivery
+        self._json: Any = _NOT_DECODED
+
+    @property
+    def topic(self) -> str:
+        return self.record.topic
+
+    @property
+    def partition(self) -> int:
+        return self.record.partition
+
+    @property
+    def offset(self) -> int:
+        return self.record.offset
+
+    @property
+    def timestamp(self) -> int:
+        """Milliseconds since the epoch, as the record carries them."""
+        return self.record.timestamp
+
+    @property
+    def key(self) -> bytes | None:
+        return self.record.key
+
+    @property
+    def value(self) -> bytes | None:
+        """None: a tombstone."""
+        return self.record.value
+
+    @property
+    def headers(self) -> tuple[tuple[str, bytes], ...]:
+        return tuple(self.record.headers)
+
+    def json(self) -> Any:
+        """The value as JSON; None for a tombstone. Shared: do not change what is returned.
+
+        Raises:
+            ValueError: The value is not JSON.
+        """
+        decoded = self._json
+        if decoded is _NOT_DECODED:
+            value = self.record.value
+            try:
+                decoded = None if value is None else orjson.loads(value)
+            except ValueError as error:
+                decoded = error
+            self._json = decoded
+        if isinstance(decoded, ValueError):
+            raise decoded
+        return decoded
+
+    def __repr__(self) -> str:
+        record = self.record
+        return f"<KafkaMessage {record.topic}[{record.partition}]@{record.offset}>"

@@ -1,0 +1,255 @@
+"""A shared stream's producer on a Kafka consumer group."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import ClassVar, Literal
+
+import anyio
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import errors as sdk
+
+from producers.kafka.advancing import Advancing
+from producers.kafka.assignment import Assignment
+from producers.kafka.cluster import Cluster
+from producers.kafka.commits import Commits
+from producers.kafka.connecting import start_consumer
+from producers.kafka.dead_letter import DeadLetters
+from producers.kafka.errors import guarded
+from producers.kafka.lane import Lane
+from producers.kafka.message import KafkaMessage, Record
+from producers.kafka.settings import KafkaSettings
+from triggerer.abc import AdvanceItem, SharedStreamProducer
+from triggerer.errors import BrokerUnavailable
+
+logger = logging.getLogger(__name__)
+
+_LOOK_AROUND_S = 1.0
+"""How long a wait for messages lasts at most before the stream looks for errors of the coordination task."""
+_CHECK_TOPICS_EVERY_S = 5.0
+_CHECK_TOPICS_TIMEOUT_S = 5.0
+_CLOSE_TIMEOUT_S = 8.0
+
+
+class KafkaSharedStreamProducer(SharedStreamProducer):
+    """Reads topics as a member of a consumer group; a lane is a partition. An event is its own broker payload.
+
+    - The position is committed by `advance` alone, one request for all lanes that advance at the same time, and
+      never past a failed message. A failed message is delivered again after a growing delay, alone, with its
+      partition waiting behind it; after `max_deliveries` failures it goes to the dead-letter topic. The count stands
+      in the commit's metadata, so that it survives restarts.
+    - Rejected messages are passed and logged.
+    - What `advance` is told about an assignment that is over, or a delivery that was taken back, changes nothing.
+    - Within a fetched batch (`max_batch`) `open_stream` yields without suspending; between batches it suspends.
+    """
+
+    lanes_advance_side_by_side: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        topics: Iterable[str],
+        *,
+        settings: KafkaSettings,
+        group: str,
+        start: Literal["earliest", "latest"] = "earliest",
+    ) -> None:
+        self._topics = sorted(set(topics))
+        self._settings = settings
+        self._group = group
+        self._start = start
+        self._consumer: AIOKafkaConsumer | None = None
+        self._assignment: Assignment | None = None
+        self._advancing: Advancing | None = None
+        self._dead_letters = DeadLetters(settings, group)
+        self._paused = False
+
+    @property
+    def _what(self) -> str:
+        return f"stream of {', '.join(self._topics)} at {self._settings.bootstrap_servers}"
+
+    async def open_stream(self) -> AsyncIterator[tuple[KafkaMessage, KafkaMessage]]:
+        """Yield messages, in order within each partition.
+
+        Raises:
+            BrokerUnavailable: The cluster does not answer for longer than the client bridges, or a topic was
+                deleted and created again. A new stream may succeed.
+            BrokerRefused: A topic does not exist, or this user may not read it.
+            ConfigurationError: The TLS files cannot be used.
+        """
+        consumer, assignment = await self._open()
+        check_at = anyio.current_time() + _CHECK_TOPICS_EVERY_S
+        answered_at = anyio.current_time()
+        while True:
+            if assignment.error is not None:
+                raise assignment.error
+            # Between batches the event loop and a cancellation get their turn, however much is buffered.
+            await anyio.lowlevel.checkpoint()
+            fetched = await self._fetch(consumer, assignment)
+            for lane, delivery, records in fetched:
+                if lane.probing:
+                    assignment.probe(lane)
+                for record in records:
+                    if lane.delivery != delivery or lane.draining or lane.closed:
+                        break
+                    message = KafkaMessage(record, lane, delivery)
+                    lane.delivered = record.offset + 1
+                    yield message, message
+                    if lane.probing:
+                        break
+            now = anyio.current_time()
+            if now >= check_at:
+                check_at = now + _CHECK_TOPICS_EVERY_S
+                if await self._broker_answers(assignment):
+                    answered_at = now
+                elif now - answered_at > self._settings.commit_timeout_s:
+                    raise BrokerUnavailable(
+                        f"{self._what}: no broker answers since {now - answered_at:.0f} s"
+                    )
+
+    async def _open(self) -> tuple[AIOKafkaConsumer, Assignment]:
+        settings = self._settings
+        consumer = AIOKafkaConsumer(
+            **settings.client_arguments(),
+            group_id=self._group,
+            group_instance_id=settings.group_instance_id,
+            client_rack=settings.client_rack,
+            enable_auto_commit=False,
+            # Positions are found by Assignment, which also says aloud what they are when one has expired.
+            auto_offset_reset="none",
+            isolation_level=settings.isolation_level,
+            fetch_min_bytes=1,
+            max_partition_fetch_bytes=settings.max_partition_fetch_bytes,
+            session_timeout_ms=settings.session_timeout_ms,
+            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+            rebalance_timeout_ms=max(
+                settings.session_timeout_ms, int(settings.revoke_timeout_s * 1000) + 10_000
+            ),
+            # A paused stream stays a member: whether subscribers get on is the runtime's affair (its ack timeout).
+            max_poll_interval_ms=2**31 - 1,
+        )
+        self._consumer = consumer
+        cluster = Cluster(consumer, self._group, settings.bootstrap_servers)
+        commits = Commits(cluster, timeout_s=settings.commit_timeout_s)
+        self._assignment = Assignment(
+            consumer,
+            cluster,
+            commits,
+            start=self._start,
+            settle_timeout_s=settings.session_timeout_ms / 1000 * 0.8,
+            revoke_timeout_s=settings.revoke_timeout_s,
+        )
+        self._advancing = Advancing(self._assignment, commits, self._dead_letters, settings)
+        if self._paused:
+            self._assignment.pause()
+        await start_consumer(consumer, settings, self._what)
+        # Before the subscription: the client's own look-ups create a topic where the broker allows it.
+        await cluster.describe(self._topics)
+        consumer.subscribe(self._topics, listener=self._assignment)
+        return consumer, self._assignment
+
+    async def _fetch(
+        self, consumer: AIOKafkaConsumer, assignment: Assignment
+    ) -> list[tuple[Lane, int, list[Record]]]:
+        """The next records by lane, with the delivery that they belong to; empty after a while without any."""
+        try:
+            batches = await guarded(self._getmany(consumer), self._what)
+        except _OutOfRange as error:
+            await assignment.reset_out_of_range(error.offsets)
+            return []
+        # Nothing awaits between the client's hand-over and these lines: the lanes are those of the records.
+        # Records without a lane came before their partition's position was found: it is sought then, and they
+        # come again.
+        return [
+            (lane, lane.delivery, records)
+            for partition, records in batches.items()
+            if (lane := assignment.lanes.get(partition)) is not None and not lane.draining
+        ]
+
+    async def _getmany(self, consumer: AIOKafkaConsumer) -> dict[TopicPartition, list[Record]]:
+        try:
+            batches: dict[TopicPartition, list[Record]] = await consumer.getmany(
+                timeout_ms=int(_LOOK_AROUND_S * 1000), max_records=self._settings.max_batch
+            )
+        except sdk.NoOffsetForPartitionError:
+            # Its position is being found by Assignment at this moment.
+            return {}
+        except sdk.OffsetOutOfRangeError as error:
+            raise _OutOfRange(error.args[0]) from error
+        return batches
+
+    async def _broker_answers(self, assignment: Assignment) -> bool:
+        try:
+            with anyio.fail_after(_CHECK_TOPICS_TIMEOUT_S):
+                recreated = await assignment.find_recreated()
+        except TimeoutError:
+            return False
+        except BrokerUnavailable as error:
+            # The client reconnects by itself; the stream ends only if that takes too long.
+            logger.warning("%s: %s", self._what, error)
+            return False
+        if recreated is not None:
+            raise recreated
+        return True
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        """Commit a lane's position, or step back to a message that failed. Returns once the broker has the commit.
+
+        Raises:
+            BrokerUnavailable: No commit for `commit_timeout_s`.
+            BrokerRefused: The broker takes no commits from this user.
+
+        Cancellation: the commit may have been made or not; whatever was not is delivered again.
+        """
+        if self._advancing is not None:
+            await self._advancing.advance(batch)
+
+    def get_advance_lane(self, broker_payload: KafkaMessage) -> TopicPartition:
+        return broker_payload.lane.partition
+
+    def get_idempotency_key(self, broker_payload: KafkaMessage) -> str:
+        """`<topic id>/<partition>/<offset>`.
+
+        Where brokers know no topic ids (before Kafka 2.8), `<topic>@<timestamp of the message>/<partition>/<offset>`:
+        a topic created anew holds another message, written later, at the same place.
+        """
+        record = broker_payload.record
+        prefix = broker_payload.lane.key_prefix
+        if prefix is not None:
+            return f"{prefix}{record.offset}"
+        return f"{record.topic}@{record.timestamp}/{record.partition}/{record.offset}"
+
+    async def pause(self) -> None:
+        """Fetch nothing more; the membership stays."""
+        self._paused = True
+        if self._assignment is not None:
+            self._assignment.pause()
+
+    async def resume(self) -> None:
+        self._paused = False
+        if self._assignment is not None:
+            self._assignment.resume()
+
+    async def aclose(self) -> None:
+        """Leave the group. What was not advanced is delivered to the next member."""
+        if self._assignment is not None:
+            self._assignment.abandon()
+        consumer = self._consumer
+        try:
+            if consumer is not None:
+                with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True) as scope:
+                    await guarded(consumer.stop(), f"closing of the {self._what}")
+                if scope.cancelled_caught:
+                    logger.warning(
+                        "%s did not close in time; its session runs out by itself", self._what
+                    )
+        finally:
+            await self._dead_letters.aclose()
+
+
+class _OutOfRange(Exception):
+    """Carries positions out of the SDK call, and no further."""
+
+    def __init__(self, offsets: dict[TopicPartition, int]) -> None:
+        super().__init__(offsets)
+        self.offsets = offsets
