@@ -43,10 +43,10 @@ class Relay:
     def encode(self, announced: Announced) -> str:
         """The announcement as a message. Too many subjects become "all"."""
         message: dict[str, str | list[str]] = {"from": self._sender}
-        message.update({signal: list(subjects) for signal, subjects in announced.items()})
+        message.update({signal.value: list(subjects) for signal, subjects in announced.items()})
         body = orjson.dumps(message)
         if len(body) > MAX_PAYLOAD:
-            body = orjson.dumps({"from": self._sender, **{signal: [ALL] for signal in announced}})
+            body = orjson.dumps({"from": self._sender, **{signal.value: [ALL] for signal in announced}})
         return body.decode()
 
     def receive(self, message: str | bytes, wakeups: Wakeups) -> None:

@@ -1,0 +1,168 @@
+"""What the store can do: rows/s through the recorder, beside raw bulk inserts, and a commit's cost.
+
+Run with `.venv/bin/python -m tests.benchmarks.store_bench [--rows 200000] [sqlite|postgresql ...]`.
+Each asset event queues for one DAG, as in the service. PostgreSQL is started for the purpose.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import anyio
+import asyncpg
+
+from tests.services.postgres import open_postgres
+from triggerer.domain.events import EventSource, Fence, WatcherRef
+from triggerer.store.bulk import EventRow, insert_events
+from triggerer.store.database import Database, open_database
+from triggerer.store.migrate import upgrade
+from triggerer.store.models import Asset, Dag, DagScheduleAsset, Stream
+from triggerer.store.recorder import EventRecorder
+
+_NOW = datetime(2026, 1, 1, tzinfo=UTC)
+_FENCE = Fence("stream", "bench", 1)
+_SOURCE = EventSource((WatcherRef(1, 1),), _FENCE)
+
+
+class _Event:
+    """An unsettled event that only counts."""
+
+    __slots__ = ("idempotency_key", "ordinal", "payload", "settled_at", "source", "submitted_at")
+
+    def __init__(self, number: int) -> None:
+        self.payload: Any = {
+            "value": {"flight": number, "carrier": "UA", "origin": "EWR", "dep_delay": 12.5},
+            "key": "UA",
+            "topic": "flights",
+            "partition": number % 8,
+            "offset": number,
+            "timestamp": 1_700_000_000_000,
+        }
+        self.source = _SOURCE
+        self.idempotency_key = f"3f2a9c/flights/{number % 8}/{number}"
+        self.ordinal = 0
+        self.submitted_at = 0.0
+        self.settled_at = 0.0
+
+    def settle(self, error: Exception | None) -> None:
+        if error is not None:
+            raise error
+        self.settled_at = time.perf_counter()
+
+
+async def _seed(database: Database) -> None:
+    await upgrade(database)
+    async with database.transaction() as session:
+        session.add(Asset(id=1, name="flights", uri="kafka://b/flights", created_at=_NOW))
+        session.add(Dag(dag_id="report", path="report.py", updated_at=_NOW, schedule=None))
+        session.add(Stream(digest="stream", key="stream", owner="bench", epoch=1))
+        await session.flush()
+        session.add(DagScheduleAsset(dag_id="report", asset_id=1))
+
+
+async def _raw(database: Database, rows: int, size: int) -> float:
+    """Insert by the bulk statements alone, from rows that are ready."""
+    batches = [
+        [
+            EventRow(1, f'{{"offset":{n},"value":"{"x" * 120}"}}', _NOW, 1, f"raw/{n}", 0)
+            for n in range(start, start + size)
+        ]
+        for start in range(0, rows, size)
+    ]
+    began = time.perf_counter()
+    for batch in batches:
+        async with database.transaction() as session:
+            await insert_events(session, batch)
+    return rows / (time.perf_counter() - began)
+
+
+async def _copy(url: str, rows: int) -> float:
+    """PostgreSQL's fastest way in, COPY, into a table without an index: the machine's limit."""
+    connection = await asyncpg.connect(url.replace("+asyncpg", ""))
+    try:
+        await connection.execute("CREATE UNLOGGED TABLE limits (n bigint, extra jsonb, key text)")
+        extra = '{"offset":1,"value":"' + "x" * 120 + '"}'
+        records = [(n, extra, f"raw/{n}") for n in range(rows)]
+        began = time.perf_counter()
+        await connection.copy_records_to_table("limits", records=records)
+        return rows / (time.perf_counter() - began)
+    finally:
+        await connection.close()
+
+
+async def _recorded(database: Database, rows: int) -> tuple[float, int]:
+    """Submit a backlog to the recorder, at most 20,000 at a time unsettled."""
+    recorder = EventRecorder(database, on_fenced=lambda fence: None)
+    events = [_Event(number) for number in range(rows)]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(recorder.run)
+        began = time.perf_counter()
+        for event in events:
+            recorder.submit_nowait(event)
+            if recorder.unsettled >= 20_000:
+                await recorder.drained()
+        await recorder.drained()
+        seconds = time.perf_counter() - began
+        tasks.cancel_scope.cancel()
+    return rows / seconds, recorder.flushes
+
+
+async def _latencies(database: Database, count: int, first: int) -> list[float]:
+    """Milliseconds from submission to confirmation of single events, at about 100/s."""
+    recorder = EventRecorder(database, on_fenced=lambda fence: None)
+    events = [_Event(first + number) for number in range(count)]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(recorder.run)
+        for event in events:
+            event.submitted_at = time.perf_counter()
+            recorder.submit_nowait(event)
+            await anyio.sleep(0.01)
+        await recorder.drained()
+        tasks.cancel_scope.cancel()
+    return [(event.settled_at - event.submitted_at) * 1000 for event in events]
+
+
+@contextmanager
+def _url(kind: str) -> Iterator[str]:
+    if kind == "sqlite":
+        with tempfile.TemporaryDirectory() as folder:
+            yield f"sqlite:///{Path(folder) / 'bench.db'}"
+    else:
+        with open_postgres() as server:
+            yield server.create_database("bench")
+
+
+async def _measure(kind: str, url: str, rows: int) -> None:
+    async with open_database(url) as database:
+        await _seed(database)
+        recorded, flushes = await _recorded(database, rows)
+        print(f"{kind:12} recorder        {recorded:>9,.0f} rows/s  ({flushes} flushes)")
+        raw = await _raw(database, rows, 5_000)
+        print(f"{kind:12} raw bulk insert {raw:>9,.0f} rows/s")
+        if kind == "postgresql":
+            print(f"{kind:12} raw COPY        {await _copy(url, rows):>9,.0f} rows/s")
+        took = sorted(await _latencies(database, 200, rows))
+        p99 = took[int(len(took) * 0.99) - 1]
+        print(f"{kind:12} one event       p50 {statistics.median(took):.2f} ms, p99 {p99:.2f} ms")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kinds", nargs="*", default=["sqlite", "postgresql"])
+    parser.add_argument("--rows", type=int, default=200_000)
+    arguments = parser.parse_args()
+    for kind in arguments.kinds:
+        with _url(kind) as url:
+            anyio.run(_measure, kind, url, arguments.rows, backend_options={"use_uvloop": True})
+
+
+if __name__ == "__main__":
+    main()

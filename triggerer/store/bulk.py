@@ -1,0 +1,139 @@
+"""Asset events and their queue entries, many in one statement: the hot path of the store.
+
+Measured on two shared cores, SQLite 3.40 and PostgreSQL 15 (tests/benchmarks/store_bench.py): on
+SQLite a prepared statement run for each row beats one statement over `json_each`; on PostgreSQL one
+statement over arrays that are unnested beats all that goes through the ORM by a factor of ten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from sqlalchemy import select, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+from triggerer.store.models import Dag, DagScheduleAsset
+
+
+class EventRow(NamedTuple):
+    """One row of `asset_event` that has no id yet."""
+
+    asset_id: int
+    extra: str
+    """JSON text."""
+    timestamp: datetime
+    watcher_id: int
+    """0: not from a watcher."""
+    idempotency_key: str
+    ordinal: int
+    source_dag_id: str | None = None
+    source_run_id: str | None = None
+    source_task_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inserted:
+    """What became of a bulk insert."""
+
+    dag_ids: tuple[str, ...]
+    """DAGs for which at least one of the rows may now wait."""
+    event_ids: tuple[int, ...]
+    """Of the new rows, in the order given; repeats have none. Empty where nobody asked for them."""
+
+
+_COLUMNS: Final = ", ".join(EventRow._fields)
+
+_SQLITE_INSERT: Final = (
+    f"INSERT INTO asset_event ({_COLUMNS}) VALUES ({', '.join('?' * len(EventRow._fields))}) "
+    "ON CONFLICT DO NOTHING"
+)
+# The new rows are those above the highest id before: the write lock keeps everybody else out.
+_SQLITE_HIGHEST: Final = text(
+    "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'asset_event'), 0)"
+)
+_SQLITE_NEW: Final = text("SELECT id FROM asset_event WHERE id > :highest ORDER BY id")
+_SQLITE_QUEUE: Final = text(
+    "INSERT INTO queued_asset_event (dag_id, asset_event_id, asset_id) "
+    "SELECT s.dag_id, e.id, e.asset_id "
+    "FROM asset_event e "
+    "JOIN dag_schedule_asset s ON s.asset_id = e.asset_id "
+    "JOIN dag d ON d.dag_id = s.dag_id AND NOT d.is_stale "
+    "WHERE e.id > :highest"
+)
+
+# Ids follow the order of the rows, since defaults are computed after the sort. A timestamp is never
+# later than the server's clock, so no run, which takes its instant from there, is older than an
+# event of its own however far the hosts' clocks are apart.
+_POSTGRES: Final = f"""
+WITH new AS (
+    INSERT INTO asset_event ({_COLUMNS})
+    SELECT asset_id, extra::jsonb, least(timestamp, clock_timestamp()), watcher_id,
+           idempotency_key, ordinal, source_dag_id, source_run_id, source_task_id
+    FROM unnest($1::bigint[], $2::text[], $3::timestamptz[], $4::bigint[], $5::text[], $6::int[],
+                $7::text[], $8::text[], $9::text[])
+         WITH ORDINALITY AS given ({_COLUMNS}, place)
+    ORDER BY place
+    ON CONFLICT DO NOTHING
+    RETURNING id, asset_id
+), queued AS (
+    INSERT INTO queued_asset_event (dag_id, asset_event_id, asset_id)
+    SELECT s.dag_id, new.id, new.asset_id
+    FROM new
+    JOIN dag_schedule_asset s ON s.asset_id = new.asset_id
+    JOIN dag d ON d.dag_id = s.dag_id AND NOT d.is_stale
+    RETURNING dag_id
+)
+SELECT (SELECT array_agg(DISTINCT dag_id) FROM queued),
+       CASE WHEN $10::boolean THEN (SELECT array_agg(id ORDER BY id) FROM new) END
+"""
+
+
+async def insert_events(
+    session: AsyncSession, rows: Sequence[EventRow], *, want_ids: bool = False
+) -> Inserted:
+    """Insert the rows that are new by their identity, and queue them for every DAG that waits.
+
+    Paused DAGs wait too, stale ones do not. Who wakes the scheduler is the caller's business.
+
+    Raises:
+        sqlalchemy.exc.DBAPIError: A row was refused; none of them is written if the transaction
+            is then rolled back, as `Database.transaction` does.
+    """
+    if not rows:
+        return Inserted((), ())
+    connection = await session.connection()
+    if connection.dialect.name == "sqlite":
+        return await _insert_into_sqlite(connection, rows, want_ids=want_ids)
+    result = await connection.exec_driver_sql(
+        _POSTGRES, (*map(list, zip(*rows, strict=True)), want_ids)
+    )
+    row = result.one()
+    return Inserted(tuple(row[0] or ()), tuple(row[1] or ()))
+
+
+async def _insert_into_sqlite(
+    connection: AsyncConnection, rows: Sequence[EventRow], *, want_ids: bool
+) -> Inserted:
+    highest = await connection.scalar(_SQLITE_HIGHEST)
+    values = [
+        # The format of SQLAlchemy's DateTime: naive UTC with microseconds.
+        (row[0], row[1], row[2].replace(tzinfo=None).isoformat(" ", "microseconds"), *row[3:])
+        for row in rows
+    ]
+    await connection.exec_driver_sql(_SQLITE_INSERT, values)
+    bound = {"highest": highest}
+    queued = await connection.execute(_SQLITE_QUEUE, bound)
+    dag_ids: tuple[str, ...] = ()
+    if queued.rowcount:
+        waiting = (
+            select(DagScheduleAsset.dag_id)
+            .join(Dag, Dag.dag_id == DagScheduleAsset.dag_id)
+            .where(DagScheduleAsset.asset_id.in_({row.asset_id for row in rows}), ~Dag.is_stale)
+            .distinct()
+        )
+        dag_ids = tuple(await connection.scalars(waiting))
+    event_ids = tuple(await connection.scalars(_SQLITE_NEW, bound)) if want_ids else ()
+    return Inserted(dag_ids, event_ids)

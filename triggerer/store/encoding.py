@@ -1,0 +1,102 @@
+"""What an event carries, as the JSON text that is stored; what cannot be stored is refused here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from decimal import Decimal
+from pathlib import PurePath
+from typing import Any, Final
+
+import orjson
+
+from triggerer.errors import RowRefused
+
+MAX_KEY_BYTES: Final = 1_000
+"""Of an idempotency key.
+
+PostgreSQL's index takes rows below 2,704 bytes; a position is far shorter.
+"""
+
+_NUL: Final = b"\\u0000"
+_MAX_ORDINAL: Final = 2**31 - 1
+
+
+def encode_extra(payload: Any, *, max_bytes: int) -> str:
+    """Return the event's `extra`: the payload if it is a mapping, else `{"payload": payload}`.
+
+    Instants become ISO 8601, UUIDs, decimals and paths strings, enums their values, dataclasses and
+    mappings objects, sets and tuples arrays; keys that are not strings become some. NaN and the
+    infinities become null, since JSON has none. Bytes are refused: how they are to be read is the
+    filter's to say.
+
+    Raises:
+        RowRefused: It is no JSON, too large, or has a NUL character, which PostgreSQL cannot store.
+    """
+    document = payload if isinstance(payload, Mapping) else {"payload": payload}
+    try:
+        encoded = _dumps(document)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RowRefused(
+            f"a payload of type {type(payload).__name__} is not JSON: {error}",
+            hint="yield strings, numbers, lists and mappings",
+        ) from error
+    if len(encoded) > max_bytes:
+        raise RowRefused(
+            f"a payload has {len(encoded):,} bytes as JSON, more than the {max_bytes:,} allowed",
+            hint="store it elsewhere and let the event carry where it lies",
+        )
+    if _NUL in encoded and _has_nul(orjson.loads(encoded)):
+        raise RowRefused(
+            "a payload has a NUL character in a string", hint="remove it in the trigger's filter"
+        )
+    return encoded.decode()
+
+
+def check_identity(key: str, ordinal: int) -> None:
+    """Return if both can be stored as an event's identity.
+
+    Raises:
+        RowRefused: The key is too long, has a NUL character or is no Unicode; or the ordinal.
+    """
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError as error:
+        raise RowRefused(f"the idempotency key {key!r} is not Unicode: {error}") from error
+    if size > MAX_KEY_BYTES:
+        raise RowRefused(
+            f"an idempotency key has {size:,} bytes, more than {MAX_KEY_BYTES:,}",
+            hint="hash what identifies the message",
+        )
+    if "\0" in key:
+        raise RowRefused(f"the idempotency key {key!r} has a NUL character")
+    if not 0 <= ordinal <= _MAX_ORDINAL:
+        raise RowRefused(f"the ordinal {ordinal} is out of range")
+
+
+def _dumps(document: Mapping[Any, Any]) -> bytes:
+    try:
+        return orjson.dumps(document, default=_plain)
+    except TypeError:
+        # Slower for everybody, so only where a first try shows the need.
+        return orjson.dumps(document, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Decimal | PurePath):
+        return str(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, AbstractSet):
+        # The same set has to give the same text in every process.
+        return sorted(value, key=repr)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def _has_nul(value: object) -> bool:
+    """Tell a NUL from a backslash that is followed by `u0000`, which is harmless."""
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, dict):
+        return any("\0" in key or _has_nul(one) for key, one in value.items())
+    return isinstance(value, list) and any(map(_has_nul, value))

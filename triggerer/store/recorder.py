@@ -1,0 +1,250 @@
+"""Group commit of trigger events.
+
+a flush starts when the last one ended and takes all that waits.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+from uuid import uuid4
+
+import anyio
+import structlog
+from sqlalchemy import select
+
+from triggerer.domain.events import Fence, UnsettledEvent
+from triggerer.errors import (
+    ConfigurationError,
+    Conflict,
+    LeaseLost,
+    OutcomeUnknown,
+    RowRefused,
+    StoreError,
+    StoreUnavailable,
+    TriggererError,
+)
+from triggerer.store.bulk import EventRow, insert_events
+from triggerer.store.database import Clock, Database, utc_now
+from triggerer.store.emitting import NewAssetEvent, ensure_asset, record_events
+from triggerer.store.encoding import check_identity, encode_extra
+from triggerer.store.models import Stream
+from triggerer.store.wakeups import Signal, announce
+
+__all__ = ["EventRecorder", "NewAssetEvent", "ensure_asset", "record_events"]
+
+_log = structlog.get_logger(__name__)
+
+MAX_EVENT_BYTES: Final = 1024 * 1024
+# At 30,000 rows/s a flush of this size holds SQLite's writer for a sixth of a second.
+MAX_BATCH_ROWS: Final = 5_000
+# A batch of large payloads is bounded by what it weighs.
+MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
+_FIRST_DELAY: Final = timedelta(milliseconds=50)
+_LONGEST_DELAY: Final = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """An event as it was when it was submitted, so that every repeat writes the same rows."""
+
+    event: UnsettledEvent
+    rows: tuple[EventRow, ...]
+    fence: Fence | None
+    refused: RowRefused | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(row.extra) for row in self.rows)
+
+
+class EventRecorder:
+    """The runtime's `EventSink`. Events are stored, and settled, in the order of their submission.
+
+    `settle(None)` is called once the rows of all of the event's watchers are durable, in this
+    transaction or, for a repeat, in an earlier one. While the database is away the events wait and
+    nothing is settled; the runtime bounds how many that can be. Cancelling `run` settles nothing.
+
+    Args:
+        on_fenced: Called, on the event loop, when a stream turned out to be owned by somebody else.
+        clock: An event's timestamp is the instant of its submission.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        on_fenced: Callable[[Fence], None],
+        max_event_bytes: int = MAX_EVENT_BYTES,
+        max_batch_rows: int = MAX_BATCH_ROWS,
+        clock: Clock = utc_now,
+    ) -> None:
+        self._database = database
+        self._on_fenced = on_fenced
+        self._max_event_bytes = max_event_bytes
+        self._max_batch_rows = max_batch_rows
+        self._clock = clock
+        self._queue: deque[_Waiting] = deque()
+        self._writing = 0
+        self._submitted = anyio.Event()
+        self._settled = anyio.Event()
+        self.trouble: TriggererError | None = None
+        """Why nothing can be written at present; None while all is well."""
+        self.rows_written = 0
+        """Rows handed to the database in transactions that committed, repeats included."""
+        self.flushes = 0
+
+    @property
+    def unsettled(self) -> int:
+        """How many events were submitted and are not settled yet."""
+        return len(self._queue) + self._writing
+
+    def submit_nowait(self, event: UnsettledEvent) -> None:
+        """Take an event for the next flush.
+
+        Its payload is encoded here and may change afterwards.
+        """
+        self._queue.append(self._prepare(event))
+        self._submitted.set()
+
+    async def drained(self) -> None:
+        """Return once everything that was submitted is settled."""
+        while self.unsettled:
+            self._settled = anyio.Event()
+            await self._settled.wait()
+
+    async def run(self) -> None:
+        """Write what is submitted until cancelled.
+
+        Cancellation: A flush that has not committed is rolled back. One that has is settled first.
+        """
+        while True:
+            if not self._queue:
+                self._submitted = anyio.Event()
+                await self._submitted.wait()
+            batch = self._take()
+            self._writing = len(batch)
+            await self._write(batch)
+
+    def _prepare(self, event: UnsettledEvent) -> _Waiting:
+        key = event.idempotency_key
+        if key is None:
+            # No redelivery will be recognised, but a repeat of this very commit must be.
+            key = "~" + uuid4().hex
+        watchers, fence = event.source
+        try:
+            extra = encode_extra(event.payload, max_bytes=self._max_event_bytes)
+            check_identity(key, event.ordinal)
+        except RowRefused as error:
+            return _Waiting(event, (), fence, error)
+        now = self._clock()
+        rows = tuple(
+            EventRow(asset_id, extra, now, watcher_id, key, event.ordinal)
+            for watcher_id, asset_id in watchers
+        )
+        return _Waiting(event, rows, fence)
+
+    def _take(self) -> list[_Waiting]:
+        batch: list[_Waiting] = []
+        rows = size_bytes = 0
+        while self._queue:
+            first = self._queue[0]
+            rows += len(first.rows)
+            size_bytes += first.size_bytes
+            if batch and (rows > self._max_batch_rows or size_bytes > MAX_BATCH_BYTES):
+                break
+            batch.append(self._queue.popleft())
+        return batch
+
+    async def _write(self, batch: Sequence[_Waiting]) -> None:
+        parts = deque([batch])
+        failures = 0
+        while parts:
+            part = parts.popleft()
+            try:
+                lost = await self._flush([one for one in part if one.refused is None])
+            except (StoreUnavailable, Conflict, OutcomeUnknown, ConfigurationError) as error:
+                # The same part first: if its commit went through, the keys absorb the repeat.
+                parts.appendleft(part)
+                await self._hold_back(error, failures)
+                failures += 1
+            except StoreError as error:
+                # A row is refused. The innocent rows around it are found by halving.
+                if len(part) == 1:
+                    self._settle(part, refusal=error)
+                else:
+                    middle = len(part) // 2
+                    parts.extendleft((part[middle:], part[:middle]))
+            else:
+                failures = 0
+                self._recovered()
+                self._settle(part, lost=lost)
+
+    async def _flush(self, batch: Sequence[_Waiting]) -> frozenset[Fence]:
+        """Write what the fences allow in one transaction; return the fences that do not hold."""
+        if not batch:
+            return frozenset()
+        async with self._database.transaction() as session:
+            lost: frozenset[Fence] = frozenset()
+            fences = {one.fence for one in batch if one.fence is not None}
+            if fences:
+                shown = (
+                    select(Stream.digest, Stream.owner, Stream.epoch)
+                    .where(Stream.digest.in_({fence.stream_digest for fence in fences}))
+                    # In one order everywhere, or two flushes could wait for one another. The lock
+                    # (nothing on SQLite) keeps a takeover out until we have committed.
+                    .order_by(Stream.digest)
+                    .with_for_update(read=True)
+                )
+                held = {tuple(row) for row in await session.execute(shown)}
+                lost = frozenset(fence for fence in fences if tuple(fence) not in held)
+            rows = [row for one in batch if one.fence not in lost for row in one.rows]
+            inserted = await insert_events(session, rows)
+            if inserted.dag_ids:
+                announce(session, Signal.EVENTS_QUEUED, *inserted.dag_ids)
+        self.rows_written += len(rows)
+        self.flushes += 1
+        return lost
+
+    def _settle(
+        self,
+        part: Sequence[_Waiting],
+        *,
+        refusal: StoreError | None = None,
+        lost: Iterable[Fence] = (),
+    ) -> None:
+        for fence in lost:
+            self._on_fenced(fence)
+        for one in part:
+            error: Exception | None = one.refused or refusal
+            if error is None and one.fence is not None and one.fence in lost:
+                error = LeaseLost(
+                    f"the stream {one.fence.stream_digest} is no longer owned by {one.fence.owner} "
+                    f"in epoch {one.fence.epoch}"
+                )
+            one.event.settle(error)
+        self._writing -= len(part)
+        if not self.unsettled:
+            self._settled.set()
+
+    async def _hold_back(self, error: TriggererError, failures: int) -> None:
+        self.trouble = error
+        longest = min(_FIRST_DELAY * 2 ** min(failures, 20), _LONGEST_DELAY).total_seconds()
+        # Jitter, so that instances which were stopped together do not come back together.
+        delay = longest * random.uniform(0.5, 1.0)
+        _log.warning(
+            "asset events wait for the database",
+            error=str(error),
+            events=self.unsettled,
+            retry_after_s=round(delay, 3),
+        )
+        await anyio.sleep(delay)
+
+    def _recovered(self) -> None:
+        if self.trouble is not None:
+            self.trouble = None
+            _log.info("asset events are written again", events=self.unsettled)
