@@ -25,7 +25,7 @@ _number = itemgetter(0)
 class Member:
     """A subscriber as the ledger sees it."""
 
-    __slots__ = ("order", "done", "failed_from", "is_present", "refused")
+    __slots__ = ("done", "failed_from", "is_present", "order", "refused", "rejected")
 
     def __init__(self) -> None:
         self.done = 0
@@ -33,7 +33,15 @@ class Member:
         self.is_present = False
         self.failed_from: int | None = None
         self.refused: set[int] | None = None
+        self.rejected: set[int] | None = None
+        """What it rejected although events of its own, derived from the same, were on their way into the store."""
         self.order = 0
+
+
+def _note_rejected(member: Member, entry: Entry) -> None:
+    if member.rejected is None:
+        member.rejected = set()
+    member.rejected.add(entry.seq)
 
 
 class Ledger:
@@ -105,8 +113,8 @@ class Ledger:
         """
         if opened is not None and opened.seq < member.done and not opened.is_taken:
             # It rejected the event that it has open, and now fails: failed wins, as long as it can still be said.
-            opened.rejected -= 1
-            opened.failed += 1
+            _note_rejected(member, opened)
+            self.refuse(member, opened)
         member.failed_from = member.done
         self._step(member.done, -1, 1)
         self._part(member)
@@ -149,6 +157,8 @@ class Ledger:
         if member.done <= opened.seq:
             opened.rejected += 1
             member.done = opened.seq + 1
+            if opened.unresolved > 1:
+                _note_rejected(member, opened)
 
     def refuse(self, member: Member, entry: Entry) -> None:
         """Count `entry` as failed by `member`, once: an event derived from it will never be durable."""
@@ -160,6 +170,9 @@ class Ledger:
             return
         member.refused.add(entry.seq)
         entry.failed += 1
+        if member.rejected is not None and entry.seq in member.rejected:
+            # Both rejected and failed: failed (contract, rule 5).
+            entry.rejected -= 1
 
     # Progress
 

@@ -1,0 +1,199 @@
+"""Ledger and lanes against a model that keeps a set for every event and subscriber."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import settings, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from triggerer.abc import AdvanceItem
+from triggerer.runtime.lanes import Entry, Lane, Lanes
+from triggerer.runtime.ledger import Ledger, Member
+
+
+@dataclass
+class ModelEvent:
+    lane: int
+    members: set[int]
+    absent: int
+    resolved: dict[int, str] = field(default_factory=dict)
+    waiting: dict[int, int] = field(default_factory=dict)
+    refused: set[int] = field(default_factory=set)
+
+    @property
+    def is_ready(self) -> bool:
+        return set(self.resolved) == self.members and not any(self.waiting.values())
+
+    @property
+    def outcome(self) -> tuple[int, int, int]:
+        answers = [
+            "failed" if who in self.refused else answer for who, answer in self.resolved.items()
+        ]
+        return (
+            answers.count("acked"),
+            answers.count("failed") + self.absent,
+            answers.count("rejected"),
+        )
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Each rule does the same to the ledger and to the model; the invariant compares what may be advanced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lanes = Lanes()
+        self.ledger = Ledger(self.lanes)
+        self.model: list[ModelEvent] = []
+        self.members: dict[int, Member] = {}
+        self.entries: dict[int, Entry] = {}
+        self.opened: dict[int, int] = {}
+        self.positions: dict[int, int] = {}
+        self.absent: set[int] = set()
+        self.pending: list[tuple[int, Member, int]] = []
+        self.everybody: dict[int, Member] = {}
+        self.advancing: list[tuple[Lane, list[AdvanceItem]]] = []
+        self.advanced: dict[int, list[int]] = {}
+        self.count = 0
+
+    @rule(lane=st.integers(0, 2))
+    def broadcast(self, lane: int) -> None:
+        seq = self.ledger.head
+        self.ledger.broadcast_in_lane(seq, seq, lane, 0.0)
+        self.entries[seq] = self.ledger.entries[-1]
+        self.model.append(ModelEvent(lane, set(self.members), len(self.absent)))
+
+    @rule()
+    def join(self) -> None:
+        self.count += 1
+        member = Member()
+        self.ledger.join(member, was_absent=False)
+        self.members[self.count] = self.everybody[self.count] = member
+        self.positions[self.count] = self.ledger.head
+
+    @precondition(lambda self: self.members)
+    @rule(data=st.data(), events=st.integers(0, 2))
+    def pull_and_derive(self, data: st.DataObject, events: int) -> None:
+        who = data.draw(st.sampled_from(sorted(self.members)))
+        member = self.members[who]
+        self._move_past(who)
+        if self.positions[who] < self.ledger.head:
+            seq = self.opened[who] = self.positions[who]
+            for _ in range(events):
+                self.entries[seq].unresolved += 1
+                self.model[seq].waiting[who] = self.model[seq].waiting.get(who, 0) + 1
+                self.pending.append((who, member, seq))
+
+    def _move_past(self, who: int) -> None:
+        seq = self.opened.pop(who, None)
+        if seq is not None:
+            self.positions[who] = seq + 1
+            self.members[who].done = seq + 1
+            self.model[seq].resolved.setdefault(who, "acked")
+
+    @precondition(lambda self: self.opened)
+    @rule(data=st.data())
+    def reject(self, data: st.DataObject) -> None:
+        who = data.draw(st.sampled_from(sorted(self.opened)))
+        seq = self.opened[who]
+        self.ledger.reject(self.members[who], self.entries[seq])
+        self.model[seq].resolved.setdefault(who, "rejected")
+
+    @precondition(lambda self: self.members)
+    @rule(data=st.data())
+    def fail(self, data: st.DataObject) -> None:
+        who = data.draw(st.sampled_from(sorted(self.members)))
+        member = self.members.pop(who)
+        opened = self.opened.pop(who, None)
+        entry = None if opened is None else self.entries[opened]
+        if opened is not None and self.model[opened].resolved.get(who) == "rejected":
+            if not self.entries[opened].is_taken:
+                self.model[opened].resolved[who] = "failed"
+        self.ledger.fail(member, entry)
+        self.absent.add(who)
+        for event in self.model:
+            if who in event.members:
+                event.resolved.setdefault(who, "failed")
+
+    @precondition(lambda self: self.absent)
+    @rule(data=st.data(), comes_back=st.booleans())
+    def end_absence(self, data: st.DataObject, comes_back: bool) -> None:
+        who = data.draw(st.sampled_from(sorted(self.absent)))
+        self.absent.remove(who)
+        if comes_back:
+            self.count += 1
+            member = Member()
+            self.ledger.join(member, was_absent=True)
+            self.members[self.count] = self.everybody[self.count] = member
+            self.positions[self.count] = self.ledger.head
+        else:
+            self.ledger.remove_absent()
+
+    @precondition(lambda self: self.members)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        who = data.draw(st.sampled_from(sorted(self.members)))
+        member = self.members.pop(who)
+        opened = self.opened.pop(who, None)
+        self.ledger.leave(member, None if opened is None else self.entries[opened])
+        if opened is not None:
+            self.model[opened].resolved.setdefault(who, "acked")
+        for event in self.model:
+            if who in event.members:
+                event.resolved.setdefault(who, "failed")
+
+    @precondition(lambda self: self.pending)
+    @rule(data=st.data(), is_confirmed=st.booleans())
+    def settle_one(self, data: st.DataObject, is_confirmed: bool) -> None:
+        who, member, seq = self.pending.pop(data.draw(st.integers(0, len(self.pending) - 1)))
+        entry = self.entries[seq]
+        self.model[seq].waiting[who] -= 1
+        if not is_confirmed:
+            self.ledger.refuse(member, entry)
+            self.model[seq].refused.add(who)
+        entry.unresolved -= 1
+        if not entry.unresolved:
+            self.lanes.note_resolved(entry)
+
+    @rule()
+    def take(self) -> None:
+        self.ledger.settle()
+        if self.lanes.has_ready:
+            lane, batch = self.lanes.take()
+            assert isinstance(lane.key, int)
+            assert batch
+            done = self.advanced.setdefault(lane.key, [])
+            expected = [seq for seq, event in enumerate(self.model) if event.lane == lane.key]
+            for item in batch:
+                seq = item.broker_payload
+                assert seq == expected[len(done)], "in event order, without a gap"
+                assert self.model[seq].is_ready
+                outcome = item.outcome
+                assert (outcome.acked, outcome.failed, outcome.rejected) == self.model[seq].outcome
+                done.append(seq)
+            self.advancing.append((lane, batch))
+
+    @precondition(lambda self: self.advancing)
+    @rule()
+    def finish(self) -> None:
+        lane, _ = self.advancing.pop(0)
+        self.lanes.finish(lane)
+
+    @invariant()
+    def what_is_ready_is_queued(self) -> None:
+        self.ledger.settle()
+        busy = {lane.key for lane, _ in self.advancing}
+        ready = False
+        for lane in range(3):
+            events = [seq for seq, event in enumerate(self.model) if event.lane == lane]
+            done = len(self.advanced.get(lane, []))
+            if lane not in busy and done < len(events) and self.model[events[done]].is_ready:
+                ready = True
+        assert self.lanes.has_ready == ready
+        advanced = sum(map(len, self.advanced.values()))
+        assert self.lanes.outstanding == len(self.model) - advanced
+        assert self.ledger.head - self.ledger.base == len(self.ledger.events)
+
+
+TestLedger = LedgerMachine.TestCase
+TestLedger.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
