@@ -33,6 +33,18 @@ class AssetConflict(DagError):
     """Two names for one URI, or two URIs for one name; the message names both places."""
 
 
+class DagFileError(DagError):
+    """A DAG file cannot be read. `file` is as it was given; `line` is None where none is to blame."""
+
+    def __init__(
+        self, reason: str, *, file: str, line: int | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(f"{file}:{line}: {reason}" if line else f"{file}: {reason}", hint=hint)
+        self.file = file
+        self.line = line
+        self.reason = reason
+
+
 class PluginError(TriggererError):
     """The author of a trigger or of a producer has to change it."""
 

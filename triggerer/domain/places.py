@@ -39,7 +39,9 @@ def importing_place() -> Place | None:
     """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
     while frame is not None:
-        if frame.f_code.co_name == "<module>":
+        # "<string>" and the like: exec() inside a module that has a file.
+        code = frame.f_code
+        if code.co_name == "<module>" and not code.co_filename.startswith("<"):
             return Place(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back
     return None

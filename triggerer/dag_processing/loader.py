@@ -1,0 +1,204 @@
+"""Runs one DAG file and collects what it defines. Users' code: for child processes only."""
+
+from __future__ import annotations
+
+import linecache
+import traceback
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from triggerer.domain.assets import Asset, AssetAlias
+from triggerer.domain.conditions import AssetAll, AssetAny, leaves_of
+from triggerer.domain.dags import DAG, note_dags
+from triggerer.domain.parsed import Problem
+from triggerer.errors import AssetConflict, DagError, DagFileError, TriggererError
+from triggerer.plugins import DagsFolder
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedFile:
+    """What a DAG file defines, as live objects."""
+
+    path: str
+    """Relative to the DAGs folder, with forward slashes."""
+    module: ModuleType
+    modules: tuple[ModuleType, ...]
+    """The file's own module and those of the folder that it imported: for pickling by value."""
+    dags: dict[str, DAG]
+    assets: tuple[Asset, ...]
+    """Every asset that stands at module level or that a DAG names, as often as it was made."""
+    aliases: tuple[AssetAlias, ...]
+    warnings: tuple[Problem, ...]
+
+
+def load_dag_file(path: Path | str, dags_folder: Path | str) -> LoadedFile:
+    """Run the file afresh, and with it the modules of the folder that it imports.
+
+    A DAG belongs to the file at whose module level it was made, by a factory or not; DAGs that the
+    file imports from another file belong to that one.
+
+    Args:
+        path: Absolute, or relative to the working directory; below the folder.
+    Raises:
+        DagFileError: The file cannot be read or run, or contradicts itself; with file, line,
+            reason.
+    """
+    folder = DagsFolder(dags_folder)
+    try:
+        relative = folder.relative(path)
+    except ValueError as error:
+        raise DagFileError(f"it is not below {folder.root}", file=str(path)) from error
+    file = str(folder.root / relative)
+    if not Path(file).is_file():
+        raise DagFileError("there is no such file", file=relative)
+    folder.forget()
+    linecache.checkcache()
+    with warnings.catch_warnings(record=True) as caught, note_dags() as noted:
+        warnings.simplefilter("default")
+        warnings.filterwarnings("always", category=UserWarning)
+        try:
+            module = folder.import_file(file)
+        except (Exception, SystemExit) as error:
+            raise _file_error(error, file, relative) from error
+    if module.__file__ != file:
+        raise DagFileError(
+            f"its module name {module.__name__!r} belongs to {module.__file__}",
+            file=relative,
+            hint="rename the file",
+        )
+    dags = _own_dags(file, relative, [*noted, *_values(module, DAG)])
+    assets = tuple(_assets(module, dags.values()))
+    refuse_conflicts(assets, relative, folder)
+    return LoadedFile(
+        path=relative,
+        module=module,
+        modules=folder.modules(),
+        dags=dags,
+        assets=assets,
+        aliases=tuple(dict.fromkeys(_aliases(module, dags.values()))),
+        warnings=tuple(_problem(warning, folder) for warning in caught),
+    )
+
+
+def refuse_conflicts(assets: Iterable[Asset], relative: str, folder: DagsFolder) -> None:
+    """Refuse two names for one URI, and two URIs for one name.
+
+    Raises:
+        DagFileError: There are such; the message names both places.
+    """
+    names: dict[str, Asset] = {}
+    uris: dict[str, Asset] = {}
+    for asset in assets:
+        for known in (names.setdefault(asset.name, asset), uris.setdefault(asset.uri, asset)):
+            if known != asset:
+                conflict = AssetConflict(
+                    f"asset {asset.name!r} ({asset.uri}) at {shown_place(asset, folder)} contradicts "
+                    f"asset {known.name!r} ({known.uri}) at {shown_place(known, folder)}"
+                )
+                line = asset.defined_at.line if asset.defined_at else None
+                raise DagFileError(
+                    conflict.message,
+                    file=relative,
+                    line=line,
+                    hint="a URI has one name, and a name one URI",
+                ) from conflict
+
+
+def shown_place(thing: Asset | DAG, folder: DagsFolder) -> str:
+    """Return `file:line`, the file relative to the folder where it is in it."""
+    place = thing.defined_at
+    if place is None:
+        return "an unknown place"
+    try:
+        return f"{folder.relative(place.file)}:{place.line}"
+    except ValueError:
+        return str(place)
+
+
+def _own_dags(file: str, relative: str, found: Iterable[DAG]) -> dict[str, DAG]:
+    dags: dict[str, DAG] = {}
+    for dag in found:
+        if dag.defined_at is None or dag.defined_at.file != file:
+            continue
+        other = dags.setdefault(dag.dag_id, dag)
+        if other is not dag:
+            first = other.defined_at.line if other.defined_at else "?"
+            raise DagFileError(
+                f"DAG {dag.dag_id!r} is defined twice, first in line {first}",
+                file=relative,
+                line=dag.defined_at.line,
+            )
+    return dags
+
+
+def _values(module: ModuleType, kind: type[Any]) -> Iterator[Any]:
+    """Yield module-level values of that kind, also inside lists, tuples and mappings."""
+    for value in list(vars(module).values()):
+        match value:
+            case list() | tuple():
+                yield from (item for item in value if isinstance(item, kind))
+            case dict():
+                yield from (item for item in value.values() if isinstance(item, kind))
+            case _ if isinstance(value, kind):
+                yield value
+
+
+def _leaves(module: ModuleType, dags: Iterable[DAG]) -> Iterator[Asset | AssetAlias]:
+    for expression in _values(module, object):
+        if isinstance(expression, Asset | AssetAlias | AssetAll | AssetAny):
+            yield from leaves_of(expression)
+    for dag in dags:
+        if dag.schedule is not None:
+            yield from leaves_of(dag.schedule)
+        for task in dag.tasks.values():
+            yield from (*task.outlets, *task.inlets)
+
+
+def _assets(module: ModuleType, dags: Iterable[DAG]) -> Iterator[Asset]:
+    seen = set[int]()
+    for leaf in _leaves(module, dags):
+        if isinstance(leaf, Asset) and id(leaf) not in seen:
+            seen.add(id(leaf))
+            yield leaf
+
+
+def _aliases(module: ModuleType, dags: Iterable[DAG]) -> Iterator[AssetAlias]:
+    return (leaf for leaf in _leaves(module, dags) if isinstance(leaf, AssetAlias))
+
+
+def _file_error(error: BaseException, file: str, relative: str) -> DagFileError:
+    """Say what stopped the file, and at which of its own lines."""
+    frames = traceback.extract_tb(error.__traceback__)
+    line = next((frame.lineno for frame in reversed(frames) if frame.filename == file), None)
+    hint = error.hint if isinstance(error, TriggererError) else None
+    match error:
+        case SyntaxError() if error.filename == file:
+            return DagFileError(f"syntax error: {error.msg}", file=relative, line=error.lineno)
+        case SyntaxError():
+            reason = f"syntax error in {error.filename}:{error.lineno}: {error.msg}"
+        case SystemExit():
+            reason = f"it calls sys.exit({error.code!r}) while it is imported"
+        case DagError():
+            reason = error.message
+        case TriggererError():
+            reason = f"{type(error).__name__}: {error.message}"
+        case _:
+            reason = f"{type(error).__name__}: {error}"
+            last = frames[-1] if frames else None
+            if last is not None and last.filename != file and not last.filename.startswith("<"):
+                reason += f" (raised at {last.filename}:{last.lineno})"
+            if isinstance(error, ModuleNotFoundError) and error.name:
+                hint = f"install what provides the module {error.name}"
+    return DagFileError(reason, file=relative, line=line, hint=hint)
+
+
+def _problem(warning: warnings.WarningMessage, folder: DagsFolder) -> Problem:
+    try:
+        file = folder.relative(warning.filename)
+    except ValueError:
+        file = warning.filename
+    return Problem(file, warning.lineno, f"{warning.category.__name__}: {warning.message}")

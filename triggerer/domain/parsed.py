@@ -1,0 +1,117 @@
+"""What parsing found in DAG files, as plain values that JSON can carry from the parser's process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, Self
+
+
+class Problem(NamedTuple):
+    """An error or a warning, and where it is."""
+
+    file: str
+    line: int | None
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that `dag_file.errors` documents."""
+        return self._asdict()
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
+        return f"{place}: {self.reason}"
+
+
+class WatcherKey(NamedTuple):
+    """The identity of a watcher."""
+
+    asset_name: str
+    asset_uri: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedAsset:
+    """An asset that a file names. `place` is `file:line`, for people."""
+
+    name: str
+    uri: str
+    group: str
+    extra: dict[str, Any]
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedWatcher:
+    """A watcher whose trigger serialises the same twice and can be made again."""
+
+    asset_name: str
+    asset_uri: str
+    name: str
+    place: str
+    classpath: str
+    kwargs: dict[str, Any]
+    trigger_digest: str
+    stream_digest: str
+    stream_key: str
+
+    @property
+    def key(self) -> WatcherKey:
+        return WatcherKey(self.asset_name, self.asset_uri, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedDag:
+    """A DAG; `schedule` and `tasks` are as the store documents them."""
+
+    dag_id: str
+    place: str
+    description: str | None
+    tags: list[str]
+    schedule: dict[str, Any] | None
+    max_active_runs: int
+    events_per_run: int | None
+    params: dict[str, Any]
+    tasks: list[dict[str, Any]]
+    is_paused_upon_creation: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedFile:
+    """What one file defines, or why it cannot be read."""
+
+    path: str
+    parse_seconds: float
+    dags: tuple[ParsedDag, ...] = ()
+    assets: tuple[ParsedAsset, ...] = ()
+    aliases: tuple[str, ...] = ()
+    watchers: tuple[ParsedWatcher, ...] = ()
+    broken_watchers: tuple[WatcherKey, ...] = ()
+    """Watchers that an error names; what the store knows of them from before stays."""
+    errors: tuple[Problem, ...] = ()
+    warnings: tuple[Problem, ...] = ()
+    is_broken: bool = False
+    """The file as a whole could not be used; an error of a single watcher does not break it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return lists, mappings and plain values only."""
+        value = asdict(self)
+        for name in ("broken_watchers", "errors", "warnings"):
+            value[name] = [list(item) for item in value[name]]
+        return value
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Return the file that `to_json` wrote."""
+        kinds: dict[str, Any] = {
+            "dags": lambda item: ParsedDag(**item),
+            "assets": lambda item: ParsedAsset(**item),
+            "aliases": str,
+            "watchers": lambda item: ParsedWatcher(**item),
+            "broken_watchers": lambda item: WatcherKey(*item),
+            "errors": lambda item: Problem(*item),
+            "warnings": lambda item: Problem(*item),
+        }
+        items = {name: tuple(map(kind, value[name])) for name, kind in kinds.items()}
+        return cls(**{**value, **items})

@@ -1,0 +1,112 @@
+"""What identifies a trigger and a stream in the store, the same in every process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from typing import Any
+
+from triggerer.errors import PluginError
+
+
+def canonical_kwargs(kwargs: Mapping[str, Any]) -> str:
+    """Return the one JSON text for these arguments: keys sorted, no spaces, tuples as lists.
+
+    Raises:
+        PluginError: JSON cannot hold them (a NaN is among what it cannot hold).
+    """
+    given: object = kwargs
+    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+        raise PluginError(f"a trigger's arguments must be a mapping by name, not {given!r}")
+    try:
+        return json.dumps(dict(kwargs), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PluginError(
+            f"a trigger's arguments cannot be written as JSON: {error}",
+            hint="serialize() returns what JSON can hold: strings, numbers, lists, mappings",
+        ) from error
+
+
+def trigger_digest(classpath: str, kwargs: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of the class path and the canonical JSON of the arguments.
+
+    Raises:
+        PluginError: JSON cannot hold the arguments.
+    """
+    return _sha256(f"{len(classpath)}:{classpath}{canonical_kwargs(kwargs)}".encode())
+
+
+def stream_digest(key: Hashable) -> str:
+    """Return the SHA-256 of a stream key: keys that compare equal have the same, in every process.
+
+    That holds for None, numbers (`1 == 1.0 == True`), strings, bytes, enums, classes, aware
+    datetimes, dataclasses, and for tuples and frozensets of such. Anything else is taken by its
+    class and `repr`, which then has to be the same for equal keys.
+
+    Raises:
+        PluginError: The key holds an object whose `repr` is an address, and so differs from process
+            to process.
+    """
+    return _sha256(_encoded(key))
+
+
+def _sha256(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
+
+
+def _tagged(tag: bytes, *parts: bytes) -> bytes:
+    """Frame the parts by their lengths, so that no two values run together in one text."""
+    return b"%b%d(%b)" % (tag, len(parts), b"".join(b"%d:%b" % (len(p), p) for p in parts))
+
+
+def _encoded(value: object) -> bytes:
+    # Subclasses first by what they compare as: a StrEnum equals its string, a bool its number.
+    match value:
+        case None:
+            return b"n"
+        case int() | float() | Fraction() | Decimal() | complex():
+            return _tagged(b"i", _number(value).encode())
+        case str():
+            return _tagged(b"s", str.encode(value, "utf-8", "surrogatepass"))
+        case bytes():
+            return _tagged(b"b", bytes(value))
+        case Enum():
+            return _tagged(b"e", _class_name(type(value)), str(value.name).encode())
+        case tuple():
+            return _tagged(b"t", *map(_encoded, value))
+        case frozenset():
+            return _tagged(b"f", *sorted(map(_encoded, value)))
+        case type():
+            return _tagged(b"c", _class_name(value))
+        case datetime() if value.tzinfo is not None:
+            return _tagged(b"d", value.astimezone(UTC).isoformat().encode())
+    if is_dataclass(value) and not isinstance(value, type):
+        compared = [getattr(value, field.name) for field in fields(value) if field.compare]
+        return _tagged(b"r", _class_name(type(value)), *map(_encoded, compared))
+    if type(value).__repr__ is object.__repr__:
+        raise PluginError(
+            f"a stream key holds {value!r}, which looks different in every process",
+            hint="make keys of strings, numbers and tuples, or give the class a __repr__",
+        )
+    return _tagged(b"o", _class_name(type(value)), repr(value).encode())
+
+
+def _number(value: float | complex | Fraction | Decimal) -> str:
+    if isinstance(value, complex):
+        if value.imag:
+            return f"{_number(value.real)}+{_number(value.imag)}j"
+        value = value.real
+    if not math.isfinite(value):
+        return str(float(value))
+    return str(Fraction(value))
+
+
+def _class_name(kind: type) -> bytes:
+    return f"{kind.__module__}.{kind.__qualname__}".encode()

@@ -1,0 +1,187 @@
+"""The DAGs folder as a place to import from: its modules' names, and importing them afresh.
+
+A file `a/b.py` of the folder is the module `a.b`, so that classes that it defines have a class path
+that any process can import. Where that name is no identifier or belongs to something installed, the
+file gets a name of its own, which only this module resolves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.machinery import (
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    PathFinder,
+    SourceFileLoader,
+)
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Final
+
+_OWN_NAME: Final = "triggerer_dag_file_"
+
+
+class _FreshLoader(SourceFileLoader):
+    """Compiles what the file says now, and leaves no bytecode in the user's folder.
+
+    Cached bytecode is told from its source by size and whole seconds of the last change: a file
+    that is saved twice in a second would run as it was before.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        code = self.source_to_code(self.get_data(path), path)
+        assert isinstance(code, CodeType)
+        return code
+
+
+_roots: set[str] = set()
+
+
+def _open_folder(path: str) -> FileFinder:
+    """Find modules below the DAGs folders that were imported from; a hook of `sys.path_hooks`."""
+    if not any(f"{path}{os.sep}".startswith(root) for root in _roots):
+        raise ImportError("not below a DAGs folder", path=path)
+    return FileFinder(
+        path, (ExtensionFileLoader, EXTENSION_SUFFIXES), (_FreshLoader, SOURCE_SUFFIXES)
+    )
+
+
+class DagsFolder:
+    """One folder that modules are imported from. Not for two threads at once: modules are global.
+
+    Files are known by absolute paths with symbolic links left in place: a mounted configuration map
+    consists of links to elsewhere.
+    """
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(os.path.abspath(root))  # noqa: PTH100  (resolve() would follow links)
+        self._prefix = f"{self.root}{os.sep}"
+
+    def relative(self, path: Path | str) -> str:
+        """Return the file's path below the folder, with forward slashes.
+
+        Raises:
+            ValueError: It is not below the folder.
+        """
+        absolute = Path(os.path.abspath(path))  # noqa: PTH100
+        return absolute.relative_to(self.root).as_posix()
+
+    def module_name(self, path: Path | str) -> str:
+        """Return the name that the file is imported under."""
+        relative = self.relative(path)
+        parts = relative.removesuffix(".py").split("/")
+        if parts[-1] == "__init__" and len(parts) > 1:
+            parts.pop()
+        if all(part.isidentifier() for part in parts) and not self._is_taken(parts[0]):
+            return ".".join(parts)
+        readable = re.sub(r"\W+", "_", relative.removesuffix(".py"))
+        return f"{_OWN_NAME}{readable}_{hashlib.sha256(relative.encode()).hexdigest()[:8]}"
+
+    def file_of(self, module: str) -> Path | None:
+        """Return the file that is imported under this name; None where the folder has none."""
+        if module.startswith(_OWN_NAME):
+            files = self.root.rglob("*.py")
+            return next((file for file in files if self.module_name(file) == module), None)
+        stem = self.root.joinpath(*module.split("."))
+        for file in (stem.with_name(f"{stem.name}.py"), stem / "__init__.py"):
+            if file.is_file() and self.module_name(file) == module:
+                return file
+        return None
+
+    def import_file(self, path: Path | str) -> ModuleType:
+        """Run the file as a module and return it; reuses what was imported before and not forgotten.
+
+        Raises:
+            Whatever the file raises, `SystemExit` included.
+        """
+        name = self.module_name(path)
+        with self._importable():
+            if not name.startswith(_OWN_NAME):
+                return importlib.import_module(name)
+            if name in sys.modules:
+                return sys.modules[name]
+            file = str(self.root / self.relative(path))
+            spec = spec_from_file_location(name, file, loader=_FreshLoader(name, file))
+            assert spec is not None
+            assert spec.loader is not None
+            module = module_from_spec(spec)
+            sys.modules[name] = module
+            try:
+                spec.loader.exec_module(module)
+            except BaseException:
+                del sys.modules[name]
+                raise
+            return module
+
+    def modules(self) -> tuple[ModuleType, ...]:
+        """Return all modules of the folder that are imported now."""
+        return tuple(module for module in list(sys.modules.values()) if self._holds(module))
+
+    def forget(self) -> None:
+        """Have the folder's modules imported afresh, as they are on disk, when they are next needed."""
+        for name, module in list(sys.modules.items()):
+            if self._holds(module):
+                del sys.modules[name]
+        importlib.invalidate_caches()
+
+    def stamp(self) -> dict[str, tuple[int, int, int]]:
+        """Return what tells whether files of imported modules changed since."""
+        stamps: dict[str, tuple[int, int, int]] = {}
+        for module in self.modules():
+            if module.__file__ is not None:
+                try:
+                    status = Path(module.__file__).stat()
+                except FileNotFoundError:
+                    stamps[module.__file__] = (0, 0, 0)
+                else:
+                    stamps[module.__file__] = (status.st_mtime_ns, status.st_size, status.st_ino)
+        return stamps
+
+    def _holds(self, module: ModuleType | None) -> bool:
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str):
+            return file.startswith(self._prefix)
+        # A folder without __init__.py has no file, and may be spread over several places.
+        paths = getattr(module, "__path__", None) or ()
+        return any(str(path).startswith(self._prefix) for path in paths)
+
+    def _is_taken(self, name: str) -> bool:
+        if name in sys.stdlib_module_names:
+            return True
+        elsewhere = [p for p in sys.path if os.path.abspath(p or ".") != str(self.root)]  # noqa: PTH100
+        spec = PathFinder.find_spec(name, elsewhere)
+        # Any folder on the path would do for a namespace package; only what has a file counts.
+        return (
+            spec is not None
+            and spec.origin is not None
+            and not spec.origin.startswith(self._prefix)
+        )
+
+    @contextmanager
+    def _importable(self) -> Iterator[None]:
+        """Put the folder on `sys.path`, last, so that it hides nothing installed; it stays there."""
+        if self._prefix not in _roots:
+            _roots.add(self._prefix)
+            for path in [p for p in sys.path_importer_cache if f"{p}/".startswith(self._prefix)]:
+                del sys.path_importer_cache[path]
+        if _open_folder not in sys.path_hooks:
+            sys.path_hooks.insert(0, _open_folder)
+        if str(self.root) not in sys.path:
+            sys.path.append(str(self.root))
+        yield
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DagsFolder) and other.root == self.root
+
+    def __hash__(self) -> int:
+        return hash(self.root)

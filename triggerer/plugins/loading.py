@@ -1,0 +1,151 @@
+"""From a class path to a trigger class, through the doors that rule 17 leaves open and no other."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Iterable
+from functools import lru_cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from triggerer.abc import BaseEventTrigger
+from triggerer.errors import PluginError
+from triggerer.plugins.folder import DagsFolder
+
+WATCHERS: Final = "triggerer.watchers"
+PRODUCERS: Final = "triggerer.producers"
+
+
+class Plugin(NamedTuple):
+    """An entry point, and why it cannot be used here, if so."""
+
+    group: str
+    name: str
+    module: str
+    error: str | None
+
+
+@lru_cache(maxsize=1)
+def plugin_modules() -> frozenset[str]:
+    """Return the modules that entry points name. Read once: what is installed does not change."""
+    return frozenset(
+        point.module for group in (WATCHERS, PRODUCERS) for point in entry_points(group=group)
+    )
+
+
+def list_plugins() -> list[Plugin]:
+    """Import every plugin and return them all, by group and name; one that fails says why."""
+    plugins = []
+    for group in (WATCHERS, PRODUCERS):
+        for point in sorted(entry_points(group=group)):
+            try:
+                importlib.import_module(point.module)
+                error = None
+            except Exception as failure:  # noqa: BLE001  (the boundary: one plugin, not the process)
+                error = _reason(failure)
+            plugins.append(Plugin(group, point.name, point.module, error))
+    return plugins
+
+
+def load_trigger_class(
+    classpath: str,
+    *,
+    dags_folder: Path | None,
+    allowed_modules: Iterable[str] = (),
+) -> type[BaseEventTrigger]:
+    """Return the class, from an entry point's module, an allowed module, or a file of the DAGs folder.
+
+    A module counts with what is below it. A file of the folder is imported again when it, or
+    another file of the folder that was imported, changed. Runs users' code: blocks for as long as
+    that does.
+
+    Args:
+        classpath: `module.Class`, as `serialize()` returned it; `Class` may be nested.
+        dags_folder: None: the folder is not one of the places.
+    Raises:
+        PluginError: No place may be used for this path, importing fails (a missing SDK, say), or
+            what is there is no `BaseEventTrigger`.
+    """
+    parts = classpath.split(".")
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        raise PluginError(f"{classpath!r} is not the path of a class", hint="it is module.Class")
+    allowed = plugin_modules() | set(allowed_modules)
+    # The longest module first: a package may hold both a module and a class of one name.
+    for length in range(len(parts) - 1, 0, -1):
+        module, names = ".".join(parts[:length]), parts[length:]
+        if _is_below(module, allowed):
+            if length > 1 and not _exists(module):
+                continue
+            return _class_in(_import(module, classpath), names, classpath)
+        if dags_folder is not None:
+            folder = DagsFolder(dags_folder)
+            if (file := folder.file_of(module)) is not None:
+                return _class_in(_import_file(folder, file, classpath), names, classpath)
+    raise PluginError(
+        f"{classpath} may not be loaded: it is neither in a plugin, nor in a file of the DAGs folder, "
+        "nor in an allowed module",
+        hint="install it with an entry point in the group triggerer.watchers",
+    )
+
+
+def _is_below(module: str, allowed: Iterable[str]) -> bool:
+    return any(module == one or module.startswith(f"{one}.") for one in allowed)
+
+
+def _exists(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # a parent is no package, so this is a class in it
+        return False
+    except Exception:  # noqa: BLE001  (a parent raises while it is imported: _import() says so)
+        return True
+
+
+def _import(module: str, classpath: str) -> object:
+    try:
+        return importlib.import_module(module)
+    except (Exception, SystemExit) as error:
+        raise PluginError(
+            f"{classpath} cannot be loaded: {_reason(error)}", hint=_hint(error)
+        ) from error
+
+
+_stamps: dict[DagsFolder, dict[str, tuple[int, int, int]]] = {}
+
+
+def _import_file(folder: DagsFolder, file: Path, classpath: str) -> object:
+    known = _stamps.get(folder, {})
+    if any(known.get(path) != stamp for path, stamp in folder.stamp().items()):
+        folder.forget()
+    try:
+        return folder.import_file(file)
+    except (Exception, SystemExit) as error:
+        raise PluginError(
+            f"{classpath} cannot be loaded from {file}: {_reason(error)}", hint=_hint(error)
+        ) from error
+    finally:
+        _stamps[folder] = folder.stamp()
+
+
+def _class_in(module: object, names: list[str], classpath: str) -> type[BaseEventTrigger]:
+    found = module
+    for name in names:
+        try:
+            found = getattr(found, name)
+        except AttributeError as error:
+            raise PluginError(f"{classpath}: there is no {name!r}") from error
+    if not isinstance(found, type) or not issubclass(found, BaseEventTrigger):
+        raise PluginError(f"{classpath} is not a BaseEventTrigger")
+    return found
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _hint(error: BaseException) -> str | None:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"install what provides the module {error.name}"
+    return None
