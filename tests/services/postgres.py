@@ -1,0 +1,160 @@
+"""A real PostgreSQL server on a free loopback port, with its data in a directory of its own."""
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from tests.services.process import (
+    Daemon,
+    ServiceError,
+    ServiceUnavailable,
+    as_user,
+    free_ports,
+)
+
+SUPERUSER = "postgres"
+
+
+@contextmanager
+def open_postgres(*, fsync: bool = True) -> Iterator["PostgresServer"]:
+    """Make a cluster, start its server, and remove both at the end.
+
+    Args:
+        fsync: False is faster, and says nothing about what survives a power cut.
+
+    Raises:
+        ServiceUnavailable: PostgreSQL is not installed.
+    """
+    binaries = find_postgres()
+    home = Path(tempfile.mkdtemp(prefix="triggerer-postgres-"))
+    try:
+        server = PostgresServer(binaries, home, fsync=fsync)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.kill()
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@cache
+def find_postgres() -> Path:
+    """The directory of the server's programs: Debian's newest, else that of pg_config on PATH.
+
+    Raises:
+        ServiceUnavailable: There is none. (Client packages have a pg_config, but no initdb.)
+    """
+    versions = Path("/usr/lib/postgresql").glob("*/bin")
+    candidates = sorted(versions, key=lambda path: float(path.parent.name), reverse=True)
+    if pg_config := shutil.which("pg_config"):
+        shown = subprocess.run([pg_config, "--bindir"], capture_output=True, text=True, check=True)
+        candidates.append(Path(shown.stdout.strip()))
+    for candidate in candidates:
+        if (candidate / "initdb").exists():
+            return candidate
+    raise ServiceUnavailable(
+        "no PostgreSQL server: install it (Debian: apt-get install postgresql)"
+    )
+
+
+class PostgresServer:
+    """One cluster. Its port and data stay the same over `stop`, `kill` and `start`."""
+
+    def __init__(self, binaries: Path, home: Path, *, fsync: bool) -> None:
+        self.port = free_ports(1)[0]
+        self._binaries = binaries
+        # The server refuses to run as root.
+        self._user = _unprivileged_user() if os.geteuid() == 0 else None
+        if self._user is not None:
+            shutil.chown(home, self._user)
+        data = home / "data"
+        self._pid_file = data / "postmaster.pid"
+        self._run(
+            "initdb", f"--pgdata={data}", f"--username={SUPERUSER}", "--auth=trust",
+            "--encoding=UTF8", "--locale=C", "--no-sync",
+        )  # fmt: skip
+        settings = {
+            "fsync": "on" if fsync else "off",
+            "listen_addresses": "127.0.0.1",
+            "log_line_prefix": "%m [%p] %d ",
+            "max_connections": "200",
+            "port": str(self.port),
+            "timezone": "UTC",
+            "unix_socket_directories": "",
+        }
+        self.daemon = Daemon(
+            "postgres",
+            [
+                binaries / "postgres", "-D", data,
+                *(part for key, value in settings.items() for part in ("-c", f"{key}={value}")),
+            ],
+            log=home / "server.log",
+            ready=self._is_ready,
+            user=self._user,
+        )  # fmt: skip
+
+    def start(self) -> None:
+        """Start it on its port and data, and wait until it accepts connections."""
+        self.daemon.start()
+
+    def stop(self) -> None:
+        """Shut down properly, without waiting for clients to leave."""
+        self.daemon.stop(signal.SIGINT)
+
+    def kill(self) -> None:
+        """Kill -9 the server and its backends; the next start recovers from the log."""
+        self.daemon.kill()
+
+    def url(self, database: str = SUPERUSER) -> str:
+        """SQLAlchemy's URL of a database."""
+        return f"postgresql+asyncpg://{SUPERUSER}@127.0.0.1:{self.port}/{database}"
+
+    def create_database(self, name: str, *, template: str | None = None) -> str:
+        """Make a database, empty or a copy of `template` (which nobody may be using); its URL."""
+        copied = [] if template is None else [f"--template={template}"]
+        self._run("createdb", *self._address(), *copied, name)
+        return self.url(name)
+
+    def drop_database(self, name: str) -> None:
+        """Remove a database, if it exists, and whoever is connected to it."""
+        self._run("dropdb", *self._address(), "--force", "--if-exists", name)
+
+    def _address(self) -> list[str]:
+        return ["--host=127.0.0.1", f"--port={self.port}", f"--username={SUPERUSER}"]
+
+    def _is_ready(self) -> bool:
+        # As pg_ctl does: the file's first line is the server's process id, its eighth the status.
+        # (The port opens before recovery is over, and each probe of it would be an error logged.)
+        try:
+            lines = self._pid_file.read_text().splitlines()
+        except FileNotFoundError:
+            return False
+        return lines[0] == str(self.daemon.pid) and lines[7:] == ["ready   "]
+
+    def _run(self, program: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [self._binaries / program, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd="/",
+            **as_user(self._user),
+        )
+        if done.returncode != 0:
+            raise ServiceError(f"{program} ended with {done.returncode}: {done.stderr.strip()}")
+
+
+def _unprivileged_user() -> str:
+    """The account that Debian's package makes, else the one that owns nothing."""
+    try:
+        return pwd.getpwnam("postgres").pw_name
+    except KeyError:
+        return "nobody"

@@ -1,0 +1,188 @@
+"""One server process: started, waited for, stopped or killed by its id, and started again.
+
+The starters are synchronous. A server lives for a whole session while each async test has a loop
+of its own, and a stopped server must not depend on the loop that started it. In an async test whose
+loop has to go on meanwhile, use `await asyncio.to_thread(server.stop)`.
+"""
+
+import os
+import pwd
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+
+class ServiceUnavailable(Exception):
+    """This machine lacks what the service needs; the message says what. Tests skip or fail."""
+
+
+class ServiceError(Exception):
+    """The service is there and did not do as it was told; the message has the end of its log."""
+
+
+def free_ports(count: int) -> list[int]:
+    """Find `count` ports that nothing listens on, below the range that outgoing connections take.
+
+    From that range, a client could get the port of a server that is stopped for a while.
+    """
+    found: list[int] = []
+    for port in random.sample(range(20_000, 32_000), 1_000):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise ServiceError(f"no {count} free ports between 20000 and 32000")
+
+
+def accepts_connections(port: int) -> bool:
+    """Whether something listens on this loopback port."""
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+class Daemon:
+    """A command that runs until told to stop, with its output in a log file.
+
+    If this process dies without a word, the server is killed: a shell waits for the end of a pipe.
+    (A parent-death signal would not do: it comes when the starting *thread* ends.)
+
+    Args:
+        ready: Asked every 50 ms after a start; may raise nothing.
+        user: The account to run as; None: the present one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        *,
+        log: Path,
+        ready: Callable[[], bool],
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+    ) -> None:
+        self.name = name
+        self.log = log
+        self._command = [str(part) for part in command]
+        self._ready = ready
+        self._env = None if env is None else {**os.environ, **env}
+        self._user = user
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reaper: subprocess.Popen[bytes] | None = None
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise ServiceError(f"{self.name} is not running")
+        return self._process.pid
+
+    def start(self, *, within_s: float = 60) -> None:
+        """Start and wait until it is ready. Does nothing when it runs.
+
+        Raises:
+            ServiceError: It ended, or was not ready in time; it is not running then.
+        """
+        if self.running:
+            return
+        with self.log.open("ab") as log:
+            self._process = process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._env,
+                start_new_session=True,
+                **as_user(self._user),
+            )
+        self._reaper = subprocess.Popen(
+            ["/bin/sh", "-c", 'read -r _; kill -KILL "$1"', "reaper", str(process.pid)],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        deadline = time.monotonic() + within_s
+        while not self._ready():
+            if process.poll() is not None:
+                self.kill()
+                raise ServiceError(
+                    f"{self.name} ended with {process.returncode} at its start:\n{self.log_tail()}"
+                )
+            if time.monotonic() > deadline:
+                self.kill()
+                raise ServiceError(f"{self.name} not ready in {within_s} s:\n{self.log_tail()}")
+            time.sleep(0.05)
+
+    def stop(self, with_signal: int = signal.SIGTERM, *, within_s: float = 60) -> None:
+        """Ask it to end and wait. Does nothing when it does not run.
+
+        Raises:
+            ServiceError: It did not end in time and was killed.
+        """
+        if self._process is None:
+            return
+        self._process.send_signal(with_signal)
+        try:
+            self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise ServiceError(
+                f"{self.name} did not stop in {within_s} s and was killed:\n{self.log_tail()}"
+            ) from None
+        self._forget()
+
+    def kill(self) -> None:
+        """End it and its children at once (SIGKILL), and wait until they are gone."""
+        if self._process is None:
+            return
+        try:
+            family = psutil.Process(self._process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            family = []
+        self._process.kill()
+        for child in family:
+            try:
+                child.kill()
+            except psutil.NoSuchProcess:
+                continue
+        self._process.wait()
+        psutil.wait_procs(family, timeout=30)
+        self._forget()
+
+    def log_tail(self, lines: int = 12) -> str:
+        """The end of what it printed."""
+        if not self.log.exists():
+            return "(no log)"
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def _forget(self) -> None:
+        self._process = None
+        if self._reaper is not None:
+            # Before anything else can get the process id that it would kill.
+            self._reaper.kill()
+            self._reaper.communicate()
+            self._reaper = None
+
+
+def as_user(name: str | None) -> dict[str, Any]:
+    """Arguments for `subprocess` that run a command as `name`; none for None."""
+    if name is None:
+        return {}
+    entry = pwd.getpwnam(name)
+    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
