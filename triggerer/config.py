@@ -21,15 +21,12 @@ from typing import Annotated, Any, Final, NamedTuple, cast
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
 from triggerer.errors import ConfigurationError
+from triggerer.redaction import is_reference, redact
 
 ENVIRONMENT_PREFIX: Final = "TRIGGERER__"
 CONFIG_VARIABLE: Final = "TRIGGERER_CONFIG"
 """Names the file for children of the service, which have no command line of their own."""
 DEFAULT_FILE: Final = "triggerer.toml"
-HIDDEN: Final = "***"
-_SECRET_KEY = re.compile(
-    r"password|passwd|secret|token|credential|api_?key|private|sasl_jaas", re.IGNORECASE
-)
 
 
 def _split(value: Any) -> Any:
@@ -250,19 +247,6 @@ def load_settings(
     )
 
 
-def redact(section: str, key: str, value: Any) -> Any:
-    """Return the value as it may be shown: secrets hidden, references to them left readable."""
-    if isinstance(value, Mapping):
-        return {name: redact(section, str(name), item) for name, item in value.items()}
-    if isinstance(value, str):
-        if _is_reference(value):
-            return value
-        if _SECRET_KEY.search(key):
-            return HIDDEN
-        return re.sub(r"(://[^:/@\s]*):[^/\s]*@", rf"\1:{HIDDEN}@", value)
-    return value
-
-
 def _find_file(path: str | Path | None, environ: Mapping[str, str]) -> Path | None:
     named = path or environ.get(CONFIG_VARIABLE)
     if not named:
@@ -362,7 +346,7 @@ def _build_section(
     except ValidationError as error:
         first = error.errors()[0]
         key = str(first["loc"][0])
-        shown = redact(name, key, first["input"])
+        shown = redact(key, first["input"])
         raise ConfigurationError(
             f"{given[key].source}: [{name}] {key}: {first['msg']}, not {shown!r}"
         ) from error
@@ -392,12 +376,8 @@ def _place(
     return replace(core, home=home, dags_folder=dags_folder), replace(database, url=url)
 
 
-def _is_reference(value: str) -> bool:
-    return value.startswith(("env:", "file:")) and not value.startswith("file://")
-
-
 def _resolve(value: Any, name: str, environ: Mapping[str, str], base: Path) -> Any:
-    if not isinstance(value, str) or not _is_reference(value):
+    if not isinstance(value, str) or not is_reference(value):
         return value
     kind, _, where = value.partition(":")
     if kind == "env":

@@ -1,0 +1,242 @@
+"""The configuration: where values come from, and what is said of wrong ones."""
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from triggerer.config import CONFIG_VARIABLE, Given, Settings, load_settings
+from triggerer.errors import ConfigurationError
+from triggerer.redaction import redact
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def write(text: str, name: str = "triggerer.toml") -> Path:
+    file = Path(name).absolute()
+    file.write_text(text)
+    return file
+
+
+def refusal(*, environ: dict[str, str] | None = None, path: Path | None = None) -> str:
+    with pytest.raises(ConfigurationError) as raised:
+        load_settings(path, environ or {})
+    return str(raised.value)
+
+
+def test_without_file_and_environment_the_defaults_of_the_contract_hold() -> None:
+    settings = load_settings(environ={})
+    assert settings.triggerer.shared_stream_ack_timeout == timedelta(seconds=300)
+    assert settings.triggerer.shared_stream_subscriber_queue_size == 1024
+    assert settings.triggerer.shared_stream_overflow_grace == timedelta(seconds=5)
+    assert settings.file is None
+    assert set(settings.sources.values()) == {"default"}
+
+
+def test_the_default_database_is_sqlite_in_home(tmp_path: Path) -> None:
+    settings = load_settings(environ={"TRIGGERER__CORE__HOME": str(tmp_path / "there")})
+    assert settings.database.url == f"sqlite:///{tmp_path}/there/triggerer.db"
+    assert settings.core.dags_folder == tmp_path / "there" / "dags"
+
+
+def test_nothing_is_created_on_disk(tmp_path: Path) -> None:
+    load_settings(environ={"TRIGGERER__CORE__HOME": str(tmp_path / "there")})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_file_in_the_working_directory_is_found() -> None:
+    file = write("[executor]\nworkers = 7\n")
+    settings = load_settings(environ={})
+    assert settings.executor.workers == 7
+    assert settings.sources["executor", "workers"] == f"{file}:2"
+
+
+def test_a_named_file_wins_over_the_variable_and_both_over_the_working_directory() -> None:
+    write("[executor]\nworkers = 1\n")
+    second = write("[executor]\nworkers = 2\n", "second.toml")
+    third = write("[executor]\nworkers = 3\n", "third.toml")
+    environ = {CONFIG_VARIABLE: str(second)}
+    assert load_settings(environ=environ).executor.workers == 2
+    assert load_settings(third, environ).executor.workers == 3
+
+
+def test_the_environment_wins_over_the_file_and_an_option_over_both() -> None:
+    write("[executor]\nworkers = 1\nprewarm = false\n")
+    environ = {"TRIGGERER__EXECUTOR__WORKERS": "2"}
+    settings = load_settings(environ=environ)
+    assert (settings.executor.workers, settings.executor.prewarm) == (2, False)
+    assert settings.sources["executor", "workers"] == "TRIGGERER__EXECUTOR__WORKERS"
+    overridden = load_settings(
+        environ=environ, overrides={("executor", "workers"): Given("3", "--workers")}
+    )
+    assert overridden.executor.workers == 3
+    assert overridden.sources["executor", "workers"] == "--workers"
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong", "right"),
+    [
+        ("[triggerer]\nshared_stream_ack_timout = 1\n", "shared_stream_ack_timout", "ack_timeout"),
+        ("[trigerer]\ncapacity = 1\n", "trigerer", "triggerer"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_its_place_and_the_nearest_known_one(
+    text: str, wrong: str, right: str
+) -> None:
+    file = write(text)
+    message = refusal()
+    assert wrong in message
+    assert right in message.split("did you mean")[1]
+    assert str(file) in message
+
+
+def test_an_unknown_variable_is_refused_by_name() -> None:
+    message = refusal(environ={"TRIGGERER__EXECUTOR__WORKRES": "2"})
+    assert message.startswith("TRIGGERER__EXECUTOR__WORKRES: ")
+    assert "'workers'" in message
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("executor", "workers", "0"),
+        ("executor", "workers", "two"),
+        ("triggerer", "capacity", "-1"),
+        ("triggerer", "lease_duration", "0"),
+        ("triggerer", "shared_stream_overflow_grace", "-0.5"),
+        ("api", "port", "70000"),
+        ("core", "log_level", "loud"),
+        ("core", "shutdown_grace", "1.2.3"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_origin(section: str, key: str, value: str) -> None:
+    variable = f"TRIGGERER__{section}__{key}".upper()
+    message = refusal(environ={variable: value})
+    assert message.startswith(f"{variable}: [{section}] {key}: ")
+    assert value in message
+
+
+@pytest.mark.parametrize("seconds", ["0.5", "300"])
+def test_durations_are_seconds(seconds: str) -> None:
+    settings = load_settings(environ={"TRIGGERER__CORE__SHUTDOWN_GRACE": seconds})
+    assert settings.core.shutdown_grace == timedelta(seconds=float(seconds))
+
+
+def test_an_overflow_grace_of_zero_is_allowed() -> None:
+    write("[triggerer]\nshared_stream_overflow_grace = 0\n")
+    assert load_settings(environ={}).triggerer.shared_stream_overflow_grace == timedelta(0)
+
+
+def test_a_file_that_is_not_toml_is_refused_with_the_line() -> None:
+    write("[executor]\nworkers = = 2\n")
+    assert "line 2" in refusal()
+
+
+def test_a_named_file_that_is_missing_is_refused() -> None:
+    assert "absent.toml" in refusal(path=Path("absent.toml"))
+
+
+def test_relative_paths_of_the_file_start_at_the_file(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    file = write('[core]\nhome = "../var"\ndags_folder = "dags"\n', "etc/triggerer.toml")
+    settings = load_settings(file, {})
+    assert settings.core.home == tmp_path / "var"
+    assert settings.core.dags_folder == tmp_path / "etc" / "dags"
+
+
+def test_lists_and_pairs_may_be_written_in_a_variable() -> None:
+    settings = load_settings(
+        environ={
+            "TRIGGERER__CORE__ALLOWED_TRIGGER_MODULES": "a.b, c",
+            "TRIGGERER__SPARK__CONF": "spark.ui.enabled=false,spark.x=1",
+        }
+    )
+    assert settings.core.allowed_trigger_modules == ("a.b", "c")
+    assert settings.spark.conf == {"spark.ui.enabled": "false", "spark.x": "1"}
+
+
+class TestConnections:
+    """Sections of their own, with secrets that are resolved late and never shown."""
+
+    def connected(self, extra: str = "", environ: dict[str, str] | None = None) -> Settings:
+        write(f'[connections.my-kafka]\nbootstrap_servers = "kafka:9092"\n{extra}')
+        return load_settings(environ=environ or {})
+
+    def test_the_environment_adds_to_a_connection_of_the_file(self) -> None:
+        environ = {"TRIGGERER__CONNECTIONS__MY_KAFKA__SECURITY_PROTOCOL": "SSL"}
+        connection = self.connected(environ=environ).get_connection("my-kafka")
+        assert connection == {"bootstrap_servers": "kafka:9092", "security_protocol": "SSL"}
+
+    def test_the_environment_makes_a_connection(self) -> None:
+        environ = {"TRIGGERER__CONNECTIONS__KAFKA__BOOTSTRAP_SERVERS": "a:1"}
+        settings = load_settings(environ=environ)
+        assert settings.get_connection("kafka") == {"bootstrap_servers": "a:1"}
+
+    def test_an_unknown_connection_is_refused_with_the_nearest(self) -> None:
+        with pytest.raises(ConfigurationError, match="'my-kafka'"):
+            self.connected().get_connection("my-kafak")
+
+    def test_secrets_are_read_when_the_connection_is_used_and_each_time(self) -> None:
+        environ = {"KAFKA_PASSWORD": "first"}
+        settings = self.connected('sasl_plain_password = "env:KAFKA_PASSWORD"\n', environ)
+        assert settings.get_connection("my-kafka")["sasl_plain_password"] == "first"
+        environ["KAFKA_PASSWORD"] = "rotated"
+        assert settings.get_connection("my-kafka")["sasl_plain_password"] == "rotated"
+
+    def test_a_secret_in_a_file_loses_its_line_break(self) -> None:
+        Path("secret").write_text("s3cret\n")
+        settings = self.connected('sasl_plain_password = "file:secret"\n')
+        assert settings.get_connection("my-kafka")["sasl_plain_password"] == "s3cret"
+
+    @pytest.mark.parametrize("reference", ["env:NOT_SET", "file:not-there"])
+    def test_a_missing_secret_stops_its_connection_alone(self, reference: str) -> None:
+        settings = self.connected(f'sasl_plain_password = "{reference}"\n')
+        with pytest.raises(ConfigurationError, match=r"connections\.my-kafka\.sasl_plain_password"):
+            settings.get_connection("my-kafka")
+
+    def test_no_secret_is_in_the_settings_representation(self) -> None:
+        settings = self.connected(
+            'sasl_plain_password = "hunter2"\n[database]\nurl = "postgresql://me:hunter2@h/db"\n',
+            {"SOMETHING": "hunter2"},
+        )
+        assert "hunter2" not in repr(settings)
+
+
+def test_the_database_url_may_be_a_secret() -> None:
+    environ = {"TRIGGERER__DATABASE__URL": "env:URL", "URL": "postgresql://u:p@h/d"}
+    assert load_settings(environ=environ).database.url == "postgresql://u:p@h/d"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [
+        ("url", "postgresql://me:hunter2@host/db", "postgresql://me:***@host/db"),
+        ("url", "postgresql://me:a/b@c@host/db", "postgresql://me:***@host/db"),
+        ("sasl_plain_password", "hunter2", "***"),
+        ("sasl_plain_password", "env:KAFKA_PASSWORD", "env:KAFKA_PASSWORD"),
+        ("aws_secret_access_key", "x", "***"),
+        ("bootstrap_servers", "a:1,b:2", "a:1,b:2"),
+        ("conf", {"spark.ssl.keyPassword": "x", "spark.a": "b"}, None),
+    ],
+)
+def test_secrets_are_hidden_and_references_are_not(key: str, value: object, shown: object) -> None:
+    expected = {"spark.ssl.keyPassword": "***", "spark.a": "b"} if shown is None else shown
+    assert redact(key, value) == expected
+
+
+def test_a_wrong_value_that_may_be_a_secret_is_not_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    message = refusal(environ={"TRIGGERER__DATABASE__COMMIT_TIMEOUT": "x://u:hunter2@h"})
+    assert "hunter2" not in message
+
+
+def test_os_environ_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("TRIGGERER")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("TRIGGERER__EXECUTOR__WORKERS", "5")
+    assert load_settings().executor.workers == 5
