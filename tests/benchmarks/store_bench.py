@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import asyncpg
@@ -33,8 +33,9 @@ _SOURCE = EventSource((WatcherRef(1, 1),), _FENCE)
 
 
 class _Event:
-    """An unsettled event that only counts."""
+    """An unsettled event that notes when it was settled."""
 
+    settled: ClassVar[anyio.Event | None] = None
     __slots__ = ("idempotency_key", "ordinal", "payload", "settled_at", "source", "submitted_at")
 
     def __init__(self, number: int) -> None:
@@ -56,6 +57,8 @@ class _Event:
         if error is not None:
             raise error
         self.settled_at = time.perf_counter()
+        if _Event.settled is not None:
+            _Event.settled.set()
 
 
 async def _seed(database: Database) -> None:
@@ -108,7 +111,8 @@ async def _recorded(database: Database, rows: int) -> tuple[float, int]:
         for event in events:
             recorder.submit_nowait(event)
             if recorder.unsettled >= 20_000:
-                await recorder.drained()
+                _Event.settled = anyio.Event()
+                await _Event.settled.wait()
         await recorder.drained()
         seconds = time.perf_counter() - began
         tasks.cancel_scope.cancel()

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import uuid4
 
 import anyio
@@ -48,18 +47,14 @@ _FIRST_DELAY: Final = timedelta(milliseconds=50)
 _LONGEST_DELAY: Final = timedelta(seconds=5)
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Waiting(NamedTuple):
     """An event as it was when it was submitted, so that every repeat writes the same rows."""
 
     event: UnsettledEvent
     rows: tuple[EventRow, ...]
     fence: Fence | None
+    size_bytes: int
     refused: RowRefused | None = None
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(len(row.extra) for row in self.rows)
 
 
 class EventRecorder:
@@ -140,13 +135,13 @@ class EventRecorder:
             extra = encode_extra(event.payload, max_bytes=self._max_event_bytes)
             check_identity(key, event.ordinal)
         except RowRefused as error:
-            return _Waiting(event, (), fence, error)
+            return _Waiting(event, (), fence, 0, error)
         now = self._clock()
+        ordinal = event.ordinal
         rows = tuple(
-            EventRow(asset_id, extra, now, watcher_id, key, event.ordinal)
-            for watcher_id, asset_id in watchers
+            [EventRow(asset, extra, now, watcher, key, ordinal) for watcher, asset in watchers]
         )
-        return _Waiting(event, rows, fence)
+        return _Waiting(event, rows, fence, len(extra) * len(rows))
 
     def _take(self) -> list[_Waiting]:
         batch: list[_Waiting] = []
@@ -202,7 +197,8 @@ class EventRecorder:
                 )
                 held = {tuple(row) for row in await session.execute(shown)}
                 lost = frozenset(fence for fence in fences if tuple(fence) not in held)
-            rows = [row for one in batch if one.fence not in lost for row in one.rows]
+            writable = batch if not lost else [one for one in batch if one.fence not in lost]
+            rows = [row for one in writable for row in one.rows]
             inserted = await insert_events(session, rows)
             if inserted.dag_ids:
                 announce(session, Signal.EVENTS_QUEUED, *inserted.dag_ids)
@@ -215,13 +211,13 @@ class EventRecorder:
         part: Sequence[_Waiting],
         *,
         refusal: StoreError | None = None,
-        lost: Iterable[Fence] = (),
+        lost: frozenset[Fence] = frozenset(),
     ) -> None:
         for fence in lost:
             self._on_fenced(fence)
         for one in part:
             error: Exception | None = one.refused or refusal
-            if error is None and one.fence is not None and one.fence in lost:
+            if lost and error is None and one.fence is not None and one.fence in lost:
                 error = LeaseLost(
                     f"the stream {one.fence.stream_digest} is no longer owned by {one.fence.owner} "
                     f"in epoch {one.fence.epoch}"

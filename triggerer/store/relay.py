@@ -46,7 +46,9 @@ class Relay:
         message.update({signal.value: list(subjects) for signal, subjects in announced.items()})
         body = orjson.dumps(message)
         if len(body) > MAX_PAYLOAD:
-            body = orjson.dumps({"from": self._sender, **{signal.value: [ALL] for signal in announced}})
+            body = orjson.dumps(
+                {"from": self._sender, **{signal.value: [ALL] for signal in announced}}
+            )
         return body.decode()
 
     def receive(self, message: str | bytes, wakeups: Wakeups) -> None:

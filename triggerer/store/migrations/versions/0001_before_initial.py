@@ -38,6 +38,25 @@ def upgrade() -> None:
         sa.UniqueConstraint("name", name=op.f("uq_asset_alias_name")),
     )
     op.create_table(
+        "asset_event",
+        sa.Column("id", BIG_ID, autoincrement=True, nullable=False),
+        sa.Column("asset_id", BIG_ID, nullable=False),
+        sa.Column("extra", JSON, nullable=False),
+        sa.Column("timestamp", INSTANT, nullable=False),
+        sa.Column("watcher_id", BIG_ID, nullable=False),
+        sa.Column("idempotency_key", sa.Text(), nullable=False),
+        sa.Column("ordinal", sa.Integer(), nullable=False),
+        sa.Column("source_dag_id", sa.Text(), nullable=True),
+        sa.Column("source_run_id", sa.Text(), nullable=True),
+        sa.Column("source_task_id", sa.Text(), nullable=True),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_asset_event")),
+        sa.UniqueConstraint(
+            "watcher_id", "idempotency_key", "ordinal", "asset_id", name="uq_asset_event_identity"
+        ),
+        sqlite_autoincrement=True,
+    )
+    op.create_index("ix_asset_event_asset_id_id", "asset_event", ["asset_id", "id"], unique=False)
+    op.create_table(
         "dag",
         sa.Column("dag_id", sa.String(length=250), nullable=False),
         sa.Column("path", sa.Text(), nullable=False),
@@ -118,28 +137,6 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("alias_id", "asset_id", name=op.f("pk_asset_alias_member")),
     )
-    op.create_table(
-        "asset_event",
-        sa.Column("id", BIG_ID, autoincrement=True, nullable=False),
-        sa.Column("asset_id", BIG_ID, nullable=False),
-        sa.Column("extra", JSON, nullable=False),
-        sa.Column("timestamp", INSTANT, nullable=False),
-        sa.Column("watcher_id", BIG_ID, nullable=False),
-        sa.Column("idempotency_key", sa.Text(), nullable=False),
-        sa.Column("ordinal", sa.Integer(), nullable=False),
-        sa.Column("source_dag_id", sa.Text(), nullable=True),
-        sa.Column("source_run_id", sa.Text(), nullable=True),
-        sa.Column("source_task_id", sa.Text(), nullable=True),
-        sa.ForeignKeyConstraint(
-            ["asset_id"], ["asset.id"], name=op.f("fk_asset_event_asset_id_asset")
-        ),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_asset_event")),
-        sa.UniqueConstraint(
-            "watcher_id", "idempotency_key", "ordinal", "asset_id", name="uq_asset_event_identity"
-        ),
-        sqlite_autoincrement=True,
-    )
-    op.create_index("ix_asset_event_asset_id_id", "asset_event", ["asset_id", "id"], unique=False)
     op.create_table(
         "dag_run",
         sa.Column("id", BIG_ID, autoincrement=True, nullable=False),
