@@ -1,0 +1,57 @@
+"""Answers what the tasks of a run ask about asset events."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import anyio
+import structlog
+
+from triggerer.errors import Conflict, StoreError, StoreUnavailable
+from triggerer.execution.bookkeeper import Bookkeeper
+from triggerer.execution.protocol import RunOrder, message
+from triggerer.runtime.backoff import Backoff
+from triggerer.store.database import Database
+from triggerer.store.queries import run_events
+
+_log = structlog.get_logger(__name__)
+
+
+async def answer(
+    database: Database, bookkeeper: Bookkeeper, order: RunOrder, question: dict[str, Any]
+) -> dict[str, Any]:
+    """The reply to a worker's question; while the store is away, the question waits."""
+    what, fields = question["what"], question["fields"]
+    backoff = Backoff(first=0.2, longest=10.0)
+    while True:
+        try:
+            if what.startswith("inlet"):
+                # What earlier tasks of this run have emitted is among the events that it sees.
+                await bookkeeper.written(order.run_pk)
+            value = await _look_up(database, order, what, fields)
+        except (StoreUnavailable, Conflict) as error:
+            _log.warning("a question waits for the store", run=order.run_id, error=str(error))
+            await anyio.sleep(backoff.next_delay(0.0))
+        except StoreError as error:
+            return message("reply", number=question["number"], value=None, error=str(error))
+        else:
+            return message("reply", number=question["number"], value=value, error=None)
+
+
+async def _look_up(database: Database, order: RunOrder, what: str, fields: dict[str, Any]) -> Any:
+    async with database.reading() as session:
+        match what:
+            case "triggering":
+                found = await run_events.triggering_assets(session, order.run_pk)
+                return [{"name": one.name, "uri": one.uri, "total": one.total} for one in found]
+            case "triggering_page":
+                return await run_events.page_of_run(session, run_pk=order.run_pk, **fields)
+            case "inlet":
+                return dataclasses.asdict(await run_events.events_so_far(session, **fields))
+            case "inlet_page":
+                rest = dict(fields)
+                sequence = run_events.EventSequence(rest.pop("total"), rest.pop("last_id"))
+                return await run_events.page_of_asset(session, sequence=sequence, **rest)
+            case _:
+                raise AssertionError(f"a worker of this release does not ask for {what}")

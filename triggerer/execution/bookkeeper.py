@@ -1,0 +1,191 @@
+"""Writes what becomes of runs into the store, in groups, and keeps it until that has worked."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter, deque
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+import anyio
+import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.runs import RunState, TaskState
+from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreUnavailable
+from triggerer.execution.emissions import Emission, record_emissions
+from triggerer.execution.protocol import RunEnd, RunOrder, RunReport, TaskResult
+from triggerer.runtime.backoff import Backoff
+from triggerer.store.database import Database
+from triggerer.store.queries import execution as queries
+from triggerer.store.wakeups import Signal, announce
+
+_log = structlog.get_logger(__name__)
+
+_LARGEST_GROUP: Final = 200
+"""Entries per transaction: the gain is gone by then, and SQLite's one writer is not held for long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Something that became of an attempt: tasks that run or ended, and maybe the run's end."""
+
+    order: RunOrder
+    tasks: tuple[queries.TaskRow, ...] = ()
+    events: tuple[Emission, ...] = ()
+    end: RunEnd | None = None
+
+    @classmethod
+    def of_report(cls, order: RunOrder, report: RunReport) -> Entry:
+        return cls(
+            order,
+            tuple(_task_row(order, task) for task in report.tasks),
+            tuple(
+                Emission(order, task.task_id, event)
+                for task in report.tasks
+                for event in task.events
+            ),
+            report.end,
+        )
+
+    def refused(self, reason: str) -> Entry:
+        """What is stored instead when the store will not have the events, or, last, the tasks."""
+        text = (
+            f"what task {', '.join(task.task_id for task in self.tasks)} left was refused: {reason}"
+        )
+        if not self.events:
+            failed = RunEnd(RunState.FAILED, datetime.now(UTC), f"the store refused it: {reason}")
+            return dataclasses.replace(self, tasks=(), end=self.end and failed)
+        tasks = tuple(
+            dataclasses.replace(task, state=TaskState.FAILED, error=text) for task in self.tasks
+        )
+        end = self.end and dataclasses.replace(self.end, state=RunState.FAILED, error=text)
+        return dataclasses.replace(self, tasks=tasks, events=(), end=end)
+
+
+class Bookkeeper:
+    """Takes results at once and writes them as soon as the last group is written.
+
+    A store that is away delays the writing and nothing else; what was submitted is kept, in order,
+    until it is written, or the store shows that the attempt is not this executor's any more.
+    """
+
+    def __init__(self, database: Database, executor: str) -> None:
+        self._database = database
+        self._executor = executor
+        self._entries: deque[Entry] = deque()
+        self._arrived = anyio.Event()
+        self._written = anyio.Event()
+        self._unwritten: Counter[int] = Counter()
+        self._refused: dict[int, str] = {}
+
+    def submit_nowait(self, entry: Entry) -> None:
+        """Take an entry to be written; those of one run are written in order."""
+        self._entries.append(entry)
+        self._unwritten[entry.order.run_pk] += 1
+        self._arrived.set()
+
+    @property
+    def unwritten(self) -> frozenset[int]:
+        """The runs that something is still to be written of."""
+        return frozenset(self._unwritten)
+
+    async def written(self, run_pk: int | None = None) -> None:
+        """Wait until nothing is left to be written: of this run, or at all."""
+        while self._unwritten if run_pk is None else run_pk in self._unwritten:
+            await self._written.wait()
+
+    async def run(self) -> None:
+        """Write what is submitted; lives until it is cancelled."""
+        while True:
+            await self._arrived.wait()
+            group = [
+                self._entries.popleft() for _ in range(min(len(self._entries), _LARGEST_GROUP))
+            ]
+            if not self._entries:
+                self._arrived = anyio.Event()
+            await self._write_somehow(group)
+            for entry in group:
+                self._unwritten[entry.order.run_pk] -= 1
+            self._unwritten = +self._unwritten
+            written, self._written = self._written, anyio.Event()
+            written.set()
+
+    async def _write_somehow(self, group: list[Entry]) -> None:
+        backoff = Backoff(first=0.2, longest=10.0)
+        while True:
+            try:
+                return await self._write(group)
+            except RowRefused as error:
+                if len(group) > 1:
+                    half = len(group) // 2
+                    await self._write_somehow(group[:half])
+                    return await self._write_somehow(group[half:])
+                group = [self._without_what_was_refused(group[0], error)]
+            except (StoreUnavailable, Conflict, OutcomeUnknown) as error:
+                # Repeating it as it was is right in each case: events have keys, and a run that
+                # has ended already is not ended again.
+                delay = backoff.next_delay(0.0)
+                _log.warning("results wait for the store", entries=len(group), error=str(error))
+                await anyio.sleep(delay)
+
+    def _without_what_was_refused(self, entry: Entry, error: RowRefused) -> Entry:
+        if not entry.tasks and not entry.events:
+            raise error
+        _log.warning("the store refused a result", run=entry.order.run_id, error=str(error))
+        self._refused[entry.order.run_pk] = str(error)
+        return entry.refused(str(error))
+
+    async def _write(self, group: list[Entry]) -> None:
+        pks = {entry.order.run_pk for entry in group}
+        async with self._database.transaction() as session:
+            held = await queries.lock_held(session, executor=self._executor, pks=pks)
+            await self._write_held(
+                session, [entry for entry in group if self._is_ours(entry, held)]
+            )
+
+    async def _write_held(self, session: AsyncSession, entries: list[Entry]) -> None:
+        # One row for each task: what came last, a task that has ended rather than that it runs.
+        rows = {(row.run_pk, row.task_id): row for entry in entries for row in entry.tasks}
+        await queries.save_tasks(session, list(rows.values()))
+        await record_emissions(session, [event for entry in entries for event in entry.events])
+        ends = [entry for entry in entries if entry.end is not None]
+        await queries.end_runs(session, [self._end_row(entry) for entry in ends])
+        if ends:
+            announce(session, Signal.RUNS_ENDED, *{entry.order.dag_id for entry in ends})
+
+    def _is_ours(self, entry: Entry, held: dict[int, queries.HeldRun]) -> bool:
+        run = held.get(entry.order.run_pk)
+        if run is not None and run.attempt == entry.order.attempt:
+            # Ended: by the very entry whose commit had an unknown outcome.
+            return run.state is RunState.RUNNING
+        _log.warning(
+            "a result came too late: the run was given to another attempt",
+            dag=entry.order.dag_id,
+            run=entry.order.run_id,
+            attempt=entry.order.attempt,
+        )
+        return False
+
+    def _end_row(self, entry: Entry) -> queries.RunEndRow:
+        end = entry.end
+        assert end is not None
+        refused = self._refused.get(entry.order.run_pk)
+        if refused is not None and end.state == RunState.SUCCESS:
+            end = dataclasses.replace(end, state=RunState.FAILED, error=refused)
+        return queries.RunEndRow(
+            entry.order.run_pk, RunState(end.state), end.ended_at, end.error, end.exit_code
+        )
+
+
+def _task_row(order: RunOrder, task: TaskResult) -> queries.TaskRow:
+    return queries.TaskRow(
+        order.run_pk,
+        task.task_id,
+        TaskState(task.state),
+        task.try_number,
+        task.started_at,
+        task.ended_at,
+        task.error,
+    )

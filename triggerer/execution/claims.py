@@ -1,0 +1,95 @@
+"""The executor's transactions on runs that it does not execute yet, or not any more."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence, Set
+from pathlib import Path
+
+import structlog
+
+from triggerer.execution.logs import log_path
+from triggerer.execution.protocol import RunOrder
+from triggerer.store.database import Database
+from triggerer.store.queries import execution as queries
+from triggerer.store.wakeups import Signal, announce
+
+_log = structlog.get_logger(__name__)
+
+
+class Claims:
+    """Each method is one transaction, and raises what `Database.transaction` raises."""
+
+    def __init__(self, database: Database, executor: str, home: Path) -> None:
+        self._database = database
+        self._executor = executor
+        self._home = home.resolve()
+
+    async def claim(self, limit: int) -> list[RunOrder]:
+        """Make up to `limit` queued runs ours, oldest first."""
+        async with self._database.transaction() as session:
+            claimed = await queries.claim_runs(
+                session, executor=self._executor, limit=limit, log_path=self._log_path
+            )
+        return [_order(run) for run in claimed]
+
+    async def to_cancel(self) -> list[int]:
+        """The runs of ours that are to be cancelled; queued ones are cancelled on the spot."""
+        async with self._database.transaction() as session:
+            ended = await queries.cancel_queued(session)
+            if ended:
+                announce(session, Signal.RUNS_ENDED, *ended)
+            ours = await queries.running_of(session, executor=self._executor)
+        return [pk for pk, run in ours.items() if run.cancel_requested]
+
+    async def sweep(self, known: Set[int]) -> dict[int, queries.HeldRun]:
+        """Put right what nobody announces; return what the store shows as running here.
+
+        The runs of dead executors go back into the queue, and so do runs that became ours by a
+        claim whose outcome was unknown, which are those that we do not know.
+        """
+        alone = self._database.dialect == "sqlite"
+        async with self._database.transaction() as session:
+            recovered = await queries.recover_orphans(session, executor=self._executor, alone=alone)
+            ours = await queries.running_of(session, executor=self._executor)
+            unknown = {pk: ours.pop(pk).attempt for pk in ours.keys() - known}
+            await queries.requeue_runs(
+                session, executor=self._executor, attempts=unknown, unstarted=True
+            )
+            if recovered.requeued or unknown:
+                announce(session, Signal.RUNS_QUEUED)
+            if recovered.given_up:
+                announce(session, Signal.RUNS_ENDED, *recovered.given_up)
+        if recovered.requeued or recovered.given_up:
+            _log.warning(
+                "runs of dead executors were found",
+                requeued=len(recovered.requeued),
+                given_up=len(recovered.given_up),
+            )
+        return ours
+
+    async def requeue(self, orders: Sequence[RunOrder], *, unstarted: bool) -> None:
+        """Put runs back, unless they are somebody else's by now."""
+        if not orders:
+            return
+        async with self._database.transaction() as session:
+            await queries.requeue_runs(
+                session,
+                executor=self._executor,
+                attempts={order.run_pk: order.attempt for order in orders},
+                unstarted=unstarted,
+            )
+            announce(session, Signal.RUNS_QUEUED, *{order.dag_id for order in orders})
+
+    async def needs_spark(self) -> bool:
+        """Whether a DAG that may run needs Spark."""
+        async with self._database.reading() as session:
+            return await queries.any_dag_needs_spark(session)
+
+    def _log_path(self, dag_id: str, run_id: str) -> str:
+        return str(log_path(self._home, dag_id, run_id))
+
+
+def _order(run: queries.ClaimedRun) -> RunOrder:
+    values = {field.name: getattr(run, field.name) for field in dataclasses.fields(run)}
+    return RunOrder(run_pk=values.pop("pk"), **values)

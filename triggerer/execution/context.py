@@ -1,0 +1,100 @@
+"""What a run fills in for the arguments that a task names."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from triggerer.domain.assets import Asset
+from triggerer.domain.conditions import assets_of
+from triggerer.domain.dags import DAG
+from triggerer.domain.tasks import Task
+from triggerer.execution.events import Ask, InletEvents, TriggeringAssetEvents
+from triggerer.execution.outlets import OutletEvents
+from triggerer.execution.protocol import RunOrder
+
+logger = logging.getLogger("triggerer.run")
+
+
+@dataclass(frozen=True, slots=True)
+class DagRun:
+    """The run that a task belongs to."""
+
+    dag_id: str
+    run_id: str
+    run_type: str
+    attempt: int
+    """1, unless an executor died while it ran this run."""
+    queued_at: datetime
+    run_after: datetime
+    logical_date: datetime | None
+    data_interval_start: datetime | None
+    data_interval_end: datetime | None
+    params: Mapping[str, Any]
+
+    @property
+    def conf(self) -> Mapping[str, Any]:
+        """The same as `params`, under Airflow's name."""
+        return self.params
+
+    def mark(self, name: str) -> float:
+        """Note in the run's log how many seconds after it was queued this line was reached."""
+        seconds = (datetime.now(UTC) - self.queued_at).total_seconds()
+        logger.info("mark %s %.6f", name, seconds)
+        return seconds
+
+
+class RunContext:
+    """Builds the arguments of each task of one attempt; what tasks share is made once.
+
+    Args:
+        spark: Gives a live Spark session; called for tasks that name `spark`, never otherwise.
+    """
+
+    def __init__(self, order: RunOrder, dag: DAG, ask: Ask, spark: Callable[[], Any]) -> None:
+        self._ask = ask
+        self._spark = spark
+        scheduled: tuple[Asset, ...] = () if dag.schedule is None else assets_of(dag.schedule)
+        self._triggering = TriggeringAssetEvents(ask, scheduled)
+        self.dag_run = DagRun(
+            dag_id=order.dag_id,
+            run_id=order.run_id,
+            run_type=order.run_type,
+            attempt=order.attempt,
+            queued_at=order.queued_at,
+            run_after=order.run_after,
+            logical_date=order.logical_date,
+            data_interval_start=order.data_interval_start,
+            data_interval_end=order.data_interval_end,
+            params={**dag.params, **order.params},
+        )
+
+    def arguments(self, task: Task, outlet_events: OutletEvents) -> dict[str, Any]:
+        """The arguments that this task names, for one try.
+
+        Raises:
+            SubmitFailed: It names `spark`, and no session could be had.
+        """
+        return {name: self._make(name, task, outlet_events) for name in task.context_names}
+
+    def _make(self, name: str, task: Task, outlet_events: OutletEvents) -> Any:
+        match name:
+            case "spark":
+                return self._spark()
+            case "triggering_asset_events":
+                return self._triggering
+            case "outlet_events":
+                return outlet_events
+            case "inlet_events":
+                # Not kept: each try sees what has been recorded until then.
+                return InletEvents(self._ask, task.inlets)
+            case "dag_run":
+                return self.dag_run
+            case "log":
+                return logging.getLogger(f"task.{task.task_id}")
+            case _:
+                # run_id, logical_date, data_interval_start, data_interval_end and params
+                return getattr(self.dag_run, name)

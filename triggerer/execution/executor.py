@@ -1,0 +1,273 @@
+"""Claims queued runs and has worker processes execute them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup, TaskStatus
+
+from triggerer.domain.runs import RunState
+from triggerer.errors import Conflict, OutcomeUnknown, StoreUnavailable
+from triggerer.execution.backlog import Backlog, Pace
+from triggerer.execution.bookkeeper import Bookkeeper, Entry
+from triggerer.execution.claims import Claims
+from triggerer.execution.protocol import RunEnd, RunOrder
+from triggerer.execution.slot import Slot, SlotSettings, Spark, Warm, choose_slot
+from triggerer.runtime.backoff import Backoff
+from triggerer.store.database import Database
+from triggerer.store.wakeups import Signal, Subscription, Wakeups
+
+_log = structlog.get_logger(__name__)
+
+_WRITE_SECONDS: Final = 5.0
+"""At shutdown, how long to wait for the store; what it has not taken by then is done again."""
+_STALE_SECONDS: Final = 2.0
+"""A claimed run that has waited so long for a worker goes back: somebody else may have one free."""
+
+
+class Executor:
+    """Executes queued runs, each in a worker process of its own, several one after the other.
+
+    A run is executed by whoever claimed it, once per attempt; what it leaves is written by the
+    (executor, attempt) that the store shows, or not at all.
+
+    Args:
+        instance_id: The row in `instance` that the caller keeps alive.
+        workers: How many runs at a time. A process is started when it is needed first.
+        spark: `[spark]` as a mapping: mode, master, remote, conf.
+        prewarm: Whether a session is opened ahead when a known DAG needs one.
+        cancel_grace: How long a cancelled run has from SIGTERM to SIGKILL.
+        timeout_grace: How long a task may outlive its own timeout before its worker is killed.
+        shutdown_grace: How long running runs have to end when the executor is cancelled.
+        sweep_every: How often the store is looked at though nobody announced anything.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        wakeups: Wakeups,
+        *,
+        instance_id: str,
+        home: Path,
+        dags_folder: Path,
+        workers: int = 2,
+        spark: Mapping[str, Any] | None = None,
+        prewarm: bool = True,
+        cancel_grace: timedelta = timedelta(seconds=5),
+        timeout_grace: timedelta = timedelta(seconds=10),
+        shutdown_grace: timedelta = timedelta(seconds=5),
+        sweep_every: timedelta = timedelta(seconds=10),
+    ) -> None:
+        self._wakeups = wakeups
+        self._prewarm = prewarm
+        self._shutdown_grace = shutdown_grace
+        self._sweep_every = sweep_every
+        self._claims = Claims(database, instance_id, home)
+        self._bookkeeper = Bookkeeper(database, instance_id)
+        self._backlog = Backlog()
+        self._pace = Pace(workers)
+        settings = SlotSettings(
+            worker={
+                "home": str(home.resolve()),
+                "dags_folder": str(dags_folder.resolve()),
+                "spark": dict(spark or {}),
+            },
+            cancel_grace=cancel_grace,
+            timeout_grace=timeout_grace,
+        )
+        self._slots = [
+            Slot(database, self._bookkeeper, settings, self._on_free) for _ in range(workers)
+        ]
+        self._changed = anyio.Event()
+        self._more = self._cancels = self._dags = True
+        self._wants_warm = False
+        self._sweep_due = 0.0
+        self._stopping = anyio.Event()
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """The living worker processes."""
+        return [slot.worker.pid for slot in self._slots if slot.worker is not None]
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Execute runs until cancelled.
+
+        Cancellation: Nothing is claimed any more; running runs have `shutdown_grace` to end, then
+        they are killed and go back into the queue. No worker is left.
+        """
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(self._work)
+            try:
+                with self._wakeups.subscribe(
+                    Signal.RUNS_QUEUED, Signal.RUNS_CANCELLED, Signal.DAGS_CHANGED
+                ) as subscription:
+                    async with anyio.create_task_group() as supervision:
+                        supervision.start_soon(self._listen, subscription)
+                        task_status.started()
+                        await self._supervise(supervision)
+            finally:
+                self._stopping.set()
+
+    async def _work(self, *, task_status: TaskStatus[None]) -> None:
+        # Shielded: what runs outlives a cancellation by its grace, which `_wind_down` bounds.
+        with anyio.CancelScope(shield=True):
+            async with anyio.create_task_group() as work:
+                work.start_soon(self._bookkeeper.run)
+                for slot in self._slots:
+                    work.start_soon(slot.serve)
+                task_status.started()
+                await self._stopping.wait()
+                await self._wind_down()
+                work.cancel_scope.cancel()
+
+    async def _listen(self, subscription: Subscription) -> None:
+        while True:
+            signals = await subscription.wait()
+            self._more |= Signal.RUNS_QUEUED in signals
+            self._cancels |= Signal.RUNS_CANCELLED in signals
+            self._dags |= Signal.DAGS_CHANGED in signals
+            self._changed.set()
+
+    async def _supervise(self, tasks: TaskGroup) -> None:
+        backoff = Backoff(first=0.2, longest=10.0)
+        while True:
+            self._changed = anyio.Event()
+            try:
+                await self._look_after(tasks)
+            except (StoreUnavailable, Conflict, OutcomeUnknown) as error:
+                if isinstance(error, OutcomeUnknown):
+                    # Runs may have become ours without our knowing which: a sweep finds them.
+                    self._sweep_due = 0.0
+                self._more = self._cancels = self._dags = True
+                delay = backoff.next_delay(0.0)
+                _log.warning("nothing can be claimed", error=str(error), again_in_s=round(delay, 2))
+                await anyio.sleep(delay)
+                continue
+            backoff.failures = 0
+            seconds = max(0.0, self._sweep_due - time.monotonic())
+            if self._backlog:
+                seconds = min(seconds, _STALE_SECONDS)
+            with anyio.move_on_after(seconds) as patience:
+                await self._changed.wait()
+            if patience.cancelled_caught and self._backlog:
+                await self._give_back()
+
+    async def _look_after(self, tasks: TaskGroup) -> None:
+        if time.monotonic() >= self._sweep_due:
+            await self._sweep()
+            self._sweep_due = time.monotonic() + self._sweep_every.total_seconds()
+            self._more = self._cancels = True
+        if self._cancels:
+            self._cancels = False
+            await self._cancel(tasks)
+        if self._dags:
+            self._dags = False
+            self._wants_warm = self._prewarm and await self._claims.needs_spark()
+            self._warm_up()
+        if self._more and (room := self._room()):
+            self._more = False
+            orders = await self._claims.claim(room)
+            self._more |= len(orders) == room
+            for order in orders:
+                self._backlog.add(order)
+            self._hand_out()
+            if self._more:
+                self._changed.set()
+
+    def _room(self) -> int:
+        return self._backlog.room(
+            free=sum(slot.is_free for slot in self._slots),
+            ahead=self._pace.ahead,
+            warming=any(slot.spark is Spark.WARMING for slot in self._slots),
+        )
+
+    def _hand_out(self) -> None:
+        for order in self._backlog.waiting():
+            slot = choose_slot(self._slots, needs_spark=order.needs_spark)
+            if slot is not None:
+                self._backlog.take(order.run_pk)
+                slot.give(order)
+            elif not order.needs_spark:
+                return
+
+    def _on_free(self, slot: Slot, order: RunOrder | None, seconds: float) -> None:
+        if self._stopping.is_set():
+            return
+        if order is not None:
+            self._pace.note(seconds)
+            # A session that a run has lost is opened again ahead of the next one.
+            self._wants_warm |= self._prewarm and order.needs_spark and slot.spark is Spark.COLD
+        self._hand_out()
+        self._warm_up()
+        if self._more:
+            self._changed.set()
+
+    def _warm_up(self) -> None:
+        if not self._wants_warm or any(slot.spark is not Spark.COLD for slot in self._slots):
+            return
+        slot = choose_slot(self._slots, needs_spark=True)
+        if slot is not None:
+            # Asked for once: where Spark cannot be had, trying again and again would not help.
+            self._wants_warm = False
+            slot.give(Warm())
+
+    async def _sweep(self) -> None:
+        executing = [(slot, slot.run) for slot in self._slots if slot.run is not None]
+        known = {run.run_pk for _, run in executing} | self._bookkeeper.unwritten
+        known |= {order.run_pk for order in self._backlog.waiting()}
+        ours = await self._claims.sweep(known)
+        for slot, run in executing:
+            held = ours.get(run.run_pk)
+            if held is not None and held.attempt == run.attempt:
+                continue
+            if slot.run is run and run.run_pk not in self._bookkeeper.unwritten:
+                _log.warning("a run was given to somebody else; ending it here", run=run.run_id)
+                await slot.abandon()
+
+    async def _cancel(self, tasks: TaskGroup) -> None:
+        for run_pk in await self._claims.to_cancel():
+            verdict = RunEnd(RunState.CANCELLED, datetime.now(UTC), "cancelled")
+            order = self._backlog.take(run_pk)
+            if order is not None:
+                self._bookkeeper.submit_nowait(Entry(order, end=verdict))
+            for slot in self._slots:
+                if slot.run is not None and slot.run.run_pk == run_pk and not slot.is_stopping:
+                    tasks.start_soon(slot.stop, verdict)
+
+    async def _give_back(self) -> None:
+        if any(slot.spark is Spark.WARMING for slot in self._slots):
+            return
+        await self._requeue(self._backlog.take_all(), unstarted=True)
+
+    async def _requeue(self, orders: list[RunOrder], *, unstarted: bool) -> None:
+        try:
+            await self._claims.requeue(orders, unstarted=unstarted)
+        except (StoreUnavailable, Conflict, OutcomeUnknown) as error:
+            # They still stand there as ours, and we do not know them: a sweep of ours, or of
+            # whoever comes after us, puts them back.
+            _log.warning("runs could not be put back yet", runs=len(orders), error=str(error))
+            self._sweep_due = 0.0
+
+    async def _wind_down(self) -> None:
+        with anyio.move_on_after(_WRITE_SECONDS):
+            await self._requeue(self._backlog.take_all(), unstarted=True)
+        with anyio.move_on_after(self._shutdown_grace.total_seconds()):
+            for slot in self._slots:
+                await slot.idle()
+        killed = [slot.run for slot in self._slots if slot.run is not None and not slot.is_stopping]
+        async with anyio.create_task_group() as endings:
+            for slot in self._slots:
+                endings.start_soon(slot.end_now)
+        with anyio.move_on_after(_WRITE_SECONDS) as patience:
+            await self._bookkeeper.written()
+            if killed:
+                _log.warning("runs were interrupted and go back into the queue", runs=len(killed))
+                await self._requeue(killed, unstarted=False)
+        if patience.cancelled_caught:
+            _log.warning("the store did not take all results; their runs will be repeated")

@@ -1,0 +1,47 @@
+"""What is told about a task that failed."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import Final
+
+_LONGEST: Final = 6000
+
+
+class TaskTimeout(BaseException):
+    """A task's time is up. No `Exception`, so that the task's own handlers do not swallow it."""
+
+
+class Stopped(BaseException):
+    """The executor wants this worker to stop. No `Exception`, for the same reason."""
+
+
+def explain(error: BaseException, dags_folder: Path) -> str:
+    """A traceback of the user's own lines, storable as text; the full one belongs in the log.
+
+    Where no line of the DAGs folder is involved, only the exception is told.
+    """
+    summary = traceback.TracebackException.from_exception(error)
+    _trim(summary, str(dags_folder.resolve()) + "/", set())
+    return storable("".join(summary.format()).strip())
+
+
+def _trim(summary: traceback.TracebackException, folder: str, seen: set[int]) -> None:
+    if id(summary) in seen:
+        return
+    seen.add(id(summary))
+    frames = [frame for frame in summary.stack if str(Path(frame.filename)).startswith(folder)]
+    summary.stack = traceback.StackSummary.from_list(frames)
+    for other in (summary.__cause__, summary.__context__, *(summary.exceptions or ())):
+        if other is not None:
+            _trim(other, folder, seen)
+
+
+def storable(text: str) -> str:
+    """`text` without what databases refuse, and cut in the middle if it is very long."""
+    text = text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
+    if len(text) > _LONGEST:
+        half = _LONGEST // 2
+        text = f"{text[:half]}\n… {len(text) - 2 * half} characters, see the log …\n{text[-half:]}"
+    return text

@@ -1,0 +1,102 @@
+"""Where a run's log lies, and how a worker's output gets into it."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._+:@=-]")
+_LONGEST_NAME: Final = 200
+_FORMAT: Final = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s"
+
+
+def log_path(home: Path, dag_id: str, run_id: str) -> Path:
+    """`<home>/logs/<dag_id>/<run_id>.log`, where the two stay file names whatever they hold."""
+    return home / "logs" / _file_name(dag_id) / f"{_file_name(run_id)}.log"
+
+
+def _file_name(identifier: str) -> str:
+    safe = _UNSAFE.sub("_", identifier)[:_LONGEST_NAME]
+    if safe == identifier and not safe.startswith("."):
+        return safe
+    # Two identifiers must not share a file because they differ in what was replaced only.
+    digest = hashlib.sha256(identifier.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return f"{safe.lstrip('.')}-{digest}"
+
+
+def tail(path: str | Path, size: int = 4000) -> str:
+    """The last `size` bytes of a file as text; empty if it is not there."""
+    try:
+        with Path(path).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - size))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def set_up_logging() -> None:
+    """Send what the user's code logs to standard error, which is a run's log file while it runs."""
+    logging.basicConfig(level=logging.INFO, format=_FORMAT, datefmt="%Y-%m-%d %H:%M:%S")
+    logging.captureWarnings(True)
+    # Py4J logs every call of the session's at INFO.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    for stream in (sys.stdout, sys.stderr):
+        # By the line: what a killed process has printed is in the log.
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+class Output:
+    """Standard output and standard error of this process, also of what it starts."""
+
+    def __init__(self) -> None:
+        # Copies that children do not inherit, to come back to after a run.
+        self._original = (os.dup(1), os.dup(2))
+        self._run: int | None = None
+
+    @contextmanager
+    def into(self, path: Path) -> Iterator[None]:
+        """Append to the file, made with its folder if need be.
+
+        Raises:
+            OSError: The file cannot be written; nothing was changed.
+        """
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        try:
+            self._run = os.open(path, flags, 0o644)
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._run = os.open(path, flags, 0o644)
+        try:
+            self._point(self._run, self._run)
+            yield
+        finally:
+            self._point(*self._original)
+            os.close(self._run)
+            self._run = None
+
+    @contextmanager
+    def of_the_worker(self) -> Iterator[None]:
+        """Let what is started inside keep the worker's own output.
+
+        A JVM outlives the run that happens to need it first, and would write into its log for ever.
+        """
+        self._point(*self._original)
+        try:
+            yield
+        finally:
+            if self._run is not None:
+                self._point(self._run, self._run)
+
+    @staticmethod
+    def _point(out: int, err: int) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.dup2(out, 1)
+        os.dup2(err, 2)

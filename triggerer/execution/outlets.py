@@ -1,0 +1,115 @@
+"""The events that a task emits: `outlet_events`, and what becomes of it when the task succeeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from triggerer.domain.assets import Asset, AssetAlias, Metadata
+from triggerer.errors import RowRefused
+from triggerer.execution.protocol import EmittedEvent
+
+
+class OutletEvent:
+    """What a task says about the event that it leaves for one of its outlets."""
+
+    __slots__ = ("_added", "extra", "outlet")
+
+    def __init__(self, outlet: Asset | AssetAlias) -> None:
+        self.outlet = outlet
+        self.extra: dict[str, Any] = {}
+        """The event's `extra`; for assets."""
+        self._added: list[tuple[Asset, dict[str, Any]]] = []
+
+    def add(self, asset: Asset, extra: Mapping[str, Any] | None = None) -> None:
+        """Attach an event of `asset` to this alias.
+
+        Adding the same asset with the same extra again changes nothing.
+        """
+        if not isinstance(self.outlet, AssetAlias):
+            raise TypeError(f"{self.outlet!r} is no alias: set .extra, or yield Metadata")
+        entry = (asset, dict(extra or {}))
+        if entry not in self._added:
+            self._added.append(entry)
+
+    @property
+    def added(self) -> Sequence[tuple[Asset, dict[str, Any]]]:
+        return self._added
+
+
+class OutletEvents(Mapping[Asset | AssetAlias, OutletEvent]):
+    """One entry for each declared outlet; also found by name or URI."""
+
+    def __init__(self, outlets: Sequence[Asset | AssetAlias]) -> None:
+        self._entries = {outlet: OutletEvent(outlet) for outlet in outlets}
+
+    def __getitem__(self, key: Asset | AssetAlias | str) -> OutletEvent:
+        for outlet, entry in self._entries.items():
+            names = (outlet.name, outlet.uri) if isinstance(outlet, Asset) else (outlet.name,)
+            if outlet == key or key in names:
+                return entry
+        raise KeyError(f"{key!r} is not among the task's outlets")
+
+    def __iter__(self) -> Iterator[Asset | AssetAlias]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def apply(self, metadata: Metadata) -> None:
+        """Take what a task yielded as if it had been set on the outlet, or added to the alias."""
+        if metadata.alias is not None:
+            self[metadata.alias].add(metadata.asset, metadata.extra)
+        else:
+            self[metadata.asset].extra.update(metadata.extra)
+
+    def emitted(self) -> tuple[EmittedEvent, ...]:
+        """The events of a task that succeeded: one for each asset outlet, all that aliases got.
+
+        An asset that aliases and outlets name together gets one event for each different extra, as
+        in Airflow; the aliases of equal ones are merged.
+
+        Raises:
+            RowRefused: An extra cannot be stored; the message names its asset.
+        """
+        found: list[tuple[Asset, dict[str, Any], list[str]]] = []
+        for outlet, entry in self._entries.items():
+            if isinstance(outlet, Asset):
+                found.append((outlet, entry.extra, []))
+        for outlet, entry in self._entries.items():
+            for asset, extra in entry.added:
+                for known, known_extra, aliases in found:
+                    if known == asset and known_extra == extra:
+                        aliases.append(outlet.name)
+                        break
+                else:
+                    found.append((asset, extra, [outlet.name]))
+        counts: dict[Asset, int] = {}
+        events = []
+        for asset, extra, aliases in found:
+            ordinal = counts.get(asset, 0)
+            counts[asset] = ordinal + 1
+            events.append(
+                EmittedEvent(asset.name, asset.uri, checked(asset, extra), ordinal, tuple(aliases))
+            )
+        return tuple(events)
+
+
+def checked(asset: Asset, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of `extra` as the store will give it back.
+
+    Raises:
+        RowRefused: It is no mapping, JSON cannot hold it, or it has a NUL character.
+    """
+    if not isinstance(extra, Mapping):
+        raise RowRefused(f"the extra of {asset.uri} is no mapping: {extra!r}")
+    try:
+        text = orjson.dumps(dict(extra))
+    except TypeError as error:
+        raise RowRefused(f"the extra of {asset.uri} cannot be written as JSON: {error}") from error
+    if b"\\u0000" in text.replace(b"\\\\", b""):
+        raise RowRefused(f"the extra of {asset.uri} has a NUL character, which no database keeps")
+    copy: dict[str, Any] = orjson.loads(text)
+    return copy

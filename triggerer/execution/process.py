@@ -1,0 +1,169 @@
+"""A worker process as the executor sees it: started, talked to, killed, and nothing left of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+import anyio
+from anyio.abc import Process, TaskGroup
+
+from triggerer.execution.protocol import message
+from triggerer.ipc import CHANNEL_VARIABLE, Channel
+
+_TAIL_BYTES: Final = 8000
+_REAP_SECONDS: Final = 5.0
+
+
+class WorkerGone(Exception):
+    """The worker has died, or does not talk any more."""
+
+
+class WorkerProcess:
+    """One live worker. Made by `open_worker`, whose end kills it.
+
+    Attributes:
+        tasks: Runs what has to end with the worker.
+        gone: Set when the process has ended.
+    """
+
+    def __init__(self, process: Process, channel: Channel, tasks: TaskGroup) -> None:
+        self.tasks: Final = tasks
+        self.gone: Final = anyio.Event()
+        self._process = process
+        self._channel = channel
+        self._output = bytearray()
+        self._output_ended = anyio.Event()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def output(self) -> str:
+        """The end of what it wrote outside of runs, its JVM included."""
+        return self._output.decode("utf-8", "replace").strip()
+
+    async def send(self, content: dict[str, Any]) -> None:
+        """Send a frame.
+
+        Raises:
+            WorkerGone: It cannot be reached.
+        """
+        try:
+            await self._channel.send(content)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+            raise WorkerGone from error
+
+    async def receive(self) -> dict[str, Any]:
+        """Wait for a frame.
+
+        Raises:
+            WorkerGone: None will come.
+        Cancellation: A frame may be lost; nothing is to be received afterwards.
+        """
+        try:
+            frame: dict[str, Any] = await self._channel.receive()
+        except (
+            anyio.EndOfStream,
+            anyio.IncompleteRead,
+            anyio.BrokenResourceError,
+            anyio.ClosedResourceError,
+        ) as error:
+            raise WorkerGone from error
+        return frame
+
+    def terminate(self) -> None:
+        """Ask it to unwind what it executes and end."""
+        # To the process alone: it stops its Spark work itself, which takes a living JVM.
+        with suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it and all that it has started, its JVM first of all."""
+        # Its group lives for as long as one member does; the number is not given away before.
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    async def reap(self) -> int:
+        """Make sure that it is dead, with all of its output read; return its exit code.
+
+        A process that closed its channel has a second to end by itself, so that its own exit code
+        is told rather than our signal.
+
+        Returns:
+            Negative: the number of the signal that killed it.
+        """
+        with anyio.move_on_after(1):
+            await self.gone.wait()
+        self.kill()
+        with anyio.move_on_after(_REAP_SECONDS, shield=True):
+            await self.gone.wait()
+            await self._output_ended.wait()
+        return -signal.SIGKILL if self._process.returncode is None else self._process.returncode
+
+    async def watch(self) -> None:
+        """Notice its end, also when a child of its holds the channel open."""
+        await self._process.wait()
+        self.gone.set()
+        self.kill()
+        # What it sent before it died is read first; then nobody waits for more, even if something
+        # that left the group still holds the other end.
+        await anyio.sleep(1)
+        await self._channel.aclose()
+
+    async def drain(self) -> None:
+        """Read its output, so that it never blocks on it; keep the end."""
+        assert self._process.stdout is not None
+        with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            while True:
+                self._output += await self._process.stdout.receive()
+                del self._output[:-_TAIL_BYTES]
+        self._output_ended.set()
+
+
+@asynccontextmanager
+async def open_worker(setup: Mapping[str, Any]) -> AsyncIterator[WorkerProcess]:
+    """Start a worker; when the block ends it is dead, with its JVM and whatever else it started.
+
+    Args:
+        setup: What `triggerer.execution.worker` wants to know, save for `parent`.
+    """
+    channel, theirs = await Channel.open()
+    try:
+        with theirs:
+            process = await anyio.open_process(
+                # -P: the folder that the service was started in is no place to import from.
+                [sys.executable, "-P", "-m", "triggerer.execution.worker"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, CHANNEL_VARIABLE: str(theirs.fileno())},
+                # A group of its own: it is killed as a whole, and Ctrl-C in the terminal is ours.
+                start_new_session=True,
+            )
+        try:
+            async with anyio.create_task_group() as tasks:
+                worker = WorkerProcess(process, channel, tasks)
+                tasks.start_soon(worker.watch)
+                tasks.start_soon(worker.drain)
+                try:
+                    with suppress(WorkerGone):
+                        # One that is dead already is found out by whoever receives from it.
+                        await worker.send({**setup, **message("setup", parent=os.getpid())})
+                    yield worker
+                finally:
+                    worker.kill()
+                    tasks.cancel_scope.cancel()
+        finally:
+            with anyio.move_on_after(_REAP_SECONDS, shield=True):
+                await process.aclose()
+    finally:
+        with anyio.move_on_after(1, shield=True):
+            await channel.aclose()

@@ -1,0 +1,95 @@
+"""The Spark session that a worker keeps between runs."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from triggerer.execution.logs import Output
+
+logger = logging.getLogger(__name__)
+
+
+class SparkHolder:
+    """Opens a session when one is needed, and again when the last one has died.
+
+    Args:
+        on_change: Called with whether there is a session now.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        home: Path,
+        output: Output,
+        on_change: Callable[[bool], None],
+    ) -> None:
+        self._settings = settings
+        self._home = home
+        self._output = output
+        self._on_change = on_change
+        self._session: Any = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._session is not None
+
+    def get(self, modules: Sequence[ModuleType] = ()) -> Any:
+        """A live session.
+
+        Args:
+            modules: Those of the DAGs folder. Spark's own Python workers cannot import them, so
+                that functions of theirs travel with their code.
+        Raises:
+            SubmitFailed: None could be had; the message says why.
+        """
+        from triggerer.spark import is_alive
+
+        if self._session is not None and not is_alive(self._session):
+            logger.warning("the Spark session has died; opening another one")
+            self.drop()
+        if self._session is None:
+            self._open()
+        from pyspark.cloudpickle import register_pickle_by_value
+
+        for module in modules:
+            register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+        return self._session
+
+    def warm(self) -> None:
+        """Open a session and make it do something, so that the first run finds it quick."""
+        from triggerer.spark import warm_up
+
+        warm_up(self.get())
+
+    def interrupt(self) -> None:
+        """Stop what the session is doing; for work that nobody waits for any more."""
+        if self._session is None:
+            return
+        context = getattr(self._session, "_jsparkSession", None)
+        if context is not None:
+            self._session.sparkContext.cancelAllJobs()
+        else:
+            # A Spark Connect session has no context on this side.
+            self._session.interruptAll()
+
+    def drop(self) -> None:
+        """Forget the session; what is left of it ends with this process."""
+        if self._session is not None:
+            self._session = None
+            self._on_change(False)
+
+    def _open(self) -> None:
+        from triggerer.spark import SparkSettings, open_session
+
+        begun = time.monotonic()
+        with self._output.of_the_worker():
+            self._session = open_session(
+                SparkSettings(**self._settings), home=self._home, app_name="triggerer"
+            )
+        logger.info("Spark session opened in %.2f s", time.monotonic() - begun)
+        self._on_change(True)

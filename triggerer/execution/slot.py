@@ -1,0 +1,323 @@
+"""One of the executor's places for a worker: it has a process while it needs one, and one run at a time."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import Enum, auto
+from typing import Any, Final
+
+import anyio
+import structlog
+
+from triggerer.domain.runs import RunState, TaskState
+from triggerer.execution.answers import answer
+from triggerer.execution.bookkeeper import Bookkeeper, Entry
+from triggerer.execution.failures import storable
+from triggerer.execution.logs import tail
+from triggerer.execution.process import WorkerGone, WorkerProcess, open_worker
+from triggerer.execution.protocol import RunEnd, RunOrder, RunReport, TaskStart, message
+from triggerer.store.database import Database
+from triggerer.store.queries.execution import TaskRow
+
+_log = structlog.get_logger(__name__)
+
+_SHOWN_AS_RUNNING_AFTER_S: Final = 0.5
+"""A task that ends sooner is written once only, when it has ended."""
+
+
+class Spark(Enum):
+    """How far a slot's Spark session is."""
+
+    COLD = auto()
+    WARMING = auto()
+    WARM = auto()
+
+
+class Warm:
+    """The order to open a Spark session before anybody needs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSettings:
+    """What is the same for all slots of an executor."""
+
+    worker: Mapping[str, Any]
+    """See `open_worker`."""
+    cancel_grace: timedelta
+    """How long the user's code has to unwind after SIGTERM."""
+    timeout_grace: timedelta
+    """How long a task may outlive its timeout before its worker is killed."""
+
+
+@dataclass(slots=True)
+class Slot:
+    """Executes what it is given, one after the other. `serve` is its only task.
+
+    Args:
+        on_free: Called, on the event loop, each time that it can be given something again, with the
+            run that it executed (None: it warmed up) and how many seconds that took.
+    """
+
+    database: Database
+    bookkeeper: Bookkeeper
+    settings: SlotSettings
+    on_free: Callable[[Slot, RunOrder | None, float], None]
+    spark: Spark = Spark.COLD
+    worker: WorkerProcess | None = None
+    run: RunOrder | None = None
+    _job: RunOrder | Warm | None = None
+    _arrived: anyio.Event = field(default_factory=anyio.Event)
+    _freed: anyio.Event = field(default_factory=anyio.Event)
+    _given_at: float = 0.0
+    _verdict: RunEnd | None = None
+    _abandoned: bool = False
+    _follower: anyio.CancelScope | None = None
+
+    @property
+    def is_free(self) -> bool:
+        return self._job is None
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was told how its run ends."""
+        return self._verdict is not None
+
+    async def idle(self) -> None:
+        """Wait until it executes no run."""
+        while self.run is not None:
+            await self._freed.wait()
+
+    def give(self, job: RunOrder | Warm) -> None:
+        """Have it execute a run, or warm up; only while it is free."""
+        assert self._job is None
+        self._job, self._given_at = job, time.monotonic()
+        self._verdict, self._abandoned = None, False
+        if isinstance(job, RunOrder):
+            self.run = job
+        else:
+            self.spark = Spark.WARMING
+        self._arrived.set()
+
+    async def stop(self, verdict: RunEnd) -> None:
+        """End the run that it executes, gently at first; unless it ends by itself, it ends so."""
+        self._verdict = verdict
+        await self._end_worker()
+
+    async def abandon(self) -> None:
+        """End what it executes at once, and write nothing of it."""
+        self._abandoned = True
+        if self.worker is not None:
+            self.worker.kill()
+            await self.worker.gone.wait()
+
+    async def end_now(self) -> None:
+        """End what it executes at once, and write only what it was told to before."""
+        if self._verdict is None:
+            await self.abandon()
+        elif self.worker is not None:
+            self.worker.kill()
+            await self.idle()
+
+    async def serve(self) -> None:
+        """Execute what `give` brings; lives until it is cancelled, which kills the worker."""
+        while True:
+            await self._next_job()
+            done = True
+            try:
+                async with open_worker(self.settings.worker) as self.worker:
+                    done = await self._serve_with(self.worker)
+            except OSError as error:
+                # No process could be had: out of memory or of processes. The run says so.
+                self._end_run(RunState.FAILED, f"no worker could be started: {error}", None)
+            finally:
+                self.worker, self.spark = None, Spark.COLD
+            if done:
+                self._free()
+
+    async def _next_job(self) -> None:
+        while self._job is None:
+            await self._arrived.wait()
+        self._arrived = anyio.Event()
+
+    async def _serve_with(self, worker: WorkerProcess) -> bool:
+        """Use the worker for as long as it can be used.
+
+        Returns:
+            Whether the job at hand is done; if not, the next worker has to do it.
+        """
+        while True:
+            job = self._job
+            assert job is not None
+            if isinstance(job, RunOrder):
+                goes_on = await self._execute(worker, job)
+            else:
+                goes_on = await self._warm(worker)
+            # Told to stop just when the run ended by itself: the signal is on its way, and must not
+            # meet the next run.
+            if not goes_on or self._verdict is not None or self._abandoned:
+                return True
+            self._free()
+            await self._next_job()
+            if worker.gone.is_set():
+                # One that died while it had nothing to do is no reason to fail a run.
+                return False
+
+    def _free(self) -> None:
+        run, self.run, self._job = self.run, None, None
+        self._unfollow()
+        freed, self._freed = self._freed, anyio.Event()
+        freed.set()
+        self.on_free(self, run, time.monotonic() - self._given_at)
+
+    async def _warm(self, worker: WorkerProcess) -> bool:
+        try:
+            await worker.send(message("warm"))
+            while (frame := await worker.receive())["type"] != "warmed":
+                self._note_spark(frame)
+        except WorkerGone:
+            code = await worker.reap()
+            _log.warning("a worker died while it opened Spark", code=code, output=worker.output)
+            return False
+        if frame["error"] is not None:
+            _log.warning("Spark could not be started ahead", error=frame["error"])
+        if self.spark is Spark.WARMING:
+            self.spark = Spark.COLD
+        return True
+
+    async def _execute(self, worker: WorkerProcess, order: RunOrder) -> bool:
+        """Execute a run; whether the worker can be used again."""
+        if self._abandoned or self._verdict is not None:
+            # Told so before there was a worker to tell.
+            self._note_end_unstarted()
+            return False
+        try:
+            await worker.send(message("run", run=order))
+            while True:
+                frame = await worker.receive()
+                match frame["type"]:
+                    case "results":
+                        self._unfollow()
+                        report = RunReport.from_json(frame["report"])
+                        self.bookkeeper.submit_nowait(Entry.of_report(order, report))
+                        if report.end is not None:
+                            return not report.retire
+                    case "started":
+                        self._follow(worker, order, TaskStart.from_json(frame["start"]))
+                    case "ask":
+                        worker.tasks.start_soon(self._answer, worker, order, frame)
+                    case _:
+                        self._note_spark(frame)
+        except WorkerGone:
+            self._unfollow()
+            self._note_death(order, worker, await worker.reap())
+            return False
+
+    def _note_end_unstarted(self) -> None:
+        if not self._abandoned and self._verdict is not None:
+            self._end_run(RunState(self._verdict.state), self._verdict.error, None)
+
+    def _note_spark(self, frame: dict[str, Any]) -> None:
+        if frame["type"] == "spark":
+            self.spark = Spark.WARM if frame["open"] else Spark.COLD
+
+    async def _answer(self, worker: WorkerProcess, order: RunOrder, frame: dict[str, Any]) -> None:
+        try:
+            await worker.send(await answer(self.database, self.bookkeeper, order, frame))
+        except WorkerGone:
+            # Whoever receives from it tells.
+            return
+
+    def _follow(self, worker: WorkerProcess, order: RunOrder, start: TaskStart) -> None:
+        self._unfollow()
+        self._follower = anyio.CancelScope()
+        worker.tasks.start_soon(self._accompany, order, start, self._follower)
+
+    def _unfollow(self) -> None:
+        if self._follower is not None:
+            self._follower.cancel()
+            self._follower = None
+
+    async def _accompany(self, order: RunOrder, start: TaskStart, scope: anyio.CancelScope) -> None:
+        with scope:
+            await anyio.sleep(_SHOWN_AS_RUNNING_AFTER_S)
+            row = TaskRow(
+                order.run_pk,
+                start.task_id,
+                TaskState.RUNNING,
+                start.try_number,
+                start.started_at,
+                None,
+                None,
+            )
+            self.bookkeeper.submit_nowait(Entry(order, (row,)))
+            if start.timeout_s is None:
+                return
+            grace = self.settings.timeout_grace.total_seconds()
+            await anyio.sleep(max(0.0, start.timeout_s + grace - _SHOWN_AS_RUNNING_AFTER_S))
+            reason = (
+                f"task {start.task_id} did not stop within {grace:g} s after its timeout of"
+                f" {start.timeout_s:g} s; its worker was killed"
+            )
+            # The scope is cancelled by the end of the run that this brings about.
+            self._verdict = RunEnd(RunState.FAILED, datetime.now(UTC), reason)
+            assert self.worker is not None
+            self.worker.kill()
+
+    async def _end_worker(self) -> None:
+        worker = self.worker
+        if worker is None:
+            return
+        worker.terminate()
+        with anyio.move_on_after(self.settings.cancel_grace.total_seconds()):
+            await worker.gone.wait()
+        if not worker.gone.is_set():
+            worker.kill()
+
+    def _note_death(self, order: RunOrder, worker: WorkerProcess, code: int) -> None:
+        if self._abandoned:
+            return
+        if self._verdict is not None:
+            self._end_run(RunState(self._verdict.state), self._verdict.error, code)
+            return
+        output = "\n".join(filter(None, (tail(order.log_path), worker.output)))
+        reason = f"the worker {_described(code)}"
+        _log.warning("a worker died", dag=order.dag_id, run=order.run_id, reason=reason)
+        self._end_run(RunState.FAILED, storable(f"{reason}; its last output:\n{output}"), code)
+
+    def _end_run(self, state: RunState, error: str | None, code: int | None) -> None:
+        if self.run is not None:
+            end = RunEnd(state, datetime.now(UTC), error, code)
+            self.bookkeeper.submit_nowait(Entry(self.run, end=end))
+
+
+def _described(code: int) -> str:
+    if code >= 0:
+        return f"exited with code {code} in the middle of the run"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    told = f"was killed by {name} in the middle of the run"
+    return told + (", as happens when memory runs out" if -code == signal.SIGKILL else "")
+
+
+def choose_slot(slots: list[Slot], *, needs_spark: bool) -> Slot | None:
+    """The slot to give a run to; None: wait for one.
+
+    A run that needs Spark prefers a warm session, then waits for one that is being opened rather
+    than open a second one next to it. Any other run leaves warm sessions to those that need them.
+    """
+    free = [slot for slot in slots if slot.is_free]
+    if needs_spark:
+        warm = [slot for slot in free if slot.spark is Spark.WARM]
+        if warm:
+            return warm[0]
+        if any(slot.spark is Spark.WARMING for slot in slots):
+            return None
+    # Processes that are there come before ones that have to be started.
+    free.sort(key=lambda slot: (slot.worker is None, slot.spark is Spark.WARM))
+    return free[0] if free else None

@@ -1,0 +1,168 @@
+"""A worker process: `python -m triggerer.execution.worker`, started by the executor.
+
+The main thread executes runs one after the other (signals, and so timeouts, need it); a second
+thread reads the channel, hands out answers, and ends everything when the executor is gone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import logging
+import os
+import queue
+import signal
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, NoReturn
+
+from triggerer.errors import RunFailed
+from triggerer.execution.failures import Stopped, storable
+from triggerer.execution.logs import Output, set_up_logging
+from triggerer.execution.protocol import RunOrder, RunReport, TaskStart, message
+from triggerer.execution.session import SparkHolder
+from triggerer.ipc import ChildChannel
+
+logger = logging.getLogger(__name__)
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+class Worker:
+    """What happens in one worker process."""
+
+    def __init__(self, channel: ChildChannel, setup: dict[str, Any]) -> None:
+        from triggerer.execution.runs import Surroundings
+
+        self._channel = channel
+        self._sending = threading.Lock()
+        self._orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._numbers = itertools.count()
+        self._waiting: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
+        self._busy = False
+        output = Output()
+        self._spark = SparkHolder(
+            setup["spark"],
+            Path(setup["home"]),
+            output,
+            lambda is_open: self._send(message("spark", open=is_open)),
+        )
+        self._around = Surroundings(
+            dags_folder=Path(setup["dags_folder"]),
+            ask=self.ask,
+            spark=self._spark,
+            output=output,
+            on_start=self._on_start,
+            report=self._report,
+        )
+
+    def serve(self) -> NoReturn:
+        """Take orders until the executor ends this process, or goes away."""
+        signal.signal(signal.SIGTERM, self._stop)
+        threading.Thread(target=self._listen, name="triggerer-channel", daemon=True).start()
+        self._send(message("ready"))
+        while True:
+            order = self._orders.get()
+            # From here on SIGTERM unwinds the user's code instead of ending the process at once.
+            self._busy = True
+            try:
+                self._obey(order)
+            except Stopped:
+                self._leave()
+            self._busy = False
+
+    def ask(self, what: str, **fields: Any) -> Any:
+        """Put a question to the executor and wait for the answer; from any thread.
+
+        Raises:
+            RunFailed: The executor could not answer; the message says why.
+        """
+        number = next(self._numbers)
+        answer = self._waiting[number] = queue.SimpleQueue()
+        try:
+            self._send(message("ask", number=number, what=what, fields=fields))
+            reply = answer.get()
+        finally:
+            del self._waiting[number]
+        if reply["error"] is not None:
+            raise RunFailed(reply["error"])
+        return reply["value"]
+
+    def _obey(self, order: dict[str, Any]) -> None:
+        from triggerer.execution.runs import execute_run
+
+        if order["type"] == "run":
+            execute_run(RunOrder.from_json(order["run"]), self._around)
+            return
+        error = None
+        try:
+            self._spark.warm()
+        except Exception as reason:
+            # The executor decides; a run that needs Spark gets the reason as its own error.
+            logger.exception("Spark could not be started ahead")
+            error = storable(str(reason))
+        self._send(message("warmed", error=error))
+
+    def _on_start(self, start: TaskStart) -> None:
+        self._send(message("started", start=start))
+
+    def _report(self, report: RunReport) -> None:
+        self._send(message("results", report=report))
+
+    def _send(self, content: dict[str, Any]) -> None:
+        with self._sending:
+            self._channel.send(content)
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                frame = self._channel.receive()
+            except (EOFError, OSError):
+                # The executor is gone. Nobody will take results: end now, with the JVM and all
+                # else that was started here (the executor made this process a group leader).
+                os.killpg(os.getpgrp(), signal.SIGKILL)
+                return
+            if frame["type"] == "reply":
+                waiting = self._waiting.get(frame["number"])
+                # None: the task was interrupted while it waited.
+                if waiting is not None:
+                    waiting.put(frame)
+            else:
+                self._orders.put(frame)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if not self._busy:
+            os._exit(128 + number)
+        raise Stopped
+
+    def _leave(self) -> NoReturn:
+        try:
+            self._spark.interrupt()
+        except Exception:
+            # Whatever is left of it dies with the process group.
+            logger.exception("what Spark was doing could not be stopped")
+        os._exit(128 + signal.SIGTERM)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies.
+
+    For a task that keeps the interpreter's lock, so that the channel's thread sees nothing.
+    """
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def main() -> NoReturn:
+    """Run a worker over the inherited channel."""
+    channel = ChildChannel.from_environment()
+    setup = channel.receive()
+    die_with_parent(setup["parent"])
+    set_up_logging()
+    Worker(channel, setup).serve()
+
+
+if __name__ == "__main__":
+    main()

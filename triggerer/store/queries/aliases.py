@@ -1,0 +1,26 @@
+"""Asset aliases by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.store.models import AssetAlias
+
+
+async def ensure_aliases(session: AsyncSession, names: Sequence[str]) -> dict[str, int]:
+    """The ids of the aliases with these names; those that are not there are made."""
+    if not names:
+        return {}
+    known = select(AssetAlias.name, AssetAlias.id).where(AssetAlias.name.in_(names))
+    found = dict((await session.execute(known)).tuples().all())
+    if missing := [name for name in names if name not in found]:
+        insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
+        rows = [{"name": name} for name in missing]
+        # Somebody else may be making one at this moment.
+        await session.execute(insert(AssetAlias).values(rows).on_conflict_do_nothing())
+        found = dict((await session.execute(known)).tuples().all())
+    return found
