@@ -1,0 +1,288 @@
+"""Asset events from files that appear and are taken away.
+
+A file is deleted once its event is durable, and not before: whoever stops in between finds the file again, and its
+idempotency key (path, inode and time of change) keeps it from firing twice. Write a file under another name and
+rename it when it is complete; a file that is still being written fires too.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from collections.abc import AsyncIterator, Collection, Hashable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio import CapacityLimiter, to_thread
+
+from triggerer.abc import AdvanceItem, BaseEventTrigger, SharedStreamProducer, TriggerEvent
+from triggerer.errors import DagError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file, in the version that was found."""
+
+    path: Path
+    device: int
+    inode: int
+    modified_ns: int
+    size_bytes: int
+
+    @property
+    def identity(self) -> tuple[int, int, int]:
+        return self.device, self.inode, self.modified_ns
+
+
+class Sighting:
+    """The names in a directory. Filters say which they wait for; those are handed over next."""
+
+    __slots__ = ("answered", "names", "wanted")
+
+    def __init__(self, names: Collection[str]) -> None:
+        self.names = frozenset(names)
+        self.wanted: set[str] = set()
+        self.answered = anyio.Event()
+
+
+class FilesProducer(SharedStreamProducer):
+    """Looks into a directory, asks the subscribers which files they wait for, hands those over, and deletes them.
+
+    Subscribers are asked at every look at which there are files, so that one that joined meanwhile gets what was
+    there before it. What is failed stays, and is handed over again at the next look.
+    """
+
+    def __init__(self, directory: Path, *, only: str | None = None, poke_interval: float) -> None:
+        self._directory = directory
+        self._only = only
+        self._poke_interval = poke_interval
+        self._in_flight: dict[str, FoundFile] = {}
+        self._undeletable: set[tuple[int, int, int]] = set()
+        self._is_readable = True
+        # Threads of our own: a file system that hangs must not hold those that others wait for.
+        self._threads = CapacityLimiter(2)
+
+    async def open_stream(self) -> AsyncIterator[tuple[Sighting | FoundFile, Any]]:
+        while True:
+            wanted = await self._look()
+            if wanted and self._only is None:
+                sighting = Sighting(wanted)
+                yield sighting, sighting
+                await sighting.answered.wait()
+                wanted &= sighting.wanted
+            for found in await self._in_thread(_stat_all, self._directory, wanted):
+                if found.identity in self._undeletable:
+                    continue
+                self._in_flight[found.path.name] = found
+                yield found, found
+            await anyio.sleep(self._poke_interval)
+
+    async def _look(self) -> set[str]:
+        """The names that may be handed over; none while the directory cannot be read, which is logged once."""
+        try:
+            names: set[str] = await self._in_thread(_list_files, self._directory, self._only)
+        except OSError as error:
+            if self._is_readable:
+                logger.warning(
+                    "waiting for directory %s, which cannot be read: %s",
+                    self._directory,
+                    error.strerror,
+                )
+            self._is_readable = False
+            return set()
+        if not self._is_readable:
+            logger.info("directory %s can be read now", self._directory)
+        self._is_readable = True
+        return names - self._in_flight.keys()
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        for payload, outcome in batch:
+            if isinstance(payload, Sighting):
+                payload.answered.set()
+                continue
+            try:
+                if outcome.is_clean:
+                    await self._delete(payload)
+            finally:
+                self._in_flight.pop(payload.path.name, None)
+
+    async def _delete(self, found: FoundFile) -> None:
+        try:
+            await self._in_thread(_delete_version, found)
+        except FileNotFoundError:
+            logger.info("%s is gone already; somebody else took it", found.path)
+        except OSError as error:
+            # It has fired, and its key keeps it from firing again; what is left is for the operator.
+            self._undeletable.add(found.identity)
+            logger.error("%s has fired but cannot be deleted: %s", found.path, error.strerror)
+
+    async def _in_thread(self, function: Any, *arguments: Any) -> Any:
+        return await to_thread.run_sync(
+            function, *arguments, limiter=self._threads, abandon_on_cancel=True
+        )
+
+    def get_advance_lane(self, broker_payload: Sighting | FoundFile) -> Hashable:
+        """Each file on its own: one that fails holds up no other."""
+        return None if isinstance(broker_payload, Sighting) else broker_payload.path.name
+
+    def get_idempotency_key(self, broker_payload: Sighting | FoundFile) -> str | None:
+        if isinstance(broker_payload, Sighting):
+            return None
+        device, inode, modified_ns = broker_payload.identity
+        return f"{broker_payload.path}:{device}:{inode}:{modified_ns}"
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
+
+def _list_files(directory: Path, only: str | None) -> set[str]:
+    if only is not None:
+        # A missing directory is an error, a missing file is not.
+        directory.stat()
+        return {only} if (directory / only).is_file() else set()
+    with os.scandir(directory) as entries:
+        return {entry.name for entry in entries if entry.is_file()}
+
+
+def _stat_all(directory: Path, names: Collection[str]) -> list[FoundFile]:
+    found = []
+    for name in sorted(names):
+        path = directory / name
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            continue  # taken since it was listed
+        if stat.S_ISREG(status.st_mode):
+            found.append(
+                FoundFile(path, status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+            )
+    return found
+
+
+def _delete_version(found: FoundFile) -> None:
+    """Delete the file unless another has come in its place, which is an occurrence of its own."""
+    status = found.path.stat()
+    if (status.st_dev, status.st_ino, status.st_mtime_ns) == found.identity:
+        found.path.unlink()
+
+
+class _FileDeleteTrigger(BaseEventTrigger):
+    """What both triggers share: from the file that they wait for to its event."""
+
+    def __init__(self, directory: Path, filename: str, poke_interval: float) -> None:
+        if isinstance(poke_interval, bool) or not isinstance(poke_interval, (int, float)):
+            raise DagError(f"poke_interval must be a number of seconds, not {poke_interval!r}")
+        if not poke_interval > 0:
+            raise DagError(f"poke_interval must be above 0, not {poke_interval!r}")
+        self._directory = directory
+        self._filename = filename
+        self.poke_interval = float(poke_interval)
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[Sighting | FoundFile]
+    ) -> AsyncIterator[TriggerEvent]:
+        async for seen in shared_stream:
+            if isinstance(seen, Sighting):
+                if self._filename in seen.names:
+                    seen.wanted.add(self._filename)
+            elif seen.path.name == self._filename:
+                yield TriggerEvent(
+                    {
+                        "path": str(seen.path),
+                        "filename": self._filename,
+                        "size_bytes": seen.size_bytes,
+                        "modified_at": datetime.fromtimestamp(
+                            seen.modified_ns / 1e9, UTC
+                        ).isoformat(),
+                    }
+                )
+
+
+class DirectoryFileDeleteTrigger(_FileDeleteTrigger):
+    """Fires when `filename` appears in `directory`, and deletes it; once per appearance.
+
+    Triggers on the same directory with the same interval share one scan; of several that wait for the same file each
+    fires. A directory that is missing or unreadable is waited for.
+
+    Args:
+        filename: A name, not a pattern.
+        poke_interval: Seconds between scans.
+    Raises:
+        DagError: An argument is not as described.
+    """
+
+    def __init__(
+        self, directory: str | os.PathLike[str], filename: str, *, poke_interval: float = 5.0
+    ) -> None:
+        self.directory = _path(directory, "directory")
+        self.filename = _name(filename)
+        super().__init__(Path(self.directory), filename, poke_interval)
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return (
+            "watchers.directory.DirectoryFileDeleteTrigger",
+            {
+                "directory": self.directory,
+                "filename": self.filename,
+                "poke_interval": self.poke_interval,
+            },
+        )
+
+    def shared_stream_key(self) -> Hashable:
+        return ("directory", self.directory, self.poke_interval)
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> FilesProducer:
+        trigger = cls(**kwargs)
+        return FilesProducer(Path(trigger.directory), poke_interval=trigger.poke_interval)
+
+
+class FileDeleteTrigger(_FileDeleteTrigger):
+    """Fires when `filepath` appears, and deletes it; once per appearance.
+
+    Args:
+        poke_interval: Seconds between looks.
+    Raises:
+        DagError: An argument is not as described.
+    """
+
+    def __init__(self, filepath: str | os.PathLike[str], *, poke_interval: float = 5.0) -> None:
+        self.filepath = _path(filepath, "filepath")
+        path = Path(self.filepath)
+        if not path.name:
+            raise DagError(f"filepath must name a file, not {filepath!r}")
+        super().__init__(path.parent, path.name, poke_interval)
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return (
+            "watchers.directory.FileDeleteTrigger",
+            {"filepath": self.filepath, "poke_interval": self.poke_interval},
+        )
+
+    def shared_stream_key(self) -> Hashable:
+        # A stream of its own is what ties the deletion to the event's durability.
+        return ("file", self.filepath, self.poke_interval)
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> FilesProducer:
+        path = Path(cls(**kwargs).filepath)
+        interval = cls(**kwargs).poke_interval
+        return FilesProducer(path.parent, only=path.name, poke_interval=interval)
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str) or value in ("", ".", "..") or "/" in value:
+        raise DagError(f"filename must be the name of a file in the directory, not {value!r}")
+    return value
+
+
+def _path(value: Any, what: str) -> str:
+    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
+        raise DagError(f"{what} must be a path, not {value!r}")
+    return os.path.normpath(os.fspath(value))

@@ -1,0 +1,268 @@
+r"""Conditions on messages and selections from them, written as JSON.
+
+A path is the names from the outside in, joined by dots: `order.items.0.sku` is a field of the decoded value (a number
+is a place in a list; a dot within a name is written `\.`). A path that starts with `@` is of the message itself:
+`@key`, `@topic`, `@headers.source`, …, and `@value` is the whole value.
+
+A condition maps paths to what they must be; all of them must hold:
+
+    {"carrier": "AA"}                               equal
+    {"origin": ["JFK", "LGA"]}                      one of these
+    {"delay": {"gt": 15, "le": 60}}                 all of these operators
+    {"@key": {"regex": "^order-"}, "cancelled": {"exists": False}}
+
+Operators: `eq`, `ne`, `in`, `not_in`, `gt`, `ge`, `lt`, `le` (numbers with numbers, text with text), `regex` (found
+anywhere in a text), `contains` (an element of a list, or a part of a text), `exists`. A field that is missing, or
+of another type than the operator expects, does not match; it is never an error.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from triggerer.errors import DagError
+
+E = TypeVar("E")
+Getter = Callable[[E, Any], Any]
+"""From the message and its decoded value to a field, or MISSING."""
+Test = Callable[[Any], bool]
+"""Whether a field, never MISSING, is as it should be."""
+
+MISSING: Final = object()
+_SEPARATOR = re.compile(r"(?<!\\)\.")
+
+
+def canonical(argument: Any, what: str) -> Any:
+    """A copy of a JSON argument in which equal arguments are equal text; None stays None.
+
+    Raises:
+        DagError: It is not JSON.
+    """
+    try:
+        return json.loads(json.dumps(argument, allow_nan=False, sort_keys=True))
+    except (TypeError, ValueError) as error:
+        raise DagError(f"{what} must be JSON: {error}") from error
+
+
+def compile_path(path: Any, attributes: Mapping[str, Callable[[E], Any]]) -> Getter[E]:
+    """What finds a path's field.
+
+    Args:
+        attributes: The names that may stand behind `@`, and how to get at them.
+    Raises:
+        DagError: The path is empty, or names an attribute that messages do not have.
+    """
+    if not isinstance(path, str) or not path:
+        raise DagError(f"a path must be a non-empty text, not {path!r}")
+    steps = tuple(part.replace("\\.", ".") for part in _SEPARATOR.split(path))
+    if not path.startswith("@"):
+        if len(steps) == 1:
+            name = steps[0]
+            return lambda _, value: (
+                value.get(name, MISSING) if type(value) is dict else _step(value, name)
+            )
+        return lambda _, value: _walk(value, steps)
+    root, *rest = steps
+    if root == "@value":
+        return lambda _, value: _walk(value, rest)
+    attribute = attributes.get(root[1:])
+    if attribute is None:
+        known = ", ".join(sorted(f"@{name}" for name in (*attributes, "value")))
+        raise DagError(
+            f"messages have no {root!r}", hint=f"known: {known}; a field is written without @"
+        )
+    return lambda message, _: _walk(attribute(message), rest)
+
+
+def _walk(value: Any, steps: tuple[str, ...] | list[str]) -> Any:
+    for step in steps:
+        value = _step(value, step)
+        if value is MISSING:
+            return MISSING
+    return value
+
+
+def _step(value: Any, step: str) -> Any:
+    if isinstance(value, dict):
+        return value.get(step, MISSING)
+    if isinstance(value, list) and step.isdecimal() and int(step) < len(value):
+        return value[int(step)]
+    return MISSING
+
+
+def compile_match(
+    match: Mapping[str, Any] | None, attributes: Mapping[str, Callable[[E], Any]]
+) -> Callable[[E, Any], bool] | None:
+    """What tells whether a message meets a condition; None: every message does.
+
+    Raises:
+        DagError: The condition is not one of those that the module describes.
+    """
+    if not match:
+        return None
+    if not isinstance(match, Mapping):
+        raise DagError(f"match must map paths to conditions, not be a {type(match).__name__}")
+    conditions = [
+        (compile_path(path, attributes), *_compile_condition(condition, path))
+        for path, condition in match.items()
+    ]
+    if len(conditions) == 1:
+        ((get, if_missing, test),) = conditions
+
+        def matches_one(message: E, value: Any) -> bool:
+            found = get(message, value)
+            return if_missing if found is MISSING else test(found)
+
+        return matches_one
+
+    def matches(message: E, value: Any) -> bool:
+        for get, if_missing, test in conditions:
+            found = get(message, value)
+            if not (if_missing if found is MISSING else test(found)):
+                return False
+        return True
+
+    return matches
+
+
+def _compile_condition(condition: Any, path: str) -> tuple[bool, Test]:
+    """Whether a missing field meets the condition, and what tests one that is there."""
+    if isinstance(condition, list):
+        return False, _one_of(condition)
+    if not isinstance(condition, Mapping):
+        return False, _equal(condition)
+    if not condition:
+        raise DagError(
+            f"the condition on {path!r} is empty", hint='to ask for presence: {"exists": true}'
+        )
+    tests: list[Test] = []
+    must_exist = True
+    for name, operand in condition.items():
+        make = _OPERATORS.get(name)
+        if make is None:
+            raise DagError(
+                f"unknown operator {name!r} in the condition on {path!r}",
+                hint="known: "
+                + ", ".join(sorted(_OPERATORS))
+                + '; to compare with an object, write {"eq": {…}}',
+            )
+        try:
+            tests.append(make(operand))
+        except (TypeError, ValueError, re.error) as error:
+            raise DagError(f"operator {name!r} in the condition on {path!r}: {error}") from error
+        if name == "exists" and not operand:
+            must_exist = False
+    if len(tests) == 1:
+        return not must_exist, tests[0]
+    return not must_exist, lambda found: all(test(found) for test in tests)
+
+
+def _same(found: Any, expected: Any) -> bool:
+    # In JSON true is not 1, although Python says so.
+    return bool(found == expected) and isinstance(found, bool) == isinstance(expected, bool)
+
+
+def _equal(expected: Any) -> Test:
+    return lambda found: _same(found, expected)
+
+
+def _one_of(allowed: Any) -> Test:
+    if not isinstance(allowed, list):
+        raise TypeError("a list is needed")
+    if all(isinstance(item, str) for item in allowed):
+        texts = frozenset(allowed)
+        return lambda found: isinstance(found, str) and found in texts
+    return lambda found: any(_same(found, item) for item in allowed)
+
+
+def _none_of(excluded: Any) -> Test:
+    test = _one_of(excluded)
+    return lambda found: not test(found)
+
+
+def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any], Test]:
+    def make(bound: Any) -> Test:
+        kind = str if isinstance(bound, str) else (int, float)
+        if isinstance(bound, bool) or not isinstance(bound, (str, int, float)):
+            raise TypeError("a number or a text is needed")
+        return lambda found: (
+            isinstance(found, kind) and not isinstance(found, bool) and compare(found, bound)
+        )
+
+    return make
+
+
+def _found_by(pattern: Any) -> Test:
+    if not isinstance(pattern, str):
+        raise TypeError("a text is needed")
+    search = re.compile(pattern).search
+    return lambda found: isinstance(found, str) and search(found) is not None
+
+
+def _holds(part: Any) -> Test:
+    return lambda found: (
+        any(_same(item, part) for item in found)
+        if isinstance(found, list)
+        else isinstance(found, str) and isinstance(part, str) and part in found
+    )
+
+
+def _exists(wanted: Any) -> Test:
+    if not isinstance(wanted, bool):
+        raise TypeError("true or false is needed")
+    return lambda _: wanted
+
+
+_OPERATORS: Final[Mapping[str, Callable[[Any], Test]]] = {
+    "eq": _equal,
+    "ne": lambda expected: lambda found: not _same(found, expected),
+    "in": _one_of,
+    "not_in": _none_of,
+    "gt": _ordered(lambda found, bound: bool(found > bound)),
+    "ge": _ordered(lambda found, bound: bool(found >= bound)),
+    "lt": _ordered(lambda found, bound: bool(found < bound)),
+    "le": _ordered(lambda found, bound: bool(found <= bound)),
+    "regex": _found_by,
+    "contains": _holds,
+    "exists": _exists,
+}
+
+
+def compile_extra(
+    template: Mapping[str, Any] | None, attributes: Mapping[str, Callable[[E], Any]]
+) -> Callable[[E, Any], dict[str, Any]] | None:
+    """What builds an asset event's `extra`: each name from a path, or from `{"const": …}`; None for no template.
+
+    What a path does not find is null.
+
+    Raises:
+        DagError: The template is not like that.
+    """
+    if template is None:
+        return None
+    if not isinstance(template, Mapping):
+        raise DagError(f"extra must map names to paths, not be a {type(template).__name__}")
+    fields: list[tuple[str, Getter[E]]] = []
+    for name, source in template.items():
+        if isinstance(source, Mapping):
+            if set(source) != {"const"}:
+                raise DagError(f'extra[{name!r}] must be a path or {{"const": …}}, not {source!r}')
+            fields.append((name, _constant(source["const"])))
+        else:
+            fields.append((name, compile_path(source, attributes)))
+
+    def build(message: E, value: Any) -> dict[str, Any]:
+        extra = {name: get(message, value) for name, get in fields}
+        for name, found in extra.items():
+            if found is MISSING:
+                extra[name] = None
+        return extra
+
+    return build
+
+
+def _constant(value: Any) -> Getter[Any]:
+    return lambda _message, _value: value
