@@ -1,0 +1,83 @@
+"""Which way imports point, as far as import-linter's contracts in pyproject.toml cannot say it."""
+
+import sys
+from functools import cache
+from pathlib import Path
+
+import grimp
+import pytest
+
+ROOT = Path(__file__).parents[2]
+OURS = ("triggerer", "producers", "watchers")
+
+# Libraries that compute and do nothing else: no clock, no file, no socket, no task.
+PURE = {"cronsim"}
+# The standard library's way to the clock's ticking, to other tasks and to the outside.
+IMPURE_STDLIB = {
+    "asyncio", "concurrent", "http", "logging", "multiprocessing", "os", "pathlib", "queue", "selectors",
+    "shutil", "socket", "sqlite3", "subprocess", "tempfile", "threading", "time",
+}  # fmt: skip
+# What a plugin may use beside the one client library of its broker.
+COMMON = {"anyio", "orjson"}
+
+
+@cache
+def graph() -> grimp.ImportGraph:
+    return grimp.build_graph(*OURS, include_external_packages=True)
+
+
+def imports_of(package: str) -> dict[str, set[str]]:
+    """By module of the package, the top-level names from outside our own that it imports."""
+    modules = {package, *graph().find_descendants(package)}
+    return {
+        module: {
+            name
+            for name in graph().find_modules_directly_imported_by(module)
+            if name.split(".")[0] not in OURS
+        }
+        for module in modules
+    }
+
+
+def test_every_folder_of_modules_is_a_package() -> None:
+    """Without an __init__.py, no rule sees the folder: neither these nor import-linter's."""
+    data = {"triggerer/demo/dags", "triggerer/store/migrations/versions"}  # loaded by path
+    folders = {path.parent for package in OURS for path in (ROOT / package).rglob("*.py")}
+    missing = {
+        str(folder.relative_to(ROOT)) for folder in folders if not (folder / "__init__.py").exists()
+    }
+    assert missing - data == set()
+
+
+@pytest.mark.parametrize("package", ["triggerer.domain", "triggerer.errors"])
+def test_the_domain_and_the_errors_compute_and_do_nothing_else(package: str) -> None:
+    for module, names in imports_of(package).items():
+        foreign = names - set(sys.stdlib_module_names) - PURE
+        assert foreign == set(), f"{module} imports {foreign}: pure libraries only, see PURE"
+        assert names & IMPURE_STDLIB == set(), f"{module} reaches outside"
+
+
+@pytest.mark.parametrize("package", ["producers", "watchers"])
+def test_a_plugin_sees_the_client_library_of_one_broker(package: str) -> None:
+    """A missing client library then disables one broker and never the process."""
+    for plugin in graph().find_children(package):
+        libraries = set().union(*imports_of(plugin).values())
+        libraries -= set(sys.stdlib_module_names) | COMMON
+        assert len(libraries) <= 1, f"{plugin} imports {sorted(libraries)}"
+
+
+@pytest.mark.parametrize("package", ["producers", "watchers"])
+def test_a_plugin_package_loads_no_plugin(package: str) -> None:
+    """Whoever imports one plugin gets that one: the packages themselves import nothing."""
+    assert graph().find_modules_directly_imported_by(package) == set()
+
+
+def test_producers_share_nothing() -> None:
+    """One broker's producer imports no other's."""
+    for producer in graph().find_children("producers"):
+        for module in {producer, *graph().find_descendants(producer)}:
+            for imported in graph().find_modules_directly_imported_by(module):
+                if imported.startswith("producers."):
+                    assert imported.split(".")[1] == producer.split(".")[1], (
+                        f"{module} -> {imported}"
+                    )
