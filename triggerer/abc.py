@@ -106,13 +106,13 @@ class SharedStreamProducer(ABC):
         """
         return None
 
-    async def pause(self) -> None:
+    async def pause(self) -> None:  # noqa: B027  (an optional hook)
         """The group pulls nothing for now: stop the broker's delivery, keep the membership. Off by default."""
 
-    async def resume(self) -> None:
+    async def resume(self) -> None:  # noqa: B027  (an optional hook)
         """The group pulls again."""
 
-    async def aclose(self) -> None:
+    async def aclose(self) -> None:  # noqa: B027  (many hold nothing)
         """Give back what the producer holds. Called exactly once, also when `open_stream` was never iterated."""
 
 
@@ -123,7 +123,7 @@ class BaseTrigger(ABC):
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class path and the keyword arguments (JSON) that make an equal trigger; always the same for one."""
 
-    async def cleanup(self) -> None:
+    async def cleanup(self) -> None:  # noqa: B027  (many hold nothing)
         """Give back what `run` or the filter holds. Called once when the trigger stops, for whatever reason."""
 
 
@@ -206,7 +206,7 @@ _resolve_connection: ConnectionResolver | None = None
 
 def install_connections(resolver: ConnectionResolver) -> None:
     """Say where `get_connection` looks; the service does so once at start, from its configuration."""
-    global _resolve_connection
+    global _resolve_connection  # noqa: PLW0603  (one process has one configuration)
     _resolve_connection = resolver
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hypothesis import settings, strategies as st
+from hypothesis import settings
+from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from triggerer.abc import AdvanceItem
@@ -106,9 +107,9 @@ class LedgerMachine(RuleBasedStateMachine):
         member = self.members.pop(who)
         opened = self.opened.pop(who, None)
         entry = None if opened is None else self.entries[opened]
-        if opened is not None and self.model[opened].resolved.get(who) == "rejected":
-            if not self.entries[opened].is_taken:
-                self.model[opened].resolved[who] = "failed"
+        rejected = opened is not None and self.model[opened].resolved.get(who) == "rejected"
+        if opened is not None and rejected and not self.entries[opened].is_taken:
+            self.model[opened].resolved[who] = "failed"
         self.ledger.fail(member, entry)
         self.absent.add(who)
         for event in self.model:

@@ -39,6 +39,8 @@ class TriggerSpec:
 
 
 class HostedState(StrEnum):
+    """How a trigger is doing; the first three are what its watchers are shown as."""
+
     WAITING = "waiting"
     RUNNING = "running"
     FAILING = "failing"

@@ -102,6 +102,14 @@ class Manager:
                 member.state = HostedState.ENDED
             stream.members.clear()
 
+    def abandon(self, member: HostedTrigger) -> None:
+        """Stop a trigger, and the stream that it belongs to, at once and resolve nothing."""
+        if member.is_keyed and member.key is not None and member.key in self._streams:
+            self.close_stream(member.key)
+        else:
+            member.stop()
+            member.state = HostedState.ENDED
+
     async def drain(self, timeout: float, keys: Iterable[Hashable] | None = None) -> None:
         """Pull nothing more and wait, `timeout` seconds at most, until nothing is outstanding.
 

@@ -12,7 +12,7 @@ class RuntimeSettings:
     ack_timeout: float = 300.0
     """How long after its broadcast an event may stay unresolved by a subscriber."""
     subscriber_queue_size: int = 1024
-    """How far a subscriber may fall behind before the poll pauses. Events are shared, so it costs no memory of its own."""
+    """How far a subscriber may fall behind before the poll pauses. Events are shared: it costs no memory of its own."""
     overflow_grace: float = 5.0
     """How long the poll pauses for a full subscriber before that subscriber is failed."""
     max_outstanding: int = 20_000

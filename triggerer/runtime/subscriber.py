@@ -45,7 +45,7 @@ class DerivedEvent:
         self, subscriber: Subscriber, entry: Entry | None, event: TriggerEvent, ordinal: int
     ) -> None:
         self._subscriber = subscriber
-        self._entry: Entry | None | _Settled = entry
+        self._entry: Entry | _Settled | None = entry
         self._event = event
         self.ordinal = ordinal
 

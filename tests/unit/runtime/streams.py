@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 
@@ -21,7 +21,7 @@ HERE = "tests.unit.runtime.streams"
 class Upstream:
     """What a producer reads; one per test, found by name since triggers carry JSON only."""
 
-    known: dict[str, Upstream] = {}
+    known: ClassVar[dict[str, Upstream]] = {}
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -1,0 +1,97 @@
+"""A whole service under test: started by its command, killed, stopped, started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+
+class Instance:
+    """`triggerer standalone` with a home of its own; its output goes to `<home>/service.log`."""
+
+    def __init__(self, home: Path, *, dags_folder: Path, database_url: str, bootstrap: str) -> None:
+        self.home = home
+        home.mkdir(parents=True, exist_ok=True)
+        self.log = home / "service.log"
+        self.config = home / "triggerer.toml"
+        self.config.write_text(
+            f'[core]\nhome = "{home}"\ndags_folder = "{dags_folder}"\n'
+            f'[database]\nurl = "{database_url}"\n'
+            f'[connections.kafka]\nbootstrap_servers = "{bootstrap}"\nmax_deliveries = 0\n'
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+        self._children: list[psutil.Process] = []
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it; returns at once."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "triggerer", "standalone", "--config", str(self.config)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.home,
+                env=dict(os.environ),
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        """SIGKILL, to the service alone: its children have to notice by themselves."""
+        if self._process is not None:
+            self._children = self.children()
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self, *, within_s: float = 60) -> int:
+        """SIGTERM; the exit code."""
+        assert self._process is not None
+        self._children = self.children()
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(within_s)
+
+    def children(self) -> list[psutil.Process]:
+        """All processes below it."""
+        try:
+            return psutil.Process(self.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def orphans(self, *, within_s: float = 20) -> list[psutil.Process]:
+        """Children that outlive it for longer than `within_s`."""
+        _, alive = psutil.wait_procs(self._children, timeout=within_s)
+        return alive
+
+    def tail(self, lines: int = 40) -> str:
+        """The end of its log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def wait_until(
+    condition: Callable[[], bool], *, within_s: float, what: str, every_s: float = 0.2
+) -> None:
+    """Poll a condition of another process.
+
+    Raises:
+        AssertionError: It did not come true in time.
+    """
+    deadline = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within_s:g} s: {what}")
+        time.sleep(every_s)

@@ -1,0 +1,76 @@
+"""What a service's database says, read with the plain drivers, past all code of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+import orjson
+
+
+class Records:
+    """Reads the database of a service that may be running."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """All rows of a query without parameters."""
+        if self._url.startswith("sqlite"):
+            path = self._url.split("///", 1)[1]
+            connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)
+            try:
+                return connection.execute(query).fetchall()
+            finally:
+                connection.close()
+        return asyncio.run(self._fetch(query))
+
+    async def _fetch(self, query: str) -> list[tuple[Any, ...]]:
+        connection = await asyncpg.connect(self._url.replace("+asyncpg", ""))
+        try:
+            return [tuple(row) for row in await connection.fetch(query)]
+        finally:
+            await connection.close()
+
+    def value(self, query: str) -> Any:
+        return self.rows(query)[0][0]
+
+    def positions(self) -> dict[str, Counter[tuple[int, int]]]:
+        """(partition, offset) of every asset event, counted, by asset name."""
+        found: dict[str, Counter[tuple[int, int]]] = {}
+        for name, extra in self.rows(
+            "SELECT a.name, e.extra FROM asset_event e JOIN asset a ON a.id = e.asset_id"
+        ):
+            content = orjson.loads(extra)
+            found.setdefault(name, Counter())[content["partition"], content["offset"]] += 1
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Conservation:
+    """How asset events and runs add up."""
+
+    events: int
+    queued: int
+    """Pairs of event and DAG that no run has taken."""
+    taken: int
+    """Pairs of event and DAG that a run has taken; the primary key keeps a pair from being taken twice."""
+    active_runs: int
+    failed_runs: int
+
+
+def conservation(records: Records) -> Conservation:
+    """Count once."""
+    ((events, queued, taken, active, failed),) = records.rows(
+        "SELECT (SELECT count(*) FROM asset_event),"
+        " (SELECT count(*) FROM queued_asset_event WHERE run_pk IS NULL),"
+        " (SELECT count(*) FROM queued_asset_event q JOIN dag_run r ON r.id = q.run_pk"
+        "   AND r.dag_id = q.dag_id),"
+        " (SELECT count(*) FROM dag_run WHERE state IN ('queued', 'running')),"
+        " (SELECT count(*) FROM dag_run WHERE state NOT IN ('queued', 'running', 'success'))"
+    )
+    return Conservation(events, queued, taken, active, failed)

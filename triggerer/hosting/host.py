@@ -1,0 +1,292 @@
+"""Hosts the streams that this instance owns: claims, starts, stops, shows, gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+
+from triggerer.abc import BaseEventTrigger
+from triggerer.domain.events import EventSink, Fence
+from triggerer.errors import OutcomeUnknown, StoreError
+from triggerer.hosting.roster import Placed, Roster, source_of, states_of
+from triggerer.runtime import (
+    HostedState,
+    HostedTrigger,
+    Manager,
+    RuntimeContext,
+    RuntimeSettings,
+    TriggerSpec,
+)
+from triggerer.runtime.backoff import Backoff
+from triggerer.store import leases
+from triggerer.store.database import Database
+from triggerer.store.queries import hosting as queries
+from triggerer.store.queries.hosting import TriggerRow, WatcherState
+from triggerer.store.wakeups import Signal, announce
+
+_log = structlog.get_logger(__name__)
+
+TriggerLoader = Callable[[str], type[BaseEventTrigger]]
+"""Turns a class path into the class; may raise whatever the plugin's module raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostSettings:
+    """How streams are owned, and how they are given up."""
+
+    lease: timedelta = timedelta(seconds=15)
+    """How long a dead instance's streams stand still. Judged by the database's clock."""
+    heartbeat: timedelta = timedelta(seconds=5)
+    """A third of the lease: two may fail before anything is lost."""
+    drain: timedelta = timedelta(seconds=10)
+    """For what is in flight, when a stream is given to another instance or the service stops."""
+
+
+class TriggerHost:
+    """Owns a fair share of the streams and hosts their triggers, for as long as `run` runs.
+
+    Woken when triggers or streams change, and by the heartbeat. What the database refuses for now is
+    tried again at the next heartbeat; the streams go on meanwhile, and their events wait in the recorder.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        instance_id: str,
+        load_class: TriggerLoader,
+        sink: EventSink,
+        runtime: RuntimeSettings | None = None,
+        settings: HostSettings | None = None,
+        takes_over_at_once: bool = False,
+    ) -> None:
+        """`takes_over_at_once`: nobody else can be alive (SQLite), so leases of the dead need not expire."""
+        self._database = database
+        self._instance_id = instance_id
+        self._load_class = load_class
+        self._settings: Final = settings or HostSettings()
+        self._takes_over_at_once = takes_over_at_once
+        self._owned: dict[str, Fence] = {}
+        self._roster = Roster()
+        self._dirty: dict[HostedTrigger, None] = {}
+        self._has_dirty = anyio.Event()
+        self._wake = anyio.Event()
+        self._manager = Manager(
+            RuntimeContext(sink, settings=runtime or RuntimeSettings(), on_state=self._note_state)
+        )
+
+    @property
+    def manager(self) -> Manager:
+        """The streams as they run; read only."""
+        return self._manager
+
+    def note_fenced(self, fence: Fence) -> None:
+        """The store showed another owner for a stream of ours: stop it now, and resolve nothing."""
+        if self._owned.get(fence.stream_digest) == fence:
+            _log.warning("stream lost to another instance", stream=fence.stream_digest)
+            self._forget(fence.stream_digest)
+            self._wake.set()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Host until cancelled; `started` once the first claim has been tried.
+
+        Cancellation: Streams are drained for the configured time, then everything is given back.
+        """
+        subscription = self._database.wakeups.subscribe(Signal.STREAMS_CHANGED)
+        with subscription:
+            async with self._manager, anyio.create_task_group() as tasks:
+                tasks.start_soon(self._show_states)
+                try:
+                    await self._start()
+                    task_status.started()
+                    while True:
+                        await self._tick_or_try_again()
+                        await self._wait(subscription.wait)
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await self._stop()
+                    tasks.cancel_scope.cancel()
+
+    async def _wait(self, wait: Callable[[timedelta], Any]) -> None:
+        """Until something changed, a stream was lost, or a heartbeat is due."""
+        async with anyio.create_task_group() as tasks:
+
+            async def until_fenced() -> None:
+                await self._wake.wait()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(until_fenced)
+            await wait(self._settings.heartbeat)
+            tasks.cancel_scope.cancel()
+        self._wake = anyio.Event()
+
+    async def _start(self) -> None:
+        backoff = Backoff(first=0.2, longest=5.0)
+        while True:
+            try:
+                async with self._database.transaction() as session:
+                    if self._takes_over_at_once:
+                        await leases.evict_others(session, self._instance_id, kind="triggerer")
+                    await leases.register_instance(
+                        session, self._instance_id, kind="triggerer", lease=self._settings.lease
+                    )
+                return
+            except StoreError as error:
+                _log.warning("cannot register this instance yet", error=str(error))
+                await anyio.sleep(backoff.next_delay(0.0))
+
+    # Ownership
+
+    async def _tick_or_try_again(self) -> None:
+        try:
+            await self._tick()
+        except StoreError as error:
+            # The streams go on: whoever cannot reach the database can neither extend a lease nor
+            # write under it, and the next heartbeat tries again.
+            _log.warning("heartbeat failed", error=str(error))
+            if isinstance(error, OutcomeUnknown):
+                # A claim that did commit is found by the next one: it is ours already.
+                self._wake.set()
+
+    async def _tick(self) -> None:
+        async with self._database.transaction() as session:
+            await leases.heartbeat(
+                session, self._instance_id, kind="triggerer", lease=self._settings.lease
+            )
+            kept = await leases.extend_leases(
+                session, list(self._owned.values()), lease=self._settings.lease
+            )
+            share = await leases.fair_share(session, kind="triggerer")
+            claimed = await leases.claim_streams(
+                session,
+                self._instance_id,
+                limit=max(0, share - len(kept)),
+                lease=self._settings.lease,
+            )
+        for digest in set(self._owned) - {fence.stream_digest for fence in kept}:
+            _log.warning("lease of a stream lost", stream=digest)
+            self._forget(digest)
+        for fence in claimed:
+            self._forget(fence.stream_digest)
+            self._owned[fence.stream_digest] = fence
+        surplus = list(self._owned)[share:]
+        if surplus:
+            await self._give_back(surplus)
+        await self._reconcile()
+
+    async def _give_back(self, digests: list[str]) -> None:
+        """Let other instances have these streams: drain, stop, release."""
+        _log.info("giving streams to other instances", count=len(digests))
+        keys = [p.hosted.key for d in digests for p in self._roster.on_stream(d)]
+        await self._manager.drain(self._settings.drain.total_seconds(), keys)
+        fences = [self._owned[digest] for digest in digests]
+        for digest in digests:
+            self._forget(digest)
+        async with self._database.transaction() as session:
+            await queries.show_released(session, digests, self._instance_id)
+            await leases.release_streams(session, fences)
+            announce(session, Signal.STREAMS_CHANGED, *digests)
+
+    def _forget(self, digest: str) -> None:
+        """Stop the stream at once; nothing of it is resolved."""
+        self._owned.pop(digest, None)
+        for placed in self._roster.on_stream(digest):
+            self._roster.drop(placed)
+            self._manager.abandon(placed.hosted)
+
+    # Hosting
+
+    async def _reconcile(self) -> None:
+        async with self._database.reading() as session:
+            rows = await queries.load_triggers(session, self._owned)
+            difference = self._roster.difference(rows)
+            watchers = [w.watcher_id for p in difference.gone for w in p.row.watchers]
+            alive = await queries.existing_watchers(session, watchers) if watchers else set()
+        for placed in difference.gone:
+            # A watcher that is still declared has other arguments now: it will see again what it has
+            # not resolved. One that is gone was deleted on purpose.
+            is_deleted = not any(w.watcher_id in alive for w in placed.row.watchers)
+            self._roster.drop(placed)
+            self._manager.remove(placed.hosted, on_purpose=is_deleted)
+        for placed, row in difference.changed:
+            placed.row = row
+            placed.hosted.replace_source(source_of(row, placed.fence))
+            self._note_state(placed.hosted)
+        owned_rows = [row for row in difference.new if row.stream_digest in self._owned]
+        hosted = self._manager.add(
+            [self._spec(row, self._owned[row.stream_digest]) for row in owned_rows]
+        )
+        for row, one in zip(owned_rows, hosted, strict=True):
+            self._roster.place(Placed(row, self._owned[row.stream_digest], one))
+            self._note_state(one)
+
+    def _spec(self, row: TriggerRow, fence: Fence) -> TriggerSpec:
+        def make() -> BaseEventTrigger:
+            return self._load_class(row.classpath)(**row.kwargs)
+
+        return TriggerSpec(
+            name=", ".join(row.watcher_names),
+            make=make,
+            kwargs=row.kwargs,
+            source=source_of(row, fence),
+            stream_id=row.stream_digest,
+        )
+
+    # Showing
+
+    def _note_state(self, hosted: HostedTrigger) -> None:
+        self._dirty[hosted] = None
+        self._has_dirty.set()
+
+    async def _show_states(self) -> None:
+        """Write the states of watchers, all that changed since the last time in one transaction."""
+        backoff = Backoff(first=0.2, longest=5.0)
+        while True:
+            await self._has_dirty.wait()
+            self._has_dirty = anyio.Event()
+            dirty, self._dirty = self._dirty, {}
+            states = self._collect(dirty)
+            if not states:
+                continue
+            try:
+                async with self._database.transaction() as session:
+                    await queries.write_states(session, states)
+                backoff.failures = 0
+            except StoreError as error:
+                _log.warning("cannot show the watchers' states", error=str(error))
+                self._dirty = {**dirty, **self._dirty}
+                await anyio.sleep(backoff.next_delay(0.0))
+                self._has_dirty.set()
+
+    def _collect(self, dirty: Iterable[HostedTrigger]) -> list[WatcherState]:
+        states: list[WatcherState] = []
+        for hosted in dirty:
+            placed = self._roster.of(hosted)
+            if placed is not None and hosted.state is not HostedState.ENDED:
+                states.extend(states_of(placed))
+        return states
+
+    # Stopping
+
+    async def _stop(self) -> None:
+        """Let what is in flight resolve, stop everything, give the leases back."""
+        await self._manager.drain(self._settings.drain.total_seconds())
+        owned = dict(self._owned)
+        for digest in owned:
+            self._forget(digest)
+        try:
+            with anyio.fail_after(self._settings.drain.total_seconds()):
+                async with self._database.transaction() as session:
+                    await queries.show_released(session, owned, self._instance_id)
+                    await leases.release_streams(session, list(owned.values()))
+                    await leases.deregister_instance(session, self._instance_id)
+                    announce(session, Signal.STREAMS_CHANGED, *owned)
+        except (StoreError, TimeoutError) as error:
+            # They expire by themselves; another instance waits that long.
+            _log.warning("leases not given back", error=str(error))

@@ -1,0 +1,90 @@
+"""Which triggers an instance hosts, and how they differ from the rows. Synchronous, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from triggerer.domain.events import EventSource, Fence
+from triggerer.runtime import HostedTrigger
+from triggerer.store.queries.hosting import TriggerRow, WatcherState
+
+
+@dataclass(slots=True)
+class Placed:
+    """A hosted trigger, the row that it was made from, and the lease that it runs under."""
+
+    row: TriggerRow
+    fence: Fence
+    hosted: HostedTrigger
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What has to happen so that exactly `rows` are hosted; withdrawals come first."""
+
+    gone: list[Placed]
+    changed: list[tuple[Placed, TriggerRow]]
+    """The same trigger serves other watchers now."""
+    new: list[TriggerRow]
+
+
+class Roster:
+    """The triggers that this instance hosts, by id."""
+
+    def __init__(self) -> None:
+        self._placed: dict[int, Placed] = {}
+        self._by_hosted: dict[HostedTrigger, Placed] = {}
+
+    def place(self, placed: Placed) -> None:
+        self._placed[placed.row.trigger_id] = placed
+        self._by_hosted[placed.hosted] = placed
+
+    def of(self, hosted: HostedTrigger) -> Placed | None:
+        """Where a hosted trigger stands; None once it is no longer ours."""
+        return self._by_hosted.get(hosted)
+
+    def drop(self, placed: Placed) -> None:
+        self._placed.pop(placed.row.trigger_id, None)
+        self._by_hosted.pop(placed.hosted, None)
+
+    def on_stream(self, digest: str) -> list[Placed]:
+        return [p for p in self._placed.values() if p.row.stream_digest == digest]
+
+    def difference(self, rows: Collection[TriggerRow]) -> Difference:
+        """Compare with what the store says of the streams that we own."""
+        wanted = {row.trigger_id: row for row in rows}
+        gone = [p for p in self._placed.values() if p.row.trigger_id not in wanted]
+        changed = [
+            (placed, row)
+            for trigger_id, row in wanted.items()
+            if (placed := self._placed.get(trigger_id)) is not None
+            and placed.row.watchers != row.watchers
+        ]
+        new = [row for trigger_id, row in wanted.items() if trigger_id not in self._placed]
+        return Difference(gone, changed, new)
+
+
+def source_of(row: TriggerRow, fence: Fence) -> EventSource:
+    """Where the trigger's events go."""
+    return EventSource(row.watchers, fence)
+
+
+def states_of(placed: Placed) -> list[WatcherState]:
+    """What the watchers of a hosted trigger are shown as."""
+    hosted = placed.hosted
+    error = None if hosted.error is None else describe(hosted.error)
+    return [
+        WatcherState(
+            watcher.watcher_id, placed.row.trigger_id, str(hosted.state), error, placed.fence
+        )
+        for watcher in placed.row.watchers
+    ]
+
+
+def describe(error: BaseException) -> str:
+    """One readable line: what happened, and what caused it where the message does not say."""
+    text = str(error) or type(error).__name__
+    if type(error).__module__ != "triggerer.errors":
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return text.replace("\x00", "\N{REPLACEMENT CHARACTER}")[:4000]

@@ -1,0 +1,112 @@
+"""What a host of streams asks: which triggers its streams have, and how they are doing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import bindparam, exists, func, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.events import Fence, WatcherRef
+from triggerer.store.models import Asset, Stream, Trigger, Watcher
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerRow:
+    """A trigger and the watchers that it serves; never without one."""
+
+    trigger_id: int
+    classpath: str
+    kwargs: dict[str, Any]
+    stream_digest: str
+    watchers: tuple[WatcherRef, ...]
+    watcher_names: tuple[str, ...]
+    """`<asset>/<watcher>`, parallel to `watchers`."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatcherState:
+    """How a watcher is doing, as its host says under `fence`."""
+
+    watcher_id: int
+    trigger_id: int
+    state: str
+    error: str | None
+    fence: Fence
+
+
+async def load_triggers(session: AsyncSession, stream_digests: Iterable[str]) -> list[TriggerRow]:
+    """The triggers of these streams, by id: the order in which they join is the same at every start."""
+    rows = await session.execute(
+        select(Trigger, Watcher.id, Watcher.asset_id, Watcher.name, Asset.name)
+        .join(Watcher, Watcher.trigger_id == Trigger.id)
+        .join(Asset, Asset.id == Watcher.asset_id)
+        .where(Trigger.stream_digest.in_(list(stream_digests)))
+        .order_by(Trigger.id, Watcher.id)
+    )
+    found: dict[int, TriggerRow] = {}
+    for trigger, watcher_id, asset_id, watcher_name, asset_name in rows:
+        known = found.get(trigger.id)
+        found[trigger.id] = TriggerRow(
+            trigger.id,
+            trigger.classpath,
+            trigger.kwargs,
+            trigger.stream_digest,
+            (*(known.watchers if known else ()), WatcherRef(watcher_id, asset_id)),
+            (*(known.watcher_names if known else ()), f"{asset_name}/{watcher_name}"),
+        )
+    return list(found.values())
+
+
+async def existing_watchers(session: AsyncSession, watcher_ids: Iterable[int]) -> set[int]:
+    """Which of these watchers are still declared, by whatever trigger."""
+    rows = await session.scalars(select(Watcher.id).where(Watcher.id.in_(list(watcher_ids))))
+    return set(rows)
+
+
+async def write_states(session: AsyncSession, states: Sequence[WatcherState]) -> None:
+    """Show these states; one whose stream has another owner by now, or whose trigger changed, is left alone."""
+    connection = await session.connection()
+    owned = exists().where(
+        Stream.digest == bindparam("b_digest"),
+        Stream.owner == bindparam("b_owner"),
+        Stream.epoch == bindparam("b_epoch"),
+    )
+    await connection.execute(
+        update(Watcher)
+        .where(
+            Watcher.id == bindparam("b_watcher"),
+            Watcher.trigger_id == bindparam("b_trigger"),
+            owned,
+        )
+        .values(
+            state=bindparam("b_state"),
+            error=bindparam("b_error"),
+            owner=bindparam("b_owner"),
+            updated_at=func.now(),
+        ),
+        [
+            {
+                "b_watcher": state.watcher_id,
+                "b_trigger": state.trigger_id,
+                "b_state": state.state,
+                "b_error": state.error,
+                "b_digest": state.fence.stream_digest,
+                "b_owner": state.fence.owner,
+                "b_epoch": state.fence.epoch,
+            }
+            for state in states
+        ],
+    )
+
+
+async def show_released(session: AsyncSession, stream_digests: Iterable[str], owner: str) -> None:
+    """Show the watchers of these streams as waiting for an owner, where `owner` was the last."""
+    triggers = select(Trigger.id).where(Trigger.stream_digest.in_(list(stream_digests)))
+    await session.execute(
+        update(Watcher)
+        .where(Watcher.trigger_id.in_(triggers), Watcher.owner == owner)
+        .values(state="waiting", owner=None, updated_at=func.now())
+    )
