@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
 
 from triggerer.store.models import (
     Asset,
@@ -44,11 +45,18 @@ async def list_assets(
 ) -> list[AssetView]:
     """Return assets by name; `dag` leaves those that the DAG waits for."""
     # By the newest id rather than max(timestamp): that is one step down an index for each asset.
+    any_event = aliased(AssetEvent)
     newest = (
-        select(func.max(AssetEvent.id)).where(AssetEvent.asset_id == Asset.id).scalar_subquery()
+        select(func.max(any_event.id))
+        .where(any_event.asset_id == Asset.id)
+        .correlate(Asset)
+        .scalar_subquery()
     )
-    last = select(AssetEvent.timestamp).where(AssetEvent.id == newest).scalar_subquery()
-    query = select(Asset, last).order_by(Asset.name)
+    query = (
+        select(Asset, AssetEvent.timestamp)
+        .outerjoin(AssetEvent, AssetEvent.id == newest)
+        .order_by(Asset.name)
+    )
     if asset is not None:
         query = query.where(_is_asset(asset))
     if dag is not None:
@@ -62,7 +70,12 @@ async def list_assets(
 
 
 async def list_asset_events(
-    session: AsyncSession, *, limit: int = 100, asset: str | None = None, dag: str | None = None
+    session: AsyncSession,
+    *,
+    limit: int = 100,
+    asset: str | None = None,
+    dag: str | None = None,
+    event_id: int | None = None,
 ) -> list[AssetEventView]:
     """Return events, newest first; `dag` leaves those that the DAG's runs emitted."""
     query = (
@@ -75,6 +88,8 @@ async def list_asset_events(
         query = query.where(_is_asset(asset))
     if dag is not None:
         query = query.where(AssetEvent.source_dag_id == dag)
+    if event_id is not None:
+        query = query.where(AssetEvent.id == event_id)
     return [
         AssetEventView(
             id=event.id,
@@ -111,9 +126,16 @@ async def list_dags(
     waiting = (
         select(func.count())
         .where(QueuedAssetEvent.dag_id == Dag.dag_id, QueuedAssetEvent.run_pk.is_(None))
+        .correlate(Dag)
         .scalar_subquery()
     )
-    newest = select(func.max(DagRun.id)).where(DagRun.dag_id == Dag.dag_id).scalar_subquery()
+    any_run = aliased(DagRun)
+    newest = (
+        select(func.max(any_run.id))
+        .where(any_run.dag_id == Dag.dag_id)
+        .correlate(Dag)
+        .scalar_subquery()
+    )
     query = (
         select(Dag, waiting, DagRun.run_id, DagRun.state)
         .outerjoin(DagRun, DagRun.id == newest)
@@ -187,6 +209,13 @@ async def list_runs(
     rows = list(await session.scalars(_limited(query, limit)))
     events = await _events_of(session, [row.id for row in rows]) if with_events else {}
     return [_run_view(row, events.get(row.id, [])) for row in rows]
+
+
+async def find_run(session: AsyncSession, dag_id: str, run_id: str) -> int | None:
+    """Return the key by which the executor knows the run; None: there is no such run."""
+    query = select(DagRun.id).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
+    found: int | None = await session.scalar(query)
+    return found
 
 
 async def list_task_runs(session: AsyncSession, dag_id: str, run_id: str) -> list[TaskRunView]:

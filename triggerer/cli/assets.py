@@ -1,0 +1,128 @@
+"""`triggerer assets`: what exists, what happened to it, and making something happen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from triggerer.cli import options
+from triggerer.cli.output import print_json, print_table, text, wrong_use
+from triggerer.cli.session import read, write
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession
+
+    from triggerer.store.queries.views import AssetEventView, AssetView
+
+app = typer.Typer(name="assets", help="Assets and their events.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_(
+    asset: options.Asset = None,
+    dag: options.Dag = None,
+    limit: options.Limit = 100,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """List assets; --dag leaves those that the DAG waits for."""
+
+    async def ask(session: AsyncSession) -> list[AssetView]:
+        from triggerer.store.queries.listing import list_assets
+
+        return await list_assets(session, limit=limit, asset=asset, dag=dag)
+
+    found = read(config, ask)
+    if json:
+        print_json(found)
+        return
+    print_table(
+        ("name", "uri", "group", "declared in", "last event"),
+        (
+            (row.name, row.uri, row.group, row.declared_in, row.last_event_timestamp)
+            for row in found
+        ),
+        empty="No assets.",
+        limit=limit,
+    )
+
+
+@app.command()
+def events(
+    asset: options.Asset = None,
+    dag: options.Dag = None,
+    limit: options.Limit = 100,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """List asset events, newest first; --dag leaves those that the DAG's runs emitted."""
+
+    async def ask(session: AsyncSession) -> list[AssetEventView]:
+        from triggerer.store.queries.listing import list_asset_events
+
+        return await list_asset_events(session, limit=limit, asset=asset, dag=dag)
+
+    found = read(config, ask)
+    if json:
+        print_json(found)
+        return
+    print_table(
+        ("id", "asset", "timestamp", "source", "extra"),
+        (
+            (row.id, row.asset_name, row.timestamp, _source(row), _shortened(row.extra))
+            for row in found
+        ),
+        empty="No events.",
+        limit=limit,
+    )
+
+
+@app.command()
+def emit(
+    asset: Annotated[str, typer.Argument(metavar="ASSET", help="Its name or its URI.")],
+    extra: Annotated[
+        str | None, typer.Option("--extra", metavar="JSON", help="What the event carries.")
+    ] = None,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Emit an event. An asset that nobody declares is created, with a warning."""
+    values = _parse_extra(extra)
+
+    async def change(session: AsyncSession) -> dict[str, Any]:
+        from triggerer.cli.emitting import emit_event
+
+        return await emit_event(session, asset, values)
+
+    emitted = write(config, change)
+    if json:
+        print_json(emitted)
+    else:
+        typer.echo(f"{emitted['asset_name']}: emitted event {emitted['id']}")
+
+
+def _parse_extra(extra: str | None) -> dict[str, Any]:
+    if extra is None:
+        return {}
+    import orjson
+
+    try:
+        value = orjson.loads(extra)
+    except orjson.JSONDecodeError as error:
+        wrong_use(f"--extra is not JSON: {error}")
+    # As a trigger's payload does (contract, §2).
+    return value if isinstance(value, dict) else {"payload": value}
+
+
+def _source(row: AssetEventView) -> str | None:
+    if row.source_watcher:
+        return f"watcher {row.source_watcher}"
+    if row.source_dag_id:
+        return f"{row.source_dag_id}.{row.source_task_id} {row.source_run_id}"
+    return None
+
+
+def _shortened(extra: dict[str, Any]) -> str:
+    whole = text(extra)
+    return whole if len(whole) <= 120 else whole[:119] + "…"

@@ -1,0 +1,61 @@
+"""`triggerer config show`: what is in force, and where each value came from."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from triggerer.cli import options
+from triggerer.cli.output import print_json, print_note, print_table
+from triggerer.config import SECTIONS, load_settings
+from triggerer.redaction import redact
+
+app = typer.Typer(name="config", help="The configuration in force.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    # Without a callback Typer would make a group of one command that command itself.
+    pass
+
+
+@app.command()
+def show(json: options.Json = False, config: options.Config = None) -> None:
+    """Print every setting and its origin; secrets are hidden, references to them are not."""
+    settings = load_settings(config)
+    values: dict[tuple[str, ...], Any] = {
+        (section, key): value
+        for section in SECTIONS
+        for key, value in asdict(getattr(settings, section)).items()
+    }
+    for name, connection in sorted(settings.connections.items()):
+        values |= {("connections", name, key): item for key, item in connection.items()}
+    shown = [
+        {
+            "section": ".".join(where[:-1]),
+            "key": where[-1],
+            "value": redact(where[-1], _plain(value)),
+            "source": settings.sources[where],
+        }
+        for where, value in values.items()
+    ]
+    if json:
+        print_json(shown)
+        return
+    print_table(
+        ("setting", "value", "from"),
+        ((f"{row['section']}.{row['key']}", row["value"], row["source"]) for row in shown),
+        empty="",
+    )
+    print_note(f"file: {settings.file or 'none'}")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+        return int(seconds) if seconds.is_integer() else seconds
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,211 @@
+"""`triggerer dags`: what was found in the files, and whether it may run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from triggerer.cli import options
+from triggerer.cli.output import print_fields, print_json, print_note, print_table, wrong_use
+from triggerer.cli.session import read, write
+from triggerer.errors import TriggererError
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession
+
+    from triggerer.store.queries.views import DagFileView, DagView
+
+app = typer.Typer(name="dags", help="DAGs: list, show, trigger, pause.", no_args_is_help=True)
+DagId = Annotated[str, typer.Argument(metavar="DAG_ID")]
+_STATES = ("active", "paused", "stale")
+
+
+@app.command("list")
+def list_(
+    dag: options.Dag = None,
+    asset: options.Asset = None,
+    state: options.State = None,
+    limit: options.Limit = 100,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """List DAGs, and the files that could not be read. States: active, paused, stale."""
+    if state is not None and state not in _STATES:
+        wrong_use(f"--state is one of {', '.join(_STATES)}, not {state!r}")
+
+    async def ask(session: AsyncSession) -> tuple[list[DagView], list[DagFileView]]:
+        from triggerer.store.queries.listing import list_broken_files, list_dags
+
+        found = await list_dags(session, limit=limit, dag=dag, asset=asset, state=state)
+        return found, await list_broken_files(session)
+
+    found, broken = read(config, ask)
+    if json:
+        print_json(found)
+    else:
+        print_table(
+            ("dag_id", "schedule", "state", "queued events", "last run", "last state", "file"),
+            (
+                (
+                    row.dag_id,
+                    readable_schedule(row.schedule),
+                    "stale" if row.is_stale else "paused" if row.is_paused else "active",
+                    row.queued_events,
+                    row.last_run_id,
+                    row.last_run_state,
+                    row.path,
+                )
+                for row in found
+            ),
+            empty="No DAGs.",
+            limit=limit,
+        )
+    for file in broken:
+        for error in file.errors:
+            print_note(f"broken: {readable_error(error)}")
+
+
+@app.command()
+def show(dag_id: DagId, json: options.Json = False, config: options.Config = None) -> None:
+    """Show one DAG with its tasks."""
+
+    async def ask(session: AsyncSession) -> list[DagView]:
+        from triggerer.store.queries.listing import list_dags
+
+        return await list_dags(session, dag=dag_id)
+
+    found = read(config, ask)
+    if not found:
+        raise unknown_dag(dag_id)
+    row = found[0]
+    if json:
+        print_json(row)
+        return
+    print_fields(
+        [
+            ("dag_id", row.dag_id),
+            ("description", row.description),
+            ("file", row.path),
+            ("schedule", readable_schedule(row.schedule)),
+            ("state", "stale" if row.is_stale else "paused" if row.is_paused else "active"),
+            ("tags", ", ".join(row.tags) or None),
+            ("params", row.params or None),
+            ("max_active_runs", row.max_active_runs),
+            ("events_per_run", row.events_per_run),
+            ("queued events", row.queued_events),
+            ("last run", row.last_run_id and f"{row.last_run_id} ({row.last_run_state})"),
+            ("tasks", "\n".join(_readable_task(task) for task in row.tasks)),
+        ]
+    )
+
+
+@app.command()
+def trigger(
+    dag_id: DagId,
+    run_id: Annotated[str | None, typer.Option("--run-id", help="Default: from the time.")] = None,
+    params: Annotated[
+        str | None, typer.Option("--params", metavar="JSON", help="An object; wins over the DAG's.")
+    ] = None,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Queue a run by hand; it takes no queued events."""
+    values = _parse_params(params)
+
+    async def change(session: AsyncSession) -> str:
+        from triggerer.store.queries.listing import list_dags
+        from triggerer.store.queries.runs import create_manual_run
+
+        found = await list_dags(session, dag=dag_id)
+        if not found:
+            raise unknown_dag(dag_id)
+        if found[0].is_stale:
+            raise TriggererError(
+                f"The DAG {dag_id!r} is stale: its file no longer defines it",
+                hint="triggerer check shows what is wrong with the files",
+            )
+        return await create_manual_run(session, dag_id, run_id=run_id, params=values)
+
+    created = write(config, change)
+    if json:
+        print_json({"dag_id": dag_id, "run_id": created, "state": "queued"})
+    else:
+        typer.echo(f"{dag_id}: queued {created}")
+
+
+@app.command()
+def pause(dag_id: DagId, config: options.Config = None) -> None:
+    """Hold new runs back. Events go on queueing and wait."""
+    _set_paused(config, dag_id, True)
+
+
+@app.command()
+def unpause(dag_id: DagId, config: options.Config = None) -> None:
+    """Let runs start again, with the events that have queued meanwhile."""
+    _set_paused(config, dag_id, False)
+
+
+def readable_schedule(schedule: dict[str, Any] | None, *, nested: bool = False) -> str:
+    """Return the expression as it is written in a DAG file."""
+    if schedule is None:
+        return "-"
+    for kind, sign in (("all", " & "), ("any", " | ")):
+        if kind in schedule:
+            joined = sign.join(readable_schedule(part, nested=True) for part in schedule[kind])
+            return f"({joined})" if nested and len(schedule[kind]) > 1 else joined
+    if "alias" in schedule:
+        return f"alias {schedule['alias']}"
+    asset: dict[str, str] = schedule["asset"]
+    return asset["name"]
+
+
+def readable_error(error: dict[str, Any]) -> str:
+    """Return `file:line: reason`."""
+    line = f":{error['line']}" if error.get("line") else ""
+    return f"{error['file']}{line}: {error['reason']}"
+
+
+def unknown_dag(dag_id: str) -> TriggererError:
+    """Return the error for a DAG that is not there."""
+    return TriggererError(
+        f"There is no DAG {dag_id!r}",
+        hint="triggerer dags list shows what was found, triggerer check what could not be read",
+    )
+
+
+def _readable_task(task: dict[str, Any]) -> str:
+    upstream = f" after {', '.join(task['upstream'])}" if task.get("upstream") else ""
+    return f"{task['task_id']}{upstream}{' (Spark)' if task.get('needs_spark') else ''}"
+
+
+def _parse_params(params: str | None) -> dict[str, Any] | None:
+    if params is None:
+        return None
+    import orjson
+
+    try:
+        values = orjson.loads(params)
+    except orjson.JSONDecodeError as error:
+        wrong_use(f"--params is not JSON: {error}")
+    if not isinstance(values, dict):
+        wrong_use("--params has to be a JSON object")
+    return values
+
+
+def _set_paused(config: Any, dag_id: str, paused: bool) -> None:
+    async def change(session: AsyncSession) -> None:
+        from sqlalchemy import update
+
+        from triggerer.store.models import Dag
+        from triggerer.store.wakeups import Signal, announce
+
+        statement = (
+            update(Dag).where(Dag.dag_id == dag_id).values(is_paused=paused).returning(Dag.dag_id)
+        )
+        if await session.scalar(statement) is None:
+            raise unknown_dag(dag_id)
+        announce(session, Signal.DAGS_CHANGED, dag_id)
+
+    write(config, change)
+    typer.echo(f"{dag_id}: {'paused' if paused else 'active'}")

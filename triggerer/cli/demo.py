@@ -1,0 +1,45 @@
+"""`triggerer demo`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from triggerer.errors import ConfigurationError
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command()(demo)
+
+
+def demo(
+    everything: Annotated[
+        bool, typer.Option("--all", help="The whole year, not two months: some minutes.")
+    ] = False,
+    home: Annotated[
+        Path | None,
+        typer.Option("--home", metavar="DIR", help="A new folder; default: .triggerer-demo/<time>"),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="Refused: the demo writes its own."),
+    ] = None,
+) -> None:
+    """Run the whole service on real data: flights and weather, from messages to an answer."""
+    if config is not None:
+        raise ConfigurationError(
+            "the demo brings its own configuration and takes none",
+            hint="triggerer standalone --config FILE runs your own DAGs",
+        )
+    try:
+        from triggerer.demo.main import run_demo
+    except ImportError as error:
+        raise ConfigurationError(
+            f"the demo needs a package that is not installed: {error.name}",
+            hint="pip install 'triggerer[demo]', or make setup",
+        ) from error
+    sys.exit(run_demo(home, whole_year=everything))

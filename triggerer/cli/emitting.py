@@ -1,0 +1,30 @@
+"""Emitting an event by hand."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.assets import Asset
+from triggerer.store.emitting import NewAssetEvent, ensure_asset, record_events
+from triggerer.store.queries.listing import list_asset_events, list_assets
+
+
+async def emit_event(session: AsyncSession, asset: str, extra: dict[str, Any]) -> dict[str, Any]:
+    """Record one event of the asset with this name or URI; queue it for the DAGs that wait.
+
+    Returns:
+        The event, with the field names of the contract's §9.
+    Raises:
+        DagError: No asset is called that, and it is no valid URI either.
+        RowRefused: The extra cannot be stored.
+    """
+    found = await list_assets(session, asset=asset, limit=2)
+    exact = [row for row in found if row.uri == asset] or found
+    wanted = exact[0] if exact else Asset(asset)
+    stored = await ensure_asset(session, name=wanted.name, uri=wanted.uri)
+    (event_id,) = await record_events(session, [NewAssetEvent(stored.id, extra)])
+    (event,) = await list_asset_events(session, event_id=event_id)
+    return asdict(event)

@@ -1,0 +1,98 @@
+"""What people and programs read: tables, JSON, and one line for an error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, NoReturn
+
+import typer
+
+
+def print_json(value: Any) -> None:
+    """Print one array or object; dataclasses become objects, instants ISO 8601 in UTC."""
+    import orjson
+
+    options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
+    sys.stdout.buffer.write(orjson.dumps(value, default=str, option=options))
+    sys.stdout.buffer.flush()
+
+
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str, limit: int = 0
+) -> None:
+    """Print rows under a header, or the sentence `empty`; says so where `limit` may have cut."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = list(rows)
+    # Not a terminal: no wrapping, so that a line of the table is a line for grep.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 250)
+    if not shown:
+        console.print(empty)
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in shown:
+        table.add_row(*(Text(text(cell), style=_STYLES.get(text(cell), "")) for cell in row))
+    console.print(table)
+    if limit and len(shown) == limit:
+        print_note(f"The first {limit}; --limit 0 shows all.")
+
+
+def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
+    """Print a thing as `name  value` lines; what is None is left out."""
+    shown = [(name, value) for name, value in fields if value is not None]
+    width = max(len(name) for name, _ in shown)
+    for name, value in shown:
+        first, *rest = text(value).splitlines() or [""]
+        typer.echo(f"{name:<{width}}  {first}")
+        for line in rest:
+            typer.echo(f"{'':<{width}}  {line}")
+
+
+def print_note(message: str) -> None:
+    """Print what does not belong to the answer: on standard error."""
+    typer.echo(message, err=True)
+
+
+def text(value: Any) -> str:
+    """Return a cell as people read it; instants in local time, to the second."""
+    if value is None:
+        return "-"
+    if isinstance(value, datetime):
+        return value.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict | list):
+        import orjson
+
+        return orjson.dumps(value, default=str).decode()
+    return str(value)
+
+
+def elapsed(start: datetime | None, end: datetime | None) -> str | None:
+    """Return how long it took, or has taken so far; None where it has not begun."""
+    if start is None:
+        return None
+    return f"{((end or datetime.now(UTC)) - start).total_seconds():.1f} s"
+
+
+def wrong_use(message: str) -> NoReturn:
+    """End with exit code 2."""
+    print_note(f"triggerer: {message}")
+    raise typer.Exit(2)
+
+
+_STYLES = {
+    "success": "green",
+    "running": "cyan",
+    "queued": "yellow",
+    "waiting": "yellow",
+    "failing": "red",
+    "failed": "red",
+    "cancelled": "magenta",
+}

@@ -1,0 +1,187 @@
+"""`triggerer runs`: what ran, what it said, and stopping it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from triggerer.cli import options
+from triggerer.cli.output import elapsed, print_fields, print_json, print_table, text, wrong_use
+from triggerer.cli.session import read, write
+from triggerer.errors import TriggererError
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession
+
+    from triggerer.store.queries.views import RunView, TaskRunView
+
+app = typer.Typer(name="runs", help="Runs: list, show, logs, cancel.", no_args_is_help=True)
+DagId = Annotated[str, typer.Argument(metavar="DAG_ID")]
+RunId = Annotated[str, typer.Argument(metavar="RUN_ID")]
+
+
+@app.command("list")
+def list_(
+    dag: options.Dag = None,
+    asset: options.Asset = None,
+    state: options.State = None,
+    limit: options.Limit = 100,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """List runs, newest first; --asset leaves those that were given an event of it."""
+    from triggerer.domain.runs import RunState
+
+    if state is not None and state not in set(RunState):
+        wrong_use(f"--state is one of {', '.join(RunState)}, not {state!r}")
+
+    async def ask(session: AsyncSession) -> list[RunView]:
+        from triggerer.store.queries.listing import list_runs
+
+        return await list_runs(
+            session, limit=limit, dag=dag, asset=asset, state=state, with_events=json
+        )
+
+    found = read(config, ask)
+    if json:
+        print_json(found)
+        return
+    print_table(
+        ("dag_id", "run_id", "state", "queued at", "took", "error"),
+        (
+            (
+                row.dag_id,
+                row.run_id,
+                row.state,
+                row.queued_at,
+                elapsed(row.started_at, row.ended_at),
+                row.error and row.error.strip().splitlines()[-1],
+            )
+            for row in found
+        ),
+        empty="No runs.",
+        limit=limit,
+    )
+
+
+@app.command()
+def show(
+    dag_id: DagId, run_id: RunId, json: options.Json = False, config: options.Config = None
+) -> None:
+    """Show one run: its times, tasks, events and error."""
+    row, tasks = _find(config, dag_id, run_id)
+    if json:
+        from dataclasses import asdict
+
+        print_json(asdict(row) | {"tasks": tasks})
+        return
+    print_fields(
+        [
+            ("dag_id", row.dag_id),
+            ("run_id", row.run_id),
+            ("type", row.run_type),
+            ("state", row.state),
+            ("queued at", row.queued_at),
+            ("started at", row.started_at),
+            ("ended at", row.ended_at),
+            ("took", elapsed(row.started_at, row.ended_at)),
+            ("attempt", row.attempt),
+            ("executor", row.executor),
+            ("params", row.params or None),
+            ("events", len(row.asset_event_ids)),
+            ("exit code", row.exit_code),
+            ("log", row.log_path),
+            ("error", row.error),
+        ]
+    )
+    if tasks:
+        typer.echo()
+        print_table(
+            ("task", "state", "try", "started at", "took", "error"),
+            (
+                (
+                    task.task_id,
+                    task.state,
+                    task.try_number,
+                    text(task.started_at),
+                    elapsed(task.started_at, task.ended_at),
+                    task.error and task.error.strip().splitlines()[-1],
+                )
+                for task in tasks
+            ),
+            empty="",
+        )
+
+
+@app.command()
+def logs(dag_id: DagId, run_id: RunId, config: options.Config = None) -> None:
+    """Print the log of a run: what its tasks printed and logged."""
+    row, _ = _find(config, dag_id, run_id)
+    if row.log_path is None:
+        raise TriggererError(f"The run {run_id!r} is {row.state}: it has no log yet")
+    try:
+        with Path(row.log_path).open("rb") as log:
+            shutil.copyfileobj(log, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise TriggererError(
+            f"The log of {run_id!r} cannot be read: {error}",
+            hint=f"it lies on the machine of the executor {row.executor}",
+        ) from error
+
+
+@app.command()
+def cancel(
+    dag_id: DagId, run_id: RunId, json: options.Json = False, config: options.Config = None
+) -> None:
+    """Cancel a run: at once while it is queued; a running one is stopped by its executor."""
+
+    async def change(session: AsyncSession) -> str:
+        from triggerer.store.queries.execution import request_cancel
+        from triggerer.store.queries.listing import find_run
+        from triggerer.store.wakeups import Signal, announce
+
+        run_pk = await find_run(session, dag_id, run_id)
+        state = None if run_pk is None else await request_cancel(session, run_pk)
+        if state is None:
+            raise _unknown_run(dag_id, run_id)
+        if state == "cancelled":
+            announce(session, Signal.RUNS_ENDED, dag_id)
+        elif state == "running":
+            announce(session, Signal.RUNS_CANCELLED, str(run_pk))
+        else:
+            raise TriggererError(f"The run {run_id!r} has ended already: {state}")
+        return str(state)
+
+    state = write(config, change)
+    if json:
+        print_json({"dag_id": dag_id, "run_id": run_id, "state": state})
+    elif state == "running":
+        typer.echo(f"{dag_id} {run_id}: its executor was told to stop it")
+    else:
+        typer.echo(f"{dag_id} {run_id}: cancelled")
+
+
+def _find(config: Path | None, dag_id: str, run_id: str) -> tuple[RunView, list[TaskRunView]]:
+    async def ask(session: AsyncSession) -> tuple[list[RunView], list[TaskRunView]]:
+        from triggerer.store.queries.listing import list_runs, list_task_runs
+
+        found = await list_runs(session, dag=dag_id, run_id=run_id, with_events=True)
+        return found, await list_task_runs(session, dag_id, run_id)
+
+    found, tasks = read(config, ask)
+    if not found:
+        raise _unknown_run(dag_id, run_id)
+    return found[0], tasks
+
+
+def _unknown_run(dag_id: str, run_id: str) -> TriggererError:
+    return TriggererError(
+        f"The DAG {dag_id!r} has no run {run_id!r}", hint=f"triggerer runs list --dag {dag_id}"
+    )

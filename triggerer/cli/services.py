@@ -1,0 +1,65 @@
+"""`triggerer standalone`, and one command for each part that may run on its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from triggerer.cli import options
+from triggerer.cli.session import settings_for
+
+if TYPE_CHECKING:
+    from triggerer.service import Part
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.command()(standalone)
+    for command in (triggerer, scheduler, dag_processor, executor):
+        app.command()(command)
+
+
+def standalone(dags_folder: options.DagsFolder = None, config: options.Config = None) -> None:
+    """Run everything in one process tree, until SIGTERM or Ctrl-C."""
+    from triggerer.service import ALL_PARTS
+
+    _serve(ALL_PARTS, config, dags_folder)
+
+
+def triggerer(dags_folder: options.DagsFolder = None, config: options.Config = None) -> None:
+    """Host the watchers' streams. Needs PostgreSQL; several share the streams."""
+    from triggerer.service import Part
+
+    _serve(frozenset({Part.TRIGGERER}), config, dags_folder)
+
+
+def scheduler(config: options.Config = None) -> None:
+    """Turn queued asset events into runs. Needs PostgreSQL."""
+    from triggerer.service import Part
+
+    _serve(frozenset({Part.SCHEDULER}), config, None)
+
+
+def dag_processor(dags_folder: options.DagsFolder = None, config: options.Config = None) -> None:
+    """Read the DAG files and follow their changes. Needs PostgreSQL."""
+    from triggerer.service import Part
+
+    _serve(frozenset({Part.DAG_PROCESSOR}), config, dags_folder)
+
+
+def executor(dags_folder: options.DagsFolder = None, config: options.Config = None) -> None:
+    """Execute queued runs in worker processes. Needs PostgreSQL."""
+    from triggerer.service import Part
+
+    _serve(frozenset({Part.EXECUTOR}), config, dags_folder)
+
+
+def _serve(parts: frozenset[Part], config: Path | None, dags_folder: Path | None) -> None:
+    from triggerer.logging_setup import set_up_logging
+    from triggerer.service import run
+
+    settings = settings_for(config, dags_folder=dags_folder)
+    set_up_logging(settings.core)
+    run(settings, parts)

@@ -1,0 +1,76 @@
+"""From the command line to the database and back."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from triggerer.config import Given, Settings, load_settings
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession
+
+    from triggerer.store.database import Database
+
+_T = TypeVar("_T")
+
+
+def settings_for(
+    config: Path | None, *, dags_folder: Path | None = None, home: Path | None = None
+) -> Settings:
+    """Read the settings as the command's options change them."""
+    overrides = {
+        ("core", key): Given(str(value), option)
+        for key, value, option in (
+            ("dags_folder", dags_folder, "--dags-folder"),
+            ("home", home, "--home"),
+        )
+        if value is not None
+    }
+    return load_settings(config, overrides=overrides)
+
+
+def read(config: Path | None, ask: Callable[[AsyncSession], Awaitable[_T]]) -> _T:
+    """Ask the database one thing. Takes no lock that a running service would notice."""
+
+    async def asking(database: Database) -> _T:
+        async with database.reading() as session:
+            return await ask(session)
+
+    return _with_database(config, asking)
+
+
+def write(config: Path | None, change: Callable[[AsyncSession], Awaitable[_T]]) -> _T:
+    """Change the database in one transaction; what it announces wakes a service that runs."""
+
+    async def changing(database: Database) -> _T:
+        async with database.transaction() as session:
+            return await change(session)
+
+    return _with_database(config, changing)
+
+
+def _with_database(config: Path | None, work: Callable[[Database], Awaitable[_T]]) -> _T:
+    import anyio
+
+    settings = load_settings(config)
+    quiet = replace(settings.core, log_level="warning", log_format="console")
+
+    async def run() -> _T:
+        # Imported here: SQLAlchemy is the greater part of a command's start.
+        from triggerer.logging_setup import set_up_logging
+        from triggerer.store.database import open_database
+
+        set_up_logging(quiet)
+
+        async with open_database(
+            settings.database.url,
+            home=settings.core.home,
+            create=False,
+            commit_timeout=settings.database.commit_timeout,
+        ) as database:
+            return await work(database)
+
+    return anyio.run(run)

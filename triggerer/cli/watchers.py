@@ -1,0 +1,100 @@
+"""`triggerer watchers`: which triggers watch which assets, and how they fare."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from triggerer.cli import options
+from triggerer.cli.output import print_fields, print_json, print_table, wrong_use
+from triggerer.cli.session import read
+from triggerer.errors import TriggererError
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession
+
+    from triggerer.store.queries.views import WatcherView
+
+app = typer.Typer(name="watchers", help="Watchers: list, show.", no_args_is_help=True)
+_STATES = ("waiting", "running", "failing")
+
+
+@app.command("list")
+def list_(
+    asset: options.Asset = None,
+    dag: options.Dag = None,
+    state: options.State = None,
+    limit: options.Limit = 100,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """List watchers. States: waiting (nobody hosts it yet), running, failing (see its error)."""
+    if state is not None and state not in _STATES:
+        wrong_use(f"--state is one of {', '.join(_STATES)}, not {state!r}")
+
+    async def ask(session: AsyncSession) -> list[WatcherView]:
+        from triggerer.store.queries.listing import list_watchers
+
+        return await list_watchers(session, limit=limit, asset=asset, dag=dag, state=state)
+
+    found = read(config, ask)
+    if json:
+        print_json(found)
+        return
+    print_table(
+        ("asset", "watcher", "state", "trigger", "stream", "owner", "error"),
+        (
+            (
+                row.asset_name,
+                row.name,
+                row.state,
+                row.trigger.rpartition(".")[2],
+                row.stream,
+                row.owner,
+                row.error and row.error.strip().splitlines()[-1],
+            )
+            for row in found
+        ),
+        empty="No watchers.",
+        limit=limit,
+    )
+
+
+@app.command()
+def show(
+    asset: Annotated[str, typer.Argument(metavar="ASSET", help="Its name or its URI.")],
+    name: Annotated[str, typer.Argument(metavar="WATCHER")],
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Show one watcher with its trigger's arguments and its error."""
+
+    async def ask(session: AsyncSession) -> list[WatcherView]:
+        from triggerer.store.queries.listing import list_watchers
+
+        return await list_watchers(session, asset=asset, name=name)
+
+    found = read(config, ask)
+    if not found:
+        raise TriggererError(
+            f"The asset {asset!r} has no watcher {name!r}", hint="triggerer watchers list"
+        )
+    row = found[0]
+    if json:
+        print_json(row)
+        return
+    print_fields(
+        [
+            ("asset", row.asset_name),
+            ("watcher", row.name),
+            ("state", row.state),
+            ("since", row.updated_at),
+            ("trigger", row.trigger),
+            ("arguments", row.kwargs),
+            ("stream", row.stream),
+            ("owner", row.owner),
+            ("file", row.path),
+            ("error", row.error),
+        ]
+    )

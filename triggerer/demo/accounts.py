@@ -1,0 +1,110 @@
+"""The demo's books: what each station of the way has, and whether that is the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.demo.data import FLIGHTS, WEATHER, Dataset
+from triggerer.demo.progress import JOIN
+from triggerer.store.models import Asset, AssetEvent, DagRun, QueuedAssetEvent
+
+GROUPS = {FLIGHTS: "triggerer-demo-flights", WEATHER: "triggerer-demo-weather"}
+ASSETS = {FLIGHTS: "flights", WEATHER: "weather"}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One count at one station, next to what it has to be."""
+
+    station: str
+    what: str
+    expected: int
+    found: int
+
+    @property
+    def holds(self) -> bool:
+        return self.expected == self.found
+
+
+def committed_offsets(bootstrap_servers: str, topic: str, partitions: int) -> int:
+    """Return the sum of the group's committed offsets: how far the broker was told to go. Blocks."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": GROUPS[topic],
+            "enable.auto.commit": False,
+            "log_level": 3,
+        }
+    )
+    try:
+        asked = [TopicPartition(topic, number) for number in range(partitions)]
+        # -1001: nothing is committed there; a partition whose keys never came up has no messages.
+        return sum(max(0, answer.offset) for answer in consumer.committed(asked, timeout=10))
+    finally:
+        consumer.close()
+
+
+async def store_checks(session: AsyncSession, dataset: Dataset) -> list[Check]:
+    """Count asset events and their places in runs."""
+    checks = []
+    for topic, expected in _expected(dataset).items():
+        name = ASSETS[topic]
+        asset_id = await session.scalar(select(Asset.id).where(Asset.name == name))
+        of_asset = AssetEvent.asset_id == asset_id
+        events = await _count(session, select(func.count()).where(of_asset))
+        distinct = await _count(
+            session, select(func.count(AssetEvent.idempotency_key.distinct())).where(of_asset)
+        )
+        in_runs = (
+            select(func.count(QueuedAssetEvent.asset_event_id.distinct()))
+            .join(DagRun, DagRun.id == QueuedAssetEvent.run_pk)
+            .where(QueuedAssetEvent.asset_id == asset_id)
+            .where(QueuedAssetEvent.dag_id == JOIN, DagRun.state == "success")
+        )
+        waiting = select(func.count()).where(
+            QueuedAssetEvent.asset_id == asset_id, QueuedAssetEvent.run_pk.is_(None)
+        )
+        checks += [
+            Check("asset events", name, expected, events),
+            Check("  of different messages", name, expected, distinct),
+            Check("events in runs that succeeded", name, expected, await _count(session, in_runs)),
+            Check("events that no run took", name, 0, await _count(session, waiting)),
+        ]
+    return checks
+
+
+def parquet_checks(results: Path, dataset: Dataset) -> list[Check]:
+    """Count rows, and different rows, with pyarrow rather than with what wrote them. Blocks."""
+    checks = []
+    for topic, expected in _expected(dataset).items():
+        name = ASSETS[topic]
+        rows, distinct = _rows(results / name, ["id"])
+        checks += [
+            Check("rows in Parquet", name, expected, rows),
+            Check("  different ones", name, expected, distinct),
+        ]
+    rows, distinct = _rows(results / "delays", ["id", "temp", "wind_speed", "precip", "visib"])
+    checks.append(Check("rows joined (pandas: all at once)", "delays", dataset.joined, rows))
+    return checks
+
+
+def _rows(folder: Path, columns: Sequence[str]) -> tuple[int, int]:
+    from pyarrow import dataset
+
+    table: Any = dataset.dataset(str(folder), format="parquet").to_table(columns=list(columns))
+    return table.num_rows, table.group_by(list(columns)).aggregate([]).num_rows
+
+
+def _expected(dataset: Dataset) -> dict[str, int]:
+    return {FLIGHTS: dataset.flights, WEATHER: dataset.weather}
+
+
+async def _count(session: AsyncSession, query: Any) -> int:
+    return int(await session.scalar(query) or 0)

@@ -1,0 +1,108 @@
+"""Joins flights with the weather at their airport in their hour, batch by batch, on Spark.
+
+A run gets whatever flights and reports have queued since the run before. A flight and its hour's
+weather may come in different batches, in either order, so each run adds exactly the new pairs:
+
+    new flights ⋈ all weather so far, and earlier flights ⋈ new weather
+
+Runs of this DAG follow one another (`max_active_runs=1`), and each writes under its own name and
+overwrites only that: a run that is repeated doubles nothing.
+"""
+
+import time
+from functools import partial
+from pathlib import Path
+
+from triggerer import DAG, Asset, AssetWatcher, task
+from watchers.kafka import KafkaEventTrigger
+
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+
+flights = Asset(
+    "kafka://demo/nycflights.flights",
+    name="flights",
+    watchers=[
+        AssetWatcher(
+            "flights_topic",
+            KafkaEventTrigger("nycflights.flights", group_id="triggerer-demo-flights"),
+        )
+    ],
+)
+weather = Asset(
+    "kafka://demo/nycflights.weather",
+    name="weather",
+    watchers=[
+        AssetWatcher(
+            "weather_topic",
+            KafkaEventTrigger("nycflights.weather", group_id="triggerer-demo-weather"),
+        )
+    ],
+)
+delays = Asset((RESULTS / "delays").as_uri(), name="delays")
+
+FLIGHT = (
+    "id INT, carrier STRING, flight INT, origin STRING, dest STRING, time_hour STRING, "
+    "dep_delay DOUBLE"
+)
+WEATHER = (
+    "id INT, origin STRING, time_hour STRING, temp DOUBLE, wind_speed DOUBLE, precip DOUBLE, "
+    "visib DOUBLE"
+)
+
+
+def rows_of(spark, events, schema):
+    """Turn events into rows of what their messages say."""
+    from pyspark.sql import functions as f
+
+    value = f.from_json(f.get_json_object("extra", "$.value"), schema)
+    return events.to_dataframe(spark).select(value.alias("value")).select("value.*")
+
+
+def keep(rows, name, batch, spark, schema):
+    """Write this batch's rows, and return all rows so far with the batch that they came in."""
+    rows.write.mode("overwrite").parquet(str(RESULTS / name / f"batch={batch}"))
+    return spark.read.schema(f"{schema}, batch STRING").parquet(str(RESULTS / name))
+
+
+with DAG(
+    "join_flights_with_weather",
+    schedule=[flights, weather],
+    max_active_runs=1,
+    description="Each flight with the weather of its hour, as Parquet",
+):
+
+    @task(outlets=[delays])
+    def join(spark, triggering_asset_events, outlet_events, run_id, log):
+        """Add the pairs that this batch completes."""
+        from pyspark.sql import functions as f
+
+        batch = run_id.replace(":", "-")
+        arrived = partial(rows_of, spark)
+        new_flights = arrived(triggering_asset_events[flights], FLIGHT)
+        new_weather = arrived(triggering_asset_events[weather], WEATHER)
+        new_flights.first()
+        first_row_at = time.time()
+
+        all_flights = keep(new_flights, "flights", batch, spark, FLIGHT)
+        all_weather = keep(new_weather, "weather", batch, spark, WEATHER)
+        is_new = f.col("batch") == batch
+        report = all_weather.drop("id")
+        pairs = (
+            all_flights.filter(is_new)
+            .drop("batch")
+            .join(f.broadcast(report.drop("batch")), ["origin", "time_hour"])
+            .unionByName(
+                all_flights.filter(~is_new)
+                .drop("batch")
+                .join(f.broadcast(report.filter(is_new).drop("batch")), ["origin", "time_hour"])
+            )
+        )
+        pairs.write.mode("overwrite").parquet(str(RESULTS / "delays" / f"batch={batch}"))
+        counts = {
+            "flights": len(triggering_asset_events[flights]),
+            "weather": len(triggering_asset_events[weather]),
+        }
+        log.info("joined %(flights)s flights and %(weather)s reports", counts)
+        outlet_events[delays].extra = {**counts, "batch": batch, "first_row_at": first_row_at}
+
+    join()

@@ -1,0 +1,139 @@
+"""What the demo does, step by step: publish, wait until all is through, publish the last hours live."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+import anyio
+from anyio import to_thread
+
+from triggerer.demo.broker import MockBroker
+from triggerer.demo.data import FLIGHTS, WEATHER, Dataset, Outgoing
+from triggerer.demo.progress import Progress, look
+from triggerer.errors import TriggererError
+from triggerer.store.database import Database
+from triggerer.store.wakeups import Signal
+
+LIVE_STEPS: Final = 5
+_SLICE: Final = 500
+# At most so many messages that are not yet asset events, so that the broker's 5 MB for each
+# partition hold them: half of them may be in one partition, and gzip makes 350 bytes less than 100.
+MAX_LAG: Final = 50_000
+_LOOK_EVERY: Final = timedelta(milliseconds=250)
+
+
+@dataclass(slots=True)
+class Flow:
+    """Drives the demo and shows, in plain attributes, how far it is. One task writes them."""
+
+    broker: MockBroker
+    dataset: Dataset
+    database: Database
+    stage: str = "starting"
+    progress: Progress = field(default_factory=Progress)
+    began: float = field(default_factory=time.monotonic)
+    bulk_seconds: float | None = None
+    """From the first message published to the last of the backlog durable as an asset event."""
+    live_from: float | None = None
+    """When the live part began, as a Unix time: messages from then on met no backlog."""
+
+    @property
+    def published(self) -> int:
+        return self.broker.delivered
+
+    @property
+    def lag(self) -> int:
+        """Messages that the broker has and that are not asset events yet."""
+        return max(0, self.published - self.progress.watched_events)
+
+    async def run(self) -> None:
+        """Publish everything, and return when every message has gone all its way.
+
+        Raises:
+            TriggererError: A DAG file is broken, a watcher or a run failed, or the broker refused.
+        Cancellation: Between two slices of messages; what was published stays published.
+        """
+        backlog, live = split_live(self.dataset.messages, LIVE_STEPS)
+        self.stage = "publishing at full speed"
+        began = time.monotonic()
+        await self._publish(backlog)
+        self.stage = "all published; the rest is on its way"
+        await self._until(lambda: self.progress.watched_events >= len(backlog))
+        self.bulk_seconds = time.monotonic() - began
+        await self._until(lambda: self.progress.is_idle)
+        self.live_from = time.time()
+        for number, pair in enumerate(live, 1):
+            self.stage = f"live: message by message ({number} of {len(live)})"
+            await self._publish_pair(pair)
+        self.stage = "done"
+
+    async def _publish(self, messages: Sequence[Outgoing]) -> None:
+        for start in range(0, len(messages), _SLICE):
+            while self.lag > MAX_LAG:
+                await self._look()
+            # In a thread: the service shares this event loop, and librdkafka may block.
+            await to_thread.run_sync(self._publish_slice, messages[start : start + _SLICE])
+            if start % (_SLICE * 20) == 0:
+                self.progress = await self._read()
+        await to_thread.run_sync(self.broker.flush, 10.0)
+
+    def _publish_slice(self, messages: Sequence[Outgoing]) -> None:
+        for message in messages:
+            self.broker.publish(*message)
+        self.broker.serve()
+
+    async def _publish_pair(self, pair: tuple[Outgoing, Outgoing]) -> None:
+        # What waited alone on one side takes the first of the other with it into a run. So the side
+        # that has something waiting goes last but for one: then neither is left without the other.
+        flight, report = pair
+        first, second = (
+            (report, flight) if self.progress.waiting_for_join("weather") else (flight, report)
+        )
+        for message in (first, second):
+            await self._publish([message])
+            published = self.published
+            await self._until(lambda: self.progress.watched_events >= published)  # noqa: B023
+        await self._until(lambda: self.progress.is_idle)
+
+    async def _until(self, reached: Callable[[], bool]) -> None:
+        """Return when what the store shows satisfies `reached`."""
+        with self.database.wakeups.subscribe(
+            Signal.EVENTS_QUEUED, Signal.RUNS_QUEUED, Signal.RUNS_ENDED
+        ) as commits:
+            while True:
+                self.progress = await self._read()
+                if reached():
+                    return
+                # A commit may come thousands of times a second; looking that often would slow them.
+                await commits.wait(timedelta(seconds=1))
+                await anyio.sleep(_LOOK_EVERY.total_seconds())
+
+    async def _look(self) -> None:
+        self.progress = await self._read()
+        await anyio.sleep(_LOOK_EVERY.total_seconds())
+
+    async def _read(self) -> Progress:
+        async with self.database.reading() as session:
+            progress = await look(session)
+        if progress.broken:
+            raise TriggererError(f"a DAG file of the demo is broken: {progress.broken[0]}")
+        if progress.failed_runs():
+            raise TriggererError(
+                "a run of the demo failed", hint="triggerer runs list --state failed says why"
+            )
+        return progress
+
+
+def split_live(
+    messages: Sequence[Outgoing], steps: int
+) -> tuple[list[Outgoing], list[tuple[Outgoing, Outgoing]]]:
+    """Return the backlog, and the last flights and weather reports, which are published in pairs."""
+    flights = [message for message in messages if message.topic == FLIGHTS][-steps:]
+    reports = [message for message in messages if message.topic == WEATHER][-steps:]
+    held = {id(message) for message in (*flights, *reports)}
+    backlog = [message for message in messages if id(message) not in held]
+    return backlog, list(zip(flights, reports, strict=True))

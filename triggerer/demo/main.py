@@ -1,0 +1,160 @@
+"""Sets the demo up, runs it beside the service, and prints what came of it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import anyio
+from anyio import to_thread
+from rich.console import Console
+
+from triggerer.demo.accounts import ASSETS, Check, committed_offsets, parquet_checks, store_checks
+from triggerer.demo.broker import MockBroker
+from triggerer.demo.data import Dataset, load_dataset
+from triggerer.demo.display import show
+from triggerer.demo.flow import Flow
+from triggerer.demo.home import DemoHome, choose_home, make_home
+from triggerer.demo.latency import measure
+from triggerer.demo.report import print_answer, print_checks, print_latencies
+from triggerer.errors import TriggererError
+from triggerer.logging_setup import set_up_logging
+from triggerer.service import ALL_PARTS, Service, Stopped, run
+
+# Two months take half a minute; what has not ended by then hangs, and says where.
+_LIMIT_S: Final = 110.0
+_LIMIT_YEAR_S: Final = 900.0
+_COMMIT_WAIT_S: Final = 10.0
+INTERRUPTED: Final = 130
+
+
+def run_demo(home: Path | None, *, whole_year: bool) -> int:
+    """Run the demo to its end; return the exit code: 1 if a count is wrong, 130 after Ctrl-C.
+
+    Raises:
+        TriggererError: It could not be set up, or a part of it failed.
+    """
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    path = choose_home(home)
+    broker = MockBroker()
+    try:
+        partitions = {topic: broker.create_topic(topic) for topic in ASSETS}
+        demo_home = make_home(path, bootstrap_servers=broker.bootstrap_servers)
+        console.print(f"[bold]triggerer demo[/] in {path}")
+        console.print(
+            f"broker: Kafka protocol in this process, {broker.bootstrap_servers};"
+            f" topics: {', '.join(f'{name} ({count})' for name, count in partitions.items())}"
+        )
+        demo = Demo(console, demo_home, broker, partitions, whole_year=whole_year)
+        with demo_home.log.open("w", encoding="utf-8") as log:
+            set_up_logging(demo_home.settings.core, log)
+            try:
+                stopped = run(demo_home.settings, ALL_PARTS, demo.work)
+            except (TriggererError, BaseExceptionGroup):
+                console.print(f"The service's log is {demo_home.log}")
+                raise
+        if stopped is not Stopped.WORK_DONE:
+            console.print(f"Interrupted. What was done until then lies in {path}")
+            return INTERRUPTED
+        return demo.finish()
+    finally:
+        broker.close()
+
+
+class Demo:
+    """One run of the demo beside a service that has started."""
+
+    def __init__(
+        self,
+        console: Console,
+        home: DemoHome,
+        broker: MockBroker,
+        partitions: dict[str, int],
+        *,
+        whole_year: bool,
+    ) -> None:
+        self._console = console
+        self._home = home
+        self._broker = broker
+        self._partitions = partitions
+        self._whole_year = whole_year
+        self._checks: list[Check] = []
+        self._print_latencies: Callable[[], None] = lambda: None
+        self._flow: Flow | None = None
+
+    async def work(self, service: Service) -> None:
+        """Publish, wait, count."""
+        dataset = await to_thread.run_sync(lambda: load_dataset(whole_year=self._whole_year))
+        self._console.print(f"data: {dataset.taken}")
+        flow = self._flow = Flow(self._broker, dataset, service.database)
+        limit = _LIMIT_YEAR_S if self._whole_year else _LIMIT_S
+        with anyio.move_on_after(limit) as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(show, flow, self._console)
+                await flow.run()
+                tasks.cancel_scope.cancel()
+        if scope.cancelled_caught:
+            raise TriggererError(
+                f"the demo was not through after {limit:.0f} s; it was at: {flow.stage}",
+                hint=f"the service's log is {self._home.log}",
+            )
+        await self._count(service, flow)
+
+    async def _count(self, service: Service, flow: Flow) -> None:
+        dataset = flow.dataset
+        checks = [
+            Check("messages published", "both topics", len(dataset.messages), flow.published),
+            Check(
+                "messages consumed and committed",
+                "both topics",
+                len(dataset.messages),
+                await self._committed(dataset),
+            ),
+        ]
+        assert flow.live_from is not None
+        async with service.database.reading() as session:
+            checks += await store_checks(session, dataset)
+            backlog, live = await measure(session, flow.live_from)
+        checks += await to_thread.run_sync(parquet_checks, self._home.results, dataset)
+        self._checks = checks
+        self._print_latencies = lambda: print_latencies(self._console, backlog, live)
+
+    async def _committed(self, dataset: Dataset) -> int:
+        # The broker is told after the asset events are durable: give the last commit its moment.
+        deadline = time.monotonic() + _COMMIT_WAIT_S
+        while True:
+            total = 0
+            for topic, count in self._partitions.items():
+                total += await to_thread.run_sync(
+                    committed_offsets, self._broker.bootstrap_servers, topic, count
+                )
+            if total >= len(dataset.messages) or time.monotonic() > deadline:
+                return total
+            await anyio.sleep(0.2)
+
+    def finish(self) -> int:
+        """Print the report; the service has stopped by now."""
+        assert self._flow is not None
+        console = self._console
+        console.print()
+        print_answer(console, self._home.results)
+        print_checks(console, self._checks)
+        self._print_latencies()
+        messages, seconds = len(self._flow.dataset.messages), self._flow.bulk_seconds
+        if seconds is not None:
+            console.print(
+                f"The backlog was durable as asset events {seconds:.1f} s after the first message"
+                f" was published: {messages / seconds:,.0f} messages/s, all parts on this machine."
+            )
+        console.print(f"data:    {self._flow.dataset.taken}")
+        console.print(f"results: {self._home.results} (Parquet, answer.json)")
+        console.print(f"runs:    triggerer runs list --config {self._home.path / 'triggerer.toml'}")
+        wrong = [check for check in self._checks if not check.holds]
+        if wrong:
+            console.print(f"[bold red]{len(wrong)} of {len(self._checks)} counts are wrong.[/]")
+            return 1
+        console.print(f"[green]All {len(self._checks)} counts agree.[/]")
+        return 0

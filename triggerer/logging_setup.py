@@ -1,0 +1,78 @@
+"""Where log lines go and how they look: ours through structlog, libraries' through `logging`."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Any, Final, TextIO
+
+import structlog
+from structlog.typing import Processor
+
+from triggerer.config import CoreSettings
+
+# What a library says of each connection is of use to those who ask for "debug" only.
+_QUIET: Final = ("aiokafka", "kafka", "sqlalchemy", "alembic", "watchfiles", "asyncio", "py4j")
+
+
+def set_up_logging(settings: CoreSettings, stream: TextIO | None = None) -> None:
+    """Send everything to `stream` (standard error): for people on a terminal, as JSON elsewhere.
+
+    Called once, by the process that owns the streams; a library never calls it.
+    """
+    stream = stream or sys.stderr
+    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
+    as_json = settings.log_format == "json" or (
+        settings.log_format == "auto" and not stream.isatty()
+    )
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.stdlib.PositionalArgumentsFormatter(),
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *_renderers(as_json, stream),
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level)
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(max(level, logging.WARNING) if level > 10 else level)
+
+
+def _renderers(as_json: bool, stream: TextIO) -> Sequence[Processor]:
+    if not as_json:
+        # Rich's tracebacks print every local variable, and with them secrets.
+        plain = structlog.dev.plain_traceback
+        return [structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=plain)]
+    return [
+        structlog.processors.dict_tracebacks,
+        structlog.processors.JSONRenderer(serializer=_dumps),
+    ]
+
+
+def _dumps(value: Any, **_: Any) -> str:
+    import orjson
+
+    return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
