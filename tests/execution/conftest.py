@@ -12,6 +12,7 @@ import anyio
 import pytest
 from sqlalchemy import insert, select, update
 
+from triggerer.domain.runs import RunState
 from triggerer.execution import Executor
 from triggerer.store.database import Database, open_database
 from triggerer.store.migrate import upgrade
@@ -25,6 +26,7 @@ from triggerer.store.models import (
     QueuedAssetEvent,
     TaskRun,
 )
+from triggerer.store.queries.execution import request_cancel
 from triggerer.store.wakeups import Signal, announce
 
 HEADER = """
@@ -107,6 +109,13 @@ class House:
     async def change_run(self, pk: int, **values: Any) -> None:
         async with self.database.transaction() as session:
             await session.execute(update(DagRun).where(DagRun.id == pk).values(**values))
+
+    async def cancel(self, pk: int) -> None:
+        """What `runs cancel` does."""
+        async with self.database.transaction() as session:
+            state = await request_cancel(session, pk)
+            if state is RunState.RUNNING:
+                announce(session, Signal.RUNS_CANCELLED, str(pk))
 
     async def trigger_with(
         self, pk: int, dag_id: str, uri: str, extras: list[dict[str, Any]]

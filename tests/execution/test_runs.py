@@ -1,5 +1,7 @@
 """A queued run is executed in a worker process, and all that it leaves is kept."""
 
+from datetime import timedelta
+
 from tests.execution.conftest import House
 
 
@@ -8,31 +10,228 @@ async def test_a_queued_run_is_executed_and_its_states_and_log_are_kept(any_hous
     await house.add_dag(
         "one",
         """
-        with DAG("one"):
+        with DAG("one", params={"a": 1, "b": 2}):
             @task
-            def first():
+            def first(params):
                 print("hello from the task")
-                return {"n": 20}
+                return {"n": 20, **params}
 
             @task
             def second(value, log):
-                log.info("got %s", value["n"] + 1)
+                log.info("got %s", value)
                 print("to stderr", file=sys.stderr)
 
             second(first())
         """,
     )
     async with house.executor():
-        (pk,) = await house.queue("one")
+        (pk,) = await house.queue("one", params={"b": 3})
         (run,) = await house.ended(pk)
     assert (run.state, run.error, run.executor, run.attempt) == ("success", None, "one", 1)
+    assert run.started_at is not None
+    assert run.ended_at is not None
     assert run.queued_at <= run.started_at <= run.ended_at
     tasks = await house.tasks(pk)
-    assert {name: task.state for name, task in tasks.items()} == {
+    assert {name: row.state for name, row in tasks.items()} == {
         "first": "success",
         "second": "success",
     }
     log = house.log(run)
     assert "hello from the task" in log
-    assert "got 21" in log
+    assert "got {'n': 20, 'a': 1, 'b': 3}" in log
     assert "to stderr" in log
+
+
+async def test_a_failed_task_fails_its_run_and_what_waits_for_it(house: House) -> None:
+    await house.add_dag(
+        "fails",
+        """
+        with DAG("fails"):
+            def helper():
+                raise ValueError("no such \\x00 thing")
+
+            @task
+            def broken():
+                helper()
+
+            @task
+            def after(value):
+                pass
+
+            @task
+            def apart():
+                pass
+
+            after(broken())
+            apart()
+        """,
+    )
+    async with house.executor():
+        (run,) = await house.ended(*await house.queue("fails"))
+    assert run.state == "failed"
+    assert run.error is not None
+    assert run.error.startswith("task broken failed: Traceback")
+    assert run.error.endswith("ValueError: no such \\x00 thing")
+    assert "in helper" in run.error
+    assert "/triggerer/" not in run.error
+    assert "/triggerer/execution/tasks.py" in house.log(run)
+    tasks = await house.tasks(run.id)
+    assert {name: row.state for name, row in tasks.items()} == {
+        "broken": "failed",
+        "after": "upstream_failed",
+        "apart": "success",
+    }
+
+
+async def test_a_task_is_tried_again_as_often_as_it_says(house: House) -> None:
+    marker = house.folder / "tries"
+    await house.add_dag(
+        "again",
+        f"""
+        asset = Asset("x-again")
+        with DAG("again"):
+            @task(retries=2, retry_delay=0.01, outlets=asset)
+            def flaky(outlet_events):
+                with open({str(marker)!r}, "a") as file:
+                    file.write("x")
+                tries = len(Path({str(marker)!r}).read_text())
+                outlet_events[asset].extra[f"try {{tries}}"] = True
+                if tries < 3:
+                    raise RuntimeError("not yet")
+            flaky()
+        """,
+    )
+    async with house.executor():
+        (run,) = await house.ended(*await house.queue("again"))
+    assert run.state == "success"
+    assert (await house.tasks(run.id))["flaky"].try_number == 3
+    # Of the tries that failed nothing is left.
+    assert [event.extra for event in await house.events("x-again")] == [{"try 3": True}]
+
+
+async def test_a_task_that_exceeds_its_timeout_fails_and_its_worker_goes_on(house: House) -> None:
+    await house.add_dag(
+        "slow",
+        """
+        with DAG("slow"):
+            @task(timeout=timedelta(seconds=0.2))
+            def waits():
+                try:
+                    time.sleep(60)
+                except Exception:
+                    pass
+            waits()
+        """,
+    )
+    async with house.executor(workers=1) as executor:
+        (first,) = await house.ended(*await house.queue("slow"))
+        pids = executor.worker_pids
+        (second,) = await house.ended(*await house.queue("slow"))
+        assert executor.worker_pids == pids
+    for run in (first, second):
+        assert run.state == "failed"
+        assert "did not end within 0:00:00.200000" in (run.error or "")
+
+
+async def test_a_task_that_ignores_its_timeout_is_killed_with_its_worker(house: House) -> None:
+    await house.add_dag(
+        "stuck",
+        """
+        with DAG("stuck"):
+            @task(timeout=timedelta(seconds=0.6))
+            def stuck():
+                while True:
+                    try:
+                        time.sleep(60)
+                    except BaseException:
+                        pass
+            stuck()
+        """,
+    )
+    async with house.executor(timeout_grace=timedelta(seconds=0.2)):
+        (run,) = await house.ended(*await house.queue("stuck"))
+    assert run.state == "failed"
+    assert (run.error or "").startswith("task stuck did not stop within 0.2 s after its timeout")
+    assert (await house.tasks(run.id))["stuck"].state == "failed"
+
+
+async def test_what_happens_in_a_file_or_a_task_is_told_in_the_runs_error(house: House) -> None:
+    await house.add_dag("syntax", "def (:")
+    await house.add_dag("elsewhere", "with DAG('other'): pass")
+    await house.add_dag(
+        "exits",
+        """
+        with DAG("exits"):
+            @task
+            def leaves():
+                sys.exit(3)
+            leaves()
+        """,
+    )
+    async with house.executor(workers=1):
+        pks = [(await house.queue(dag))[0] for dag in ("syntax", "elsewhere", "exits")]
+        runs = await house.ended(*pks)
+    assert [run.state for run in runs] == ["failed"] * 3
+    assert "syntax error" in (runs[0].error or "")
+    assert runs[1].error == "elsewhere_file.py does not define the DAG elsewhere any more"
+    assert runs[2].error == "task leaves failed: the task called sys.exit(3)"
+
+
+async def test_each_run_loads_its_file_afresh(house: House) -> None:
+    source = """
+        with DAG("fresh"):
+            @task
+            def says():
+                print("version {}")
+            says()
+        """
+    await house.add_dag("fresh", source.format(1))
+    async with house.executor(workers=1):
+        (first,) = await house.ended(*await house.queue("fresh"))
+        path = house.dags_folder / "fresh_file.py"
+        path.write_text(path.read_text().replace("version 1", "version two"))
+        (second,) = await house.ended(*await house.queue("fresh"))
+    assert "version 1" in house.log(first)
+    assert "version two" in house.log(second)
+
+
+async def test_no_more_runs_than_workers_at_a_time_and_all_of_them_in_the_end(
+    house: House,
+) -> None:
+    await house.add_dag(
+        "many",
+        """
+        with DAG("many"):
+            @task
+            def touch(dag_run):
+                time.sleep(0.01)
+            touch()
+        """,
+    )
+    async with house.executor(workers=2) as executor:
+        pks = await house.queue("many", 60)
+        runs = await house.ended(*pks)
+        assert len(executor.worker_pids) == 2
+    assert {run.state for run in runs} == {"success"}
+    assert {run.attempt for run in runs} == {1}
+    spans = [(run.log_path, run.started_at) for run in runs]
+    assert len({path for path, _ in spans}) == 60
+
+
+async def test_a_queued_run_that_nobody_announced_is_found_by_the_sweep(house: House) -> None:
+    await house.add_dag(
+        "quiet",
+        """
+        with DAG("quiet"):
+            @task
+            def t():
+                pass
+            t()
+        """,
+    )
+    async with house.executor(sweep_every=timedelta(seconds=1)):
+        (pk,) = await house.queue("quiet", state="failed")
+        # Nobody announces this change.
+        await house.change_run(pk, state="queued")
+        run = await house.until(pk, lambda run: run.state == "success")
+    assert run.attempt == 1

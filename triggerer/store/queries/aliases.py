@@ -16,11 +16,11 @@ async def ensure_aliases(session: AsyncSession, names: Sequence[str]) -> dict[st
     if not names:
         return {}
     known = select(AssetAlias.name, AssetAlias.id).where(AssetAlias.name.in_(names))
-    found = dict((await session.execute(known)).tuples().all())
+    found = {row.name: row.id for row in await session.execute(known)}
     if missing := [name for name in names if name not in found]:
         insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
         rows = [{"name": name} for name in missing]
         # Somebody else may be making one at this moment.
         await session.execute(insert(AssetAlias).values(rows).on_conflict_do_nothing())
-        found = dict((await session.execute(known)).tuples().all())
+        found = {row.name: row.id for row in await session.execute(known)}
     return found

@@ -1,0 +1,247 @@
+"""Workers and executors die; runs are neither lost nor executed by two."""
+
+import os
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import anyio
+import psutil
+
+from tests.execution.conftest import House
+
+SLEEPS = """
+    with DAG("sleeps"):
+        @task(outlets=[Asset("x-sleeps")])
+        def sleeps(params):
+            print("about to sleep", flush=True)
+            Path(params["marker"]).touch()
+            if params.get("long", True):
+                import subprocess
+                subprocess.run(["sleep", "300"])
+        sleeps()
+    """
+
+
+async def _started(house: House, pk: int, marker: Path) -> None:
+    with anyio.fail_after(20):
+        while True:
+            if marker.exists():
+                return
+            await anyio.sleep(0.02)
+
+
+def _descendants(pid: int) -> list[psutil.Process]:
+    process = psutil.Process(pid)
+    return [process, *process.children(recursive=True)]
+
+
+async def _all_gone(processes: list[psutil.Process]) -> None:
+    with anyio.fail_after(10):
+        while True:
+            if not any(p.is_running() and p.status() != "zombie" for p in processes):
+                return
+            await anyio.sleep(0.05)
+
+
+async def test_a_worker_that_is_killed_fails_its_run_with_the_reason(house: House) -> None:
+    await house.add_dag("sleeps", SLEEPS)
+    marker = house.folder / "marker"
+    async with house.executor(workers=1) as executor:
+        (pk,) = await house.queue("sleeps", params={"marker": str(marker)})
+        await _started(house, pk, marker)
+        (pid,) = executor.worker_pids
+        family = _descendants(pid)
+        os.kill(pid, signal.SIGKILL)
+        (run,) = await house.ended(pk)
+        assert (run.state, run.exit_code) == ("failed", -9)
+        assert (run.error or "").startswith("the worker was killed by SIGKILL")
+        assert "about to sleep" in (run.error or "")
+        await _all_gone(family)
+        # A new worker takes its place.
+        params = {"marker": str(marker), "long": False}
+        (next_run,) = await house.ended(*await house.queue("sleeps", params=params))
+        assert next_run.state == "success"
+        assert executor.worker_pids != [pid]
+
+
+async def test_a_worker_that_exits_fails_its_run_with_the_exit_code(house: House) -> None:
+    await house.add_dag(
+        "exits",
+        """
+        with DAG("exits"):
+            @task
+            def leaves():
+                os._exit(7)
+            leaves()
+        """,
+    )
+    async with house.executor():
+        (run,) = await house.ended(*await house.queue("exits"))
+    assert (run.state, run.exit_code) == ("failed", 7)
+    assert (run.error or "").startswith("the worker exited with code 7")
+
+
+async def test_cancelling_ends_a_running_run_and_all_that_it_started(any_house: House) -> None:
+    house = any_house
+    await house.add_dag("sleeps", SLEEPS)
+    marker = house.folder / "marker"
+    async with house.executor(workers=1) as executor:
+        first, queued = await house.queue("sleeps", 2, params={"marker": str(marker)})
+        await _started(house, first, marker)
+        family = _descendants(executor.worker_pids[0])
+        assert len(family) == 2
+        await house.cancel(queued)
+        assert (await house.run(queued)).state == "cancelled"
+        await house.cancel(first)
+        (run,) = await house.ended(first)
+        await _all_gone(family)
+    assert (run.state, run.error) == ("cancelled", "cancelled")
+    assert (run.ended_at or run.queued_at) > run.queued_at
+    assert await house.events("x-sleeps") == []
+
+
+async def test_a_cancelled_task_that_does_not_listen_is_killed_after_the_grace(
+    house: House,
+) -> None:
+    await house.add_dag(
+        "deaf",
+        """
+        with DAG("deaf"):
+            @task
+            def deaf(params):
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                Path(params["marker"]).touch()
+                time.sleep(300)
+            deaf()
+        """,
+    )
+    marker = house.folder / "marker"
+    async with house.executor(cancel_grace=timedelta(seconds=0.2)):
+        (pk,) = await house.queue("deaf", params={"marker": str(marker)})
+        await _started(house, pk, marker)
+        await house.cancel(pk)
+        (run,) = await house.ended(pk)
+    assert (run.state, run.exit_code) == ("cancelled", -9)
+
+
+async def test_shutting_down_puts_running_runs_back_and_leaves_no_process(
+    any_house: House,
+) -> None:
+    house = any_house
+    await house.add_dag("sleeps", SLEEPS)
+    marker = house.folder / "marker"
+    async with house.executor(workers=1) as executor:
+        pks = await house.queue("sleeps", 2, params={"marker": str(marker)})
+        await _started(house, pks[0], marker)
+        family = _descendants(executor.worker_pids[0])
+    await _all_gone(family)
+    runs = [await house.run(pk) for pk in pks]
+    assert [(run.state, run.attempt) for run in runs] == [("queued", 1), ("queued", 0)]
+    for pk in pks:
+        await house.change_run(pk, params={"marker": str(marker), "long": False})
+    async with house.executor("two"):
+        runs = await house.ended(*pks)
+    assert [(run.state, run.attempt, run.executor) for run in runs] == [
+        ("success", 2, "two"),
+        ("success", 1, "two"),
+    ]
+
+
+async def test_shutting_down_lets_a_run_end_within_the_grace(house: House) -> None:
+    await house.add_dag(
+        "short",
+        """
+        with DAG("short"):
+            @task
+            def short(params):
+                Path(params["marker"]).touch()
+                time.sleep(0.5)
+            short()
+        """,
+    )
+    marker = house.folder / "marker"
+    async with house.executor(shutdown_grace=timedelta(seconds=10)):
+        (pk,) = await house.queue("short", params={"marker": str(marker)})
+        await _started(house, pk, marker)
+    assert (await house.run(pk)).state == "success"
+
+
+async def test_runs_of_a_dead_executor_are_queued_again_three_times_at_most(
+    any_house: House,
+) -> None:
+    house = any_house
+    await house.add_dag("sleeps", SLEEPS)
+    params = {"marker": str(house.folder / "marker"), "long": False}
+    lost = {"state": "running", "executor": "dead", "started_at": datetime.now(UTC)}
+    (again,) = await house.queue("sleeps", params=params, attempt=1, **lost)
+    (spent,) = await house.queue("sleeps", params=params, attempt=3, **lost)
+    await house.add_instance("dead", alive=False)
+    await house.add_instance("one")
+    async with house.executor("one"):
+        first, second = await house.ended(again, spent)
+    assert (first.state, first.attempt, first.executor) == ("success", 2, "one")
+    assert (second.state, second.attempt) == ("failed", 3)
+    assert "given up after 3 attempts" in (second.error or "")
+
+
+async def test_a_killed_service_leaves_no_worker_behind(house: House) -> None:
+    await house.add_dag("sleeps", SLEEPS)
+    marker = house.folder / "marker"
+    (pk,) = await house.queue("sleeps", params={"marker": str(marker)})
+    service = subprocess.Popen(
+        [sys.executable, "-c", _SERVICE, str(house.folder), str(house.database.path)],
+        cwd=Path(__file__).parents[2],
+    )
+    try:
+        await _started(house, pk, marker)
+        family = _descendants(service.pid)
+        assert len(family) == 3
+    finally:
+        service.kill()
+        service.wait()
+    await _all_gone(family)
+    assert (await house.run(pk)).state == "running"
+    await house.change_run(pk, params={"marker": str(marker), "long": False})
+    async with house.executor("next"):
+        (run,) = await house.ended(pk)
+    assert (run.state, run.attempt) == ("success", 2)
+    assert len(await house.events("x-sleeps")) == 1
+
+
+_SERVICE = """
+import asyncio, sys
+from pathlib import Path
+from tests.execution.conftest import House
+from triggerer.store.database import open_database
+
+async def main(folder, path):
+    async with open_database(f"sqlite+aiosqlite:///{path}") as database:
+        async with House(database, Path(folder)).executor("killed"):
+            await asyncio.Event().wait()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_a_run_that_was_given_to_somebody_else_is_ended_here_and_writes_nothing(
+    any_house: House,
+) -> None:
+    house = any_house
+    await house.add_dag("sleeps", SLEEPS)
+    marker = house.folder / "marker"
+    await house.add_instance("one")
+    await house.add_instance("other")
+    async with house.executor("one", sweep_every=timedelta(seconds=1)) as executor:
+        (pk,) = await house.queue("sleeps", params={"marker": str(marker)})
+        await _started(house, pk, marker)
+        family = _descendants(executor.worker_pids[0])
+        # To SQLite, which knows one service only, another executor is a dead one.
+        state = "running" if house.database.dialect == "postgresql" else "success"
+        await house.change_run(pk, executor="other", attempt=2, state=state)
+        await _all_gone(family)
+    run = await house.run(pk)
+    assert (run.state, run.executor, run.attempt) == (state, "other", 2)
+    assert await house.events("x-sleeps") == []
