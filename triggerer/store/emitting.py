@@ -13,7 +13,8 @@ from sqlalchemy import or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.errors import AssetConflict, DagError
+from triggerer.domain.assets import Asset as DomainAsset
+from triggerer.errors import AssetConflict
 from triggerer.store.bulk import EventRow, insert_events
 from triggerer.store.database import database_now
 from triggerer.store.encoding import check_identity, encode_extra
@@ -150,20 +151,18 @@ async def ensure_asset(
 
     Raises:
         AssetConflict: The name belongs to another URI, or the URI to another name.
-        DagError: Neither is given.
+        DagError: Neither is given, or one is no valid name or URI.
     """
-    if not name and not uri:
-        raise DagError("an asset needs a name or a URI")
-    found = await _find(session, name, uri)
+    declared = DomainAsset(uri=uri, name=name)
+    found = await _find(session, name and declared.name, uri and declared.uri)
     if found is not None:
         return found
-    new_name, new_uri = name or uri, uri or name
     insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
     await session.execute(
         insert(Asset)
         .values(
-            name=new_name,
-            uri=new_uri,
+            name=declared.name,
+            uri=declared.uri,
             group="asset",
             extra={},
             declared_in=None,
@@ -172,7 +171,7 @@ async def ensure_asset(
         # Somebody else may be making it at this moment.
         .on_conflict_do_nothing()
     )
-    found = await _find(session, new_name, new_uri)
+    found = await _find(session, declared.name, declared.uri)
     assert found is not None
     _log.warning("an asset that no DAG declares was created", name=found.name, uri=found.uri)
     return found

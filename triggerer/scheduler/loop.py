@@ -1,0 +1,211 @@
+"""Makes the runs that waiting events ask for.
+
+woken by commits, with a slow sweep as a safety net.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Any, Final
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.conditions import condition_from_json
+from triggerer.domain.runs import RunType
+from triggerer.errors import DagError, StoreError, TriggererError
+from triggerer.scheduler.decide import DagSnapshot, Decisions, RunsToCreate, WaitingAsset, decide
+from triggerer.store.database import Database, database_now
+from triggerer.store.queries.runs import (
+    WaitingRow,
+    create_run,
+    find_candidates,
+    lock_and_read,
+    take_all_events,
+    take_oldest_events,
+)
+from triggerer.store.wakeups import ALL, Announced, Signal, Wakeups
+
+_log = structlog.get_logger(__name__)
+
+SWEEP_INTERVAL: Final = timedelta(seconds=30)
+MAX_RUNS_PER_LOOP: Final = 32
+# So many DAGs are locked and read in one transaction.
+_MAX_DAGS: Final = 100
+# Queued events of one asset are counted this far; a DAG that has more is looked at again.
+_BOUND: Final = 1_000
+_FIRST_DELAY_S: Final = 0.05
+_LONGEST_DELAY_S: Final = 5.0
+_NOBODY_CALLED: Final[Announced] = {Signal.EVENTS_QUEUED: {ALL}}
+
+
+class Scheduler:
+    """Creates asset-triggered runs. Several may run at once: each DAG is locked while one decides.
+
+    Every queued event goes into exactly one run of its DAG: the run and the move of its events are
+    one transaction. The DAG's file is never loaded here.
+
+    Args:
+        wakeups: As a rule `database.wakeups`.
+        max_dagruns_to_create_per_loop: Bounds one transaction.
+        sweep_interval: How long an event can wait at worst, should a wakeup be lost.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        wakeups: Wakeups | None = None,
+        *,
+        max_dagruns_to_create_per_loop: int = MAX_RUNS_PER_LOOP,
+        sweep_interval: timedelta = SWEEP_INTERVAL,
+    ) -> None:
+        self._database = database
+        self._wakeups = wakeups or database.wakeups
+        self._limit = max(max_dagruns_to_create_per_loop, 1)
+        self._sweep_interval = sweep_interval
+        self._failures = 0
+        # Ordered: who was left out last time is first this time.
+        self._dirty: dict[str, None] = {}
+        self._sweep_due = True
+        self._reported: dict[str, str] = {}
+        self.trouble: TriggererError | None = None
+        """Why no runs can be made at present; None while all is well."""
+        self.runs_created = 0
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Create runs until cancelled; started once nothing that is announced can be missed.
+
+        Cancellation: A transaction that has not committed is rolled back; what it was about is
+        found again by the sweep with which the next one starts.
+        """
+        signals = (Signal.EVENTS_QUEUED, Signal.RUNS_ENDED, Signal.DAGS_CHANGED)
+        with self._wakeups.subscribe(*signals) as subscription:
+            task_status.started()
+            while True:
+                self._note(subscription.take_nowait())
+                if not self._dirty and not self._sweep_due:
+                    woken = await subscription.wait(self._sweep_interval)
+                    self._note(woken or _NOBODY_CALLED)
+                await self._turn()
+
+    async def run_once(self) -> int:
+        """Look at every DAG and create all runs that are due now; return how many.
+
+        Raises:
+            StoreError: The database did not do its part; some of the runs may exist.
+        """
+        before = self.runs_created
+        self._sweep_due = True
+        while self._sweep_due or self._dirty:
+            await self._work()
+        return self.runs_created - before
+
+    def _note(self, woken: Announced) -> None:
+        for dag_ids in woken.values():
+            if ALL in dag_ids:
+                self._sweep_due = True
+            self._dirty.update(dict.fromkeys(sorted(dag_ids - {ALL})))
+
+    async def _turn(self) -> None:
+        try:
+            await self._work()
+        except StoreError as error:
+            # Nothing was written, or (outcome unknown) a second look finds what there is left to
+            # do.
+            self.trouble = error
+            delay = min(_FIRST_DELAY_S * 2 ** min(self._failures, 20), _LONGEST_DELAY_S)
+            delay *= random.uniform(0.5, 1.0)
+            self._failures += 1
+            _log.warning("runs wait for the database", error=str(error), retry_after_s=delay)
+            await anyio.sleep(delay)
+        else:
+            self._failures = 0
+            self.trouble = None
+
+    async def _work(self) -> None:
+        """Handle one chunk of what is dirty; whatever was not handled is dirty afterwards."""
+        if self._sweep_due:
+            async with self._database.reading() as session:
+                candidates = await find_candidates(session)
+            self._dirty.update(dict.fromkeys(candidates))
+            self._sweep_due = False
+        chunk = list(self._dirty)[:_MAX_DAGS]
+        if not chunk:
+            return
+        async with self._database.transaction() as session:
+            rows = await lock_and_read(session, chunk, bound=_BOUND)
+            order = {dag_id: place for place, dag_id in enumerate(chunk)}
+            snapshot = sorted(self._snapshot(rows), key=lambda dag: order[dag.dag_id])
+            decisions = decide(snapshot, limit=self._limit, bound=_BOUND)
+            params = {row.dag_id: row.params for row in rows}
+            if decisions.runs:
+                # Read after the events: a run is not older than one of its own.
+                now = await database_now(session)
+            for due in decisions.runs:
+                await _create(session, due, params[due.dag_id], now)
+        self._done(chunk, decisions)
+
+    def _done(self, chunk: Sequence[str], decisions: Decisions) -> None:
+        for dag_id in chunk:
+            del self._dirty[dag_id]
+        # A DAG that could take all the runs of every loop goes behind those that got none.
+        self._dirty = dict.fromkeys((*decisions.left_out, *self._dirty, *decisions.look_again))
+        self.runs_created += sum(due.count for due in decisions.runs)
+
+    def _snapshot(self, rows: Iterable[WaitingRow]) -> list[DagSnapshot]:
+        snapshot = []
+        for dag_id, group in groupby(rows, key=lambda row: row.dag_id):
+            waiting = list(group)
+            first = waiting[0]
+            try:
+                condition = condition_from_json(first.schedule)
+            except DagError as error:
+                # One DAG of another release must not stop the others; said once for each reason.
+                if self._reported.get(dag_id) != str(error):
+                    self._reported[dag_id] = str(error)
+                    _log.error("a schedule cannot be read", dag_id=dag_id, error=str(error))
+                continue
+            self._reported.pop(dag_id, None)
+            snapshot.append(
+                DagSnapshot(
+                    dag_id,
+                    condition,
+                    first.max_active_runs,
+                    first.active_runs,
+                    first.events_per_run,
+                    _waiting_assets(waiting),
+                )
+            )
+        return snapshot
+
+
+def _waiting_assets(rows: Sequence[WaitingRow]) -> tuple[WaitingAsset, ...]:
+    assets = []
+    for asset_id, group in groupby(rows, key=lambda row: row.asset_id):
+        same = list(group)
+        aliases = frozenset(row.alias for row in same if row.alias is not None)
+        first = same[0]
+        assets.append(WaitingAsset(asset_id, first.name, first.uri, first.queued, aliases))
+    return tuple(assets)
+
+
+async def _create(
+    session: AsyncSession, due: RunsToCreate, params: Mapping[str, Any], now: datetime
+) -> None:
+    for _ in range(due.count):
+        run = await create_run(
+            session,
+            due.dag_id,
+            run_type=RunType.ASSET_TRIGGERED,
+            run_after=now,
+            params=params,
+        )
+        if due.events_per_run is None:
+            await take_all_events(session, run)
+        else:
+            await take_oldest_events(session, run, due.asset_ids, each=due.events_per_run)

@@ -1,0 +1,189 @@
+"""Which processes live, and which of them owns which stream (contract, rule 15).
+
+A lease is (owner, epoch, expiry). Whoever claims a stream raises its epoch, so that the owner before
+can be told from the present one in every transaction: see `EventRecorder`, which locks the stream's
+row while it writes. All instants are the database's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, cast
+
+from sqlalchemy import CursorResult, delete, or_, select, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.events import Fence
+from triggerer.errors import LeaseLost
+from triggerer.store.database import database_now
+from triggerer.store.models import Instance, Stream
+
+LEASE_EXPIRY: Final = timedelta(seconds=15)
+HEARTBEAT_INTERVAL: Final = timedelta(seconds=5)
+
+
+async def register_instance(
+    session: AsyncSession, instance_id: str, *, kind: str, expiry: timedelta = LEASE_EXPIRY
+) -> None:
+    """Make this process known as alive for `expiry`; repeating it is a heartbeat.
+
+    Args:
+        instance_id: `<host>:<pid>:<random>`, new at every start.
+        kind: triggerer, scheduler, dag-processor or executor.
+    """
+    now = await database_now(session)
+    await session.merge(
+        Instance(id=instance_id, kind=kind, started_at=now, expires_at=now + expiry)
+    )
+    await session.flush()
+
+
+async def heartbeat(
+    session: AsyncSession, instance_id: str, *, expiry: timedelta = LEASE_EXPIRY
+) -> None:
+    """Stay alive for another `expiry`.
+
+    Raises:
+        LeaseLost: Others took this process for dead and removed it. Register again, and take
+            nothing for owned that was owned before.
+    """
+    now = await database_now(session)
+    beat = update(Instance).where(Instance.id == instance_id).values(expires_at=now + expiry)
+    if not await _changed(session, beat):
+        raise LeaseLost(f"the instance {instance_id} is not registered any more")
+
+
+async def deregister_instance(session: AsyncSession, instance_id: str) -> None:
+    """Leave: the process's streams are free at once, and it counts no longer as alive."""
+    await session.execute(
+        update(Stream).where(Stream.owner == instance_id).values(owner=None, expires_at=None)
+    )
+    await session.execute(delete(Instance).where(Instance.id == instance_id))
+
+
+async def live_instances(session: AsyncSession, *, kind: str) -> list[str]:
+    """The instances of this kind that are alive, in one order everywhere."""
+    now = await database_now(session)
+    alive = select(Instance.id).where(Instance.kind == kind, Instance.expires_at > now)
+    return list(await session.scalars(alive.order_by(Instance.id)))
+
+
+async def forget_instances(session: AsyncSession) -> None:
+    """Take everybody for dead: all streams are free, nobody is registered.
+
+    For a standalone that starts under `lock_exclusively`, which proves it: no lease has to expire
+    before it goes on where a killed one stopped.
+    """
+    await session.execute(update(Stream).values(owner=None, expires_at=None))
+    await session.execute(delete(Instance))
+
+
+async def claim_streams(
+    session: AsyncSession, instance_id: str, *, limit: int, expiry: timedelta = LEASE_EXPIRY
+) -> list[Fence]:
+    """Take up to `limit` streams that are free or whose lease expired; empty if there are none.
+
+    Streams that somebody else is claiming at this moment are passed over. The leases hold from the
+    caller's commit on; if that is unknown, `owned_streams` says what came of it.
+    """
+    if limit <= 0:
+        return []
+    now = await database_now(session)
+    free = (
+        select(Stream)
+        .where(or_(Stream.owner.is_(None), Stream.expires_at.is_(None), Stream.expires_at <= now))
+        .order_by(Stream.digest)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+        .execution_options(populate_existing=True)
+    )
+    fences = []
+    for stream in await session.scalars(free):
+        stream.owner = instance_id
+        stream.epoch += 1
+        stream.expires_at = now + expiry
+        fences.append(Fence(stream.digest, instance_id, stream.epoch))
+    await session.flush()
+    return fences
+
+
+async def owned_streams(session: AsyncSession, instance_id: str) -> list[Fence]:
+    """The streams that the store shows as this instance's, expired or not."""
+    owned = select(Stream.digest, Stream.epoch).where(Stream.owner == instance_id)
+    return [
+        Fence(digest, instance_id, epoch)
+        for digest, epoch in await session.execute(owned.order_by(Stream.digest))
+    ]
+
+
+async def extend_leases(
+    session: AsyncSession, fences: Iterable[Fence], *, expiry: timedelta = LEASE_EXPIRY
+) -> list[Fence]:
+    """Extend the leases that still hold, and return those; whatever is missing is lost.
+
+    A lease that expired and that nobody took is extended as well: its epoch is still ours.
+    """
+    held = await _held(session, fences)
+    if held:
+        now = await database_now(session)
+        digests = [fence.stream_digest for fence in held]
+        await session.execute(
+            update(Stream).where(Stream.digest.in_(digests)).values(expires_at=now + expiry)
+        )
+    return held
+
+
+async def release_streams(session: AsyncSession, fences: Iterable[Fence]) -> None:
+    """Give up those leases that still hold; the streams may be claimed at once."""
+    held = await _held(session, fences)
+    if held:
+        digests = [fence.stream_digest for fence in held]
+        await session.execute(
+            update(Stream).where(Stream.digest.in_(digests)).values(owner=None, expires_at=None)
+        )
+
+
+async def _held(session: AsyncSession, fences: Iterable[Fence]) -> list[Fence]:
+    """Lock the rows of those leases that still hold, in one order everywhere."""
+    wanted = list(fences)
+    if not wanted:
+        return []
+    shown = (
+        select(Stream.digest, Stream.owner, Stream.epoch)
+        .where(tuple_(Stream.digest, Stream.owner, Stream.epoch).in_(map(tuple, wanted)))
+        .order_by(Stream.digest)
+        .with_for_update()
+    )
+    held = {tuple(row) for row in await session.execute(shown)}
+    return [fence for fence in wanted if tuple(fence) in held]
+
+
+async def _changed(session: AsyncSession, statement: Any) -> int:
+    result = cast("CursorResult[Any]", await session.execute(statement))
+    return result.rowcount
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """What an instance should do so that streams are divided evenly."""
+
+    claim: int
+    """How many more streams it may claim."""
+    release: tuple[Fence, ...]
+    """What it should stop and give up, so that others can claim."""
+
+
+def divide(*, streams: int, instances: int, owned: Sequence[Fence]) -> Division:
+    """Divide `streams` among `instances`: nobody holds more than its share, rounded up.
+
+    An instance takes what is free up to the share and gives up what is above it. A share that is
+    rounded up leaves the last instances with less, but moves no stream for the sake of one.
+
+    Args:
+        instances: Those alive, this one included.
+        owned: What this instance holds.
+    """
+    share = -(-streams // max(instances, 1))
+    return Division(max(share - len(owned), 0), tuple(owned[share:]))
