@@ -114,18 +114,10 @@ def trigger(
     values = _parse_params(params)
 
     async def change(session: AsyncSession) -> str:
-        from triggerer.store.queries.listing import list_dags
         from triggerer.store.queries.runs import create_manual_run
 
-        found = await list_dags(session, dag=dag_id)
-        if not found:
-            raise unknown_dag(dag_id)
-        if found[0].is_stale:
-            raise TriggererError(
-                f"The DAG {dag_id!r} is stale: its file no longer defines it",
-                hint="triggerer check shows what is wrong with the files",
-            )
-        return await create_manual_run(session, dag_id, run_id=run_id, params=values)
+        created = await create_manual_run(session, dag_id, run_id=run_id, params=values)
+        return created.run_id
 
     created = write(config, change)
     if json:
@@ -195,17 +187,10 @@ def _parse_params(params: str | None) -> dict[str, Any] | None:
 
 def _set_paused(config: Any, dag_id: str, paused: bool) -> None:
     async def change(session: AsyncSession) -> None:
-        from sqlalchemy import update
+        from triggerer.store.queries.pausing import set_paused
 
-        from triggerer.store.models import Dag
-        from triggerer.store.wakeups import Signal, announce
-
-        statement = (
-            update(Dag).where(Dag.dag_id == dag_id).values(is_paused=paused).returning(Dag.dag_id)
-        )
-        if await session.scalar(statement) is None:
+        if not await set_paused(session, dag_id, paused=paused):
             raise unknown_dag(dag_id)
-        announce(session, Signal.DAGS_CHANGED, dag_id)
 
     write(config, change)
     typer.echo(f"{dag_id}: {'paused' if paused else 'active'}")

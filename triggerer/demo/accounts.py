@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
-from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.demo.data import FLIGHTS, WEATHER, Dataset
 from triggerer.demo.progress import JOIN
-from triggerer.store.models import Asset, AssetEvent, DagRun, QueuedAssetEvent
+from triggerer.store.queries.counts import count_asset
 
 GROUPS = {FLIGHTS: "triggerer-demo-flights", WEATHER: "triggerer-demo-weather"}
 ASSETS = {FLIGHTS: "flights", WEATHER: "weather"}
@@ -56,26 +55,12 @@ async def store_checks(session: AsyncSession, dataset: Dataset) -> list[Check]:
     checks = []
     for topic, expected in _expected(dataset).items():
         name = ASSETS[topic]
-        asset_id = await session.scalar(select(Asset.id).where(Asset.name == name))
-        of_asset = AssetEvent.asset_id == asset_id
-        events = await _count(session, select(func.count()).where(of_asset))
-        distinct = await _count(
-            session, select(func.count(AssetEvent.idempotency_key.distinct())).where(of_asset)
-        )
-        in_runs = (
-            select(func.count(QueuedAssetEvent.asset_event_id.distinct()))
-            .join(DagRun, DagRun.id == QueuedAssetEvent.run_pk)
-            .where(QueuedAssetEvent.asset_id == asset_id)
-            .where(QueuedAssetEvent.dag_id == JOIN, DagRun.state == "success")
-        )
-        waiting = select(func.count()).where(
-            QueuedAssetEvent.asset_id == asset_id, QueuedAssetEvent.run_pk.is_(None)
-        )
+        counts = await count_asset(session, asset=name, dag_id=JOIN)
         checks += [
-            Check("asset events", name, expected, events),
-            Check("  of different messages", name, expected, distinct),
-            Check("events in runs that succeeded", name, expected, await _count(session, in_runs)),
-            Check("events that no run took", name, 0, await _count(session, waiting)),
+            Check("asset events", name, expected, counts.events),
+            Check("  of different messages", name, expected, counts.different),
+            Check("events in runs that succeeded", name, expected, counts.in_successful_runs),
+            Check("events that no run took", name, 0, counts.waiting),
         ]
     return checks
 
@@ -104,7 +89,3 @@ def _rows(folder: Path, columns: Sequence[str]) -> tuple[int, int]:
 
 def _expected(dataset: Dataset) -> dict[str, int]:
     return {FLIGHTS: dataset.flights, WEATHER: dataset.weather}
-
-
-async def _count(session: AsyncSession, query: Any) -> int:
-    return int(await session.scalar(query) or 0)

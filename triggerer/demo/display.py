@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 from triggerer.demo.flow import Flow
-from triggerer.demo.progress import ANSWER, JOIN
+from triggerer.demo.progress import ANSWER, JOIN, watched_events
 from triggerer.domain.runs import RunState
 
 _REDRAW_S: Final = 0.25
@@ -48,7 +48,7 @@ async def _write_lines(flow: Flow, console: Console) -> None:
 
 def _table(flow: Flow) -> Table:
     total = len(flow.dataset.messages)
-    progress = flow.progress
+    counts = flow.counts
     table = Table(
         title=f"{flow.stage}  ({time.monotonic() - flow.began:.0f} s)", title_justify="left"
     )
@@ -56,28 +56,28 @@ def _table(flow: Flow) -> Table:
         table.add_column(column, justify="right")
     table.add_row(
         f"{flow.published:,} / {total:,}",
-        f"{progress.watched_events:,}",
+        f"{watched_events(counts):,}",
         f"{flow.lag:,}",
-        f"{sum(progress.waiting.values()):,}",
+        f"{sum(counts.waiting.values()):,}",
         *(_runs(flow, dag) for dag in _SHORT),
     )
-    for asset, (state, error) in sorted(progress.watchers.items()):
+    for asset, (state, error) in sorted(counts.watchers.items()):
         if error:
             table.caption = f"watcher of {asset} is {state}: {error.strip().splitlines()[-1]}"
     return table
 
 
 def _line(flow: Flow) -> str:
-    progress = flow.progress
+    counts = flow.counts
     runs = ", ".join(f"{name}: {_runs(flow, dag)}" for dag, name in _SHORT.items())
     return (
         f"{time.monotonic() - flow.began:5.1f} s  {flow.stage}: {flow.published:,} messages,"
-        f" {progress.watched_events:,} asset events, lag {flow.lag:,}, {runs}"
+        f" {watched_events(counts):,} asset events, lag {flow.lag:,}, {runs}"
     )
 
 
 def _runs(flow: Flow, dag: str) -> str:
-    states: Callable[[RunState], int] = lambda state: flow.progress.runs.get((dag, state), 0)  # noqa: E731
+    states: Callable[[RunState], int] = lambda state: flow.counts.runs.get((dag, state), 0)  # noqa: E731
     return f"{states(RunState.SUCCESS)} done, {states(RunState.RUNNING)} running"
 
 

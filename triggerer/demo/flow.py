@@ -13,9 +13,10 @@ from anyio import to_thread
 
 from triggerer.demo.broker import MockBroker
 from triggerer.demo.data import FLIGHTS, WEATHER, Dataset, Outgoing
-from triggerer.demo.progress import Progress, look
+from triggerer.demo.progress import failed_runs, is_idle, waiting_for_join, watched_events
 from triggerer.errors import TriggererError
 from triggerer.store.database import Database
+from triggerer.store.queries.counts import Counts, count_all
 from triggerer.store.wakeups import Signal
 
 LIVE_STEPS: Final = 5
@@ -34,7 +35,7 @@ class Flow:
     dataset: Dataset
     database: Database
     stage: str = "starting"
-    progress: Progress = field(default_factory=Progress)
+    counts: Counts = field(default_factory=Counts)
     began: float = field(default_factory=time.monotonic)
     bulk_seconds: float | None = None
     """From the first message published to the last of the backlog durable as an asset event."""
@@ -48,7 +49,7 @@ class Flow:
     @property
     def lag(self) -> int:
         """Messages that the broker has and that are not asset events yet."""
-        return max(0, self.published - self.progress.watched_events)
+        return max(0, self.published - watched_events(self.counts))
 
     async def run(self) -> None:
         """Publish everything, and return when every message has gone all its way.
@@ -62,9 +63,9 @@ class Flow:
         began = time.monotonic()
         await self._publish(backlog)
         self.stage = "all published; the rest is on its way"
-        await self._until(lambda: self.progress.watched_events >= len(backlog))
+        await self._until(lambda: watched_events(self.counts) >= len(backlog))
         self.bulk_seconds = time.monotonic() - began
-        await self._until(lambda: self.progress.is_idle)
+        await self._until(lambda: is_idle(self.counts))
         self.live_from = time.time()
         for number, pair in enumerate(live, 1):
             self.stage = f"live: message by message ({number} of {len(live)})"
@@ -78,7 +79,7 @@ class Flow:
             # In a thread: the service shares this event loop, and librdkafka may block.
             await to_thread.run_sync(self._publish_slice, messages[start : start + _SLICE])
             if start % (_SLICE * 20) == 0:
-                self.progress = await self._read()
+                self.counts = await self._read()
         await to_thread.run_sync(self.broker.flush, 10.0)
 
     def _publish_slice(self, messages: Sequence[Outgoing]) -> None:
@@ -91,13 +92,13 @@ class Flow:
         # that has something waiting goes last but for one: then neither is left without the other.
         flight, report = pair
         first, second = (
-            (report, flight) if self.progress.waiting_for_join("weather") else (flight, report)
+            (report, flight) if waiting_for_join(self.counts, "weather") else (flight, report)
         )
         for message in (first, second):
             await self._publish([message])
             published = self.published
-            await self._until(lambda: self.progress.watched_events >= published)  # noqa: B023
-        await self._until(lambda: self.progress.is_idle)
+            await self._until(lambda: watched_events(self.counts) >= published)  # noqa: B023
+        await self._until(lambda: is_idle(self.counts))
 
     async def _until(self, reached: Callable[[], bool]) -> None:
         """Return when what the store shows satisfies `reached`."""
@@ -105,7 +106,7 @@ class Flow:
             Signal.EVENTS_QUEUED, Signal.RUNS_QUEUED, Signal.RUNS_ENDED
         ) as commits:
             while True:
-                self.progress = await self._read()
+                self.counts = await self._read()
                 if reached():
                     return
                 # A commit may come thousands of times a second; looking that often would slow them.
@@ -113,19 +114,22 @@ class Flow:
                 await anyio.sleep(_LOOK_EVERY.total_seconds())
 
     async def _look(self) -> None:
-        self.progress = await self._read()
+        self.counts = await self._read()
         await anyio.sleep(_LOOK_EVERY.total_seconds())
 
-    async def _read(self) -> Progress:
+    async def _read(self) -> Counts:
         async with self.database.reading() as session:
-            progress = await look(session)
-        if progress.broken:
-            raise TriggererError(f"a DAG file of the demo is broken: {progress.broken[0]}")
-        if progress.failed_runs():
+            counts = await count_all(session)
+        for error in counts.file_errors:
+            raise TriggererError(
+                f"a DAG file of the demo is broken: {error['file']}:{error['line']}: "
+                f"{error['reason']}"
+            )
+        if failed_runs(counts):
             raise TriggererError(
                 "a run of the demo failed", hint="triggerer runs list --state failed says why"
             )
-        return progress
+        return counts
 
 
 def split_live(

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.demo.progress import JOIN
-from triggerer.store.models import AssetEvent, DagRun, QueuedAssetEvent
+from triggerer.store.queries.counts import events_in_runs
+from triggerer.store.queries.listing import list_asset_events
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +36,9 @@ class Latencies:
 async def measure(session: AsyncSession, live_from: float) -> tuple[Latencies, Latencies]:
     """Return the backlog's latencies and the live part's."""
     first_rows = await _first_rows(session)
-    query = (
-        select(AssetEvent.extra["timestamp"], DagRun.run_id, DagRun.queued_at)
-        .join(QueuedAssetEvent, QueuedAssetEvent.asset_event_id == AssetEvent.id)
-        .join(DagRun, DagRun.id == QueuedAssetEvent.run_pk)
-        .where(DagRun.dag_id == JOIN)
-    )
     ways: dict[bool, list[float]] = {True: [], False: []}
     rows: dict[bool, dict[str, float]] = {True: {}, False: {}}
-    for sent, run_id, queued_at in await session.execute(query):
+    for sent, run_id, queued_at in await events_in_runs(session, dag_id=JOIN):
         sent_at, queued = _unix(sent), queued_at.timestamp()
         ways[sent_at >= live_from].append(queued - sent_at)
         batch = run_id.replace(":", "-")
@@ -58,8 +52,8 @@ async def measure(session: AsyncSession, live_from: float) -> tuple[Latencies, L
 
 
 async def _first_rows(session: AsyncSession) -> dict[str, float]:
-    extras = await session.scalars(select(AssetEvent.extra).where(AssetEvent.source_dag_id == JOIN))
-    return {extra["batch"]: extra["first_row_at"] for extra in extras}
+    emitted = await list_asset_events(session, dag=JOIN, limit=0)
+    return {event.extra["batch"]: event.extra["first_row_at"] for event in emitted}
 
 
 def _quantiles(values: Sequence[float]) -> Quantiles | None:

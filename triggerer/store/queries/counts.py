@@ -1,0 +1,110 @@
+"""How much there is of what: for displays, and for those who check that nothing was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.runs import RunState
+from triggerer.store.models import Asset, AssetEvent, DagFile, DagRun, QueuedAssetEvent, Watcher
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """One look at the store; what is zero is left out."""
+
+    events: Mapping[str, int] = field(default_factory=dict)
+    """Asset events by asset name."""
+    waiting: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Events that no run has taken yet, by DAG id and asset name."""
+    runs: Mapping[tuple[str, RunState], int] = field(default_factory=dict)
+    watchers: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
+    """State and error of each asset's watcher, by asset name; of several the last."""
+    file_errors: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AssetCounts:
+    """Where one asset's events are, for one DAG that waits for it."""
+
+    events: int
+    different: int
+    """Events with keys that differ: a message that was taken twice counts once."""
+    in_successful_runs: int
+    waiting: int
+
+
+class EventInRun(NamedTuple):
+    """An event of a run: when the message was sent, as its watcher wrote it, and the run."""
+
+    sent: Any
+    run_id: str
+    queued_at: datetime
+
+
+async def count_all(session: AsyncSession) -> Counts:
+    """Count everything; walks an index over all events, so not for every millisecond.
+
+    On PostgreSQL, unless the session reads from one snapshot, the counts may be some commits apart.
+    """
+    events = select(Asset.name, func.count(AssetEvent.id)).join(AssetEvent).group_by(Asset.name)
+    waiting = (
+        select(QueuedAssetEvent.dag_id, Asset.name, func.count())
+        .join(Asset, Asset.id == QueuedAssetEvent.asset_id)
+        .where(QueuedAssetEvent.run_pk.is_(None))
+        .group_by(QueuedAssetEvent.dag_id, Asset.name)
+    )
+    runs = select(DagRun.dag_id, DagRun.state, func.count()).group_by(DagRun.dag_id, DagRun.state)
+    watchers = select(Asset.name, Watcher.state, Watcher.error).join(
+        Asset, Asset.id == Watcher.asset_id
+    )
+    files = await session.scalars(select(DagFile.errors))
+    return Counts(
+        events={row[0]: row[1] for row in await session.execute(events)},
+        waiting={(dag, name): count for dag, name, count in await session.execute(waiting)},
+        runs={(dag, RunState(state)): count for dag, state, count in await session.execute(runs)},
+        watchers={name: (state, error) for name, state, error in await session.execute(watchers)},
+        file_errors=tuple(error for errors in files for error in errors),
+    )
+
+
+async def count_asset(session: AsyncSession, *, asset: str, dag_id: str) -> AssetCounts:
+    """Count the events of the asset of this name."""
+    asset_id = await session.scalar(select(Asset.id).where(Asset.name == asset))
+    of_asset = AssetEvent.asset_id == asset_id
+    queued = (QueuedAssetEvent.asset_id == asset_id, QueuedAssetEvent.dag_id == dag_id)
+    in_runs = (
+        select(func.count(QueuedAssetEvent.asset_event_id.distinct()))
+        .join(DagRun, DagRun.id == QueuedAssetEvent.run_pk)
+        .where(*queued, DagRun.state == RunState.SUCCESS.value)
+    )
+    return AssetCounts(
+        events=await _number(session, select(func.count()).where(of_asset)),
+        different=await _number(
+            session, select(func.count(AssetEvent.idempotency_key.distinct())).where(of_asset)
+        ),
+        in_successful_runs=await _number(session, in_runs),
+        waiting=await _number(
+            session, select(func.count()).where(*queued, QueuedAssetEvent.run_pk.is_(None))
+        ),
+    )
+
+
+async def events_in_runs(session: AsyncSession, *, dag_id: str) -> list[EventInRun]:
+    """Return each event of each run of the DAG, in no order."""
+    query = (
+        select(AssetEvent.extra["timestamp"], DagRun.run_id, DagRun.queued_at)
+        .join(QueuedAssetEvent, QueuedAssetEvent.asset_event_id == AssetEvent.id)
+        .join(DagRun, DagRun.id == QueuedAssetEvent.run_pk)
+        .where(DagRun.dag_id == dag_id)
+    )
+    return [EventInRun(*row) for row in await session.execute(query)]
+
+
+async def _number(session: AsyncSession, query: Any) -> int:
+    return int(await session.scalar(query) or 0)
