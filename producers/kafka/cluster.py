@@ -1,4 +1,4 @@
-"""What is asked of the cluster beyond aiokafka's public surface; the only module that reaches under it.
+"""What is asked of the cluster beyond aiokafka's public surface.
 
 Commits go out under the membership with which their partition was assigned. aiokafka's own `commit` fills in
 whatever generation is current when the request leaves: after a rebalance that is a later one, under which the broker

@@ -33,7 +33,7 @@ _REFUSED = (
     sdk.UnsupportedCodecError,
 )
 
-_HINTS: tuple[tuple[type[Exception], str], ...] = (
+_HINTS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = (
     (sdk.TopicAuthorizationFailedError, "the Kafka user needs Read and Describe on the topic"),
     (sdk.GroupAuthorizationFailedError, "the Kafka user needs Read on the consumer group"),
     (sdk.AuthenticationFailedError, "check sasl_plain_username and sasl_plain_password"),
@@ -42,7 +42,10 @@ _HINTS: tuple[tuple[type[Exception], str], ...] = (
     (sdk.MessageSizeTooLargeError, "raise max.message.bytes of the topic"),
     (sdk.RecordTooLargeError, "raise max_partition_fetch_bytes of the connection"),
     (sdk.UnsupportedCodecError, "install the compression library that the message names"),
-    (sdk.KafkaConnectionError, "is the broker running, and does bootstrap_servers name it?"),
+    (
+        (sdk.KafkaConnectionError, OSError),
+        "is the broker running, and does bootstrap_servers name it?",
+    ),
 )
 
 

@@ -14,7 +14,7 @@ from producers.kafka.advancing import Advancing
 from producers.kafka.assignment import Assignment
 from producers.kafka.cluster import Cluster
 from producers.kafka.commits import Commits
-from producers.kafka.connecting import start_consumer
+from producers.kafka.connecting import start_consumer, stop_consumer
 from producers.kafka.dead_letter import DeadLetters
 from producers.kafka.errors import guarded
 from producers.kafka.lane import Lane
@@ -29,7 +29,6 @@ _LOOK_AROUND_S = 1.0
 """How long a wait for messages lasts at most before the stream looks for errors of the coordination task."""
 _CHECK_TOPICS_EVERY_S = 5.0
 _CHECK_TOPICS_TIMEOUT_S = 5.0
-_CLOSE_TIMEOUT_S = 8.0
 
 
 class KafkaSharedStreamProducer(SharedStreamProducer):
@@ -234,15 +233,9 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         """Leave the group. What was not advanced is delivered to the next member."""
         if self._assignment is not None:
             self._assignment.abandon()
-        consumer = self._consumer
         try:
-            if consumer is not None:
-                with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True) as scope:
-                    await guarded(consumer.stop(), f"closing of the {self._what}")
-                if scope.cancelled_caught:
-                    logger.warning(
-                        "%s did not close in time; its session runs out by itself", self._what
-                    )
+            if self._consumer is not None:
+                await stop_consumer(self._consumer, self._what)
         finally:
             await self._dead_letters.aclose()
 

@@ -145,9 +145,7 @@ async def test_other_partitions_go_on_while_one_waits(kafka_server: KafkaServer)
     ) as driver:
         await driver.until(lambda: "bad" in driver.values)
         write(kafka_server, topic, *map(str, range(20)), partition=1)
-        await driver.until(
-            lambda: kafka_server.committed_offsets(topic, topic) == {0: 0, 1: 20}
-        )
+        await driver.until(lambda: kafka_server.committed_offsets(topic, topic) == {0: 0, 1: 20})
 
 
 async def test_what_nobody_was_there_to_see_is_held_and_not_counted_as_a_failure(

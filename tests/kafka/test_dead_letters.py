@@ -1,0 +1,123 @@
+"""The delivery limit, and the topic where messages go that reached it."""
+
+import uuid
+
+import pytest
+from aiokafka import AIOKafkaConsumer, ConsumerRecord
+
+from tests.kafka.driving import ACKED, FAILED, AdvanceOutcome, driving, producer_on
+from tests.services.kafka import KafkaServer
+
+
+@pytest.fixture
+def topic(kafka_server: KafkaServer) -> str:
+    name = f"d-{uuid.uuid4().hex[:10]}"
+    kafka_server.create_topic(name)
+    return name
+
+
+def bad_fails(message: object) -> AdvanceOutcome:
+    return FAILED if message.value == b"bad" else ACKED  # type: ignore[attr-defined]
+
+
+async def dead_letters(server: KafkaServer, topic: str) -> list[ConsumerRecord]:
+    consumer = AIOKafkaConsumer(
+        topic, bootstrap_servers=server.bootstrap_servers, auto_offset_reset="earliest"
+    )
+    await consumer.start()
+    try:
+        batches = await consumer.getmany(timeout_ms=3000)
+    finally:
+        await consumer.stop()
+    return [record for records in batches.values() for record in records]
+
+
+async def test_a_message_that_fails_too_often_is_set_aside_and_the_rest_goes_on(
+    kafka_server: KafkaServer, topic: str
+) -> None:
+    kafka_server.create_topic(f"{topic}.dead-letter")
+    kafka_server.produce(topic, ["a", "bad", "c"], key="k")
+    producer = producer_on(kafka_server.bootstrap_servers, topic, topic, max_deliveries=3)
+    async with driving(producer, bad_fails) as driver:
+        await driver.until(lambda: kafka_server.committed_offsets(topic, topic) == {0: 3})
+    assert driver.values.count("bad") == 3
+    assert driver.values[-1] == "c"
+    (letter,) = await dead_letters(kafka_server, f"{topic}.dead-letter")
+    assert (letter.key, letter.value) == (b"k", b"bad")
+    headers = {
+        name.removeprefix("triggerer.dead-letter."): value.decode()
+        for name, value in letter.headers
+    }
+    topic_id = headers.pop("topic-id")
+    assert driver.keys[0].startswith(topic_id + "/")
+    assert headers == {
+        "topic": topic,
+        "partition": "0",
+        "offset": "1",
+        "group": topic,
+        "deliveries": "3",
+        "acked": "0",
+        "failed": "1",
+        "rejected": "0",
+        "reason": "1 of 1 watchers failed on delivery 3",
+    }
+
+
+async def test_deliveries_are_counted_across_restarts(
+    kafka_server: KafkaServer, topic: str
+) -> None:
+    kafka_server.create_topic(f"{topic}.dead-letter")
+    kafka_server.produce(topic, ["bad", "b"])
+    servers = kafka_server.bootstrap_servers
+    deliveries = 0
+    for _ in range(3):
+        producer = producer_on(
+            servers, topic, topic, max_deliveries=4,
+            redelivery_delay_s=60, redelivery_delay_max_s=60,
+        )  # fmt: skip
+        async with driving(producer, bad_fails) as driver:
+            await driver.until(lambda: any(m.value == b"bad" for m in driver.advanced))
+            deliveries += driver.values.count("bad")
+    # The delay is random and may have been short: what counts is the sum over all lives.
+    async with driving(producer_on(servers, topic, topic, max_deliveries=4), bad_fails) as driver:
+        await driver.until(lambda: kafka_server.committed_offsets(topic, topic) == {0: 2})
+        deliveries += driver.values.count("bad")
+    assert deliveries == 4
+    assert len(await dead_letters(kafka_server, f"{topic}.dead-letter")) == 1
+
+
+async def test_without_a_limit_a_message_is_delivered_for_ever(
+    kafka_server: KafkaServer, topic: str
+) -> None:
+    kafka_server.produce(topic, ["bad"])
+    producer = producer_on(
+        kafka_server.bootstrap_servers, topic, topic, max_deliveries=0,
+        redelivery_delay_s=0.001, redelivery_delay_max_s=0.002,
+    )  # fmt: skip
+    async with driving(producer, bad_fails) as driver:
+        await driver.settled(25)
+    assert kafka_server.committed_offsets(topic, topic) == {0: 0}
+
+
+async def test_a_dead_letter_topic_that_is_missing_loses_nothing_and_is_named(
+    kafka_server: KafkaServer, topic: str, caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("producers.kafka.dead_letter._WRITE_TIMEOUT_S", 1.0)
+    kafka_server.create_topic(f"{topic}-other", 1)
+    kafka_server.produce(topic, ["bad", "b"])
+    kafka_server.produce(f"{topic}-other", ["fine"])
+    producer = producer_on(
+        kafka_server.bootstrap_servers, [topic, f"{topic}-other"], topic,
+        max_deliveries=1, dead_letter_topic="{topic}.trouble",
+    )  # fmt: skip
+    async with driving(producer, bad_fails) as driver:
+        await driver.until(lambda: any("cannot be set aside" in text for text in caplog.messages))
+        assert kafka_server.committed_offsets(topic, topic) == {0: 0}
+        assert kafka_server.committed_offsets(topic, f"{topic}-other") == {0: 1}
+        kafka_server.create_topic(f"{topic}.trouble")
+        await driver.until(lambda: kafka_server.committed_offsets(topic, topic) == {0: 2})
+    message = next(text for text in caplog.messages if "cannot be set aside" in text)
+    assert f"'{topic}.trouble'" in message
+    assert "does the topic" in message
+    assert len(await dead_letters(kafka_server, f"{topic}.trouble")) == 1
