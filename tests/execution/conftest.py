@@ -181,7 +181,7 @@ async def _running(house: House, name: str, options: dict[str, Any]) -> AsyncIte
 
 
 @asynccontextmanager
-async def _house(url: str, folder: Path) -> AsyncIterator[House]:
+async def open_house(url: str, folder: Path) -> AsyncIterator[House]:
     (folder / "dags").mkdir()
     async with open_database(url) as database:
         await upgrade(database)
@@ -191,12 +191,12 @@ async def _house(url: str, folder: Path) -> AsyncIterator[House]:
 @pytest.fixture
 async def house(sqlite_url: str, tmp_path: Path) -> AsyncIterator[House]:
     """On SQLite, for what does not depend on the store."""
-    async with _house(sqlite_url, tmp_path) as house:
+    async with open_house(sqlite_url, tmp_path) as house:
         yield house
 
 
 @pytest.fixture
 async def any_house(store_url: str, tmp_path: Path) -> AsyncIterator[House]:
     """Once on each database."""
-    async with _house(store_url, tmp_path) as house:
+    async with open_house(store_url, tmp_path) as house:
         yield house

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -39,6 +40,7 @@ class AssetEvent:
     source_dag_run: SourceRun | None
     """None: the event came from a watcher, or was emitted by hand."""
     source_task: str | None
+    source_watcher: str | None = None
 
     @property
     def asset(self) -> Asset:
@@ -46,15 +48,16 @@ class AssetEvent:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> AssetEvent:
-        run = SourceRun(row["dag"], row["run"]) if row["run"] is not None else None
+        run_id = row["source_run_id"]
         return cls(
             id=row["id"],
-            name=row["name"],
-            uri=row["uri"],
+            name=row["asset_name"],
+            uri=row["asset_uri"],
             extra=row["extra"],
             timestamp=datetime.fromisoformat(row["timestamp"]),
-            source_dag_run=run,
-            source_task=row["task"],
+            source_dag_run=None if run_id is None else SourceRun(row["source_dag"], run_id),
+            source_task=row["source_task"],
+            source_watcher=row["source_watcher"],
         )
 
 
@@ -101,14 +104,17 @@ class AssetEvents(Sequence[AssetEvent]):
         for number in range((self._total + PAGE_SIZE - 1) // PAGE_SIZE):
             yield self._page(number)
 
-    def to_dataframe(self, spark: Any) -> Any:
-        """A Spark DataFrame with one row for each event.
+    def to_dataframe(self, spark: Any, *, extra_schema: Any = None) -> Any:
+        """A Spark DataFrame with one row for each event, without a Python object for any.
 
-        Columns are those of `triggerer.spark.dataframe`; no Python object is made for an event.
+        Args:
+            extra_schema: The type of the column `extra`, where it is not to be found from the
+                events; see `triggerer.spark.dataframe`, also for the other columns.
         """
         from triggerer.spark.dataframe import to_dataframe
 
-        return to_dataframe(spark, self)
+        rows = itertools.chain.from_iterable(self.pages())
+        return to_dataframe(spark, rows, extra_schema=extra_schema)
 
     def _at(self, position: int) -> AssetEvent:
         number, offset = divmod(position, PAGE_SIZE)

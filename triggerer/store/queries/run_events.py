@@ -19,7 +19,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.store.models import Asset, AssetAlias, AssetAliasMember, AssetEvent, QueuedAssetEvent
+from triggerer.store.models import (
+    Asset,
+    AssetAlias,
+    AssetAliasMember,
+    AssetEvent,
+    QueuedAssetEvent,
+    Watcher,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +123,15 @@ def _columns(session: AsyncSession, source: FromClause) -> Select[*tuple[Any, ..
     extra = cast(AssetEvent.extra, Text) if postgresql else type_coerce(AssetEvent.extra, Text)
     return select(
         AssetEvent.id,
-        Asset.name,
-        Asset.uri,
+        Asset.name.label("asset_name"),
+        Asset.uri.label("asset_uri"),
         extra.label("extra"),
         AssetEvent.timestamp,
+        Watcher.name.label("source_watcher"),
         AssetEvent.source_dag_id,
         AssetEvent.source_run_id,
         AssetEvent.source_task_id,
-    ).select_from(source)
+    ).select_from(source.outerjoin(Watcher.__table__, Watcher.id == AssetEvent.watcher_id))
 
 
 async def _page(
@@ -141,13 +149,14 @@ async def _page(
     rows = [
         {
             "id": row.id,
-            "name": row.name,
-            "uri": row.uri,
-            "extra": orjson.Fragment(row.extra),
+            "asset_name": row.asset_name,
+            "asset_uri": row.asset_uri,
             "timestamp": row.timestamp,
-            "dag": row.source_dag_id,
-            "run": row.source_run_id,
-            "task": row.source_task_id,
+            "source_watcher": row.source_watcher,
+            "source_dag": row.source_dag_id,
+            "source_run_id": row.source_run_id,
+            "source_task": row.source_task_id,
+            "extra": orjson.Fragment(row.extra),
         }
         for row in await session.execute(statement)
     ]

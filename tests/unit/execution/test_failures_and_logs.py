@@ -1,0 +1,53 @@
+"""What is told about failures, and where logs lie."""
+
+from pathlib import Path
+
+import pytest
+
+from triggerer.execution.failures import explain, storable
+from triggerer.execution.logs import log_path, tail
+
+
+def test_a_log_lies_under_its_dag_and_run_with_readable_names() -> None:
+    path = log_path(Path("/h"), "daily.load", "manual__2026-01-01T00:00:00+00:00")
+    assert path == Path("/h/logs/daily.load/manual__2026-01-01T00:00:00+00:00.log")
+
+
+@pytest.mark.parametrize("run_id", ["../../etc/passwd", "a/b", ".", "..", "", "x" * 250, "ü\n"])
+def test_a_run_id_cannot_leave_the_folder_or_exceed_a_file_name(run_id: str) -> None:
+    path = log_path(Path("/h"), "d", run_id)
+    assert path.parent == Path("/h/logs/d")
+    assert path.resolve() == path
+    assert len(path.name.encode()) <= 255
+
+
+def test_two_run_ids_never_share_a_log() -> None:
+    names = ["a/b", "a_b", "a\\b", "x" * 249, "x" * 250, ".a", "a"]
+    assert len({log_path(Path("/h"), "d", name) for name in names}) == len(names)
+
+
+def test_an_error_shows_the_users_lines_only_with_what_caused_it(tmp_path: Path) -> None:
+    source = "def f():\n    try:\n        1 / 0\n    except Exception as e:\n        raise KeyError('k') from e\n"
+    file = tmp_path / "user.py"
+    file.write_text(source)
+    names: dict[str, object] = {}
+    exec(compile(source, str(file), "exec"), names)
+    with pytest.raises(KeyError) as caught:
+        names["f"]()  # type: ignore[operator]
+    told = explain(caught.value, tmp_path)
+    assert "ZeroDivisionError" in told
+    assert told.count(f'File "{file}"') == 2
+    assert __file__ not in told
+
+
+def test_an_error_text_is_storable_whatever_it_holds() -> None:
+    text = storable("nul \x00 half \ud800 " + "x" * 10_000)
+    assert "\x00" not in text
+    assert len(text.encode()) < 6_200
+    assert "see the log" in text
+
+
+def test_the_tail_of_a_log_that_is_not_there_is_empty(tmp_path: Path) -> None:
+    assert tail(tmp_path / "no") == ""
+    (tmp_path / "yes").write_bytes(b"a" * 10 + b"\xff!")
+    assert tail(tmp_path / "yes", 3) == "a\ufffd!"

@@ -1,0 +1,74 @@
+"""What a task says about its outlets becomes its events."""
+
+import pytest
+
+from triggerer.domain.assets import Asset, AssetAlias, Metadata
+from triggerer.errors import RowRefused
+from triggerer.execution.outlets import OutletEvents
+
+A, B = Asset("x-a"), Asset("x-b")
+ALIAS, OTHER = AssetAlias("one"), AssetAlias("two")
+
+
+def _told(outlets: OutletEvents) -> list[tuple[str, dict[str, object], int, tuple[str, ...]]]:
+    return [(e.asset_uri, e.extra, e.ordinal, e.aliases) for e in outlets.emitted()]
+
+
+def test_each_declared_asset_gets_one_event_and_an_alias_none_by_itself() -> None:
+    assert _told(OutletEvents([A, ALIAS, B])) == [("x-a", {}, 0, ()), ("x-b", {}, 0, ())]
+
+
+def test_metadata_adds_to_the_extra_or_goes_through_the_alias() -> None:
+    outlets = OutletEvents([A, ALIAS])
+    outlets[A].extra = {"k": 1}
+    outlets.apply(Metadata(A, {"l": 2}))
+    outlets.apply(Metadata(B, {"m": 3}, alias=ALIAS))
+    assert _told(outlets) == [("x-a", {"k": 1, "l": 2}, 0, ()), ("x-b", {"m": 3}, 0, ("one",))]
+
+
+def test_equal_events_through_several_aliases_are_one_and_different_ones_are_counted() -> None:
+    outlets = OutletEvents([ALIAS, OTHER, A])
+    outlets[ALIAS].add(B, {"n": 1})
+    outlets[ALIAS].add(B, {"n": 1})
+    outlets[OTHER].add(B, {"n": 1})
+    outlets["two"].add(B, {"n": 2})
+    outlets[OTHER].add(A)
+    assert _told(outlets) == [
+        ("x-a", {}, 0, ("two",)),
+        ("x-b", {"n": 1}, 0, ("one", "two")),
+        ("x-b", {"n": 2}, 1, ("two",)),
+    ]
+
+
+def test_what_is_not_declared_is_refused() -> None:
+    outlets = OutletEvents([A])
+    with pytest.raises(KeyError, match="outlets"):
+        outlets[B]
+    with pytest.raises(TypeError, match="no alias"):
+        outlets[A].add(B)
+    with pytest.raises(KeyError):
+        outlets.apply(Metadata(B))
+
+
+@pytest.mark.parametrize(
+    ("extra", "reason"),
+    [
+        ({"f": print}, "JSON"),
+        ({"nul": "a\x00b"}, "NUL"),
+        ({"a\x00b": 1}, "NUL"),
+        ([1], "no mapping"),
+        ({1: 2}, "JSON"),
+        ({"surrogate": "\ud800"}, "JSON"),
+    ],
+)
+def test_an_extra_that_no_store_keeps_is_refused_with_its_asset(extra: object, reason: str) -> None:
+    outlets = OutletEvents([A])
+    outlets[A].extra = extra  # type: ignore[assignment]
+    with pytest.raises(RowRefused, match=f"x-a .*{reason}"):
+        outlets.emitted()
+
+
+def test_text_that_only_looks_like_a_nul_is_kept() -> None:
+    outlets = OutletEvents([A])
+    outlets[A].extra = {"path": "\\u0000"}
+    assert outlets.emitted()[0].extra == {"path": "\\u0000"}
