@@ -32,6 +32,8 @@ from triggerer.store.wakeups import Signal, announce
 
 _log = structlog.get_logger(__name__)
 
+_KIND: Final = "triggerer"
+
 TriggerLoader = Callable[[str], type[BaseEventTrigger]]
 """Turns a class path into the class; may raise whatever the plugin's module raises."""
 
@@ -132,9 +134,9 @@ class TriggerHost:
             try:
                 async with self._database.transaction() as session:
                     if self._takes_over_at_once:
-                        await leases.evict_others(session, self._instance_id, kind="triggerer")
+                        await leases.evict_others(session, self._instance_id, kind=_KIND)
                     await leases.register_instance(
-                        session, self._instance_id, kind="triggerer", lease=self._settings.lease
+                        session, self._instance_id, kind=_KIND, expiry=self._settings.lease
                     )
                 return
             except StoreError as error:
@@ -151,34 +153,38 @@ class TriggerHost:
             # write under it, and the next heartbeat tries again.
             _log.warning("heartbeat failed", error=str(error))
             if isinstance(error, OutcomeUnknown):
-                # A claim that did commit is found by the next one: it is ours already.
+                # A claim may have been made; what the store shows as ours is read at once.
                 self._wake.set()
 
     async def _tick(self) -> None:
+        expiry = self._settings.lease
         async with self._database.transaction() as session:
-            await leases.heartbeat(
-                session, self._instance_id, kind="triggerer", lease=self._settings.lease
+            # Registering again is a heartbeat, also for an instance that others took for dead.
+            await leases.register_instance(session, self._instance_id, kind=_KIND, expiry=expiry)
+            # What the store shows as ours counts, so that a claim whose commit was not seen is ours too.
+            shown = await leases.owned_streams(session, self._instance_id)
+            kept = await leases.extend_leases(session, shown, expiry=expiry)
+            division = leases.divide(
+                streams=await leases.count_streams(session),
+                instances=len(await leases.live_instances(session, kind=_KIND)),
+                owned=kept,
             )
-            kept = await leases.extend_leases(
-                session, list(self._owned.values()), lease=self._settings.lease
+            kept += await leases.claim_streams(
+                session, self._instance_id, limit=division.claim, expiry=expiry
             )
-            share = await leases.fair_share(session, kind="triggerer")
-            claimed = await leases.claim_streams(
-                session,
-                self._instance_id,
-                limit=max(0, share - len(kept)),
-                lease=self._settings.lease,
-            )
-        for digest in set(self._owned) - {fence.stream_digest for fence in kept}:
-            _log.warning("lease of a stream lost", stream=digest)
-            self._forget(digest)
-        for fence in claimed:
-            self._forget(fence.stream_digest)
-            self._owned[fence.stream_digest] = fence
-        surplus = list(self._owned)[share:]
-        if surplus:
-            await self._give_back(surplus)
+        self._adopt(kept)
+        if division.release:
+            await self._give_back([fence.stream_digest for fence in division.release])
         await self._reconcile()
+
+    def _adopt(self, fences: list[Fence]) -> None:
+        """Own exactly these leases from now on."""
+        held = {fence.stream_digest: fence for fence in fences}
+        for digest, fence in list(self._owned.items()):
+            if held.get(digest) != fence:
+                _log.warning("lease of a stream lost", stream=digest)
+                self._forget(digest)
+        self._owned = held
 
     async def _give_back(self, digests: list[str]) -> None:
         """Let other instances have these streams: drain, stop, release."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, cast
 
-from sqlalchemy import CursorResult, delete, or_, select, tuple_, update
+from sqlalchemy import CursorResult, delete, func, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.events import Fence
@@ -78,6 +78,23 @@ async def forget_instances(session: AsyncSession) -> None:
     """
     await session.execute(update(Stream).values(owner=None, expires_at=None))
     await session.execute(delete(Instance))
+
+
+async def evict_others(session: AsyncSession, instance_id: str, *, kind: str) -> None:
+    """Take all other instances of this kind for dead: their streams are free, they are not registered.
+
+    As `forget_instances`, for one part of a standalone whose other parts have registered already.
+    """
+    others = select(Instance.id).where(Instance.kind == kind, Instance.id != instance_id)
+    await session.execute(
+        update(Stream).where(Stream.owner != instance_id).values(owner=None, expires_at=None)
+    )
+    await session.execute(delete(Instance).where(Instance.id.in_(others)))
+
+
+async def count_streams(session: AsyncSession) -> int:
+    """How many streams there are to divide."""
+    return await session.scalar(select(func.count()).select_from(Stream)) or 0
 
 
 async def claim_streams(
