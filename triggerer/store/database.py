@@ -207,10 +207,11 @@ async def open_database(
     parsed = parse_database_url(
         url if isinstance(url, str) else url.render_as_string(hide_password=False), home=home
     )
+    abandoned = engines.Abandoned()
     if parsed.get_backend_name() == "sqlite":
         _prepare_file(Path(parsed.database or ""), create=create)
-        writer = engines.sqlite_writer(parsed, busy_timeout=busy_timeout)
-        reader = engines.sqlite_reader(parsed, busy_timeout=busy_timeout)
+        writer = engines.sqlite_writer(parsed, busy_timeout=busy_timeout, abandoned=abandoned)
+        reader = engines.sqlite_reader(parsed, busy_timeout=busy_timeout, abandoned=abandoned)
     else:
         writer = reader = engines.postgres_engine(parsed, pool_size=pool_size)
     database = Database(
@@ -229,6 +230,7 @@ async def open_database(
             await writer.dispose()
             if reader is not writer:
                 await reader.dispose()
+            await abandoned.ended()
 
 
 async def _probe(database: Database) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any, Final
 
@@ -17,13 +18,37 @@ POSTGRES_POOL_SIZE: Final = 5
 POSTGRES_STATEMENT_TIMEOUT: Final = timedelta(seconds=60)
 
 
-def sqlite_writer(url: URL, *, busy_timeout: timedelta) -> AsyncEngine:
+class Abandoned:
+    """SQLite connections whose statement was cancelled, until their threads have ended.
+
+    A thread cannot be cancelled: it finishes the statement, then rolls back and closes. SQLAlchemy
+    would wait for that in a task of its own, which a second cancellation leaves behind; so it is
+    told only to order the end, and who closes the database waits for it.
+    """
+
+    def __init__(self) -> None:
+        self._ending: set[asyncio.Future[Any]] = set()
+
+    def abandon(self, dbapi_connection: Any) -> None:
+        """Order the end of a pooled connection, without waiting."""
+        future: asyncio.Future[Any] | None = dbapi_connection.driver_connection.stop()
+        if future is not None:
+            self._ending.add(future)
+            future.add_done_callback(self._ending.discard)
+
+    async def ended(self) -> None:
+        """Return once all threads have ended."""
+        if self._ending:
+            await asyncio.wait(set(self._ending))
+
+
+def sqlite_writer(url: URL, *, busy_timeout: timedelta, abandoned: Abandoned) -> AsyncEngine:
     """One connection, whose transactions take the write lock when they begin.
 
     A transaction that began by reading could not be upgraded behind another writer (SQLITE_BUSY at
     once, whatever the timeout).
     """
-    engine = _sqlite_engine(url, pool_size=1, busy_timeout=busy_timeout)
+    engine = _sqlite_engine(url, 1, busy_timeout, abandoned)
 
     @event.listens_for(engine.sync_engine, "connect")
     def set_up(connection: Any, _record: Any) -> None:
@@ -47,9 +72,9 @@ def sqlite_writer(url: URL, *, busy_timeout: timedelta) -> AsyncEngine:
     return engine
 
 
-def sqlite_reader(url: URL, *, busy_timeout: timedelta) -> AsyncEngine:
+def sqlite_reader(url: URL, *, busy_timeout: timedelta, abandoned: Abandoned) -> AsyncEngine:
     """A few connections that cannot write, beside the writer."""
-    engine = _sqlite_engine(url, pool_size=2, busy_timeout=busy_timeout)
+    engine = _sqlite_engine(url, 2, busy_timeout, abandoned)
 
     @event.listens_for(engine.sync_engine, "connect")
     def set_up(connection: Any, _record: Any) -> None:
@@ -62,14 +87,18 @@ def sqlite_reader(url: URL, *, busy_timeout: timedelta) -> AsyncEngine:
     return engine
 
 
-def _sqlite_engine(url: URL, *, pool_size: int, busy_timeout: timedelta) -> AsyncEngine:
-    return create_async_engine(
+def _sqlite_engine(
+    url: URL, pool_size: int, busy_timeout: timedelta, abandoned: Abandoned
+) -> AsyncEngine:
+    engine = create_async_engine(
         url,
         pool_size=pool_size,
         max_overflow=0 if pool_size == 1 else 2,
         # isolation_level=None: the driver begins nothing by itself, the events below do.
         connect_args={"isolation_level": None, "timeout": busy_timeout.total_seconds()},
     )
+    engine.dialect.do_terminate = abandoned.abandon  # type: ignore[method-assign]
+    return engine
 
 
 def _pragmas(connection: Any, *pragmas: str) -> None:

@@ -1,0 +1,156 @@
+"""Rows that tests of the store start from, questions that they ask, and an event that notes its end."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import anyio
+from sqlalchemy import func, select
+
+from triggerer.domain.events import EventSource, Fence, WatcherRef
+from triggerer.store.database import Database
+from triggerer.store.emitting import NewAssetEvent, record_events
+from triggerer.store.models import (
+    Asset,
+    AssetAlias,
+    AssetEvent,
+    Dag,
+    DagRun,
+    DagScheduleAlias,
+    DagScheduleAsset,
+    QueuedAssetEvent,
+    Stream,
+)
+from triggerer.store.recorder import EventRecorder
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+FENCE = Fence("stream", "me", 3)
+SOURCE = EventSource((WatcherRef(7, 1),), None)
+
+
+def asset_json(name: str) -> dict[str, Any]:
+    return {"asset": {"name": name, "uri": f"x-test://{name}"}}
+
+
+async def add_asset(database: Database, asset_id: int, name: str) -> None:
+    async with database.transaction() as session:
+        session.add(Asset(id=asset_id, name=name, uri=f"x-test://{name}", created_at=NOW))
+
+
+async def add_alias(database: Database, alias_id: int, name: str) -> None:
+    async with database.transaction() as session:
+        session.add(AssetAlias(id=alias_id, name=name))
+
+
+async def add_dag(
+    database: Database,
+    dag_id: str,
+    schedule: dict[str, Any] | None,
+    *,
+    assets: Sequence[int] = (),
+    aliases: Sequence[int] = (),
+    **columns: Any,
+) -> None:
+    async with database.transaction() as session:
+        session.add(
+            Dag(dag_id=dag_id, path=f"{dag_id}.py", schedule=schedule, updated_at=NOW, **columns)
+        )
+        await session.flush()
+        for asset_id in assets:
+            session.add(DagScheduleAsset(dag_id=dag_id, asset_id=asset_id))
+        for alias_id in aliases:
+            session.add(DagScheduleAlias(dag_id=dag_id, alias_id=alias_id))
+
+
+async def add_stream(database: Database, fence: Fence = FENCE) -> None:
+    async with database.transaction() as session:
+        session.add(
+            Stream(
+                digest=fence.stream_digest,
+                key=fence.stream_digest,
+                owner=fence.owner,
+                epoch=fence.epoch,
+            )
+        )
+
+
+async def emit(database: Database, asset_id: int, count: int = 1) -> list[int]:
+    async with database.transaction() as session:
+        return await record_events(session, [NewAssetEvent(asset_id) for _ in range(count)])
+
+
+async def events_in(database: Database) -> list[AssetEvent]:
+    async with database.reading() as session:
+        return list(await session.scalars(select(AssetEvent).order_by(AssetEvent.id)))
+
+
+async def count_events(database: Database) -> int:
+    async with database.reading() as session:
+        return await session.scalar(select(func.count()).select_from(AssetEvent)) or 0
+
+
+async def queue_of(database: Database, dag_id: str) -> list[tuple[int, int | None]]:
+    """(event id, run) of every entry of the DAG, by event."""
+    async with database.reading() as session:
+        rows = await session.execute(
+            select(QueuedAssetEvent.asset_event_id, QueuedAssetEvent.run_pk)
+            .where(QueuedAssetEvent.dag_id == dag_id)
+            .order_by(QueuedAssetEvent.asset_event_id)
+        )
+        return [tuple(row) for row in rows]
+
+
+async def runs_of(database: Database, dag_id: str) -> list[DagRun]:
+    async with database.reading() as session:
+        found = select(DagRun).where(DagRun.dag_id == dag_id).order_by(DagRun.id)
+        return list(await session.scalars(found))
+
+
+@dataclass
+class Event:
+    """An unsettled event, as the runtime would submit it."""
+
+    payload: Any
+    idempotency_key: str | None = None
+    ordinal: int = 0
+    source: EventSource = SOURCE
+    outcomes: list[Exception | None] = field(default_factory=list)
+    done: anyio.Event = field(default_factory=anyio.Event)
+
+    def settle(self, error: Exception | None) -> None:
+        self.outcomes.append(error)
+        self.done.set()
+
+    @property
+    def error(self) -> Exception | None:
+        """How it was settled, which must have happened exactly once."""
+        (outcome,) = self.outcomes
+        return outcome
+
+
+@asynccontextmanager
+async def recording(database: Database, **options: Any) -> AsyncIterator[EventRecorder]:
+    """A recorder that runs; `fenced` collects the fences that were lost."""
+    options.setdefault("on_fenced", lambda fence: None)
+    recorder = EventRecorder(database, **options)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(recorder.run)
+        yield recorder
+        tasks.cancel_scope.cancel()
+
+
+async def record(recorder: EventRecorder, *events: Event, timeout: float = 30) -> None:
+    """Submit and wait until all are settled."""
+    for event in events:
+        recorder.submit_nowait(event)
+    with anyio.fail_after(timeout):
+        await recorder.drained()
+
+
+async def until(condition: Callable[[], bool], *, timeout: float = 30) -> None:
+    """Wait for what nothing announces; fail if it does not come."""
+    with anyio.fail_after(timeout):
+        while not condition():  # noqa: ASYNC110 (there is no event to wait for)
+            await anyio.sleep(0.01)

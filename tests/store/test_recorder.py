@@ -1,0 +1,249 @@
+import math
+from typing import Any
+
+import anyio
+import pytest
+from sqlalchemy import text, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from tests.store.seeding import (
+    FENCE,
+    Event,
+    add_asset,
+    add_dag,
+    add_stream,
+    asset_json,
+    count_events,
+    events_in,
+    queue_of,
+    record,
+    recording,
+)
+from triggerer.domain.events import EventSource, Fence, WatcherRef
+from triggerer.errors import LeaseLost, RowRefused
+from triggerer.store.database import Database
+from triggerer.store.models import Stream
+from triggerer.store.wakeups import Signal
+
+
+async def _one_dag(database: Database) -> None:
+    await add_asset(database, 1, "flights")
+    await add_dag(database, "report", asset_json("flights"), assets=[1])
+
+
+async def test_events_are_stored_in_order_and_queued_for_the_dags_that_wait(
+    database: Database,
+) -> None:
+    await _one_dag(database)
+    await add_dag(database, "paused", asset_json("flights"), assets=[1], is_paused=True)
+    await add_dag(database, "stale", asset_json("flights"), assets=[1], is_stale=True)
+    events = [Event({"n": n}, f"key-{n}") for n in range(300)]
+    async with recording(database, max_batch_rows=70) as recorder:
+        await record(recorder, *events)
+    stored = await events_in(database)
+    assert [row.extra for row in stored] == [{"n": n} for n in range(300)]
+    assert [event.error for event in events] == [None] * 300
+    assert [row.timestamp for row in stored] == sorted(row.timestamp for row in stored)
+    ids = [row.id for row in stored]
+    assert await queue_of(database, "report") == [(event_id, None) for event_id in ids]
+    assert await queue_of(database, "paused") == [(event_id, None) for event_id in ids]
+    assert await queue_of(database, "stale") == []
+
+
+async def test_a_flush_takes_all_that_waits(database: Database) -> None:
+    await _one_dag(database)
+    async with recording(database) as recorder:
+        await record(recorder, *(Event({"n": n}, f"k{n}") for n in range(500)))
+        assert recorder.flushes == 1
+        assert recorder.rows_written == 500
+
+
+async def test_a_repeat_confirms_and_is_neither_stored_nor_queued_again(
+    database: Database,
+) -> None:
+    await _one_dag(database)
+    first, again, other = Event("a", "key"), Event("b", "key"), Event("c", "key", ordinal=1)
+    async with recording(database) as recorder:
+        await record(recorder, first)
+        await record(recorder, again, other)
+    assert [event.error for event in (first, again, other)] == [None, None, None]
+    assert [row.extra for row in await events_in(database)] == [{"payload": "a"}, {"payload": "c"}]
+    assert len(await queue_of(database, "report")) == 2
+
+
+async def test_a_repeat_within_one_flush_is_stored_once(database: Database) -> None:
+    await _one_dag(database)
+    async with recording(database) as recorder:
+        await record(recorder, Event("a", "key"), Event("a", "key"))
+    assert await count_events(database) == 1
+    assert len(await queue_of(database, "report")) == 1
+
+
+async def test_events_without_a_key_are_never_repeats(database: Database) -> None:
+    await _one_dag(database)
+    async with recording(database) as recorder:
+        await record(recorder, Event("a"), Event("a"))
+    assert await count_events(database) == 2
+
+
+async def test_each_watcher_of_a_trigger_gets_its_row(database: Database) -> None:
+    await _one_dag(database)
+    await add_asset(database, 2, "weather")
+    source = EventSource((WatcherRef(7, 1), WatcherRef(8, 1), WatcherRef(9, 2)), None)
+    async with recording(database) as recorder:
+        await record(recorder, Event("a", "key", source=source))
+    rows = await events_in(database)
+    assert [(row.watcher_id, row.asset_id) for row in rows] == [(7, 1), (8, 1), (9, 2)]
+    assert len(await queue_of(database, "report")) == 2
+
+
+async def test_the_scheduler_is_woken_for_the_dags_that_wait_and_only_after_the_commit(
+    database: Database,
+) -> None:
+    await _one_dag(database)
+    await add_dag(database, "other", asset_json("else"))
+    with database.wakeups.subscribe(Signal.EVENTS_QUEUED) as subscription:
+        async with recording(database) as recorder:
+            recorder.submit_nowait(Event("a"))
+            with anyio.fail_after(10):
+                woken = await subscription.wait()
+        assert woken == {Signal.EVENTS_QUEUED: {"report"}}
+    assert await count_events(database) == 1
+
+
+BAD: list[tuple[str, Any]] = [
+    ("a NUL character", {"text": "a\0b"}),
+    ("a NUL character in a key", {"deep": [{"a\0": 1}]}),
+    ("bytes", {"body": b"raw"}),
+    ("too large", {"text": "x" * 2_000}),
+    ("no JSON at all", {"thing": object()}),
+    ("a number beyond 64 bits", {"n": 2**70}),
+    ("half of a surrogate pair", {"text": "\ud800"}),
+]
+
+
+@pytest.mark.parametrize("payload", [bad for _, bad in BAD], ids=[name for name, _ in BAD])
+async def test_a_payload_that_cannot_be_stored_fails_alone(
+    database: Database, payload: dict[str, Any]
+) -> None:
+    await _one_dag(database)
+    before, bad, after = Event("before"), Event(payload), Event("after")
+    async with recording(database, max_event_bytes=1_000) as recorder:
+        await record(recorder, before, bad, after)
+        assert recorder.flushes == 1
+    assert isinstance(bad.error, RowRefused)
+    assert (before.error, after.error) == (None, None)
+    assert await count_events(database) == 2
+
+
+async def test_what_looks_like_an_escaped_nul_is_stored(database: Database) -> None:
+    await _one_dag(database)
+    payload = {"text": "a backslash and u0000: \\u0000", "nothing": math.nan, "set": {2, 1}}
+    async with recording(database) as recorder:
+        event = Event(payload)
+        await record(recorder, event)
+    assert event.error is None
+    (row,) = await events_in(database)
+    assert row.extra == {"text": payload["text"], "nothing": None, "set": [1, 2]}
+
+
+@pytest.mark.parametrize("key", ["a\0b", "x" * 1_001, "\ud800"])
+async def test_an_idempotency_key_that_cannot_be_stored_fails_its_event_alone(
+    database: Database, key: str
+) -> None:
+    await _one_dag(database)
+    bad, good = Event("bad", key), Event("good", "x" * 1_000)
+    async with recording(database) as recorder:
+        await record(recorder, bad, good)
+    assert isinstance(bad.error, RowRefused)
+    assert good.error is None
+    assert await count_events(database) == 1
+
+
+async def test_a_row_that_the_database_refuses_is_found_among_a_thousand(
+    database: Database,
+) -> None:
+    await _one_dag(database)
+    events = [Event(n, f"k{n}") for n in range(1_000)]
+    # No check of ours looks at an asset's id: here the driver, or the column, says no.
+    events[617].source = EventSource((WatcherRef(7, 2**63),), None)
+    async with recording(database) as recorder:
+        await record(recorder, *events)
+    assert isinstance(events[617].error, RowRefused)
+    assert [n for n, event in enumerate(events) if event.error is not None] == [617]
+    stored = [row.extra["payload"] for row in await events_in(database)]
+    assert stored == [n for n in range(1_000) if n != 617]
+
+
+async def test_the_payload_is_stored_as_it_was_when_it_was_submitted(database: Database) -> None:
+    await _one_dag(database)
+    payload = {"n": 1}
+    async with recording(database) as recorder:
+        recorder.submit_nowait(Event(payload))
+        payload["n"] = 2
+        await recorder.drained()
+    (row,) = await events_in(database)
+    assert row.extra == {"n": 1}
+
+
+async def test_a_fenced_owner_writes_nothing_and_its_siblings_go_through(
+    database: Database,
+) -> None:
+    await _one_dag(database)
+    await add_stream(database)
+    watchers = (WatcherRef(7, 1),)
+    mine = Event("mine", "a", source=EventSource(watchers, FENCE))
+    stale = Event("stale", "b", source=EventSource(watchers, FENCE._replace(epoch=2)))
+    others = Event("others", "c", source=EventSource(watchers, FENCE._replace(owner="they")))
+    unknown = Event("unknown", "d", source=EventSource(watchers, Fence("gone", "me", 3)))
+    lost: list[Fence] = []
+    async with recording(database, on_fenced=lost.append) as recorder:
+        await record(recorder, mine, stale, others, unknown)
+    assert mine.error is None
+    for event in (stale, others, unknown):
+        assert isinstance(event.error, LeaseLost)
+    assert set(lost) == {event.source.fence for event in (stale, others, unknown)}
+    assert [row.extra for row in await events_in(database)] == [{"payload": "mine"}]
+
+
+async def test_a_takeover_waits_for_the_flush_that_checked_the_lease(postgres: Database) -> None:
+    await _one_dag(postgres)
+    await add_stream(postgres)
+    order: list[str] = []
+
+    async def take_over() -> None:
+        async with postgres.writer.begin() as connection:
+            await connection.execute(update(Stream).values(owner="they", epoch=4))
+            order.append("taken over")
+
+    class NoticesItsCommit(Event):
+        def settle(self, error: Exception | None) -> None:
+            super().settle(error)
+            order.append("settled")
+
+    event = NoticesItsCommit("a", source=EventSource((WatcherRef(7, 1),), FENCE))
+    notify = postgres._notify
+
+    async def hold_until_the_takeover_waits(session: AsyncSession) -> None:
+        tasks.start_soon(take_over)
+        waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        while not await session.scalar(waiting):
+            pass
+        await notify(session)
+
+    postgres._notify = hold_until_the_takeover_waits  # type: ignore[method-assign]
+    async with anyio.create_task_group() as tasks, recording(postgres) as recorder:
+        await record(recorder, event)
+    assert event.error is None
+    assert order == ["settled", "taken over"]
+
+
+async def test_cancelling_settles_nothing(database: Database) -> None:
+    await _one_dag(database)
+    events = [Event(n) for n in range(10)]
+    async with recording(database) as recorder:
+        for event in events:
+            recorder.submit_nowait(event)
+    assert all(event.outcomes in ([], [None]) for event in events)
+    settled = sum(len(event.outcomes) for event in events)
+    assert recorder.unsettled == 10 - settled
