@@ -52,7 +52,11 @@ async def count_all(session: AsyncSession) -> Counts:
 
     On PostgreSQL, unless the session reads from one snapshot, the counts may be some commits apart.
     """
-    events = select(Asset.name, func.count(AssetEvent.id)).join(AssetEvent).group_by(Asset.name)
+    events = (
+        select(Asset.name, func.count(AssetEvent.id))
+        .join(AssetEvent, AssetEvent.asset_id == Asset.id)
+        .group_by(Asset.name)
+    )
     waiting = (
         select(QueuedAssetEvent.dag_id, Asset.name, func.count())
         .join(Asset, Asset.id == QueuedAssetEvent.asset_id)

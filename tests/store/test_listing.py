@@ -1,0 +1,179 @@
+"""What the commands ask, on each database."""
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from tests.store.seeding import NOW, add_asset, add_dag, add_stream, asset_json, emit
+from triggerer.scheduler.loop import Scheduler
+from triggerer.store.database import Database
+from triggerer.store.models import DagFile, DagRun, TaskRun, Trigger, Watcher
+from triggerer.store.queries import listing
+from triggerer.store.queries.counts import count_all, count_asset, events_in_runs
+from triggerer.store.queries.pausing import set_paused
+from triggerer.store.wakeups import Signal
+
+
+async def seed(database: Database) -> None:
+    """Two assets; a DAG on each and one on both; 3 events of `a`, 1 of `b`, in runs where due."""
+    await add_asset(database, 1, "a")
+    await add_asset(database, 2, "b")
+    await add_dag(database, "on_a", asset_json("a"), assets=[1])
+    await add_dag(database, "on_b", asset_json("b"), assets=[2], is_paused=True)
+    both = {"all": [asset_json("a"), asset_json("b")]}
+    await add_dag(database, "on_both", both, assets=[1, 2])
+    await add_dag(database, "gone", None, is_stale=True)
+    await emit(database, 1, 3)
+    await Scheduler(database).run_once()
+    await emit(database, 2, 1)
+
+
+async def test_assets_are_listed_by_name_with_their_own_last_event(database: Database) -> None:
+    await seed(database)
+    async with database.reading() as session:
+        assets = await listing.list_assets(session)
+        newest = {
+            name: (await listing.list_asset_events(session, asset=name))[0].timestamp
+            for name in ("a", "b")
+        }
+        assert [row.name for row in assets] == ["a", "b"]
+        assert {row.name: row.last_event_timestamp for row in assets} == newest
+        assert newest["a"] != newest["b"]
+        for asset in ("b", "x-test://b"):
+            assert [row.id for row in await listing.list_assets(session, asset=asset)] == [2]
+        assert [row.name for row in await listing.list_assets(session, dag="on_b")] == ["b"]
+
+
+async def test_events_are_listed_newest_first_and_limited(database: Database) -> None:
+    await seed(database)
+    async with database.reading() as session:
+        events = await listing.list_asset_events(session, limit=0)
+        assert [row.asset_name for row in events] == ["b", "a", "a", "a"]
+        assert [row.id for row in events] == sorted((row.id for row in events), reverse=True)
+        assert len(await listing.list_asset_events(session, limit=2)) == 2
+        assert await listing.list_asset_events(session, dag="on_a") == []
+        # The writer's own keys are nobody's business.
+        assert {row.idempotency_key for row in events} == {None}
+
+
+async def test_dags_show_what_waits_for_them_and_their_newest_run(database: Database) -> None:
+    await seed(database)
+    async with database.reading() as session:
+        dags = {row.dag_id: row for row in await listing.list_dags(session)}
+        assert list(dags) == ["gone", "on_a", "on_b", "on_both"]
+        assert (dags["on_a"].queued_events, dags["on_a"].last_run_state) == (0, "queued")
+        assert (dags["on_b"].queued_events, dags["on_b"].last_run_id) == (1, None)
+        assert dags["on_both"].queued_events == 4
+
+        async def ids(**filters: str) -> list[str]:
+            return [row.dag_id for row in await listing.list_dags(session, **filters)]
+
+        assert await ids(state="active") == ["on_a", "on_both"]
+        assert await ids(state="paused") == ["on_b"]
+        assert await ids(state="stale") == ["gone"]
+        assert await ids(asset="b") == ["on_b", "on_both"]
+
+
+async def test_runs_carry_their_events_only_where_asked(database: Database) -> None:
+    await seed(database)
+    await Scheduler(database).run_once()
+    async with database.reading() as session:
+        (of_both,) = await listing.list_runs(session, dag="on_both", with_events=True)
+        (of_a,) = await listing.list_runs(session, asset="a", dag="on_a", with_events=True)
+        assert len(of_both.asset_event_ids) == 4
+        assert set(of_a.asset_event_ids) < set(of_both.asset_event_ids)
+        assert [row.asset_event_ids for row in await listing.list_runs(session)] == [[], []]
+        by_b = await listing.list_runs(session, asset="x-test://b")
+        assert [row.dag_id for row in by_b] == ["on_both"]
+        assert await listing.list_runs(session, state="failed") == []
+        found = await listing.find_run(session, "on_a", of_a.run_id)
+        assert found is not None
+        assert await listing.find_run(session, "on_b", of_a.run_id) is None
+
+
+async def test_watchers_are_listed_with_stream_and_error(database: Database) -> None:
+    await seed(database)
+    await add_stream(database)
+    async with database.transaction() as session:
+        session.add(
+            Trigger(id=1, digest="d", classpath="m.Kafka", kwargs={"t": 1}, stream_digest="stream")
+        )
+        await session.flush()
+        for asset_id, state, error in ((1, "running", None), (2, "failing", "no such topic")):
+            session.add(
+                Watcher(
+                    asset_id=asset_id,
+                    name="w",
+                    trigger_id=1,
+                    path="f.py",
+                    state=state,
+                    error=error,
+                    updated_at=NOW,
+                )
+            )
+    async with database.reading() as session:
+        both = await listing.list_watchers(session)
+        assert [(row.asset_name, row.state) for row in both] == [("a", "running"), ("b", "failing")]
+        (failing,) = await listing.list_watchers(session, state="failing")
+        assert (failing.trigger, failing.stream, failing.error) == (
+            "m.Kafka",
+            "stream",
+            "no such topic",
+        )
+        assert [row.asset_name for row in await listing.list_watchers(session, dag="on_a")] == ["a"]
+
+
+async def test_only_files_with_errors_are_broken(database: Database) -> None:
+    error = {"file": "bad.py", "line": 3, "reason": "no"}
+    async with database.transaction() as session:
+        for path, errors in (("bad.py", [error]), ("good.py", [])):
+            session.add(DagFile(path=path, parsed_at=NOW, parse_seconds=0.1, errors=errors))
+    async with database.reading() as session:
+        (broken,) = await listing.list_broken_files(session)
+        assert (broken.path, broken.errors) == ("bad.py", [error])
+
+
+async def test_tasks_are_listed_in_the_order_in_which_they_began(database: Database) -> None:
+    await seed(database)
+    async with database.transaction() as session:
+        run = await _first_run(session, "on_a")
+        for task_id, started in (("z", NOW), ("a", NOW.replace(hour=1)), ("never", None)):
+            session.add(
+                TaskRun(run_pk=run.id, task_id=task_id, state="success", started_at=started)
+            )
+    async with database.reading() as session:
+        tasks = await listing.list_task_runs(session, "on_a", run.run_id)
+        assert [row.task_id for row in tasks] == ["z", "a", "never"]
+
+
+async def test_counts_say_where_each_event_is(database: Database) -> None:
+    await seed(database)
+    async with database.transaction() as session:
+        (await _first_run(session, "on_a")).state = "success"
+    async with database.reading() as session:
+        counts = await count_all(session)
+        assert counts.events == {"a": 3, "b": 1}
+        assert counts.waiting == {("on_both", "a"): 3, ("on_both", "b"): 1, ("on_b", "b"): 1}
+        assert {dag: state.value for dag, state in counts.runs} == {"on_a": "success"}
+        of_a = await count_asset(session, asset="a", dag_id="on_a")
+        assert (of_a.events, of_a.different, of_a.in_successful_runs, of_a.waiting) == (3, 3, 3, 0)
+        held = await count_asset(session, asset="a", dag_id="on_both")
+        assert (held.in_successful_runs, held.waiting) == (0, 3)
+        assert len(await events_in_runs(session, dag_id="on_a")) == 3
+
+
+async def test_unpausing_wakes_the_scheduler(database: Database) -> None:
+    await seed(database)
+    with database.wakeups.subscribe(Signal.DAGS_CHANGED) as woken:
+        async with database.transaction() as session:
+            assert await set_paused(session, "on_b", paused=False)
+        assert woken.take_nowait() == {Signal.DAGS_CHANGED: {"on_b"}}
+        async with database.transaction() as session:
+            assert not await set_paused(session, "nobody", paused=True)
+        assert woken.take_nowait() == {}
+
+
+async def _first_run(session: AsyncSession, dag_id: str) -> DagRun:
+    (view,) = await listing.list_runs(session, dag=dag_id)
+    run_pk = await listing.find_run(session, dag_id, view.run_id)
+    run = await session.get(DagRun, run_pk)
+    assert run is not None
+    return run

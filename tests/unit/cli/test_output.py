@@ -1,0 +1,114 @@
+"""What is printed, and what a command ends with."""
+
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from triggerer.cli import main as command
+from triggerer.cli.dags import readable_error, readable_schedule
+from triggerer.cli.output import print_fields, print_json, print_table
+from triggerer.errors import ConfigurationError, StoreError, TriggererError
+
+A, B, C = ({"asset": {"name": name, "uri": f"x-{name}"}} for name in "abc")
+
+
+@pytest.mark.parametrize(
+    ("schedule", "written"),
+    [
+        (None, "-"),
+        (A, "a"),
+        ({"all": [A, B]}, "a & b"),
+        ({"any": [{"all": [A, B]}, C]}, "(a & b) | c"),
+        ({"all": [{"any": [A, B]}, {"alias": "x"}]}, "(a | b) & alias x"),
+        ({"any": [{"all": [A]}, C]}, "a | c"),
+    ],
+)
+def test_a_schedule_is_shown_as_it_is_written(schedule: Any, written: str) -> None:
+    assert readable_schedule(schedule) == written
+
+
+def test_an_error_in_a_file_is_shown_with_its_line_if_there_is_one() -> None:
+    assert readable_error({"file": "a.py", "line": 3, "reason": "no"}) == "a.py:3: no"
+    assert readable_error({"file": "a.py", "line": None, "reason": "no"}) == "a.py: no"
+
+
+def test_json_is_one_value_with_instants_in_utc(capsysbinary: Any) -> None:
+    print_json([{"at": datetime(2026, 1, 2, tzinfo=UTC), "n": 1}])
+    assert b'"at": "2026-01-02T00:00:00+00:00"' in capsysbinary.readouterr().out
+
+
+def test_a_table_says_when_there_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("a",), [], empty="No rows.")
+    assert capsys.readouterr().out == "No rows.\n"
+
+
+def test_a_table_says_when_the_limit_may_have_cut_it(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("a",), [["1"], ["2"]], empty="", limit=2)
+    assert "--limit 0" in capsys.readouterr().err
+    print_table(("a",), [["1"]], empty="", limit=2)
+    assert capsys.readouterr().err == ""
+
+
+def test_what_looks_like_markup_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("error",), [["list[int] is not [bold]"]], empty="")
+    assert "list[int] is not [bold]" in capsys.readouterr().out
+
+
+def test_a_field_of_several_lines_is_indented(capsys: pytest.CaptureFixture[str]) -> None:
+    print_fields([("name", "x"), ("absent", None), ("error", "one\ntwo")])
+    assert capsys.readouterr().out == "name   x\nerror  one\n       two\n"
+
+
+class TestMain:
+    """The end of a command: exit code, and one line for what went wrong."""
+
+    def run(self, monkeypatch: pytest.MonkeyPatch, app: Callable[[], None]) -> object:
+        monkeypatch.setattr(command, "app", app)
+        with pytest.raises(SystemExit) as ended:
+            command.main()
+        return ended.value.code
+
+    @staticmethod
+    def raising(error: BaseException) -> Callable[[], None]:
+        def app() -> None:
+            raise error
+
+        return app
+
+    def test_an_error_of_ours_is_a_line_and_a_hint(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        error = ConfigurationError("it is wrong", hint="mend it")
+        assert self.run(monkeypatch, self.raising(error)) == 1
+        printed = capsys.readouterr()
+        assert printed.err == "triggerer: it is wrong\n  hint: mend it\n"
+        assert printed.out == ""
+
+    def test_the_errors_of_a_task_group_are_lines_too(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        nested = ExceptionGroup("", [StoreError("a"), ExceptionGroup("", [TriggererError("b")])])
+        assert self.run(monkeypatch, self.raising(nested)) == 1
+        assert capsys.readouterr().err == "triggerer: a\ntriggerer: b\n"
+
+    def test_an_error_that_nobody_foresaw_keeps_its_traceback(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        group = ExceptionGroup("", [StoreError("a"), ValueError("b")])
+        monkeypatch.setattr(command, "app", self.raising(group))
+        with pytest.raises(ExceptionGroup) as raised:
+            command.main()
+        assert raised.value is group
+
+    def test_an_interrupted_command_says_nothing(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert self.run(monkeypatch, self.raising(KeyboardInterrupt())) == 130
+        assert capsys.readouterr().err == ""
+
+    def test_a_reader_that_has_enough_is_no_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "stdout", sys.stdout)  # main replaces it
+        assert self.run(monkeypatch, self.raising(BrokenPipeError())) == 0
