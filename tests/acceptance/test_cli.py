@@ -1,0 +1,218 @@
+"""The commands as whole processes: what they print where, and what they end with."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LEAVES = [
+    ["standalone"],
+    ["triggerer"],
+    ["scheduler"],
+    ["dag-processor"],
+    ["executor"],
+    ["demo"],
+    ["check"],
+    ["db", "migrate"],
+    ["db", "check"],
+    *(["dags", name] for name in ("list", "show", "trigger", "pause", "unpause")),
+    *(["assets", name] for name in ("list", "events", "emit")),
+    *(["runs", name] for name in ("list", "show", "logs", "cancel")),
+    *(["watchers", name] for name in ("list", "show")),
+    ["config", "show"],
+]
+
+
+class Shell:
+    """Runs commands in a folder, with a configuration whose home is that folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config = folder / "triggerer.toml"
+        self.config.write_text('[core]\nhome = "."\n')
+
+    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("TRIGGERER")}
+        return subprocess.run(
+            [sys.executable, "-m", "triggerer", *arguments],
+            cwd=self.folder,
+            env=inherited | environment,
+            text=True,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+
+    def ok(self, *arguments: str) -> str:
+        done = self.run(*arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self.ok(*arguments, "--json"))
+
+    def refused(self, *arguments: str, code: int = 1, **environment: str) -> str:
+        done = self.run(*arguments, **environment)
+        assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr
+        assert done.stdout == ""
+        return done.stderr
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path)
+
+
+@pytest.fixture
+def migrated(shell: Shell) -> Shell:
+    shell.ok("db", "migrate")
+    return shell
+
+
+def test_every_command_takes_config() -> None:
+    from typer.testing import CliRunner
+
+    from triggerer.cli.main import app
+
+    runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"})
+    for leaf in LEAVES:
+        shown = runner.invoke(app, [*leaf, "--help"])
+        assert shown.exit_code == 0, leaf
+        assert "--config" in shown.output, leaf
+
+
+def test_what_lists_or_shows_takes_json_and_lists_take_a_limit() -> None:
+    from typer.testing import CliRunner
+
+    from triggerer.cli.main import app
+
+    runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"})
+    for leaf in LEAVES:
+        shown = runner.invoke(app, [*leaf, "--help"]).output
+        if leaf[-1] in {"list", "events", "show", "check"}:
+            assert "--json" in shown, leaf
+        if leaf[-1] in {"list", "events"}:
+            assert "--limit" in shown, leaf
+            assert "--dag" in shown, leaf
+            assert "--asset" in shown, leaf
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["dags", "list", "--nonsense"],
+        ["dags", "list", "--limit", "-1"],
+        ["dags", "list", "--state", "sleeping"],
+        ["dags", "trigger"],
+        ["dags", "trigger", "x", "--params", "{"],
+        ["assets", "emit", "x-a", "--extra", "{"],
+    ],
+)
+def test_wrong_use_ends_with_2(shell: Shell, arguments: list[str]) -> None:
+    assert shell.refused(*arguments, code=2)
+
+
+def test_without_a_database_the_commands_say_what_to_do(shell: Shell) -> None:
+    message = shell.refused("runs", "list")
+    assert "there is no database" in message
+    assert "hint: " in message
+    assert "standalone" in message
+
+
+@pytest.mark.parametrize("part", ["triggerer", "scheduler", "dag-processor", "executor"])
+def test_on_sqlite_a_separate_service_is_refused_with_the_reason(shell: Shell, part: str) -> None:
+    message = shell.refused(part)
+    assert f"`triggerer {part}`" in message
+    assert "SQLite" in message
+    assert "PostgreSQL" in message
+    assert not (shell.folder / "triggerer.db").exists()
+
+
+def test_an_unknown_setting_is_refused_by_every_command_with_the_nearest(shell: Shell) -> None:
+    message = shell.refused("dags", "list", TRIGGERER__EXECUTOR__WORKRES="3")
+    assert message == (
+        "triggerer: TRIGGERER__EXECUTOR__WORKRES: unknown key 'workres' in [executor];"
+        " did you mean 'workers'?\n"
+    )
+
+
+def test_a_database_that_is_not_there_is_one_clear_line(shell: Shell) -> None:
+    url = "postgresql://nobody:hunter2@127.0.0.1:1/nothing"
+    message = shell.refused("runs", "list", TRIGGERER__DATABASE__URL=url)
+    assert "127.0.0.1:1" in message
+    assert "hunter2" not in message
+
+
+def test_config_show_names_the_origin_and_hides_secrets(shell: Shell) -> None:
+    shell.config.write_text(
+        '[core]\nhome = "."\n[connections.kafka]\nbootstrap_servers = "k:1"\n'
+        'sasl_plain_password = "hunter2"\n'
+    )
+    done = shell.run(
+        "config",
+        "show",
+        "--json",
+        TRIGGERER__EXECUTOR__WORKERS="3",
+        TRIGGERER__CONNECTIONS__KAFKA__SSL_PASSWORD="env:SSL_PASSWORD",
+        SSL_PASSWORD="hunter3",
+    )
+    shown = {(row["section"], row["key"]): row for row in json.loads(done.stdout)}
+    assert shown["executor", "workers"]["source"] == "TRIGGERER__EXECUTOR__WORKERS"
+    assert shown["core", "home"]["value"] == str(shell.folder)
+    assert shown["core", "home"]["source"] == f"{shell.config}:2"
+    assert shown["api", "port"]["source"] == "default"
+    assert shown["connections.kafka", "sasl_plain_password"]["value"] == "***"
+    assert shown["connections.kafka", "ssl_password"]["value"] == "env:SSL_PASSWORD"
+    assert "hunter" not in done.stdout + done.stderr
+
+
+def test_events_are_emitted_and_listed_with_the_fields_of_the_contract(migrated: Shell) -> None:
+    emitted = migrated.json("assets", "emit", "x-orders", "--extra", '{"n": 1}')
+    assert list(emitted) == [
+        "id",
+        "asset_name",
+        "asset_uri",
+        "extra",
+        "timestamp",
+        "source_watcher",
+        "source_dag_id",
+        "source_run_id",
+        "source_task_id",
+        "idempotency_key",
+    ]
+    assert (emitted["asset_uri"], emitted["extra"]) == ("x-orders", {"n": 1})
+    migrated.ok("assets", "emit", "x-orders", "--extra", "[1, 2]")
+    events = migrated.json("assets", "events")
+    assert [event["extra"] for event in events] == [{"payload": [1, 2]}, {"n": 1}]
+    assert len(migrated.json("assets", "events", "--limit", "1")) == 1
+    assert [asset["name"] for asset in migrated.json("assets", "list")] == ["x-orders"]
+
+
+def test_an_asset_that_nobody_declares_is_made_with_a_warning_on_standard_error(
+    migrated: Shell,
+) -> None:
+    done = migrated.run("assets", "emit", "x-new", "--json")
+    assert json.loads(done.stdout)["asset_name"] == "x-new"
+    assert "no DAG declares" in done.stderr
+
+
+def test_what_is_not_there_is_refused(migrated: Shell) -> None:
+    assert "'nope'" in migrated.refused("dags", "show", "nope")
+    assert "'nope'" in migrated.refused("dags", "trigger", "nope")
+    assert "'nope'" in migrated.refused("dags", "pause", "nope")
+    assert "'r'" in migrated.refused("runs", "show", "nope", "r")
+    assert "'w'" in migrated.refused("watchers", "show", "nope", "w")
+    assert "ASCII" in migrated.refused("assets", "emit", "sché")
+
+
+def test_lists_without_rows_are_empty_arrays(migrated: Shell) -> None:
+    for group in ("dags", "runs", "watchers", "assets"):
+        assert migrated.json(group, "list") == []
