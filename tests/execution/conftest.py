@@ -138,12 +138,12 @@ class House:
             ]
             await session.execute(insert(QueuedAssetEvent), queued)
 
-    async def ended(self, *pks: int) -> list[DagRun]:
+    async def ended(self, *pks: int, timeout: float = 60) -> list[DagRun]:
         """Wait until these runs have ended."""
         final = {"success", "failed", "cancelled"}
-        return [await self.until(pk, lambda run: run.state in final) for pk in pks]
+        return [await self.until(pk, lambda run: run.state in final, timeout) for pk in pks]
 
-    async def until(self, pk: int, holds: Callable[[DagRun], bool], timeout: float = 30) -> DagRun:
+    async def until(self, pk: int, holds: Callable[[DagRun], bool], timeout: float = 60) -> DagRun:
         with anyio.fail_after(timeout):
             # Polled: a test looks at the store as somebody who knows nothing of the executor.
             while True:

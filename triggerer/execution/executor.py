@@ -261,9 +261,11 @@ class Executor:
             for slot in self._slots:
                 await slot.idle()
         killed = [slot.run for slot in self._slots if slot.run is not None and not slot.is_stopping]
-        async with anyio.create_task_group() as endings:
-            for slot in self._slots:
-                endings.start_soon(slot.end_now)
+        # A process that does not even die by SIGKILL does not keep the service.
+        with anyio.move_on_after(_WRITE_SECONDS):
+            async with anyio.create_task_group() as endings:
+                for slot in self._slots:
+                    endings.start_soon(slot.end_now)
         with anyio.move_on_after(_WRITE_SECONDS) as patience:
             await self._bookkeeper.written()
             if killed:

@@ -47,10 +47,12 @@ class SparkHolder:
         Raises:
             SubmitFailed: None could be had; the message says why.
         """
-        from triggerer.spark import is_alive
+        from triggerer.spark import close_session, how_it_ended, is_alive
 
         if self._session is not None and not is_alive(self._session):
-            logger.warning("the Spark session has died; opening another one")
+            reason = how_it_ended(self._session) or "for no known reason"
+            logger.warning("the Spark session has ended: %s; opening another one", reason)
+            close_session(self._session)
             self.drop()
         if self._session is None:
             self._open()
@@ -70,11 +72,10 @@ class SparkHolder:
         """Stop what the session is doing; for work that nobody waits for any more."""
         if self._session is None:
             return
-        context = getattr(self._session, "_jsparkSession", None)
-        if context is not None:
+        if hasattr(self._session, "_jsparkSession"):
             self._session.sparkContext.cancelAllJobs()
         else:
-            # A Spark Connect session has no context on this side.
+            # Over Spark Connect there is no context on this side.
             self._session.interruptAll()
 
     def drop(self) -> None:

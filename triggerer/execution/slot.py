@@ -174,18 +174,19 @@ class Slot:
         self.on_free(self, run, time.monotonic() - self._given_at)
 
     async def _warm(self, worker: WorkerProcess) -> bool:
+        is_open = False
         try:
             await worker.send(message("warm"))
             while (frame := await worker.receive())["type"] != "warmed":
-                self._note_spark(frame)
+                # Not told to others before it has warmed up: they would open another one.
+                is_open = frame.get("open", is_open)
         except WorkerGone:
             code = await worker.reap()
             _log.warning("a worker died while it opened Spark", code=code, output=worker.output)
             return False
         if frame["error"] is not None:
             _log.warning("Spark could not be started ahead", error=frame["error"])
-        if self.spark is Spark.WARMING:
-            self.spark = Spark.COLD
+        self.spark = Spark.WARM if is_open else Spark.COLD
         return True
 
     async def _execute(self, worker: WorkerProcess, order: RunOrder) -> bool:
