@@ -49,6 +49,7 @@ from triggerer.errors import (
 )
 from triggerer.store.database import Database, open_database
 from triggerer.store.exclusive import lock_exclusively
+from triggerer.store.leases import forget_instances
 from triggerer.store.listening import listen
 from triggerer.store.migrate import upgrade
 from triggerer.store.urls import parse_database_url
@@ -152,6 +153,10 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
     ) as database:
         with lock_exclusively(database):
             await upgrade(database)
+            if database.dialect == "sqlite":
+                # The lock proves that whoever is registered is dead: nothing has to expire first.
+                async with database.transaction() as session:
+                    await forget_instances(session)
             # The outer group ends last: those in the inner one need it to finish what they began.
             async with anyio.create_task_group() as carriers:
                 await carriers.start(_unless_it_returns, "wakeups", partial(listen, database))
@@ -250,10 +255,10 @@ async def _start_executor(
     from triggerer.execution.executor import Executor
 
     instance_id = _new_instance_id()
-    lease = settings.triggerer.lease_duration
+    expiry = settings.triggerer.lease_duration
     # Longer than the executor lives: others would take its last runs for a dead one's.
     await carriers.start(
-        _unless_it_returns, "registration", partial(_stay_registered, database, instance_id, lease)
+        _unless_it_returns, "registration", partial(_stay_registered, database, instance_id, expiry)
     )
     executor = Executor(
         database,
@@ -272,22 +277,26 @@ async def _start_executor(
 async def _stay_registered(
     database: Database,
     instance_id: str,
-    lease: timedelta,
+    expiry: timedelta,
     *,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """Show this executor as alive until cancelled, so that nobody queues its runs again."""
     from triggerer.store import leases
 
-    async with database.transaction() as session:
-        await leases.register_instance(session, instance_id, kind=Part.EXECUTOR, lease=lease)
+    async def beat() -> None:
+        # Registering anew is a heartbeat, and brings back a row that others took for a dead one's:
+        # what they did with our runs meanwhile is fenced by the runs' attempts.
+        async with database.transaction() as session:
+            await leases.register_instance(session, instance_id, kind=Part.EXECUTOR, expiry=expiry)
+
+    await beat()
     task_status.started()
     try:
         while True:
-            await anyio.sleep(lease.total_seconds() / 3)
+            await anyio.sleep(expiry.total_seconds() / 3)
             try:
-                async with database.transaction() as session:
-                    await leases.heartbeat(session, instance_id, kind=Part.EXECUTOR, lease=lease)
+                await beat()
             except (StoreUnavailable, Conflict, OutcomeUnknown) as error:
                 _log.warning("the executor's heartbeat failed", error=str(error))
     finally:

@@ -10,8 +10,8 @@ overwrites only that: a run that is repeated doubles nothing.
 """
 
 import time
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 from triggerer import DAG, Asset, AssetWatcher, task
 from watchers.kafka import KafkaEventTrigger
@@ -50,15 +50,13 @@ WEATHER = (
 )
 
 
-def rows_of(spark, events, schema):
+def rows_of(spark: Any, events: Any, schema: str) -> Any:
     """Turn events into rows of what their messages say."""
-    from pyspark.sql import functions as f
-
-    value = f.from_json(f.get_json_object("extra", "$.value"), schema)
-    return events.to_dataframe(spark).select(value.alias("value")).select("value.*")
+    frame = events.to_dataframe(spark, extra_schema=f"value STRUCT<{schema}>")
+    return frame.select("extra.value.*")
 
 
-def keep(rows, name, batch, spark, schema):
+def keep(spark: Any, rows: Any, schema: str, name: str, batch: str) -> Any:
     """Write this batch's rows, and return all rows so far with the batch that they came in."""
     rows.write.mode("overwrite").parquet(str(RESULTS / name / f"batch={batch}"))
     return spark.read.schema(f"{schema}, batch STRING").parquet(str(RESULTS / name))
@@ -72,32 +70,33 @@ with DAG(
 ):
 
     @task(outlets=[delays])
-    def join(spark, triggering_asset_events, outlet_events, run_id, log):
+    def join(
+        spark: Any, triggering_asset_events: Any, outlet_events: Any, run_id: str, log: Any
+    ) -> None:
         """Add the pairs that this batch completes."""
         from pyspark.sql import functions as f
 
         batch = run_id.replace(":", "-")
-        arrived = partial(rows_of, spark)
-        new_flights = arrived(triggering_asset_events[flights], FLIGHT)
-        new_weather = arrived(triggering_asset_events[weather], WEATHER)
+        new_flights = rows_of(spark, triggering_asset_events[flights], FLIGHT)
+        new_weather = rows_of(spark, triggering_asset_events[weather], WEATHER)
         new_flights.first()
         first_row_at = time.time()
 
-        all_flights = keep(new_flights, "flights", batch, spark, FLIGHT)
-        all_weather = keep(new_weather, "weather", batch, spark, WEATHER)
+        all_flights = keep(spark, new_flights, FLIGHT, "flights", batch)
+        all_weather = keep(spark, new_weather, WEATHER, "weather", batch).drop("id")
         is_new = f.col("batch") == batch
-        report = all_weather.drop("id")
-        pairs = (
-            all_flights.filter(is_new)
-            .drop("batch")
-            .join(f.broadcast(report.drop("batch")), ["origin", "time_hour"])
-            .unionByName(
-                all_flights.filter(~is_new)
-                .drop("batch")
-                .join(f.broadcast(report.filter(is_new).drop("batch")), ["origin", "time_hour"])
-            )
+
+        def pairs(some_flights: Any, some_weather: Any) -> Any:
+            here_and_then = ["origin", "time_hour"]
+            reports = f.broadcast(some_weather.drop("batch"))
+            return some_flights.drop("batch").join(reports, here_and_then)
+
+        (
+            pairs(all_flights.filter(is_new), all_weather)
+            .unionByName(pairs(all_flights.filter(~is_new), all_weather.filter(is_new)))
+            .write.mode("overwrite")
+            .parquet(str(RESULTS / "delays" / f"batch={batch}"))
         )
-        pairs.write.mode("overwrite").parquet(str(RESULTS / "delays" / f"batch={batch}"))
         counts = {
             "flights": len(triggering_asset_events[flights]),
             "weather": len(triggering_asset_events[weather]),

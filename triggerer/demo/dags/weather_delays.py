@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from triggerer import DAG, Asset, task
 
@@ -24,7 +25,7 @@ with DAG(
 ):
 
     @task
-    def answer(spark, log):
+    def answer(spark: Any, log: Any) -> None:
         """Write the mean delay of each carrier in each weather, whole or not at all."""
         pairs = spark.read.parquet(str(RESULTS / "delays"))
         rows = (
