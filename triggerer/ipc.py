@@ -76,6 +76,10 @@ class ChildChannel:
         os.set_inheritable(fd, False)
         return cls(socket.socket(fileno=fd))
 
+    def fileno(self) -> int:
+        """For `select`. Says nothing of frames that arrived together with the last one received."""
+        return self._socket.fileno()
+
     def send(self, message: Any) -> None:
         self._socket.sendall(_frame(message))
 

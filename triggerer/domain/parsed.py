@@ -91,6 +91,8 @@ class ParsedFile:
     """Watchers that an error names; what the store knows of them from before stays."""
     errors: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
+    imports: tuple[str, ...] = ()
+    """The files of the folder that were run along with it."""
     is_broken: bool = False
     """The file as a whole could not be used; an error of a single watcher does not break it."""
 
@@ -110,6 +112,7 @@ class ParsedFile:
             "aliases": str,
             "watchers": lambda item: ParsedWatcher(**item),
             "broken_watchers": lambda item: WatcherKey(*item),
+            "imports": str,
             "errors": lambda item: Problem(*item),
             "warnings": lambda item: Problem(*item),
         }

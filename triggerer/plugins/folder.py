@@ -27,7 +27,22 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Final
 
+Stamp = tuple[int, int, int, int]
+
 _OWN_NAME: Final = "triggerer_dag_file_"
+
+
+# What files were when they were run, by absolute path; as global as the modules that they became.
+_stamps: dict[str, Stamp | None] = {}
+
+
+def stamp_of(path: Path | str) -> Stamp | None:
+    """Return what changes when the file does; None where there is none."""
+    try:
+        status = os.stat(path)  # noqa: PTH116  (called for each file of the folder, at each change)
+    except OSError:
+        return None
+    return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
 
 
 class _FreshLoader(SourceFileLoader):
@@ -39,6 +54,8 @@ class _FreshLoader(SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
+        # Before it is read: a change in between is then noticed, if once too often.
+        _stamps[path] = stamp_of(path)
         code = self.source_to_code(self.get_data(path), path)
         assert isinstance(code, CodeType)
         return code
@@ -132,20 +149,18 @@ class DagsFolder:
         for name, module in list(sys.modules.items()):
             if self._holds(module):
                 del sys.modules[name]
+        for path in self.imported_files():
+            del _stamps[str(self.root / path)]
         importlib.invalidate_caches()
 
-    def stamp(self) -> dict[str, tuple[int, int, int]]:
-        """Return what tells whether files of imported modules changed since."""
-        stamps: dict[str, tuple[int, int, int]] = {}
-        for module in self.modules():
-            if module.__file__ is not None:
-                try:
-                    status = Path(module.__file__).stat()
-                except FileNotFoundError:
-                    stamps[module.__file__] = (0, 0, 0)
-                else:
-                    stamps[module.__file__] = (status.st_mtime_ns, status.st_size, status.st_ino)
-        return stamps
+    def imported_files(self) -> tuple[str, ...]:
+        """Return the files that were run since `forget`, relative; also those that failed."""
+        return tuple(self.relative(path) for path in _stamps if path.startswith(self._prefix))
+
+    def is_current(self) -> bool:
+        """Say whether all files that were run since `forget` are still as they were then."""
+        mine = [(path, stamp) for path, stamp in _stamps.items() if path.startswith(self._prefix)]
+        return all(stamp_of(path) == stamp for path, stamp in mine)
 
     def _holds(self, module: ModuleType | None) -> bool:
         file = getattr(module, "__file__", None)

@@ -112,12 +112,8 @@ def _import(module: str, classpath: str) -> object:
         ) from error
 
 
-_stamps: dict[DagsFolder, dict[str, tuple[int, int, int]]] = {}
-
-
 def _import_file(folder: DagsFolder, file: Path, classpath: str) -> object:
-    known = _stamps.get(folder, {})
-    if any(known.get(path) != stamp for path, stamp in folder.stamp().items()):
+    if not folder.is_current():
         folder.forget()
     try:
         return folder.import_file(file)
@@ -125,8 +121,6 @@ def _import_file(folder: DagsFolder, file: Path, classpath: str) -> object:
         raise PluginError(
             f"{classpath} cannot be loaded from {file}: {_reason(error)}", hint=_hint(error)
         ) from error
-    finally:
-        _stamps[folder] = folder.stamp()
 
 
 def _class_in(module: object, names: list[str], classpath: str) -> type[BaseEventTrigger]:

@@ -1,0 +1,204 @@
+"""Turns a loaded file into plain values, and tries out its watchers. Runs users' code."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from triggerer.abc import BaseEventTrigger
+from triggerer.dag_processing.loader import LoadedFile, load_dag_file, shown_place
+from triggerer.domain.assets import Asset, AssetWatcher
+from triggerer.domain.conditions import condition_to_json
+from triggerer.domain.dags import DAG
+from triggerer.domain.parsed import (
+    ParsedAsset,
+    ParsedDag,
+    ParsedFile,
+    ParsedWatcher,
+    Problem,
+    WatcherKey,
+)
+from triggerer.domain.tasks import Task
+from triggerer.errors import DagFileError, PluginError
+from triggerer.plugins import (
+    DagsFolder,
+    canonical_kwargs,
+    load_trigger_class,
+    stream_digest,
+    trigger_digest,
+)
+
+
+def parse_file(path: str, dags_folder: Path, allowed_modules: Iterable[str]) -> ParsedFile:
+    """Load the file and return what it defines; never raises for what the file does.
+
+    A watcher that cannot be used is an error of its own; the rest of the file stands.
+    """
+    started = time.perf_counter()
+    folder = DagsFolder(dags_folder)
+    try:
+        loaded = load_dag_file(dags_folder / path, dags_folder)
+        parsed = _describe(loaded, folder, tuple(allowed_modules), started)
+        _refuse_what_no_store_takes(parsed, path)
+    except DagFileError as error:
+        reason = f"{error.reason} ({error.hint})" if error.hint else error.reason
+        return ParsedFile(
+            path=path,
+            parse_seconds=time.perf_counter() - started,
+            errors=(Problem(error.file, error.line, reason),),
+            imports=folder.imported_files(),
+            is_broken=True,
+        )
+    return parsed
+
+
+def _describe(
+    loaded: LoadedFile, folder: DagsFolder, allowed_modules: tuple[str, ...], started: float
+) -> ParsedFile:
+    assets: dict[Asset, ParsedAsset] = {}
+    watchers: dict[WatcherKey, ParsedWatcher] = {}
+    broken: dict[WatcherKey, Problem] = {}
+    for asset in loaded.assets:
+        described = _asset(asset, folder)
+        # Of several mentions the one that says most speaks for the asset.
+        if asset not in assets or (described.extra and not assets[asset].extra):
+            assets[asset] = described
+        for watcher in asset.watchers:
+            key = WatcherKey(asset.name, asset.uri, watcher.name)
+            try:
+                found = _watcher(asset, watcher, folder, allowed_modules)
+                other = watchers.setdefault(key, found)
+                if other.trigger_digest != found.trigger_digest:
+                    raise PluginError(f"{other.place} defines it with another trigger")
+            except Exception as error:  # noqa: BLE001  (the boundary to users' triggers)
+                line = asset.defined_at.line if asset.defined_at else None
+                broken[key] = Problem(loaded.path, line, _complaint(asset, watcher, error))
+    return ParsedFile(
+        path=loaded.path,
+        dags=tuple(_dag(dag, folder) for dag in loaded.dags.values()),
+        assets=tuple(assets.values()),
+        aliases=tuple(alias.name for alias in loaded.aliases),
+        watchers=tuple(watcher for key, watcher in watchers.items() if key not in broken),
+        broken_watchers=tuple(broken),
+        errors=tuple(broken.values()),
+        warnings=loaded.warnings,
+        imports=folder.imported_files(),
+        parse_seconds=time.perf_counter() - started,
+    )
+
+
+def _asset(asset: Asset, folder: DagsFolder) -> ParsedAsset:
+    return ParsedAsset(
+        name=asset.name,
+        uri=asset.uri,
+        group=asset.group,
+        extra=dict(asset.extra),
+        place=shown_place(asset, folder),
+    )
+
+
+def _dag(dag: DAG, folder: DagsFolder) -> ParsedDag:
+    return ParsedDag(
+        dag_id=dag.dag_id,
+        place=shown_place(dag, folder),
+        description=dag.description,
+        tags=list(dag.tags),
+        schedule=dag.schedule_to_json(),
+        max_active_runs=dag.max_active_runs,
+        events_per_run=dag.events_per_run,
+        params=dag.params,
+        tasks=[_task(task) for task in dag.tasks_in_order()],
+        is_paused_upon_creation=dag.is_paused_upon_creation,
+    )
+
+
+def _task(task: Task) -> dict[str, Any]:
+    return {
+        "task_id": task.task_id,
+        "upstream": [before.task_id for before in task.upstream],
+        "outlets": [condition_to_json(outlet) for outlet in task.outlets],
+        "inlets": [condition_to_json(inlet) for inlet in task.inlets],
+        "needs_spark": task.needs_spark,
+    }
+
+
+def _watcher(
+    asset: Asset, watcher: AssetWatcher, folder: DagsFolder, allowed_modules: tuple[str, ...]
+) -> ParsedWatcher:
+    """Return the watcher, once its trigger proved that it can be made again elsewhere.
+
+    Raises:
+        PluginError: It cannot.
+        Exception: Whatever the trigger's methods raise.
+    """
+    trigger = watcher.trigger
+    classpath, kwargs = _serialized(trigger)
+    digest = trigger_digest(classpath, kwargs)
+    # A trigger that tells its arguments in two ways would be deleted and made anew at every parse.
+    if trigger_digest(*_serialized(trigger)) != digest:
+        raise PluginError("serialize() returned two different things when called twice")
+    kind = load_trigger_class(classpath, dags_folder=folder.root, allowed_modules=allowed_modules)
+    kwargs = orjson.loads(canonical_kwargs(kwargs))
+    again = kind(**kwargs)
+    if trigger_digest(*_serialized(again)) != digest:
+        raise PluginError(
+            f"{classpath} made again from serialize()'s arguments serialises differently"
+        )
+    _refuse_nul(kwargs)
+    key = again.shared_stream_key()
+    return ParsedWatcher(
+        asset_name=asset.name,
+        asset_uri=asset.uri,
+        name=watcher.name,
+        place=shown_place(asset, folder),
+        classpath=classpath,
+        kwargs=kwargs,
+        trigger_digest=digest,
+        stream_digest=f"trigger-{digest}" if key is None else stream_digest(key),
+        stream_key=classpath if key is None else repr(key),
+    )
+
+
+def _serialized(trigger: BaseEventTrigger | Any) -> tuple[str, dict[str, Any]]:
+    match trigger.serialize():
+        case (str(classpath), dict(kwargs)):
+            return classpath, kwargs
+        case other:
+            raise PluginError(f"serialize() must return a class path and a dict, not {other!r}")
+
+
+def _complaint(asset: Asset, watcher: AssetWatcher, error: Exception) -> str:
+    reason = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
+    return f"watcher {watcher.name!r} of asset {asset.name!r}: {reason}"
+
+
+def _refuse_what_no_store_takes(parsed: ParsedFile, path: str) -> None:
+    try:
+        as_json = parsed.to_json()
+        orjson.dumps(as_json)
+        _refuse_nul(as_json)
+    except (TypeError, PluginError) as error:
+        raise DagFileError(f"the store cannot hold what it defines: {error}", file=path) from error
+
+
+def _refuse_nul(value: Any) -> None:
+    """Refuse NUL characters, which PostgreSQL can hold neither in text nor in JSON.
+
+    Raises:
+        PluginError: There is one.
+    """
+    match value:
+        case str():
+            if "\0" in value:
+                raise PluginError(f"{value!r} holds a NUL character")
+        case dict():
+            for key, item in value.items():
+                _refuse_nul(key)
+                _refuse_nul(item)
+        case list() | tuple():
+            for item in value:
+                _refuse_nul(item)

@@ -1,0 +1,245 @@
+"""One file, one fork: whatever a file does while it is read ends with its process."""
+
+from __future__ import annotations
+
+import faulthandler
+import math
+import os
+import re
+import selectors
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+# Enough for the end of a long traceback; a file that prints without end is not kept in memory.
+OUTPUT_LIMIT: Final = 64 * 1024
+# What the fork gets to write its stack down, once its time is up.
+_LAST_WORDS_S: Final = 0.3
+
+
+@dataclass(slots=True)
+class Ended:
+    """How a fork ended."""
+
+    path: str
+    result: Any
+    """What the function returned; None if it came to nothing."""
+    output: str
+    """The end of what it wrote to its standard streams."""
+    seconds: float
+    failure: str | None
+    """Why there is no result."""
+
+
+@dataclass(slots=True)
+class _Fork:
+    path: str
+    pid: int
+    pidfd: int
+    result_fd: int
+    output_fd: int
+    started: float
+    deadline: float
+    timed_out: bool = False
+    result: bytearray = field(default_factory=bytearray)
+    output: bytearray = field(default_factory=bytearray)
+
+
+class ForkPool:
+    """Calls `function(path)` for paths, each in a fork of its own, several at once.
+
+    The process must have a single thread. Forks still running when the pool is closed are killed.
+
+    Args:
+        function: Returns what JSON can hold.
+        timeout_s: A fork that takes longer is killed, with the processes that it started.
+    """
+
+    def __init__(self, function: Callable[[str], Any], *, timeout_s: float, at_once: int) -> None:
+        self._function = function
+        self._timeout_s = timeout_s
+        self._at_once = at_once
+        self._waiting: dict[str, None] = {}
+        self._running: dict[str, _Fork] = {}
+        self._selector = selectors.DefaultSelector()
+
+    def watch(self, fd: int) -> None:
+        """Have `step` return as well when there is something to read from `fd`."""
+        self._selector.register(fd, selectors.EVENT_READ, None)
+
+    def add(self, path: str) -> None:
+        """Call the function for this path as soon as there is room.
+
+        A call for the same path that is under way is given up: it would answer for an older file.
+        """
+        if (fork := self._running.pop(path, None)) is not None:
+            _kill(fork)
+            _finish(fork, self._selector)
+        self._waiting[path] = None
+
+    def step(self) -> tuple[list[Ended], bool]:
+        """Wait until something happens; return what ended, and whether `watch`'s can be read."""
+        for path in list(self._waiting)[: self._at_once - len(self._running)]:
+            del self._waiting[path]
+            fork = self._running[path] = _start(path, self._function, self._timeout_s)
+            for fd in (fork.pidfd, fork.result_fd, fork.output_fd):
+                self._selector.register(fd, selectors.EVENT_READ, fork)
+        soonest = min((fork.deadline for fork in self._running.values()), default=math.inf)
+        wait = None if soonest == math.inf else max(0.0, soonest - time.monotonic())
+        ended, readable = [], False
+        for key, _ in self._selector.select(wait):
+            fork = key.data
+            if fork is None:
+                readable = True
+            elif self._running.get(fork.path) is not fork:
+                continue  # ended by an earlier entry of this very list
+            elif key.fd != fork.pidfd:
+                if not _read(key.fd, fork):
+                    self._selector.unregister(key.fd)
+            else:
+                del self._running[fork.path]
+                ended.append(_finish(fork, self._selector))
+        now = time.monotonic()
+        for fork in self._running.values():
+            if fork.deadline <= now:
+                fork.timed_out = True
+                fork.deadline = math.inf
+                _kill(fork)
+        return ended, readable
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        for fork in self._running.values():
+            _kill(fork)
+            _finish(fork, self._selector)
+        self._running.clear()
+        self._selector.close()
+
+
+def _start(path: str, function: Callable[[str], Any], timeout_s: float) -> _Fork:
+    result_fd, result_in = os.pipe()
+    output_fd, output_in = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        _be_the_fork(path, function, timeout_s, result_in, output_in)
+    os.close(result_in)
+    os.close(output_in)
+    for fd in (result_fd, output_fd):
+        os.set_blocking(fd, False)
+    now = time.monotonic()
+    return _Fork(
+        path=path,
+        pid=pid,
+        pidfd=os.pidfd_open(pid),
+        result_fd=result_fd,
+        output_fd=output_fd,
+        started=now,
+        deadline=now + timeout_s + _LAST_WORDS_S,
+    )
+
+
+def _be_the_fork(
+    path: str, function: Callable[[str], Any], timeout_s: float, result_in: int, output_in: int
+) -> None:
+    """Never returns, whatever happens: the caller's stack is the parent's."""
+    code = 1
+    try:
+        # A group of its own, so that what the file starts can be killed along with it.
+        os.setpgid(0, 0)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(output_in, 1)
+        os.dup2(output_in, 2)
+        # Says where in the file it hangs or crashes.
+        faulthandler.enable(file=2)
+        faulthandler.dump_traceback_later(timeout_s, file=2)
+        # Should the parent die first, nobody else ends an endless loop.
+        signal.alarm(math.ceil(timeout_s) + 5)
+        body = orjson.dumps(function(path))
+        faulthandler.cancel_dump_traceback_later()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        with os.fdopen(result_in, "wb") as pipe:
+            pipe.write(body)
+        code = 0
+    except BaseException:  # noqa: BLE001  (the last frame of this process: tell, then end)
+        import traceback
+
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def _read(fd: int, fork: _Fork) -> bool:
+    """Take what is there; False when nothing will come any more."""
+    try:
+        data = os.read(fd, 65536)
+    except BlockingIOError:
+        return True
+    if fd == fork.result_fd:
+        fork.result += data
+    else:
+        fork.output += data
+        del fork.output[:-OUTPUT_LIMIT]
+    return bool(data)
+
+
+def _finish(fork: _Fork, selector: selectors.BaseSelector) -> Ended:
+    """Reap the fork and what it left running, read the rest of its pipes, and close everything."""
+    # WNOWAIT keeps the group's number from being given to somebody else before it is killed.
+    os.waitid(os.P_PID, fork.pid, os.WEXITED | os.WNOWAIT)
+    _kill(fork)
+    _, status = os.waitpid(fork.pid, 0)
+    for fd in (fork.result_fd, fork.output_fd):
+        with suppress(BlockingIOError):
+            while data := os.read(fd, 65536):
+                if fd == fork.result_fd:
+                    fork.result += data
+                else:
+                    fork.output += data
+                    del fork.output[:-OUTPUT_LIMIT]
+    for fd in (fork.pidfd, fork.result_fd, fork.output_fd):
+        with suppress(KeyError):
+            selector.unregister(fd)
+        os.close(fd)
+    seconds = time.monotonic() - fork.started
+    output = fork.output.decode(errors="replace")
+    exit_code = os.waitstatus_to_exitcode(status)
+    failure, result = _failure(fork, exit_code, seconds), None
+    if failure is None:
+        result = orjson.loads(fork.result)
+    return Ended(fork.path, result, output, seconds, failure)
+
+
+def _kill(fork: _Fork) -> None:
+    # The fork makes its group itself; before it did, there is only the fork to kill.
+    with suppress(ProcessLookupError):
+        os.killpg(fork.pid, signal.SIGKILL)
+    with suppress(ProcessLookupError):
+        os.kill(fork.pid, signal.SIGKILL)
+
+
+def _failure(fork: _Fork, exit_code: int, seconds: float) -> str | None:
+    if fork.timed_out:
+        return f"it was stopped: importing it took longer than {seconds - _LAST_WORDS_S:.3g} s"
+    if exit_code == 0 and fork.result:
+        return None
+    if exit_code < 0:
+        return f"importing it killed its process: {signal.Signals(-exit_code).name}"
+    return f"importing it ended its process with exit code {exit_code}"
+
+
+def line_in(output: str, file: str) -> int | None:
+    """Return the innermost line of `file` in the last stack that `faulthandler` wrote."""
+    _, found, stack = output.rpartition("(most recent call first):")
+    match = re.search(rf'File "{re.escape(file)}", line (\d+)', stack) if found else None
+    return int(match[1]) if match else None

@@ -1,0 +1,69 @@
+"""The parser's process: `python -m triggerer.dag_processing.parser`, told by the service what to read.
+
+The first frame configures it: `{"folder", "allowed_modules", "timeout_s", "at_once"}`. Then each
+frame `{"parse": [paths]}` is answered at once by `{"accepted": n}`, before which the service sends
+no other, and by one `{"file": ParsedFile, "output": text}` per path, as each is done. A path that
+is asked for again is answered once, for the later. It ends when the service closes the channel.
+"""
+
+from __future__ import annotations
+
+import signal
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from triggerer.dag_processing.describing import parse_file
+from triggerer.dag_processing.forks import Ended, ForkPool, line_in
+from triggerer.domain.parsed import ParsedFile, Problem
+from triggerer.ipc import ChildChannel
+
+
+def main() -> None:
+    """Serve requests until the service is gone."""
+    # Ctrl-C goes to the whole group of a terminal; the service then closes the channel.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with ChildChannel.from_environment() as channel:
+        try:
+            _serve(channel)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            return
+
+
+def _serve(channel: ChildChannel) -> None:
+    settings = channel.receive()
+    channel.send({"accepted": 0})
+    folder = Path(settings["folder"])
+    parse = partial(_parse, folder=folder, allowed_modules=settings["allowed_modules"])
+    pool = ForkPool(parse, timeout_s=settings["timeout_s"], at_once=settings["at_once"])
+    with closing(pool):
+        pool.watch(channel.fileno())
+        while True:
+            ended, is_asked = pool.step()
+            for one in ended:
+                parsed = one.result if one.failure is None else _dead(one, folder).to_json()
+                channel.send({"file": parsed, "output": one.output})
+            if is_asked:
+                paths = channel.receive()["parse"]
+                for path in paths:
+                    pool.add(path)
+                channel.send({"accepted": len(paths)})
+
+
+def _parse(path: str, *, folder: Path, allowed_modules: list[str]) -> dict[str, Any]:
+    return parse_file(path, folder, allowed_modules).to_json()
+
+
+def _dead(ended: Ended, folder: Path) -> ParsedFile:
+    line = line_in(ended.output, str(folder / ended.path))
+    return ParsedFile(
+        path=ended.path,
+        parse_seconds=ended.seconds,
+        errors=(Problem(ended.path, line, str(ended.failure)),),
+        is_broken=True,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""The service's side of the parser: starts it, asks it, and starts it again when it dies."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import anyio
+import structlog
+from anyio.abc import Process, TaskStatus
+
+from triggerer.domain.parsed import ParsedFile
+from triggerer.ipc import CHANNEL_VARIABLE, Channel
+
+_log = structlog.get_logger(__name__)
+
+_GONE: Final = (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError)
+_FIRST_DELAY_S: Final = 0.1
+_LONGEST_DELAY_S: Final = 5.0
+_CLOSE_TIMEOUT_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ParserSettings:
+    """What the parser is told at its start."""
+
+    dags_folder: Path
+    allowed_modules: tuple[str, ...] = ()
+    file_timeout: timedelta = timedelta(seconds=30)
+    # More than there are cores: a file that hangs shall not keep the others waiting.
+    at_once: int = 4
+
+
+class ParserProcess:
+    """One parser, as long as `run` runs. Files that it had not answered when it died are asked again."""
+
+    def __init__(self, settings: ParserSettings, deliver: Callable[[ParsedFile], None]) -> None:
+        self._settings = settings
+        self._deliver = deliver
+        self._unanswered: dict[str, None] = {}
+        self._unsent: dict[str, None] = {}
+        self._has_work = anyio.Event()
+        self.pid: int | None = None
+        """Of the process, while there is one."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every file that was asked for was answered."""
+        return not self._unanswered
+
+    def parse_nowait(self, paths: Iterable[str]) -> None:
+        """Ask for these files; each is delivered once, as it is when the parser gets to it."""
+        for path in paths:
+            self._unanswered[path] = self._unsent[path] = None
+        self._has_work.set()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Keep a parser running until cancelled.
+
+        Cancellation: The parser is ended, with the files that it reads.
+        """
+        delay = _FIRST_DELAY_S
+        while True:
+            started = anyio.current_time()
+            try:
+                async with self._process() as channel:
+                    task_status.started()
+                    await self._converse(channel)
+            except _GONE:
+                pass
+            # It runs no users' code itself, so somebody killed it: the kernel, for memory, or an
+            # operator.
+            if anyio.current_time() - started > 10 * _LONGEST_DELAY_S:
+                delay = _FIRST_DELAY_S
+            _log.warning(
+                "The DAG parser died and is started again", files=len(self._unanswered), in_s=delay
+            )
+            self._unsent = dict(self._unanswered)
+            self._has_work.set()
+            await anyio.sleep(delay)
+            delay = min(2 * delay, _LONGEST_DELAY_S)
+
+    @asynccontextmanager
+    async def _process(self) -> AsyncIterator[Channel]:
+        channel, theirs = await Channel.open()
+        process: Process | None = None
+        try:
+            with theirs:
+                os.set_inheritable(theirs.fileno(), True)
+                process = await anyio.open_process(
+                    [sys.executable, "-m", "triggerer.dag_processing.parser"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=None,
+                    stderr=None,
+                    env={**os.environ, CHANNEL_VARIABLE: str(theirs.fileno())},
+                    start_new_session=True,
+                    pass_fds=[theirs.fileno()],
+                )
+            self.pid = process.pid
+            await channel.send(
+                {
+                    "folder": str(self._settings.dags_folder),
+                    "allowed_modules": list(self._settings.allowed_modules),
+                    "timeout_s": self._settings.file_timeout.total_seconds(),
+                    "at_once": self._settings.at_once,
+                }
+            )
+            await channel.receive()  # it says that it is ready, and that the next frame may come
+            yield channel
+        finally:
+            self.pid = None
+            with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
+                # It ends when the channel does, and kills its forks before.
+                await channel.aclose()
+                if process is not None:
+                    await process.wait()
+            if process is not None and process.returncode is None:
+                process.kill()
+                with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
+                    await process.wait()
+
+    async def _converse(self, channel: Channel) -> None:
+        accepted = anyio.Semaphore(1, max_value=1)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._ask, channel, accepted)
+            try:
+                await self._listen(channel, accepted)
+            except _GONE:
+                tasks.cancel_scope.cancel()
+
+    async def _ask(self, channel: Channel, accepted: anyio.Semaphore) -> None:
+        while True:
+            await self._has_work.wait()
+            # The parser must not find two frames at once: it waits for the channel by `select`.
+            await accepted.acquire()
+            paths, self._unsent = list(self._unsent), {}
+            self._has_work = anyio.Event()
+            try:
+                await channel.send({"parse": paths})
+            except _GONE:
+                return  # the listening side finds out as well, and has everything asked again
+
+    async def _listen(self, channel: Channel, accepted: anyio.Semaphore) -> None:
+        while True:
+            answer = await channel.receive()
+            if "accepted" in answer:
+                accepted.release()
+                continue
+            parsed = ParsedFile.from_json(answer["file"])
+            if output := answer["output"].strip():
+                _log.info("A DAG file wrote while it was read", file=parsed.path, output=output)
+            # Asked for again meanwhile: this answers for an older file.
+            if parsed.path not in self._unsent and parsed.path in self._unanswered:
+                del self._unanswered[parsed.path]
+                self._deliver(parsed)
