@@ -106,10 +106,11 @@ class TriggerHost:
                 tasks.start_soon(self._show_states)
                 try:
                     await self._start()
+                    await self._tick_or_try_again()
                     task_status.started()
                     while True:
-                        await self._tick_or_try_again()
                         await self._wait(subscription.wait)
+                        await self._tick_or_try_again()
                 finally:
                     with anyio.CancelScope(shield=True):
                         await self._stop()

@@ -1,0 +1,277 @@
+"""Streams are claimed, hosted, shown and given back, on real databases."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import anyio
+import pytest
+from sqlalchemy import select, update
+
+from tests.store.seeding import NOW, count_events, until
+from tests.unit.runtime.streams import Acking, Upstream
+from triggerer.abc import BaseEventTrigger
+from triggerer.hosting import TriggerHost
+from triggerer.hosting.host import HostSettings
+from triggerer.plugins import trigger_digest
+from triggerer.store.database import Database, open_database
+from triggerer.store.migrate import upgrade
+from triggerer.store.models import Asset, Stream, Trigger, Watcher
+from triggerer.store.recorder import EventRecorder
+from triggerer.store.wakeups import Signal, announce
+
+
+class Broken(Acking):
+    """Cannot be made."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        raise ValueError("cannot be made")
+
+
+CLASSES: dict[str, type[BaseEventTrigger]] = {"Acking": Acking, "Broken": Broken}
+
+
+@pytest.fixture
+async def database(store_url: str) -> AsyncIterator[Database]:
+    async with open_database(store_url) as opened:
+        await upgrade(opened)
+        yield opened
+
+
+@pytest.fixture
+def upstream(request: pytest.FixtureRequest) -> Upstream:
+    return Upstream(request.node.name)
+
+
+async def declare(
+    database: Database,
+    name: str,
+    upstream: Upstream,
+    *,
+    classpath: str = "Acking",
+    stream: str = "stream",
+    **kwargs: Any,
+) -> None:
+    """A watcher of an asset of the same name, as the DAG processor would write it."""
+    async with database.transaction() as session:
+        if await session.get(Stream, stream) is None:
+            session.add(Stream(digest=stream, key=stream))
+        asset = await session.scalar(select(Asset).where(Asset.name == name))
+        if asset is None:
+            asset = Asset(name=name, uri=f"x-test://{name}", created_at=NOW)
+            session.add(asset)
+        kwargs = {"upstream": upstream.name, "name": name, **kwargs}
+        trigger = Trigger(
+            digest=trigger_digest(classpath, kwargs),
+            classpath=classpath,
+            kwargs=kwargs,
+            stream_digest=stream,
+        )
+        session.add(trigger)
+        await session.flush()
+        watcher = await session.scalar(select(Watcher).where(Watcher.asset_id == asset.id))
+        if watcher is None:
+            watcher = Watcher(asset_id=asset.id, name="w", path="f.py", updated_at=NOW)
+            session.add(watcher)
+        previous = watcher.trigger_id
+        watcher.trigger_id = trigger.id
+        await session.flush()
+        if previous is not None:
+            await session.delete(await session.get_one(Trigger, previous))
+        announce(session, Signal.STREAMS_CHANGED, stream)
+
+
+async def delete_watcher(database: Database, name: str) -> None:
+    async with database.transaction() as session:
+        asset = await session.scalar(select(Asset).where(Asset.name == name))
+        assert asset is not None
+        watcher = await session.scalar(select(Watcher).where(Watcher.asset_id == asset.id))
+        assert watcher is not None
+        trigger = await session.get_one(Trigger, watcher.trigger_id)
+        await session.delete(watcher)
+        await session.flush()
+        await session.delete(trigger)
+        announce(session, Signal.STREAMS_CHANGED)
+
+
+async def watchers(database: Database) -> dict[str, tuple[str, str | None, str | None]]:
+    """(state, error, owner) by asset name."""
+    async with database.reading() as session:
+        rows = await session.execute(
+            select(Asset.name, Watcher.state, Watcher.error, Watcher.owner).join(
+                Watcher, Watcher.asset_id == Asset.id
+            )
+        )
+        return {name: (state, error, owner) for name, state, error, owner in rows}
+
+
+async def owners(database: Database) -> dict[str, str | None]:
+    async with database.reading() as session:
+        rows = await session.execute(select(Stream.digest, Stream.owner))
+        return {digest: owner for digest, owner in rows}  # noqa: C416 (mypy sees rows, no pairs)
+
+
+async def eventually(check: Any, *, timeout: float = 20) -> None:
+    with anyio.fail_after(timeout):
+        while not await check():  # noqa: ASYNC110 (another transaction makes it true)
+            await anyio.sleep(0.02)
+
+
+@asynccontextmanager
+async def hosting(
+    database: Database, name: str = "me", *, is_alone: bool = False
+) -> AsyncIterator[TriggerHost]:
+    recorder = EventRecorder(database, on_fenced=lambda fence: host.note_fenced(fence))  # noqa: PLW0108
+    host = TriggerHost(
+        database,
+        instance_id=name,
+        load_class=CLASSES.__getitem__,
+        sink=recorder,
+        settings=HostSettings(
+            lease=timedelta(seconds=2), heartbeat=timedelta(seconds=0.3), drain=timedelta(seconds=2)
+        ),
+        takes_over_at_once=is_alone,
+    )
+    async with anyio.create_task_group() as carriers:
+        carriers.start_soon(recorder.run)
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(host.run)
+            yield host
+            tasks.cancel_scope.cancel()
+        carriers.cancel_scope.cancel()
+
+
+async def test_a_declared_watcher_is_hosted_shown_and_stored_for(
+    database: Database, upstream: Upstream
+) -> None:
+    await declare(database, "one", upstream)
+    async with hosting(database):
+        upstream.put(1, 2, 3)
+        await until(lambda: len(upstream.outcomes()) == 3)
+        assert await count_events(database) == 3
+
+        async def is_shown() -> bool:
+            return (await watchers(database))["one"] == ("running", None, "me")
+
+        await eventually(is_shown)
+    assert (await watchers(database))["one"] == ("waiting", None, None)
+    assert await owners(database) == {"stream": None}
+
+
+async def test_one_that_cannot_be_made_is_shown_and_its_siblings_events_fail_for_it(
+    database: Database, upstream: Upstream
+) -> None:
+    await declare(database, "broken", upstream, classpath="Broken")
+    await declare(database, "fine", upstream)
+    async with hosting(database):
+        upstream.put(1)
+        await until(lambda: bool(upstream.outcomes()))
+        # Not clean: the broker must not pass what the broken watcher has not seen.
+        assert upstream.outcomes() == {1: (1, 1, 0)}
+
+        async def is_shown() -> bool:
+            shown = await watchers(database)
+            return shown["fine"][0] == "running" and shown["broken"] == (
+                "failing",
+                "ValueError: cannot be made",
+                "me",
+            )
+
+        await eventually(is_shown)
+
+
+async def test_a_deleted_watcher_stops_and_a_changed_one_goes_on_with_its_new_arguments(
+    database: Database, upstream: Upstream
+) -> None:
+    await declare(database, "goes", upstream)
+    await declare(database, "stays", upstream)
+    async with hosting(database) as host:
+        upstream.put(1)
+        await until(lambda: len(upstream.outcomes()) == 1)
+        await delete_watcher(database, "goes")
+        (stream,) = host.manager.streams.values()
+        await until(lambda: len(stream.members) == 1)
+        upstream.put(2)
+        await until(lambda: len(upstream.outcomes()) == 2)
+        assert upstream.outcomes() == {1: (2, 0, 0), 2: (1, 0, 0)}
+        await declare(database, "stays", upstream, only=[4])
+        await until(lambda: [m.spec.kwargs.get("only") for m in stream.members] == [[4]])
+        upstream.put(3, 4)
+        await until(lambda: len(upstream.outcomes()) == 4)
+        assert await count_events(database) == 4
+    assert len(upstream.producers) == 1
+
+
+async def test_a_new_watcher_joins_the_running_stream(
+    database: Database, upstream: Upstream
+) -> None:
+    await declare(database, "first", upstream)
+    async with hosting(database) as host:
+        (stream,) = host.manager.streams.values()
+        await declare(database, "second", upstream)
+        await until(lambda: len(stream.members) == 2)
+        upstream.put(1)
+        await until(lambda: upstream.outcomes() == {1: (2, 0, 0)})
+
+
+async def test_a_fenced_owner_writes_nothing_and_stops(
+    database: Database, upstream: Upstream
+) -> None:
+    await declare(database, "one", upstream)
+    async with hosting(database) as host:
+        upstream.put(1)
+        await until(lambda: len(upstream.outcomes()) == 1)
+        async with database.transaction() as session:
+            await session.execute(
+                update(Stream).values(
+                    owner="other", epoch=Stream.epoch + 1, expires_at=NOW + timedelta(days=36500)
+                )
+            )
+        upstream.put(2)
+        await until(lambda: not host.manager.streams)
+        assert upstream.outcomes() == {1: (1, 0, 0)}
+        assert await count_events(database) == 1
+
+
+async def test_what_a_dead_instance_owned_is_taken_over_at_once_by_one_that_is_alone(
+    sqlite_url: str, upstream: Upstream
+) -> None:
+    async with open_database(sqlite_url) as database:
+        await upgrade(database)
+        await declare(database, "one", upstream)
+        async with database.transaction() as session:
+            await session.execute(
+                update(Stream).values(owner="dead", epoch=7, expires_at=NOW + timedelta(days=36500))
+            )
+        async with hosting(database, is_alone=True):
+            assert await owners(database) == {"stream": "me"}
+
+
+async def test_two_instances_divide_the_streams_and_one_takes_over_when_the_other_leaves(
+    postgres_url: str, upstream: Upstream
+) -> None:
+    async with open_database(postgres_url) as database:
+        await upgrade(database)
+        for number in range(4):
+            await declare(database, f"w{number}", upstream, stream=f"stream-{number}")
+
+        async def shares() -> list[int]:
+            owned = [owner for owner in (await owners(database)).values() if owner]
+            return sorted(owned.count(owner) for owner in set(owned))
+
+        async with hosting(database, "first"):
+            assert await shares() == [4]
+            async with hosting(database, "second"):
+
+                async def is_divided() -> bool:
+                    return await shares() == [2, 2]
+
+                await eventually(is_divided)
+
+            async def is_back() -> bool:
+                return await shares() == [4]
+
+            await eventually(is_back)
