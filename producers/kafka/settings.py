@@ -13,6 +13,7 @@ from triggerer.errors import ConfigurationError
 
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI")
+_ALIASES = {"sasl_username": "sasl_plain_username", "sasl_password": "sasl_plain_password"}
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
@@ -68,6 +69,7 @@ class KafkaSettings:
         """
         where = f"[connections.{connection}]"
         known = {field.name for field in fields(cls)}
+        settings = {_ALIASES.get(key, key): value for key, value in settings.items()}
         for key in settings:
             if key not in known and key != "type":
                 nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.5)

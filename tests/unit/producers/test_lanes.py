@@ -1,0 +1,119 @@
+"""What a resolved batch means for the broker: decisions without a broker."""
+
+from dataclasses import dataclass
+
+import pytest
+from aiokafka import TopicPartition
+from hypothesis import given
+from hypothesis import strategies as st
+
+from producers.kafka.cluster import Membership
+from producers.kafka.lane import Lane, judge, redelivery_delay
+from producers.kafka.message import KafkaMessage
+from producers.kafka.position import CommittedPosition
+from triggerer.abc import AdvanceItem, AdvanceOutcome
+
+
+@dataclass
+class Record:
+    offset: int
+    topic: str = "t"
+    partition: int = 0
+    timestamp: int = 0
+    key: bytes | None = None
+    value: bytes | None = b""
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+def make_lane(offset: int = 0, failures: int = 0) -> Lane:
+    return Lane(
+        TopicPartition("t", 0), Membership(1, "me"), CommittedPosition(offset, failures, "id", 1)
+    )
+
+
+def batch(lane: Lane, *outcomes: tuple[int, int, int], start: int = 0) -> list[AdvanceItem]:
+    return [
+        AdvanceItem(
+            KafkaMessage(Record(start + place), lane, lane.delivery), AdvanceOutcome(*outcome)
+        )
+        for place, outcome in enumerate(outcomes)
+    ]
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 2)] * 3), min_size=1, max_size=20))
+def test_the_position_never_passes_a_message_that_failed_or_that_nobody_saw(
+    outcomes: list[tuple[int, int, int]],
+) -> None:
+    verdict = judge(batch(make_lane(), *outcomes))
+    holding = [
+        place
+        for place, (acked, failed, rejected) in enumerate(outcomes)
+        if failed or not (acked or rejected)
+    ]
+    if holding:
+        assert verdict.offset == holding[0]
+        assert verdict.failed is not None
+        assert verdict.failed[0].offset == holding[0]
+        assert len(verdict.rest) == len(outcomes) - holding[0] - 1
+    else:
+        assert verdict.offset == len(outcomes)
+        assert verdict.failed is None
+
+
+def test_messages_of_an_earlier_delivery_or_assignment_do_not_count() -> None:
+    lane = make_lane()
+    first = batch(lane, (1, 0, 0), (1, 0, 0))
+    lane.step_back(CommittedPosition(0, 1), probing=True)
+    second = batch(lane, (1, 0, 0))
+    verdict = judge([*first, *second])
+    assert (verdict.offset, verdict.stale) == (1, 2)
+    lane.close()
+    over = judge(second)
+    assert over.lane is None
+    assert over.stale == 1
+
+
+def test_a_lane_is_in_flight_until_its_position_reaches_what_it_delivered() -> None:
+    lane = make_lane(5)
+    assert not lane.in_flight
+    lane.delivered = 8
+    assert lane.in_flight
+    lane.committed = lane.committed.moved(8)
+    assert not lane.in_flight
+    lane.delivered = 9
+    lane.step_back(lane.committed.moved(8, failures=1), probing=True)
+    assert not lane.in_flight
+
+
+def test_a_lane_that_starts_on_a_message_that_had_failed_delivers_that_one_alone() -> None:
+    assert make_lane(5, failures=2).probing
+    assert not make_lane(5).probing
+
+
+@given(st.integers(1, 200), st.floats(0.001, 5), st.floats(5, 600))
+def test_the_delay_stays_below_a_bound_that_doubles_up_to_the_longest(
+    failures: int, first_s: float, longest_s: float
+) -> None:
+    delay = redelivery_delay(failures, first_s=first_s, longest_s=longest_s)
+    assert 0 <= delay <= min(longest_s, first_s * 2 ** min(failures - 1, 30))
+
+
+@given(
+    st.integers(0, 2**62),
+    st.integers(0, 1000),
+    st.none() | st.text(min_size=22, max_size=22),
+    st.none() | st.integers(1, 10_000),
+)
+def test_a_position_is_read_back_as_it_was_committed(
+    offset: int, failures: int, topic_id: str | None, partitions: int | None
+) -> None:
+    position = CommittedPosition(offset, failures, topic_id, partitions)
+    assert CommittedPosition.parse(offset, position.metadata) == position
+    assert len(position.metadata) < 300
+
+
+@pytest.mark.parametrize(
+    "metadata", [None, "", "by hand", "[]", "3", '{"v":2,"failures":9}', '{"v":1,"failures":"x"}']
+)
+def test_foreign_metadata_leaves_the_offset(metadata: str | None) -> None:
+    assert CommittedPosition.parse(7, metadata) == CommittedPosition(7)

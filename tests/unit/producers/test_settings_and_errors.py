@@ -1,0 +1,94 @@
+"""Connections that cannot be meant, and what comes out of SDK calls."""
+
+import asyncio
+from typing import Any
+
+import anyio
+import pytest
+from aiokafka import errors as sdk
+
+from producers.kafka import KafkaSettings
+from producers.kafka.errors import guarded
+from triggerer.errors import BrokerRefused, BrokerUnavailable, ConfigurationError
+
+
+def settings(**values: Any) -> KafkaSettings:
+    return KafkaSettings.from_mapping("kafka", {"bootstrap_servers": "a:1"} | values)
+
+
+def test_values_from_the_environment_are_text_and_become_what_is_needed() -> None:
+    one = settings(max_deliveries="3", redelivery_delay_s="1.5", ssl_check_hostname="no")
+    assert (one.max_deliveries, one.redelivery_delay_s, one.ssl_check_hostname) == (3, 1.5, False)
+    assert settings(max_deliveries=None).max_deliveries is None
+    assert settings(sasl_password="secret").sasl_plain_password == "secret"
+    assert settings(bootstrap_servers=["a:1", "b:2"]).bootstrap_servers == "a:1,b:2"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"bootstrap_server": "a"}, "did you mean 'bootstrap_servers'"),
+        ({"sasl_passwort": "a"}, "did you mean 'ssl_password'"),
+        ({"zzz": 1}, "known: bootstrap_servers"),
+        ({"bootstrap_servers": ""}, "bootstrap_servers is missing"),
+        ({"security_protocol": "TLS"}, "one of PLAINTEXT, SSL"),
+        ({"security_protocol": "SASL_SSL"}, "sasl_plain_username is missing"),
+        ({"max_deliveries": "many"}, "a number is needed"),
+        ({"max_deliveries": -1}, "must not be negative"),
+        ({"heartbeat_interval_ms": 10_000}, "must be below session_timeout_ms"),
+        ({"ssl_check_hostname": "perhaps"}, "true or false"),
+        ({"client_id": 5}, "str is needed"),
+    ],
+)
+def test_a_setting_that_cannot_be_meant_is_refused_with_its_place(
+    values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        settings(**values)
+    assert "[connections.kafka]" in str(caught.value)
+
+
+def test_tls_files_that_are_missing_are_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"/no/such\.pem"):
+        settings(security_protocol="SSL", ssl_cafile="/no/such.pem").client_arguments()
+
+
+async def test_a_cancellation_that_the_library_invented_is_an_error() -> None:
+    async def cancels_itself() -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(BrokerUnavailable, match=r"commit to g.*cancelled itself"):
+        await guarded(cancels_itself(), "commit to g")
+
+
+async def test_a_cancellation_that_was_asked_for_stays_one() -> None:
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await guarded(anyio.sleep(1), "commit")
+        raise AssertionError("not reached")
+    assert scope.cancelled_caught
+    task = asyncio.get_running_loop().create_task(guarded(asyncio.sleep(10), "commit"))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (sdk.TopicAuthorizationFailedError("t"), BrokerRefused),
+        (sdk.AuthenticationFailedError("no"), BrokerRefused),
+        (sdk.KafkaConnectionError("gone"), BrokerUnavailable),
+        (sdk.RequestTimedOutError(), BrokerUnavailable),
+        (ConnectionResetError("gone"), BrokerUnavailable),
+        (sdk.ConsumerStoppedError(), BrokerUnavailable),
+    ],
+)
+async def test_errors_of_the_sdk_go_no_further(error: Exception, kind: type[Exception]) -> None:
+    async def fails() -> None:
+        raise error
+
+    with pytest.raises(kind, match="fetch from t") as caught:
+        await guarded(fails(), "fetch from t")
+    assert caught.value.__cause__ is error

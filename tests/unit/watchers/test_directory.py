@@ -1,0 +1,153 @@
+"""Files that appear, fire once and go, through the real runtime."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from triggerer.errors import DagError
+from triggerer.testing import StreamHarness
+from watchers.directory import DirectoryFileDeleteTrigger, FileDeleteTrigger
+
+QUICK = 0.02
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with anyio.fail_after(10):
+        while not condition():  # noqa: ASYNC110 - the file system tells nobody
+            await anyio.sleep(0.01)
+
+
+async def scans(count: int = 5) -> None:
+    """Time for several scans: in it nothing may happen."""
+    await anyio.sleep(QUICK * count)
+
+
+async def test_a_file_that_appears_fires_once_and_is_deleted(tmp_path: Path) -> None:
+    async with StreamHarness() as streams:
+        one = await streams.add(DirectoryFileDeleteTrigger(tmp_path, "a", poke_interval=QUICK))
+        two = await streams.add(DirectoryFileDeleteTrigger(tmp_path, "b", poke_interval=QUICK))
+        (tmp_path / "a").write_text("hello")
+        (tmp_path / "other").touch()
+        await until(lambda: not (tmp_path / "a").exists())
+        await scans()
+        assert [event.payload["filename"] for event in one.events] == ["a"]
+        assert one.events[0].payload["size_bytes"] == 5
+        assert two.events == []
+        assert (tmp_path / "other").exists()
+        assert len(streams.groups) == 1
+        (tmp_path / "a").touch()
+        await until(lambda: len(one.events) == 2)
+        assert one.error is None
+
+
+async def test_the_file_stays_until_its_event_is_durable(tmp_path: Path) -> None:
+    async with StreamHarness(persistence="manual") as streams:
+        one = await streams.add(DirectoryFileDeleteTrigger(tmp_path, "a", poke_interval=QUICK))
+        (tmp_path / "a").touch()
+        await until(lambda: len(one.unpersisted) == 1)
+        await scans()
+        assert (tmp_path / "a").exists()
+        assert len(one.unpersisted) == 1
+        await streams.persist()
+        await until(lambda: not (tmp_path / "a").exists())
+
+
+async def test_a_file_whose_event_was_refused_fires_again_under_the_same_key(
+    tmp_path: Path,
+) -> None:
+    trigger = DirectoryFileDeleteTrigger(tmp_path, "a", poke_interval=QUICK)
+    async with StreamHarness(persistence="manual") as streams:
+        one = await streams.add(trigger)
+        (tmp_path / "a").touch()
+        await until(lambda: len(one.unpersisted) == 1)
+        await streams.refuse()
+        await scans()
+        assert (tmp_path / "a").exists()
+    async with StreamHarness() as streams:
+        again = await streams.add(trigger)
+        await until(lambda: not (tmp_path / "a").exists())
+        assert len(again.events) == 1
+
+
+async def test_a_file_that_was_there_before_the_trigger_fires(tmp_path: Path) -> None:
+    (tmp_path / "b").touch()
+    async with StreamHarness() as streams:
+        await streams.add(DirectoryFileDeleteTrigger(tmp_path, "a", poke_interval=QUICK))
+        await scans()
+        assert (tmp_path / "b").exists()
+        late = await streams.add(DirectoryFileDeleteTrigger(tmp_path, "b", poke_interval=QUICK))
+        await until(lambda: not (tmp_path / "b").exists())
+        assert len(late.events + late.unpersisted) == 1
+
+
+async def test_a_missing_directory_is_waited_for_and_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = tmp_path / "later"
+    async with StreamHarness() as streams:
+        one = await streams.add(DirectoryFileDeleteTrigger(directory, "a", poke_interval=QUICK))
+        await scans()
+        directory.mkdir()
+        (directory / "a").touch()
+        await until(lambda: len(one.events) == 1)
+        assert one.error is None
+    assert sum("waiting for directory" in text for text in caplog.messages) == 1
+
+
+async def test_a_file_that_somebody_else_took_is_no_error(tmp_path: Path) -> None:
+    async with StreamHarness(persistence="manual") as streams:
+        one = await streams.add(DirectoryFileDeleteTrigger(tmp_path, "a", poke_interval=QUICK))
+        (tmp_path / "a").touch()
+        await until(lambda: len(one.unpersisted) == 1)
+        (tmp_path / "a").unlink()
+        await streams.persist()
+        await scans()
+        assert one.error is None
+        assert len(one.events) == 1
+
+
+async def test_a_file_that_replaced_the_one_that_fired_is_kept_and_fires_itself(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a"
+    async with StreamHarness(persistence="manual") as streams:
+        one = await streams.add(DirectoryFileDeleteTrigger(tmp_path, "a", poke_interval=QUICK))
+        path.write_text("first")
+        await until(lambda: len(one.unpersisted) == 1)
+        (tmp_path / "new").write_text("second one")
+        os.replace(tmp_path / "new", path)  # noqa: PTH105
+        await streams.persist()
+        await until(lambda: len(one.unpersisted) == 1)
+        await streams.persist()
+        await until(lambda: not path.exists())
+        assert [event.payload["size_bytes"] for event in one.events] == [5, 10]
+
+
+async def test_one_file_can_be_watched_alone(tmp_path: Path) -> None:
+    async with StreamHarness() as streams:
+        one = await streams.add(FileDeleteTrigger(tmp_path / "a", poke_interval=QUICK))
+        (tmp_path / "b").touch()
+        (tmp_path / "a").touch()
+        await until(lambda: len(one.events) == 1)
+        await until(lambda: not (tmp_path / "a").exists())
+        assert (tmp_path / "b").exists()
+
+
+def test_arguments_are_checked_and_serialised_in_one_way(tmp_path: Path) -> None:
+    trigger = DirectoryFileDeleteTrigger(f"{tmp_path}/./", "a", poke_interval=5)
+    assert trigger.serialize() == (
+        "watchers.directory.DirectoryFileDeleteTrigger",
+        {"directory": str(tmp_path), "filename": "a", "poke_interval": 5.0},
+    )
+    assert (
+        trigger.shared_stream_key() == DirectoryFileDeleteTrigger(tmp_path, "b").shared_stream_key()
+    )
+    for name in ("", "..", "a/b", None):
+        with pytest.raises(DagError):
+            DirectoryFileDeleteTrigger(tmp_path, name)  # type: ignore[arg-type]
+    for interval in (0, -1, True, "5"):
+        with pytest.raises(DagError):
+            FileDeleteTrigger(tmp_path / "a", poke_interval=interval)  # type: ignore[arg-type]

@@ -1,0 +1,158 @@
+"""KafkaEventTrigger without a broker: arguments, identity, filtering."""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+
+from producers.kafka import KafkaMessage
+from producers.kafka.cluster import Membership
+from producers.kafka.lane import Lane
+from producers.kafka.position import CommittedPosition
+from triggerer.abc import current_subscriber
+from triggerer.errors import DagError
+from watchers.kafka import KafkaEventTrigger
+
+LANE = Lane(TopicPartition("flights", 3), Membership(1, "me"), CommittedPosition(0))
+
+
+@dataclass
+class Record:
+    value: bytes | None
+    key: bytes | None = b"k"
+    offset: int = 7
+    topic: str = "flights"
+    partition: int = 3
+    timestamp: int = 1_700_000_000_000
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass
+class Rejections:
+    count: int = 0
+    open: bool = field(default=True)
+
+    def reject_open_event(self) -> bool:
+        self.count += 1
+        return True
+
+
+@pytest.fixture
+def rejections() -> Any:
+    rejected = Rejections()
+    token = current_subscriber.set(rejected)
+    yield rejected
+    current_subscriber.reset(token)
+
+
+async def payloads(trigger: KafkaEventTrigger, *records: Record) -> list[Any]:
+    async def stream() -> AsyncIterator[KafkaMessage]:
+        for record in records:
+            yield KafkaMessage(record, LANE, 0)
+
+    return [event.payload async for event in trigger.filter_shared_stream(stream())]
+
+
+async def test_by_default_each_message_carries_value_key_and_position() -> None:
+    (payload,) = await payloads(KafkaEventTrigger("flights"), Record(b'{"a": 1}'))
+    assert payload == {
+        "value": {"a": 1},
+        "key": "k",
+        "topic": "flights",
+        "partition": 3,
+        "offset": 7,
+        "timestamp": 1_700_000_000_000,
+    }
+
+
+async def test_only_messages_that_match_become_events() -> None:
+    trigger = KafkaEventTrigger("flights", match={"a": {"gt": 1}}, extra={"a": "a", "o": "@offset"})
+    found = await payloads(
+        trigger, Record(b'{"a": 1}'), Record(b'{"a": 2}'), Record(b"[]"), Record(None)
+    )
+    assert found == [{"a": 2, "o": 7}]
+
+
+async def test_a_message_that_cannot_be_decoded_is_rejected_and_named(
+    rejections: Rejections, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = await payloads(KafkaEventTrigger("flights"), Record(b"{broken"), Record(b"1"))
+    assert [payload["value"] for payload in found] == [1]
+    assert rejections.count == 1
+    assert "flights[3]@7" in caplog.text
+
+
+async def test_text_that_is_no_utf8_is_rejected(rejections: Rejections) -> None:
+    found = await payloads(
+        KafkaEventTrigger("flights", decode="text"), Record(b"\xff"), Record("grün".encode())
+    )
+    assert [payload["value"] for payload in found] == ["grün"]
+    assert rejections.count == 1
+
+
+async def test_bytes_are_base64_and_none_leaves_the_value_alone() -> None:
+    record = Record(b"\x00\xff", key=b"\xff")
+    (as_bytes,) = await payloads(KafkaEventTrigger("flights", decode="bytes"), record)
+    (as_none,) = await payloads(KafkaEventTrigger("flights", decode=None), record)
+    assert (as_bytes["value"], as_bytes["key"]) == ("AP8=", "base64:/w==")
+    assert as_none["value"] is None
+
+
+async def test_tombstones_and_missing_keys_are_null() -> None:
+    (payload,) = await payloads(KafkaEventTrigger("flights"), Record(None, key=None))
+    assert (payload["value"], payload["key"]) == (None, None)
+
+
+def test_a_value_is_decoded_once_for_all_subscribers() -> None:
+    message = KafkaMessage(Record(b'{"a": 1}'), LANE, 0)
+    assert message.json() is message.json()
+    broken = KafkaMessage(Record(b"{"), LANE, 0)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="unexpected end"):
+            broken.json()
+
+
+def test_equal_topics_connection_and_group_share_a_stream_whatever_else_differs() -> None:
+    one = KafkaEventTrigger(["b", "a"], match={"x": 1}, start="latest", decode="text")
+    two = KafkaEventTrigger(("a", "b", "a"))
+    assert one.shared_stream_key() == two.shared_stream_key()
+    assert one.group == two.group
+    assert one.group.startswith("triggerer-")
+    for other in (
+        KafkaEventTrigger("a"),
+        KafkaEventTrigger(["a", "b"], connection="other"),
+        KafkaEventTrigger(["a", "b"], group_id="mine"),
+    ):
+        assert other.shared_stream_key() != two.shared_stream_key()
+
+
+def test_serialisation_is_json_and_makes_an_equal_trigger() -> None:
+    trigger = KafkaEventTrigger(("b", "a"), match={"y": (1, 2), "x": 1}, extra={"k": "@key"})
+    path, kwargs = trigger.serialize()
+    assert path == "watchers.kafka.KafkaEventTrigger"
+    again = KafkaEventTrigger(**json.loads(json.dumps(kwargs)))
+    assert json.dumps(again.serialize()) == json.dumps(trigger.serialize())
+    assert kwargs["topics"] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"topics": []},
+        {"topics": ""},
+        {"topics": [1]},
+        {"topics": 5},
+        {"topics": "a", "connection": ""},
+        {"topics": "a", "group_id": ""},
+        {"topics": "a", "start": "middle"},
+        {"topics": "a", "decode": "yaml"},
+        {"topics": "a", "match": {"x": {"above": 1}}},
+        {"topics": "a", "extra": {"x": "@nothing"}},
+    ],
+)
+def test_arguments_that_cannot_be_meant_are_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(DagError):
+        KafkaEventTrigger(**arguments)
