@@ -124,7 +124,7 @@ class Scene:
             self._folder / name,
             dags_folder=self._dags,
             database_url=self.url,
-            bootstrap=self.kafka.bootstrap,
+            bootstrap=self.kafka.bootstrap_servers,
         )
 
     def publish(self, count: int) -> None:
