@@ -1,6 +1,7 @@
 """A queued run is executed in a worker process, and all that it leaves is kept."""
 
 from datetime import timedelta
+from pathlib import Path
 
 from tests.execution.conftest import House
 
@@ -235,3 +236,59 @@ async def test_a_queued_run_that_nobody_announced_is_found_by_the_sweep(house: H
         await house.change_run(pk, state="queued")
         run = await house.until(pk, lambda run: run.state == "success")
     assert run.attempt == 1
+
+
+async def test_what_a_run_does_to_its_process_does_not_reach_the_next_one(house: House) -> None:
+    await house.add_dag(
+        "rude",
+        """
+        import logging, logging.config, threading
+
+        def later(events):
+            time.sleep(0.5)
+            len(events)
+
+        with DAG("rude"):
+            @task
+            def rude(triggering_asset_events):
+                threading.Thread(target=later, args=[triggering_asset_events], daemon=True).start()
+                os.chdir("/")
+                logging.config.dictConfig({"version": 1, "root": {"handlers": [], "level": "ERROR"}})
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                sys.stderr = None
+                sys.stdout.close()
+            rude()
+        """,
+    )
+    await house.add_dag(
+        "polite",
+        """
+        with DAG("polite"):
+            @task
+            def polite(log):
+                time.sleep(1)
+                print("printed in", os.getcwd())
+                log.info("logged")
+                assert signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN
+            polite()
+        """,
+    )
+    async with house.executor(workers=1) as executor:
+        (first,) = await house.ended(*await house.queue("rude"))
+        pids = executor.worker_pids
+        (second,) = await house.ended(*await house.queue("polite"))
+        assert executor.worker_pids == pids
+    assert (first.state, second.state, second.error) == ("success", "success", None)
+    log = house.log(second)
+    assert f"printed in {Path.cwd()}" in log
+    assert "logged" in log
+
+
+async def test_a_log_that_cannot_be_written_fails_the_run_with_the_reason(house: House) -> None:
+    await house.add_dag("blocked", "with DAG('blocked'): pass")
+    (house.home / "logs").mkdir(parents=True)
+    (house.home / "logs" / "blocked").write_text("a file where a folder has to be")
+    async with house.executor(workers=1):
+        (run,) = await house.ended(*await house.queue("blocked"))
+    assert run.state == "failed"
+    assert "cannot be written" in (run.error or "")

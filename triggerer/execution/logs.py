@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -42,14 +42,37 @@ def tail(path: str | Path, size: int = 4000) -> str:
 
 
 def set_up_logging() -> None:
-    """Send what the user's code logs to standard error, which is a run's log file while it runs."""
-    logging.basicConfig(level=logging.INFO, format=_FORMAT, datefmt="%Y-%m-%d %H:%M:%S")
+    """Send what the user's code logs to standard error, which is a run's log file while it runs.
+
+    May be repeated: it undoes what a run did to the standard streams and to the root logger.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, f"__{name}__")
+        if stream.closed:
+            number = {"stdout": 1, "stderr": 2}[name]
+            # Not closing: the number is redirected from run to run.
+            stream = open(number, "w", buffering=1, closefd=False)  # noqa: SIM115
+            setattr(sys, f"__{name}__", stream)
+        setattr(sys, name, stream)
+        # By the line: what a killed process has printed is in the log.
+        stream.reconfigure(line_buffering=True)
+    root = logging.getLogger()
+    if root.handlers != [_handler]:
+        for handler in root.handlers[:]:
+            root.removeHandler(handler)
+        root.addHandler(_handler)
+    _handler.setStream(sys.stderr)
+    root.setLevel(logging.INFO)
     logging.captureWarnings(True)
     # Py4J logs every call of the session's at INFO.
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    for stream in (sys.stdout, sys.stderr):
-        # By the line: what a killed process has printed is in the log.
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    # `dictConfig` switches off whatever loggers it does not name.
+    for name in ("triggerer.run", "triggerer.execution.session"):
+        logging.getLogger(name).disabled = False
+
+
+_handler: Final = logging.StreamHandler()
+_handler.setFormatter(logging.Formatter(_FORMAT, "%Y-%m-%d %H:%M:%S"))
 
 
 class Output:
@@ -96,7 +119,9 @@ class Output:
 
     @staticmethod
     def _point(out: int, err: int) -> None:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            # Closed or replaced by the run, or its disk is full: what is left has no place to go.
+            with suppress(OSError, ValueError, AttributeError):
+                stream.flush()
         os.dup2(out, 1)
         os.dup2(err, 2)

@@ -18,6 +18,7 @@ from triggerer.ipc import CHANNEL_VARIABLE, Channel
 
 _TAIL_BYTES: Final = 8000
 _REAP_SECONDS: Final = 5.0
+_START_SECONDS: Final = 10.0
 
 
 class WorkerGone(Exception):
@@ -137,17 +138,7 @@ async def open_worker(setup: Mapping[str, Any]) -> AsyncIterator[WorkerProcess]:
     channel, theirs = await Channel.open()
     try:
         with theirs:
-            process = await anyio.open_process(
-                # -P: the folder that the service was started in is no place to import from.
-                [sys.executable, "-P", "-m", "triggerer.execution.worker"],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                pass_fds=[theirs.fileno()],
-                env={**os.environ, CHANNEL_VARIABLE: str(theirs.fileno())},
-                # A group of its own: it is killed as a whole, and Ctrl-C in the terminal is ours.
-                start_new_session=True,
-            )
+            process = await _start(theirs.fileno())
         try:
             async with anyio.create_task_group() as tasks:
                 worker = WorkerProcess(process, channel, tasks)
@@ -167,3 +158,20 @@ async def open_worker(setup: Mapping[str, Any]) -> AsyncIterator[WorkerProcess]:
     finally:
         with anyio.move_on_after(1, shield=True):
             await channel.aclose()
+
+
+async def _start(descriptor: int) -> Process:
+    # Shielded: a start that is cancelled half-way would leave a process that nobody reaps.
+    with anyio.move_on_after(_START_SECONDS, shield=True):
+        return await anyio.open_process(
+            # -P: the folder that the service was started in is no place to import from.
+            [sys.executable, "-P", "-m", "triggerer.execution.worker"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=[descriptor],
+            env={**os.environ, CHANNEL_VARIABLE: str(descriptor)},
+            # A group of its own: it is killed as a whole, and Ctrl-C in the terminal is ours.
+            start_new_session=True,
+        )
+    raise TimeoutError(f"the system did not start a process within {_START_SECONDS:g} s")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,11 +32,12 @@ class Surroundings:
     """What a worker keeps between runs."""
 
     dags_folder: Path
-    ask: Ask
+    ask: Callable[..., Any]
+    """`Ask` for the run whose primary key comes first; so also below."""
     spark: SparkHolder
     output: Output
-    on_start: Callable[[TaskStart], None]
-    report: Callable[[RunReport], None]
+    on_start: Callable[[int, TaskStart], None]
+    report: Callable[[int, RunReport], None]
 
 
 def execute_run(order: RunOrder, around: Surroundings) -> None:
@@ -44,13 +46,15 @@ def execute_run(order: RunOrder, around: Surroundings) -> None:
     Raises:
         Stopped: The executor wants the worker to stop; the run's end is not reported.
     """
-    try:
-        with around.output.into(Path(order.log_path)):
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(around.output.into(Path(order.log_path)))
+        except OSError as error:
+            reason = f"the run's log {order.log_path} cannot be written: {error}"
+            end = RunEnd(RunState.FAILED, datetime.now(UTC), reason)
+            around.report(order.run_pk, RunReport((), end))
+        else:
             _Attempt(order, around).execute()
-    except OSError as error:
-        # The log cannot be opened: nothing has been executed. (What tasks raise is told by them.)
-        reason = f"the run's log {order.log_path} cannot be written: {error}"
-        around.report(RunReport((), RunEnd(RunState.FAILED, datetime.now(UTC), reason)))
 
 
 class _Attempt:
@@ -87,11 +91,12 @@ class _Attempt:
 
     def _run_tasks(self, dag: DAG, modules: tuple[ModuleType, ...]) -> None:
         spark = functools.partial(self._around.spark.get, modules)
-        context = RunContext(self._order, dag, self._around.ask, spark)
+        ask: Ask = functools.partial(self._around.ask, self._order.run_pk)
+        context = RunContext(self._order, dag, ask, spark)
         runner = TaskRunner(
             context,
             self._around.dags_folder,
-            on_start=self._around.on_start,
+            on_start=functools.partial(self._around.on_start, self._order.run_pk),
             on_abandoned=self._abandon,
         )
         values: dict[str, Any] = {}
@@ -99,7 +104,7 @@ class _Attempt:
         unreported: list[TaskResult] = []
         for task in dag.tasks_in_order():
             if unreported:
-                self._around.report(RunReport(tuple(unreported), None))
+                self._report(RunReport(tuple(unreported), None))
                 unreported.clear()
             missing = [before.task_id for before in task.upstream if before.task_id not in values]
             if missing:
@@ -130,4 +135,7 @@ class _Attempt:
         state = RunState.FAILED if failures else RunState.SUCCESS
         logger.info("run %s: %s", self._order.run_id, state)
         end = RunEnd(state, datetime.now(UTC), "\n\n".join(failures) or None)
-        self._around.report(RunReport(tasks, end, retire=self._retire))
+        self._report(RunReport(tasks, end, retire=self._retire))
+
+    def _report(self, report: RunReport) -> None:
+        self._around.report(self._order.run_pk, report)

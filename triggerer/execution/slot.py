@@ -199,6 +199,9 @@ class Slot:
             await worker.send(message("run", run=order))
             while True:
                 frame = await worker.receive()
+                if frame.get("run", order.run_pk) != order.run_pk:
+                    # From a thread that an earlier run has left behind; it gets no answer either.
+                    continue
                 match frame["type"]:
                     case "results":
                         self._unfollow()

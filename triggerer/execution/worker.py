@@ -41,6 +41,7 @@ class Worker:
         self._numbers = itertools.count()
         self._waiting: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
         self._busy = False
+        self._folder = Path.cwd()
         output = Output()
         self._spark = SparkHolder(
             setup["spark"],
@@ -72,8 +73,8 @@ class Worker:
                 self._leave()
             self._busy = False
 
-    def ask(self, what: str, **fields: Any) -> Any:
-        """Put a question to the executor and wait for the answer; from any thread.
+    def ask(self, run_pk: int, what: str, **fields: Any) -> Any:
+        """Put a run's question to the executor and wait for the answer; from any thread.
 
         Raises:
             RunFailed: The executor could not answer; the message says why.
@@ -81,7 +82,7 @@ class Worker:
         number = next(self._numbers)
         answer = self._waiting[number] = queue.SimpleQueue()
         try:
-            self._send(message("ask", number=number, what=what, fields=fields))
+            self._send(message("ask", run=run_pk, number=number, what=what, fields=fields))
             reply = answer.get()
         finally:
             del self._waiting[number]
@@ -93,6 +94,7 @@ class Worker:
         from triggerer.execution.runs import execute_run
 
         if order["type"] == "run":
+            self._tidy_up()
             execute_run(RunOrder.from_json(order["run"]), self._around)
             return
         error = None
@@ -104,11 +106,18 @@ class Worker:
             error = storable(str(reason))
         self._send(message("warmed", error=error))
 
-    def _on_start(self, start: TaskStart) -> None:
-        self._send(message("started", start=start))
+    def _tidy_up(self) -> None:
+        # The last run's code may have left things otherwise than it found them.
+        signal.signal(signal.SIGTERM, self._stop)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        os.chdir(self._folder)
+        set_up_logging()
 
-    def _report(self, report: RunReport) -> None:
-        self._send(message("results", report=report))
+    def _on_start(self, run_pk: int, start: TaskStart) -> None:
+        self._send(message("started", run=run_pk, start=start))
+
+    def _report(self, run_pk: int, report: RunReport) -> None:
+        self._send(message("results", run=run_pk, report=report))
 
     def _send(self, content: dict[str, Any]) -> None:
         with self._sending:
