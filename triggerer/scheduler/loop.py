@@ -152,7 +152,7 @@ class Scheduler:
 
     def _done(self, chunk: Sequence[str], decisions: Decisions) -> None:
         for dag_id in chunk:
-            del self._dirty[dag_id]
+            self._dirty.pop(dag_id, None)
         # A DAG that could take all the runs of every loop goes behind those that got none.
         self._dirty = dict.fromkeys((*decisions.left_out, *self._dirty, *decisions.look_again))
         self.runs_created += sum(due.count for due in decisions.runs)
@@ -197,14 +197,17 @@ def _waiting_assets(rows: Sequence[WaitingRow]) -> tuple[WaitingAsset, ...]:
 async def _create(
     session: AsyncSession, due: RunsToCreate, params: Mapping[str, Any], now: datetime
 ) -> None:
+    run_after = now
     for _ in range(due.count):
         run = await create_run(
             session,
             due.dag_id,
             run_type=RunType.ASSET_TRIGGERED,
-            run_after=now,
+            run_after=run_after,
             params=params,
         )
+        # In the order of their events, and each with an id of its own at the first try.
+        run_after = run.run_after + timedelta(microseconds=1)
         if due.events_per_run is None:
             await take_all_events(session, run)
         else:

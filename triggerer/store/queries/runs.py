@@ -5,42 +5,46 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any, Final, cast
 
-from sqlalchemy import CursorResult, bindparam, select, text, update
+from sqlalchemy import CursorResult, TextClause, TextualSelect, bindparam, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.runs import RunState, RunType
 from triggerer.errors import DagError, RowRefused
 from triggerer.store.database import database_now
-from triggerer.store.models import Dag, DagRun, QueuedAssetEvent
+from triggerer.store.models import Dag, DagRun
 from triggerer.store.wakeups import Signal, announce
 
 _TICK: Final = timedelta(microseconds=1)
 _MAX_RUN_ID: Final = 250
 
-_CANDIDATES: Final = text(
-    "SELECT d.dag_id FROM dag d "
-    "WHERE NOT d.is_paused AND NOT d.is_stale AND d.schedule IS NOT NULL AND EXISTS ("
-    "SELECT 1 FROM queued_asset_event q WHERE q.dag_id = d.dag_id AND q.run_pk IS NULL) "
-    "ORDER BY d.dag_id"
-)
+# SQLite, which keeps no statistics unless told to, would go through a DAG's whole history by the
+# primary key; PostgreSQL sees for itself that the partial index is the small one.
+_SQLITE_HINT: Final = "INDEXED BY ix_queued_asset_event_waiting"
+
+_CANDIDATES: Final = """
+SELECT d.dag_id FROM dag d
+WHERE NOT d.is_paused AND NOT d.is_stale AND d.schedule IS NOT NULL
+  AND EXISTS (SELECT 1 FROM queued_asset_event q {hint}
+              WHERE q.dag_id = d.dag_id AND q.run_pk IS NULL)
+ORDER BY d.dag_id
+"""
 
 # One row for each asset that waits, found by one index probe; a backlog is never counted beyond the
-# bound. The assets come from what the DAG waits for, by itself or through an alias.
-_SNAPSHOT: Final = (
-    text(
-        """
+# bound. The assets are what the DAG waits for, by itself or through an alias.
+_SNAPSHOT: Final = """
 SELECT d.dag_id, d.schedule, d.max_active_runs, d.events_per_run, d.params,
        (SELECT count(*) FROM dag_run r
         WHERE r.dag_id = d.dag_id AND r.state IN ('queued', 'running')) AS active_runs,
        w.asset_id, a.name, a.uri, w.alias,
        CASE WHEN d.events_per_run IS NULL THEN 1 ELSE (
            SELECT count(*) FROM (
-               SELECT 1 FROM queued_asset_event c
+               SELECT 1 FROM queued_asset_event c {hint}
                WHERE c.dag_id = d.dag_id AND c.asset_id = w.asset_id AND c.run_pk IS NULL
-               LIMIT :bound) AS some) END AS queued
+               LIMIT :bound) AS counted) END AS queued
 FROM dag d
 JOIN (
     SELECT s.dag_id, s.asset_id, NULL AS alias FROM dag_schedule_asset s
@@ -52,14 +56,42 @@ JOIN (
 JOIN asset a ON a.id = w.asset_id
 WHERE d.dag_id IN :dag_ids
   AND NOT d.is_paused AND NOT d.is_stale AND d.schedule IS NOT NULL
-  AND EXISTS (SELECT 1 FROM queued_asset_event q
+  AND EXISTS (SELECT 1 FROM queued_asset_event q {hint}
               WHERE q.dag_id = d.dag_id AND q.asset_id = w.asset_id AND q.run_pk IS NULL)
 ORDER BY d.dag_id, w.asset_id
 """
+
+_TAKE_ALL: Final = """
+UPDATE queued_asset_event {hint} SET run_pk = :run_pk WHERE dag_id = :dag_id AND run_pk IS NULL
+"""
+
+_TAKE_OLDEST: Final = """
+UPDATE queued_asset_event SET run_pk = :run_pk
+WHERE dag_id = :dag_id AND asset_event_id IN (
+    SELECT q.asset_event_id FROM queued_asset_event q {hint}
+    WHERE q.dag_id = :dag_id AND q.asset_id = :asset_id AND q.run_pk IS NULL
+    ORDER BY q.asset_event_id
+    LIMIT :each)
+"""
+
+
+@cache
+def _statement(template: str, dialect: str) -> TextClause:
+    return text(template.format(hint=_SQLITE_HINT if dialect == "sqlite" else ""))
+
+
+@cache
+def _snapshot(dialect: str) -> TextualSelect:
+    columns = Dag.__table__.c
+    return (
+        _statement(_SNAPSHOT, dialect)
+        .bindparams(bindparam("dag_ids", expanding=True))
+        .columns(schedule=columns.schedule.type, params=columns.params.type)
     )
-    .bindparams(bindparam("dag_ids", expanding=True))
-    .columns(schedule=Dag.__table__.c.schedule.type, params=Dag.__table__.c.params.type)
-)
+
+
+def _dialect(session: AsyncSession) -> str:
+    return session.get_bind().dialect.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +123,7 @@ class CreatedRun:
 
 async def find_candidates(session: AsyncSession) -> list[str]:
     """DAGs that are neither paused nor stale and for which an event waits, in order."""
-    return list(await session.scalars(_CANDIDATES))
+    return list(await session.scalars(_statement(_CANDIDATES, _dialect(session))))
 
 
 async def lock_and_read(
@@ -113,7 +145,9 @@ async def lock_and_read(
         .order_by(Dag.dag_id)
         .with_for_update(key_share=True)
     )
-    found = await session.execute(_SNAPSHOT, {"dag_ids": list(dag_ids), "bound": bound})
+    found = await session.execute(
+        _snapshot(_dialect(session)), {"dag_ids": list(dag_ids), "bound": bound}
+    )
     return [WaitingRow(**row) for row in found.mappings()]
 
 
@@ -134,7 +168,7 @@ async def create_run(
     Raises:
         RowRefused: The DAG has a run of this id.
     """
-    insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
+    insert = sqlite.insert if _dialect(session) == "sqlite" else postgresql.insert
     while True:
         made_id = run_id or f"{run_type}__{run_after.isoformat(timespec='microseconds')}"
         pk = await session.scalar(
@@ -165,12 +199,7 @@ async def create_run(
 
 async def take_all_events(session: AsyncSession, run: CreatedRun) -> int:
     """Move everything that is queued for the run's DAG into the run; return how many that were."""
-    return await _moved(
-        session,
-        update(QueuedAssetEvent)
-        .where(QueuedAssetEvent.dag_id == run.dag_id, QueuedAssetEvent.run_pk.is_(None))
-        .values(run_pk=run.pk),
-    )
+    return await _move(session, _TAKE_ALL, run_pk=run.pk, dag_id=run.dag_id)
 
 
 async def take_oldest_events(
@@ -179,32 +208,20 @@ async def take_oldest_events(
     """Move the oldest events of each asset, at most `each`, into the run; return how many."""
     total = 0
     for asset_id in asset_ids:
-        oldest = (
-            select(QueuedAssetEvent.asset_event_id)
-            .where(
-                QueuedAssetEvent.dag_id == run.dag_id,
-                QueuedAssetEvent.asset_id == asset_id,
-                QueuedAssetEvent.run_pk.is_(None),
-            )
-            .order_by(QueuedAssetEvent.asset_event_id)
-            .limit(each)
-        )
-        total += await _moved(
+        total += await _move(
             session,
-            update(QueuedAssetEvent)
-            .where(
-                QueuedAssetEvent.dag_id == run.dag_id,
-                QueuedAssetEvent.asset_event_id.in_(oldest),
-            )
-            .values(run_pk=run.pk),
+            _TAKE_OLDEST,
+            run_pk=run.pk,
+            dag_id=run.dag_id,
+            asset_id=asset_id,
+            each=each,
         )
     return total
 
 
-async def _moved(session: AsyncSession, statement: Any) -> int:
-    statement = statement.execution_options(synchronize_session=False)
-    result = cast("CursorResult[Any]", await session.execute(statement))
-    return result.rowcount
+async def _move(session: AsyncSession, template: str, **bound: Any) -> int:
+    done = await session.execute(_statement(template, _dialect(session)), bound)
+    return cast("CursorResult[Any]", done).rowcount
 
 
 async def create_manual_run(

@@ -1,0 +1,169 @@
+import multiprocessing
+from multiprocessing.synchronize import Event as ProcessEvent
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tests.services.postgres import PostgresServer
+from tests.services.process import free_ports
+from triggerer.errors import ConfigurationError, StoreUnavailable
+from triggerer.store.database import open_database
+from triggerer.store.exclusive import lock_exclusively
+from triggerer.store.urls import parse_database_url
+
+
+async def _open(url: str, **options: bool) -> None:
+    async with open_database(url, **options):  # type: ignore[arg-type]
+        pass
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("not a url", "cannot be read"),
+        ("mysql://localhost/x", "not supported"),
+        ("postgresql+psycopg2://localhost/x", r"postgresql\+asyncpg://"),
+        ("sqlite://", "a file"),
+        ("sqlite:///:memory:", "a file"),
+        ("sqlite://var/lib/x.db", "four"),
+    ],
+)
+async def test_a_url_that_cannot_be_used_says_what_to_write(url: str, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        await _open(url)
+
+
+def test_the_password_is_in_no_message() -> None:
+    from triggerer.store.urls import describe
+
+    assert "secret" not in describe(parse_database_url("postgresql://me:secret@host/db"))
+
+
+def test_libpqs_name_for_tls_is_understood() -> None:
+    url = parse_database_url("postgres://host/db?sslmode=require")
+    assert dict(url.query) == {"ssl": "require"}
+
+
+def test_a_relative_path_starts_in_home(tmp_path: Path) -> None:
+    url = parse_database_url("sqlite:///some/x.db", home=tmp_path)
+    assert url.database == str(tmp_path / "some" / "x.db")
+
+
+async def test_a_postgresql_that_is_not_there_is_unavailable() -> None:
+    (port,) = free_ports(1)
+    with pytest.raises(StoreUnavailable, match="is it running"):
+        await _open(f"postgresql://postgres@127.0.0.1:{port}/x")
+
+
+async def test_a_database_that_the_server_does_not_have_is_a_wrong_setting(
+    postgres_server: PostgresServer,
+) -> None:
+    with pytest.raises(ConfigurationError, match="create the database"):
+        await _open(postgres_server.url("nowhere"))
+
+
+async def test_a_user_that_the_server_does_not_have_is_a_wrong_setting(
+    postgres_server: PostgresServer,
+) -> None:
+    url = f"postgresql://nobody_known@127.0.0.1:{postgres_server.port}/postgres"
+    with pytest.raises(ConfigurationError, match="check user and password"):
+        await _open(url)
+
+
+async def test_an_option_that_the_driver_does_not_know_is_a_wrong_setting(
+    postgres_url: str,
+) -> None:
+    with pytest.raises(ConfigurationError, match="options in the URL"):
+        await _open(postgres_url + "?colour=red")
+
+
+async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database " * 1_000)
+    with pytest.raises(ConfigurationError, match="no SQLite database"):
+        await _open(f"sqlite:///{path}")
+
+
+async def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match="cannot be made"):
+        await _open(f"sqlite:///{tmp_path / 'file' / 'x.db'}")
+
+
+async def test_a_command_that_only_reads_makes_no_database(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    with pytest.raises(ConfigurationError, match="there is no database"):
+        await _open(f"sqlite:///{path}", create=False)
+    assert not path.exists()
+
+
+async def test_reading_cannot_write(store_url: str) -> None:
+    from sqlalchemy import text
+
+    from triggerer.errors import TriggererError
+
+    async with open_database(store_url) as database:
+        async with database.transaction() as session:
+            await session.execute(text("CREATE TABLE t (n INTEGER)"))
+        with pytest.raises(TriggererError, match="read"):
+            async with database.reading() as session:
+                await session.execute(text("INSERT INTO t VALUES (1)"))
+        async with database.transaction() as session:
+            assert await session.scalar(text("SELECT count(*) FROM t")) == 0
+
+
+async def test_writers_on_sqlite_take_turns_in_order(sqlite_url: str) -> None:
+    order: list[int] = []
+    async with open_database(sqlite_url) as database:
+
+        async def write(number: int) -> None:
+            async with database.transaction():
+                order.append(number)
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(20):
+                tasks.start_soon(write, number)
+    assert order == list(range(20))
+
+
+def _hold(url: str, held: ProcessEvent, release: ProcessEvent) -> None:
+    async def hold() -> None:
+        async with open_database(url) as database:
+            with lock_exclusively(database, purpose="the test"):
+                held.set()
+                await anyio.to_thread.run_sync(release.wait)
+
+    anyio.run(hold)
+
+
+async def test_a_second_service_on_a_sqlite_database_is_refused_by_name(sqlite_url: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    held, release = context.Event(), context.Event()
+    process = context.Process(target=_hold, args=(sqlite_url, held, release))
+    process.start()
+    try:
+        assert await anyio.to_thread.run_sync(held.wait, 30)
+        async with open_database(sqlite_url) as database:
+            with (
+                pytest.raises(ConfigurationError, match=f"pid {process.pid} .the test"),
+                lock_exclusively(database),
+            ):
+                pass
+            # What only reads needs no lock.
+            async with database.reading():
+                pass
+            # A killed holder holds nothing.
+            process.kill()
+            await anyio.to_thread.run_sync(process.join)
+            with lock_exclusively(database):
+                pass
+    finally:
+        process.kill()
+        process.join()
+
+
+async def test_postgresql_needs_no_lock(postgres_url: str) -> None:
+    async with open_database(postgres_url) as database:
+        with lock_exclusively(database), lock_exclusively(database):
+            pass

@@ -1,0 +1,113 @@
+import pytest
+
+from tests.store.seeding import (
+    add_alias,
+    add_asset,
+    add_dag,
+    asset_json,
+    emit,
+    events_in,
+    queue_of,
+)
+from triggerer.errors import AssetConflict, DagError, RowRefused
+from triggerer.store.database import Database
+from triggerer.store.emitting import NewAssetEvent, ensure_asset, record_events
+from triggerer.store.models import AssetAliasMember
+from triggerer.store.wakeups import Signal
+
+
+async def _record(database: Database, *events: NewAssetEvent) -> list[int]:
+    async with database.transaction() as session:
+        return await record_events(session, events)
+
+
+async def test_an_emitted_event_knows_its_source_and_is_queued(database: Database) -> None:
+    await add_asset(database, 1, "report")
+    await add_dag(database, "next", asset_json("report"), assets=[1])
+    subscription = database.wakeups.subscribe(Signal.EVENTS_QUEUED)
+    ids = await _record(
+        database,
+        NewAssetEvent(1, {"rows": 3}, "dag/run/task/report", 0, None, "dag", "run", "task"),
+        NewAssetEvent(1),
+    )
+    first, second = await events_in(database)
+    assert [first.id, second.id] == ids
+    assert (first.source_dag_id, first.source_run_id, first.source_task_id) == (
+        "dag",
+        "run",
+        "task",
+    )
+    assert (first.extra, second.extra) == ({"rows": 3}, {})
+    assert second.source_dag_id is None
+    assert await queue_of(database, "next") == [(event_id, None) for event_id in ids]
+    assert subscription.take_nowait() == {Signal.EVENTS_QUEUED: {"next"}}
+
+
+async def test_a_repeated_task_emits_nothing_twice(database: Database) -> None:
+    await add_asset(database, 1, "report")
+    await add_dag(database, "next", asset_json("report"), assets=[1])
+    event = NewAssetEvent(1, {"try": 1}, "dag/run/task/report")
+    assert len(await _record(database, event)) == 1
+    subscription = database.wakeups.subscribe(Signal.EVENTS_QUEUED)
+    assert await _record(database, event) == []
+    assert len(await queue_of(database, "next")) == 1
+    assert subscription.take_nowait() == {}
+
+
+async def test_an_event_on_an_alias_queues_for_who_waits_for_the_alias(
+    database: Database,
+) -> None:
+    await add_asset(database, 1, "report")
+    await add_alias(database, 5, "results")
+    await add_dag(database, "by-asset", asset_json("report"), assets=[1])
+    await add_dag(database, "by-alias", {"alias": "results"}, aliases=[5])
+    await add_dag(
+        database,
+        "by-both",
+        {"any": [{"alias": "results"}, asset_json("report")]},
+        assets=[1],
+        aliases=[5],
+    )
+    (plain,) = await _record(database, NewAssetEvent(1))
+    (aliased,) = await _record(database, NewAssetEvent(1, {}, "key", alias_ids=(5,)))
+    assert await _record(database, NewAssetEvent(1, {}, "key", alias_ids=(5,))) == []
+    assert await queue_of(database, "by-asset") == [(plain, None), (aliased, None)]
+    assert await queue_of(database, "by-alias") == [(aliased, None)]
+    assert await queue_of(database, "by-both") == [(plain, None), (aliased, None)]
+    async with database.reading() as session:
+        assert await session.get(AssetAliasMember, (5, 1)) is not None
+
+
+async def test_an_event_that_cannot_be_stored_takes_the_whole_transaction_back(
+    database: Database,
+) -> None:
+    await add_asset(database, 1, "report")
+    with pytest.raises(RowRefused):
+        await _record(database, NewAssetEvent(1), NewAssetEvent(1, {"text": "\0"}))
+    assert await events_in(database) == []
+
+
+async def test_an_asset_that_nobody_declares_is_made(database: Database) -> None:
+    async with database.transaction() as session:
+        made = await ensure_asset(session, uri="x-test://new")
+        assert await ensure_asset(session, name="x-test://new") == made
+        assert await ensure_asset(session, name="x-test://new", uri="x-test://new") == made
+    assert await emit(database, made.id)
+
+
+async def test_an_asset_is_found_by_name_or_by_uri(database: Database) -> None:
+    await add_asset(database, 1, "flights")
+    async with database.transaction() as session:
+        by_name = await ensure_asset(session, name="flights")
+        by_uri = await ensure_asset(session, uri="x-test://flights")
+    assert by_name == by_uri
+    assert by_name.id == 1
+
+
+async def test_a_name_with_another_uri_is_refused(database: Database) -> None:
+    await add_asset(database, 1, "flights")
+    async with database.transaction() as session:
+        with pytest.raises(AssetConflict, match="x-test://flights"):
+            await ensure_asset(session, name="flights", uri="x-test://other")
+        with pytest.raises(DagError):
+            await ensure_asset(session)

@@ -1,0 +1,202 @@
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import update
+
+from tests.store.seeding import Event, add_asset, count_events, record, recording
+from triggerer.domain.events import EventSource, Fence, WatcherRef
+from triggerer.errors import LeaseLost
+from triggerer.store.database import Database, database_now, open_database
+from triggerer.store.leases import (
+    claim_streams,
+    deregister_instance,
+    divide,
+    extend_leases,
+    forget_instances,
+    heartbeat,
+    live_instances,
+    owned_streams,
+    register_instance,
+    release_streams,
+)
+from triggerer.store.migrate import upgrade
+from triggerer.store.models import Instance, Stream
+
+
+async def _streams(database: Database, count: int) -> None:
+    async with database.transaction() as session:
+        for number in range(count):
+            session.add(Stream(digest=f"s{number:02}", key=f"stream {number}", epoch=0))
+
+
+async def _claim(database: Database, instance: str, limit: int = 100) -> list[Fence]:
+    async with database.transaction() as session:
+        return await claim_streams(session, instance, limit=limit)
+
+
+async def _expire(database: Database) -> None:
+    async with database.transaction() as session:
+        past = await database_now(session) - timedelta(seconds=1)
+        await session.execute(update(Stream).values(expires_at=past))
+        await session.execute(update(Instance).values(expires_at=past))
+
+
+@pytest.fixture
+async def other(store_url: str, database: Database) -> AsyncIterator[Database]:
+    """A second connection to the same store, as another instance has."""
+    async with open_database(store_url) as opened:
+        yield opened
+
+
+async def test_a_stream_is_claimed_by_one_instance(database: Database, other: Database) -> None:
+    await _streams(database, 3)
+    first = await _claim(database, "one", 2)
+    assert first == [Fence("s00", "one", 1), Fence("s01", "one", 1)]
+    assert await _claim(other, "two") == [Fence("s02", "two", 1)]
+    assert await _claim(database, "one") == []
+    assert await _claim(database, "one", 0) == []
+
+
+async def test_instances_that_claim_at_the_same_moment_get_different_streams(
+    database: Database, other: Database
+) -> None:
+    await _streams(database, 40)
+    got: dict[str, list[Fence]] = {"one": [], "two": []}
+
+    async def claim(name: str, store: Database) -> None:
+        for _ in range(10):
+            got[name] += await _claim(store, name, 3)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(claim, "one", database)
+        tasks.start_soon(claim, "two", other)
+    digests = [fence.stream_digest for fences in got.values() for fence in fences]
+    assert sorted(digests) == [f"s{number:02}" for number in range(40)]
+
+
+async def test_an_expired_lease_is_taken_over_with_a_new_epoch(database: Database) -> None:
+    await _streams(database, 1)
+    (mine,) = await _claim(database, "one")
+    await _expire(database)
+    (theirs,) = await _claim(database, "two")
+    assert theirs == Fence(mine.stream_digest, "two", mine.epoch + 1)
+    async with database.transaction() as session:
+        assert await extend_leases(session, [mine]) == []
+        await release_streams(session, [mine])
+    async with database.reading() as session:
+        assert await owned_streams(session, "two") == [theirs]
+
+
+async def test_an_owner_that_was_fenced_can_write_nothing(database: Database) -> None:
+    await add_asset(database, 1, "flights")
+    await _streams(database, 1)
+    (mine,) = await _claim(database, "one")
+    await _expire(database)
+    # Late, but nobody took it: the lease still proves that nobody else wrote.
+    late = Event("late", source=EventSource((WatcherRef(7, 1),), mine))
+    (theirs,) = [fence async for fence in _after(database, late)]
+    fenced = Event("fenced", source=EventSource((WatcherRef(7, 1),), mine))
+    valid = Event("valid", source=EventSource((WatcherRef(7, 1),), theirs))
+    async with recording(database) as recorder:
+        await record(recorder, fenced, valid)
+    assert late.error is None
+    assert isinstance(fenced.error, LeaseLost)
+    assert valid.error is None
+    assert await count_events(database) == 2
+
+
+async def _after(database: Database, event: Event) -> AsyncIterator[Fence]:
+    async with recording(database) as recorder:
+        await record(recorder, event)
+    for fence in await _claim(database, "two"):
+        yield fence
+
+
+async def test_extending_keeps_a_lease_and_releasing_frees_it(
+    database: Database, other: Database
+) -> None:
+    await _streams(database, 2)
+    mine = await _claim(database, "one")
+    await _expire(database)
+    async with database.transaction() as session:
+        assert await extend_leases(session, mine) == mine
+    assert await _claim(other, "two") == []
+    async with database.transaction() as session:
+        await release_streams(session, mine[:1])
+    assert await _claim(other, "two") == [Fence("s00", "two", 2)]
+
+
+async def test_an_instance_lives_while_its_heart_beats(database: Database) -> None:
+    async with database.transaction() as session:
+        await register_instance(session, "b", kind="triggerer")
+        await register_instance(session, "a", kind="triggerer")
+        await register_instance(session, "c", kind="executor")
+    async with database.reading() as session:
+        assert await live_instances(session, kind="triggerer") == ["a", "b"]
+    await _expire(database)
+    async with database.transaction() as session:
+        await heartbeat(session, "b")
+        assert await live_instances(session, kind="triggerer") == ["b"]
+    with pytest.raises(LeaseLost):
+        async with database.transaction() as session:
+            await heartbeat(session, "unknown")
+
+
+async def test_who_leaves_frees_its_streams_at_once(database: Database) -> None:
+    await _streams(database, 2)
+    async with database.transaction() as session:
+        await register_instance(session, "one", kind="triggerer")
+    await _claim(database, "one")
+    async with database.transaction() as session:
+        await deregister_instance(session, "one")
+        assert await live_instances(session, kind="triggerer") == []
+    assert len(await _claim(database, "two")) == 2
+
+
+async def test_a_standalone_that_was_killed_is_followed_at_once(sqlite: Database) -> None:
+    await _streams(sqlite, 1)
+    await _claim(sqlite, "killed")
+    async with sqlite.transaction() as session:
+        await forget_instances(session)
+    assert await _claim(sqlite, "next") == [Fence("s00", "next", 2)]
+
+
+async def test_sqlites_leases_go_by_the_clock_that_is_given(sqlite_url: str) -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    async with open_database(sqlite_url, clock=lambda: now) as database:
+        await upgrade(database)
+        await _streams(database, 1)
+        await _claim(database, "one")
+        now += timedelta(seconds=14)
+        assert await _claim(database, "two") == []
+        now += timedelta(seconds=1)
+        assert await _claim(database, "two") == [Fence("s00", "two", 2)]
+
+
+@given(st.integers(0, 50), st.integers(1, 8))
+def test_dividing_ends_with_every_stream_owned_and_nobody_above_its_share(
+    streams: int, instances: int
+) -> None:
+    free = [Fence(str(number), "", 0) for number in range(streams)]
+    # One instance had them all; the others join.
+    owned: list[list[Fence]] = [free, *([] for _ in range(instances - 1))]
+    free = []
+    for _ in range(3):
+        for mine in owned:
+            division = divide(streams=streams, instances=instances, owned=mine)
+            assert not (division.claim and division.release)
+            free += division.release
+            mine[:] = mine[: len(mine) - len(division.release)]
+            mine += free[: division.claim]
+            del free[: division.claim]
+    assert free == []
+    share = -(-streams // instances)
+    assert all(len(mine) <= share for mine in owned)
+    # Settled: another look moves nothing.
+    assert all(
+        not divide(streams=streams, instances=instances, owned=mine).release for mine in owned
+    )

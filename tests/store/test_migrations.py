@@ -1,0 +1,132 @@
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from sqlalchemy import Connection, inspect, text
+
+from triggerer.errors import ConfigurationError
+from triggerer.store.database import Database, open_database
+from triggerer.store.migrate import check, configuration, current, upgrade
+from triggerer.store.migrations import HEAD
+from triggerer.store.models import Base
+
+VERSIONS = Path(__file__).parents[2] / "triggerer" / "store" / "migrations" / "versions"
+
+
+def _schema(connection: Connection) -> Any:
+    """Everything that the database itself says about its tables."""
+    if connection.dialect.name == "sqlite":
+        rows = connection.execute(text("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+        return {
+            # The order of the constraints says nothing.
+            name: sorted(" ".join(sql.split()).removesuffix(" )").split(", CONSTRAINT "))
+            for name, sql in rows
+            if "alembic" not in name
+        }
+    inspector = inspect(connection)
+    indexes = connection.execute(
+        text("SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'")
+    )
+    constraints = connection.execute(
+        text(
+            "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint "
+            "WHERE connamespace = 'public'::regnamespace"
+        )
+    )
+    return {
+        "columns": {
+            table: [
+                (column["name"], str(column["type"]), column["nullable"], column["default"])
+                for column in inspector.get_columns(table)
+            ]
+            for table in inspector.get_table_names()
+            if table != "alembic_version"
+        },
+        "indexes": {tuple(row) for row in indexes if "alembic" not in row[0]},
+        "constraints": {tuple(row) for row in constraints if "alembic" not in row[0]},
+    }
+
+
+async def test_the_migrations_reach_the_schema_of_the_models(store_url: str) -> None:
+    async with open_database(store_url) as database:
+        assert await upgrade(database)
+        async with database.writer.connect() as connection:
+            migrated = await connection.run_sync(_schema)
+        async with database.writer.begin() as connection:
+            await connection.run_sync(Base.metadata.drop_all)
+            await connection.run_sync(Base.metadata.create_all)
+        async with database.writer.connect() as connection:
+            modelled = await connection.run_sync(_schema)
+    assert migrated == modelled
+
+
+async def test_an_upgrade_of_what_is_up_to_date_does_nothing(database: Database) -> None:
+    assert await current(database) == HEAD
+    assert not await upgrade(database)
+    await check(database)
+
+
+async def test_a_database_without_tables_is_refused_with_a_hint(store_url: str) -> None:
+    async with open_database(store_url) as database:
+        assert await current(database) is None
+        with pytest.raises(ConfigurationError, match="triggerer db migrate"):
+            await check(database)
+        with pytest.raises(ConfigurationError, match="triggerer db migrate"):
+            async with database.reading() as session:
+                await session.execute(text("SELECT * FROM dag_run"))
+
+
+async def test_a_database_of_a_newer_release_is_left_alone(database: Database) -> None:
+    async with database.transaction() as session:
+        await session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    for refuse in (check, upgrade):
+        with pytest.raises(ConfigurationError, match="newer"):
+            await refuse(database)
+
+
+async def test_two_services_that_start_together_upgrade_once(store_url: str) -> None:
+    upgraded: list[bool] = []
+
+    async def start() -> None:
+        async with open_database(store_url) as database:
+            upgraded.append(await upgrade(database))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(start)
+        tasks.start_soon(start)
+    assert sorted(upgraded) == [False, True]
+
+
+def test_every_script_is_numbered_in_order_and_says_when_it_runs() -> None:
+    from alembic.script import ScriptDirectory
+
+    scripts = ScriptDirectory.from_config(configuration())
+    assert scripts.get_heads() == [HEAD]
+    revisions = [script.revision for script in scripts.walk_revisions()]
+    assert revisions == sorted(revisions, reverse=True)
+    for path in VERSIONS.glob("*.py"):
+        assert re.match(r"\d{4}_(before|after)_\w+\.py", path.name)
+    assert len(list(VERSIONS.glob("*.py"))) == len(revisions)
+
+
+def test_opening_a_database_that_is_up_to_date_does_not_import_alembic(tmp_path: Path) -> None:
+    script = f"""
+import anyio, sys
+from triggerer.store.database import open_database
+from triggerer.store.migrate import upgrade
+
+async def main():
+    async with open_database("sqlite:///{tmp_path}/x.db") as database:
+        print(await upgrade(database), "alembic" in sys.modules)
+
+anyio.run(main)
+"""
+    last = []
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+        last.append(done.stdout.decode().splitlines()[-1])
+    assert last == ["True True", "False False"]
