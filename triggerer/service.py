@@ -232,10 +232,10 @@ def _dag_processor(settings: Settings, database: Database) -> Runs:
 
     return DagProcessor(
         database,
-        database.wakeups,
         dags_folder=settings.core.dags_folder,
         min_file_process_interval=settings.dag_processor.min_file_process_interval,
         allowed_modules=settings.core.allowed_trigger_modules,
+        file_timeout=settings.dag_processor.parse_timeout,
     ).run
 
 

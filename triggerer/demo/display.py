@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Final
 
 import anyio
@@ -40,10 +39,10 @@ async def _redraw(flow: Flow, console: Console) -> None:
 async def _write_lines(flow: Flow, console: Console) -> None:
     try:
         while True:
-            console.print(_line(flow))
+            console.print(_line(flow), soft_wrap=True)
             await anyio.sleep(_LINE_EVERY_S)
     finally:
-        console.print(_line(flow))
+        console.print(_line(flow), soft_wrap=True)
 
 
 def _table(flow: Flow) -> Table:
@@ -77,8 +76,9 @@ def _line(flow: Flow) -> str:
 
 
 def _runs(flow: Flow, dag: str) -> str:
-    states: Callable[[RunState], int] = lambda state: flow.counts.runs.get((dag, state), 0)  # noqa: E731
-    return f"{states(RunState.SUCCESS)} done, {states(RunState.RUNNING)} running"
+    shown = (RunState.SUCCESS, RunState.RUNNING, RunState.QUEUED)
+    done, running, queued = (flow.counts.runs.get((dag, state), 0) for state in shown)
+    return f"{done} done, {running} running, {queued} queued"
 
 
 _SHORT: Final = {JOIN: "join runs", ANSWER: "answer runs"}

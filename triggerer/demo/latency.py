@@ -25,35 +25,51 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Of one part of the demo; None where nothing was measured."""
+    """Of both parts of the demo; None where nothing was measured."""
 
-    message_to_run: Quantiles | None
-    """From the message's own timestamp (the publisher's clock) to the run's `queued_at`."""
-    run_to_first_row: Quantiles | None
+    backlog_to_run: Quantiles | None
+    """From each message to its run's `queued_at`: most of it is the wait for the run before."""
+    backlog_to_row: Quantiles | None
     """From `queued_at` to the moment in which Spark returned a row of the run's events."""
+    live_to_run: Quantiles | None
+    """From the newest message of each run, the one that it still lacked: the two sides wait for
+    one another."""
+    live_to_row: Quantiles | None
 
 
-async def measure(session: AsyncSession, live_from: float) -> tuple[Latencies, Latencies]:
-    """Return the backlog's latencies and the live part's."""
+async def measure(session: AsyncSession, live_from: float) -> Latencies:
+    """Measure both parts; runs queued before `live_from`, a Unix time, are the backlog's."""
     first_rows = await _first_rows(session)
-    ways: dict[bool, list[float]] = {True: [], False: []}
-    rows: dict[bool, dict[str, float]] = {True: {}, False: {}}
-    for sent, run_id, queued_at in await events_in_runs(session, dag_id=JOIN):
-        sent_at, queued = _unix(sent), queued_at.timestamp()
-        ways[sent_at >= live_from].append(queued - sent_at)
-        batch = run_id.replace(":", "-")
-        if batch in first_rows:
-            rows[queued >= live_from][batch] = first_rows[batch] - queued
-    backlog, live = (
-        Latencies(_quantiles(ways[is_live]), _quantiles(list(rows[is_live].values())))
-        for is_live in (False, True)
-    )
-    return backlog, live
+    newest: dict[str, float] = {}
+    queued: dict[str, float] = {}
+    backlog: list[float] = []
+    for event in await events_in_runs(session, dag_id=JOIN):
+        sent = _unix(event.sent)
+        queued[event.run_id] = at = event.queued_at.timestamp()
+        newest[event.run_id] = max(sent, newest.get(event.run_id, sent))
+        if at < live_from:
+            backlog.append(at - sent)
+
+    def rows(*, live: bool) -> Quantiles | None:
+        return _quantiles(
+            [
+                first_rows[run_id] - at
+                for run_id, at in queued.items()
+                if (at >= live_from) is live and run_id in first_rows
+            ]
+        )
+
+    to_run = [at - newest[run_id] for run_id, at in queued.items() if at >= live_from]
+    return Latencies(_quantiles(backlog), rows(live=False), _quantiles(to_run), rows(live=True))
 
 
 async def _first_rows(session: AsyncSession) -> dict[str, float]:
     emitted = await list_asset_events(session, dag=JOIN, limit=0)
-    return {event.extra["batch"]: event.extra["first_row_at"] for event in emitted}
+    return {
+        event.source_run_id: event.extra["first_row_at"]
+        for event in emitted
+        if event.source_run_id is not None
+    }
 
 
 def _quantiles(values: Sequence[float]) -> Quantiles | None:

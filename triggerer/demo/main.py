@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +17,7 @@ from triggerer.demo.data import Dataset, load_dataset
 from triggerer.demo.display import show
 from triggerer.demo.flow import Flow
 from triggerer.demo.home import DemoHome, choose_home, make_home
-from triggerer.demo.latency import measure
+from triggerer.demo.latency import Latencies, measure
 from triggerer.demo.report import print_answer, print_checks, print_latencies
 from triggerer.errors import TriggererError
 from triggerer.logging_setup import set_up_logging
@@ -43,10 +42,11 @@ def run_demo(home: Path | None, *, whole_year: bool) -> int:
     try:
         partitions = {topic: broker.create_topic(topic) for topic in ASSETS}
         demo_home = make_home(path, bootstrap_servers=broker.bootstrap_servers)
-        console.print(f"[bold]triggerer demo[/] in {path}")
-        console.print(
+        _say(console, f"[bold]triggerer demo[/] in {path}")
+        _say(
+            console,
             f"broker: Kafka protocol in this process, {broker.bootstrap_servers};"
-            f" topics: {', '.join(f'{name} ({count})' for name, count in partitions.items())}"
+            f" topics: {', '.join(f'{name} ({count})' for name, count in partitions.items())}",
         )
         demo = Demo(console, demo_home, broker, partitions, whole_year=whole_year)
         with demo_home.log.open("w", encoding="utf-8") as log:
@@ -54,10 +54,10 @@ def run_demo(home: Path | None, *, whole_year: bool) -> int:
             try:
                 stopped = run(demo_home.settings, ALL_PARTS, demo.work)
             except (TriggererError, BaseExceptionGroup):
-                console.print(f"The service's log is {demo_home.log}")
+                _say(console, f"The service's log is {demo_home.log}")
                 raise
         if stopped is not Stopped.WORK_DONE:
-            console.print(f"Interrupted. What was done until then lies in {path}")
+            _say(console, f"Interrupted. What was done until then lies in {path}")
             return INTERRUPTED
         return demo.finish()
     finally:
@@ -82,13 +82,13 @@ class Demo:
         self._partitions = partitions
         self._whole_year = whole_year
         self._checks: list[Check] = []
-        self._print_latencies: Callable[[], None] = lambda: None
+        self._latencies: Latencies | None = None
         self._flow: Flow | None = None
 
     async def work(self, service: Service) -> None:
         """Publish, wait, count."""
         dataset = await to_thread.run_sync(lambda: load_dataset(whole_year=self._whole_year))
-        self._console.print(f"data: {dataset.taken}")
+        _say(self._console, f"data: {dataset.taken}")
         flow = self._flow = Flow(self._broker, dataset, service.database)
         limit = _LIMIT_YEAR_S if self._whole_year else _LIMIT_S
         with anyio.move_on_after(limit) as scope:
@@ -117,10 +117,10 @@ class Demo:
         assert flow.live_from is not None
         async with service.database.reading() as session:
             checks += await store_checks(session, dataset)
-            backlog, live = await measure(session, flow.live_from)
+            latencies = await measure(session, flow.live_from)
         checks += await to_thread.run_sync(parquet_checks, self._home.results, dataset)
         self._checks = checks
-        self._print_latencies = lambda: print_latencies(self._console, backlog, live)
+        self._latencies = latencies
 
     async def _committed(self, dataset: Dataset) -> int:
         # The broker is told after the asset events are durable: give the last commit its moment.
@@ -138,23 +138,30 @@ class Demo:
     def finish(self) -> int:
         """Print the report; the service has stopped by now."""
         assert self._flow is not None
+        assert self._latencies is not None
         console = self._console
         console.print()
         print_answer(console, self._home.results)
         print_checks(console, self._checks)
-        self._print_latencies()
+        print_latencies(console, self._latencies)
         messages, seconds = len(self._flow.dataset.messages), self._flow.bulk_seconds
         if seconds is not None:
-            console.print(
+            _say(
+                console,
                 f"The backlog was durable as asset events {seconds:.1f} s after the first message"
-                f" was published: {messages / seconds:,.0f} messages/s, all parts on this machine."
+                f" was published: {messages / seconds:,.0f} messages/s, all parts on this machine.",
             )
-        console.print(f"data:    {self._flow.dataset.taken}")
-        console.print(f"results: {self._home.results} (Parquet, answer.json)")
-        console.print(f"runs:    triggerer runs list --config {self._home.path / 'triggerer.toml'}")
+        _say(console, f"data:    {self._flow.dataset.taken}")
+        _say(console, f"results: {self._home.results} (Parquet, answer.json)")
+        _say(console, f"runs:    triggerer runs list --config {self._home.path / 'triggerer.toml'}")
         wrong = [check for check in self._checks if not check.holds]
         if wrong:
-            console.print(f"[bold red]{len(wrong)} of {len(self._checks)} counts are wrong.[/]")
+            _say(console, f"[bold red]{len(wrong)} of {len(self._checks)} counts are wrong.[/]")
             return 1
-        console.print(f"[green]All {len(self._checks)} counts agree.[/]")
+        _say(console, f"[green]All {len(self._checks)} counts agree.[/]")
         return 0
+
+
+def _say(console: Console, text: str) -> None:
+    """Print a sentence; a path in it stays on one line, to be copied."""
+    console.print(text, soft_wrap=True)

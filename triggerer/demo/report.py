@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from rich.table import Table
 from triggerer.demo.accounts import Check
 from triggerer.demo.latency import Latencies, Quantiles
 
+_LEGAL_FORM: Final = re.compile(r"( Airlines)? (Inc\.|Co\.|Corporation)$")
 _FAIR: Final = "fair"
 _SKIES: Final = ("rain or snow", "low visibility", "strong wind")
 _ENOUGH: Final = 30
@@ -43,10 +45,10 @@ def print_answer(console: Console, results: Path) -> None:
         more = {sky: skies[sky][1] - fair for sky in _SKIES if skies.get(sky, (0,))[0] >= _ENOUGH}
         worst = max(more, key=lambda sky: more[sky], default=None)
         table.add_row(
-            names.get(carrier, carrier),
+            _LEGAL_FORM.sub("", names.get(carrier, carrier)),
             f"{_flights(skies):,}",
-            f"{fair:.0f}",
-            *(f"{more[sky]:+.0f}" if sky in more else "-" for sky in _SKIES),
+            str(round(fair)),
+            *(f"{round(more[sky]):+d}" if sky in more else "-" for sky in _SKIES),
             worst if worst and more[worst] > 0 else "-",
         )
     console.print(table)
@@ -66,17 +68,20 @@ def print_checks(console: Console, checks: Sequence[Check]) -> None:
     console.print(table)
 
 
-def print_latencies(console: Console, backlog: Latencies, live: Latencies) -> None:
-    """Print the times; the backlog's contain the wait for the runs before."""
+def print_latencies(console: Console, latencies: Latencies) -> None:
+    """Print the times."""
     table = Table(title="How long it took (p50 / p95)")
     table.add_column("")
     table.add_column("message → queued run", justify="right")
     table.add_column("queued run → Spark's first row", justify="right")
-    for name, latencies in (
-        ("at full speed (waits for the run before)", backlog),
-        ("live (nothing waits)", live),
-    ):
-        table.add_row(name, _pair(latencies.message_to_run), _pair(latencies.run_to_first_row))
+    table.add_row(
+        "at full speed (waits for Spark to start, and for the run before)",
+        _pair(latencies.backlog_to_run),
+        _pair(latencies.backlog_to_row),
+    )
+    table.add_row(
+        "live (nothing waits)", _pair(latencies.live_to_run), _pair(latencies.live_to_row)
+    )
     console.print(table)
 
 
@@ -87,7 +92,7 @@ def _flights(skies: dict[str, tuple[int, float]]) -> int:
 def _pair(quantiles: Quantiles | None) -> str:
     if quantiles is None:
         return "-"
-    return f"{_time(quantiles.p50)} / {_time(quantiles.p95)}  (n={quantiles.count:,})"
+    return f"{_time(quantiles.p50)} / {_time(quantiles.p95)} (n={quantiles.count:,})"
 
 
 def _time(seconds: float) -> str:
