@@ -7,6 +7,8 @@ from typing import Final
 
 
 class RunType(StrEnum):
+    """Why a run exists; the first part of its id."""
+
     SCHEDULED = "scheduled"
     ASSET_TRIGGERED = "asset_triggered"
     MANUAL = "manual"
@@ -14,6 +16,8 @@ class RunType(StrEnum):
 
 
 class RunState(StrEnum):
+    """Where a run stands; what may follow is `may_become`."""
+
     QUEUED = "queued"
     RUNNING = "running"
     SUCCESS = "success"
@@ -43,6 +47,8 @@ ACTIVE_STATES: Final = (RunState.QUEUED, RunState.RUNNING)
 
 
 class TaskState(StrEnum):
+    """Where the last try of a task stands."""
+
     RUNNING = "running"
     SUCCESS = "success"
     FAILED = "failed"
