@@ -1,0 +1,74 @@
+"""The DAG files that the benchmarks let the service read: what a user would write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, Literal
+
+Matching = Literal["everything", "one of 20"]
+
+_WATCHED: Final = """
+from triggerer import DAG, Asset, AssetWatcher, task
+from watchers.kafka import KafkaEventTrigger
+
+
+def watched(number):
+    trigger = KafkaEventTrigger("{topic}", group_id="{group}", match={match})
+    watcher = AssetWatcher("kafka", trigger)
+    return Asset(f"x-bench://asset/{{number}}", name=f"asset-{{number}}", watchers=[watcher])
+
+
+assets = [watched(number) for number in range({watchers})]
+"""
+
+_NOTHING: Final = '''
+expression = assets[0]
+for asset in assets[1:]:
+    expression = expression | asset
+
+with DAG("bench", schedule=expression):
+
+    @task
+    def nothing():
+        """Ends at once."""
+
+    nothing()
+'''
+
+_FIRST_ROW: Final = """
+import json
+import time
+
+with DAG("bench", schedule=assets[0]):
+
+    @task
+    def first_row(spark, run_id, triggering_asset_events):
+        began = time.monotonic_ns()
+        rows = [event.extra["value"] for events in triggering_asset_events.values() for event in events]
+        read = time.monotonic_ns()
+        row = spark.createDataFrame(rows).first()
+        ended = time.monotonic_ns()
+        assert row["n"] == rows[0]["n"]
+        with open("{stamps}", "a") as file:
+            print(json.dumps([run_id, began, read, ended]), file=file)
+
+    first_row()
+"""
+
+
+def that_does_nothing(
+    topic: str, group: str, *, watchers: int = 1, matching: Matching = "everything"
+) -> str:
+    """A DAG on all assets, whose runs end at once. Each watcher has a trigger of its own."""
+    # Twenty equal triggers would be one; these differ, and all of them match.
+    match = '{"w": number}' if matching == "one of 20" else '{"n": {"ge": -1 - number}}'
+    if watchers == 1 and matching == "everything":
+        match = "None"
+    watched = _WATCHED.format(topic=topic, group=group, watchers=watchers, match=match)
+    return watched + _NOTHING
+
+
+def that_shows_a_row(topic: str, group: str, stamps: Path) -> str:
+    """A DAG whose task makes a DataFrame of its triggering events, takes a row and notes when."""
+    watched = _WATCHED.format(topic=topic, group=group, watchers=1, match="None")
+    return watched + _FIRST_ROW.replace("{stamps}", str(stamps))

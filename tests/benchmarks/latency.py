@@ -1,0 +1,155 @@
+"""Message → committed asset event → run that holds it queued → broker advanced, at a steady rate.
+
+The generator is this process, an open loop with aiokafka (linger 0), and a message's clock starts
+when it is handed to the client. The instants come from `stamped_service`; which run holds an event is
+read from the database afterwards. Runs end at once, on the default two workers.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import anyio
+
+from tests.acceptance.records import Records, conservation
+from tests.benchmarks.dags import that_does_nothing
+from tests.benchmarks.load import Paced, publish_paced
+from tests.benchmarks.report import Figures, Row, percentile
+from tests.benchmarks.scene import Scene, Store
+from tests.benchmarks.service import Service
+
+# At one message a second a minute gives few figures, and more would give everybody a long wait.
+_SECONDS: Final = {1: 40, 10: 30, 100: 30, 1_000: 30}
+_QUICK_SECONDS: Final = {1: 3, 10: 3, 100: 3, 1_000: 2}
+_WARM_UP: Final = 50
+_NOTE: Final = (
+    "ms from the hand-over to the Kafka client; aim: queued p50 < 10, p99 < 50 at 100/s. "
+    "CPU: of all cores, by the service's tree."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    rate: int
+    paced: Paced
+    cpu_share: float
+    runs: int
+
+
+def measure(scene: Scene) -> Figures:
+    rows = [row for store in scene.stores for row in _measure(scene, store)]
+    title = "Latency: one watcher, one DAG whose runs end at once"
+    return Figures("latency", title, tuple(rows), _NOTE)
+
+
+def _measure(scene: Scene, store: Store) -> Iterable[Row]:
+    topic = scene.new_topic()
+    with scene.service(that_does_nothing(topic, f"{topic}-group"), store) as service:
+        service.start("events")
+        service.wait_for_watchers(1)
+        sent = 0
+        phases: list[_Phase] = []
+        warm_up = _publish(scene, topic, rate=50, seconds=_WARM_UP / 50, first=0)
+        sent += len(warm_up.messages)
+        runs = _wait_until_done(service, sent)
+        for rate, seconds in (_QUICK_SECONDS if scene.quick else _SECONDS).items():
+            cpu, began = service.cpu_seconds(), time.monotonic()
+            paced = _publish(scene, topic, rate=rate, seconds=seconds, first=sent)
+            # Up to the end of the stream: what is left then is done in a moment, or the share is a lie
+            # on the safe side.
+            share = (service.cpu_seconds() - cpu) / (time.monotonic() - began)
+            sent += len(paced.messages)
+            runs, before = _wait_until_done(service, sent), runs
+            phases.append(_Phase(rate, paced, share, runs - before))
+            scene.report.say(
+                f"{store}: {rate}/s sent in {paced.seconds:.1f} s, generator late by at most "
+                f"{paced.latest_s * 1000:.0f} ms"
+            )
+        held_by = _runs_of_events(service.records)
+        stamps = service.stop()
+    assert scene.kafka.committed_offsets(f"{topic}-group", topic) == scene.kafka.end_offsets(topic)
+    return [_row(store, phase, stamps, held_by) for phase in phases]
+
+
+def _publish(scene: Scene, topic: str, *, rate: int, seconds: float, first: int) -> Paced:
+    async def publish() -> Paced:
+        servers = scene.kafka.bootstrap_servers
+        return await publish_paced(servers, topic, rate=rate, seconds=seconds, first=first)
+
+    return anyio.run(publish, backend_options={"use_uvloop": True})
+
+
+def _wait_until_done(service: Service, events: int) -> int:
+    """Until so many events are in runs that have ended; the number of runs so far."""
+
+    def is_done() -> bool:
+        counts = conservation(service.records)
+        return (counts.events, counts.queued, counts.active_runs) == (events, 0, 0)
+
+    service.wait_until(is_done, within_s=120, what=f"{events} events in ended runs", every_s=0.3)
+    failed = service.records.value("SELECT count(*) FROM dag_run WHERE state <> 'success'")
+    assert failed == 0, f"{failed} runs failed"
+    return int(service.records.value("SELECT count(*) FROM dag_run"))
+
+
+def _runs_of_events(records: Records) -> dict[tuple[int, int], int]:
+    """(partition, offset) to the primary key of the run that holds the event."""
+    found: dict[tuple[int, int], int] = {}
+    for key, run_pk in records.rows(
+        "SELECT e.idempotency_key, q.run_pk FROM asset_event e"
+        " JOIN queued_asset_event q ON q.asset_event_id = e.id"
+    ):
+        _, partition, offset = key.rsplit("/", 2)
+        found[int(partition), int(offset)] = run_pk
+    return found
+
+
+def _row(
+    store: Store,
+    phase: _Phase,
+    stamps: Mapping[str, Any],
+    held_by: Mapping[tuple[int, int], int],
+) -> Row:
+    committed = {(partition, offset): at for partition, offset, at in stamps["committed"]}
+    queued = dict(stamps["queued"])
+    advances = _Advances(stamps["advanced"])
+    to_committed, to_queued, to_advanced = [], [], []
+    for sent in phase.paced.messages:
+        place = (sent.partition, sent.offset)
+        to_committed.append((committed[place] - sent.at) / 1e6)
+        to_queued.append((queued[held_by[place]] - sent.at) / 1e6)
+        to_advanced.append((advances.of(*place) - sent.at) / 1e6)
+    row: Row = {"store": store, "messages/s": phase.rate, "messages": len(phase.paced.messages)}
+    for name, took in (
+        ("committed", to_committed),
+        ("queued", to_queued),
+        ("advanced", to_advanced),
+    ):
+        took.sort()
+        row |= {f"{name} p{percent}": percentile(took, percent) for percent in (50, 95, 99)}
+    row["runs"] = phase.runs
+    row["CPU %"] = phase.cpu_share * 100 / (os.cpu_count() or 1)
+    row["generator late ms"] = phase.paced.latest_s * 1000
+    return row
+
+
+class _Advances:
+    """When the broker was told of an offset: at the first advance of its partition that covers it."""
+
+    def __init__(self, stamps: Sequence[Sequence[int]]) -> None:
+        self._lanes: dict[int, tuple[list[int], list[int]]] = {}
+        for partition, offset, at in stamps:
+            offsets, instants = self._lanes.setdefault(partition, ([], []))
+            offsets.append(offset)
+            instants.append(at)
+        for partition, (offsets, _) in self._lanes.items():
+            assert offsets == sorted(offsets), f"partition {partition} went back"
+
+    def of(self, partition: int, offset: int) -> int:
+        offsets, instants = self._lanes[partition]
+        return instants[bisect_left(offsets, offset)]

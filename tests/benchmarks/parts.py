@@ -1,0 +1,156 @@
+"""What the parts alone can do with the same messages: the limits that the service is measured against.
+
+Each is the shortest program that does it, in one process, with uvloop as in the service; nothing else
+runs meanwhile but the broker and the database.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+from aiokafka import AIOKafkaConsumer
+
+from triggerer.store.bulk import EventRow, insert_events
+from triggerer.store.database import Database, open_database
+from triggerer.store.migrate import upgrade
+from triggerer.store.models import Asset, Dag, DagScheduleAsset
+
+# As the recorder's largest flush.
+_BATCH_ROWS: Final = 5_000
+_NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Messages per second, and rows per second where a message becomes several."""
+
+    consumed: float
+    """By `getmany` of a bare consumer, nothing decoded."""
+    inserted_rows: float
+    """Event and queue entry, in bulk, from rows that are ready."""
+    series_rows: float
+    """One loop: getmany, decode, build the rows, insert in bulk, commit, commit the offsets."""
+
+
+async def measure_limits(
+    bootstrap: str, topic: str, url: str, *, messages: int, watchers: int, rows_per_message: int
+) -> Limits:
+    """Run one after the other; the database is empty before and holds both sets of rows afterwards."""
+    consumed, records = await _consume(bootstrap, topic, messages)
+    async with open_database(url) as database:
+        await _seed(database, watchers)
+        rows = [
+            row for record in records for row in _rows(record, watchers, rows_per_message, "raw")
+        ]
+        records.clear()
+        inserted = await _insert(database, rows)
+        rows.clear()
+        series = await _series(
+            database, bootstrap, topic, messages, watchers=watchers, each=rows_per_message
+        )
+    return Limits(consumed, inserted, series)
+
+
+def _consumer(bootstrap: str, topic: str, group: str) -> AIOKafkaConsumer:
+    return AIOKafkaConsumer(
+        topic,
+        bootstrap_servers=bootstrap,
+        group_id=group,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+        max_partition_fetch_bytes=1 << 20,
+    )
+
+
+async def _consume(bootstrap: str, topic: str, messages: int) -> tuple[float, list[Any]]:
+    found: list[Any] = []
+    async with _consumer(bootstrap, topic, f"{topic}-alone") as consumer:
+        found.extend(_flat(await consumer.getmany(timeout_ms=10_000)))
+        first, began = len(found), time.perf_counter()
+        while len(found) < messages:
+            found.extend(_flat(await consumer.getmany(timeout_ms=1_000, max_records=_BATCH_ROWS)))
+        return (messages - first) / (time.perf_counter() - began), found
+
+
+async def _insert(database: Database, rows: Sequence[EventRow]) -> float:
+    # The rows stand for messages that a service would not hold all at once.
+    gc.collect()
+    gc.freeze()
+    began = time.perf_counter()
+    for start in range(0, len(rows), _BATCH_ROWS):
+        async with database.transaction() as session:
+            await insert_events(session, rows[start : start + _BATCH_ROWS])
+    rate = len(rows) / (time.perf_counter() - began)
+    gc.unfreeze()
+    return rate
+
+
+async def _series(
+    database: Database, bootstrap: str, topic: str, messages: int, *, watchers: int, each: int
+) -> float:
+    consumed = 0
+    began = 0.0
+    counted = 0
+    async with _consumer(bootstrap, topic, f"{topic}-series") as consumer:
+        while consumed < messages:
+            records = _flat(
+                await consumer.getmany(timeout_ms=10_000, max_records=max(1, _BATCH_ROWS // each))
+            )
+            rows = [row for record in records for row in _rows(record, watchers, each, "series")]
+            if rows:
+                async with database.transaction() as session:
+                    await insert_events(session, rows)
+                await consumer.commit()
+            consumed += len(records)
+            if began:
+                counted += len(rows)
+            else:
+                # From the first commit to the last, as with the service: the start is no part of it.
+                began = time.perf_counter()
+        return counted / (time.perf_counter() - began)
+
+
+def _flat(batches: dict[Any, list[Any]]) -> list[Any]:
+    return [record for records in batches.values() for record in records]
+
+
+def _rows(record: Any, watchers: int, each: int, prefix: str) -> list[EventRow]:
+    """The rows that the service makes of a message."""
+    value = orjson.loads(record.value)
+    extra = orjson.dumps(
+        {
+            "value": value,
+            "key": record.key,
+            "topic": record.topic,
+            "partition": record.partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp,
+        }
+    ).decode()
+    # As long as the service's, which begin with the topic's id.
+    key = f"{prefix:22}/{record.partition}/{record.offset}"
+    if each > 1:
+        matching: Sequence[int] = range(1, each + 1)
+    else:
+        matching = (value["w"] % watchers + 1,)
+    return [EventRow(number, extra, _NOW, number, key, 0) for number in matching]
+
+
+async def _seed(database: Database, assets: int) -> None:
+    """As many assets as watchers, and one DAG that waits for any of them."""
+    await upgrade(database)
+    async with database.transaction() as session:
+        session.add(Dag(dag_id="bench", path="bench.py", updated_at=_NOW, schedule=None))
+        for number in range(1, assets + 1):
+            uri = f"x-bench://asset/{number}"
+            session.add(Asset(id=number, name=f"asset-{number}", uri=uri, created_at=_NOW))
+        await session.flush()
+        for number in range(1, assets + 1):
+            session.add(DagScheduleAsset(dag_id="bench", asset_id=number))

@@ -1,0 +1,87 @@
+"""What the benchmarks run on: one broker, and a fresh database for each measurement."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Literal
+
+from tests.benchmarks.load import PARTITIONS
+from tests.benchmarks.report import Report
+from tests.benchmarks.service import Service
+from tests.services.kafka import KafkaServer, open_kafka
+from tests.services.postgres import PostgresServer, open_postgres
+
+Store = Literal["sqlite", "postgresql"]
+_numbers = count(1)
+
+
+@dataclass(slots=True)
+class Scene:
+    """Servers are started when they are first needed, and stopped when the scene is left."""
+
+    folder: Path
+    report: Report
+    stores: Sequence[Store]
+    quick: bool
+    _stack: ExitStack
+    _kafka: KafkaServer | None = None
+    _postgres: PostgresServer | None = None
+
+    @property
+    def kafka(self) -> KafkaServer:
+        if self._kafka is None:
+            self.report.say("starting Apache Kafka")
+            self._kafka = self._stack.enter_context(open_kafka(heap="512m"))
+        return self._kafka
+
+    @property
+    def postgres(self) -> PostgresServer:
+        if self._postgres is None:
+            self.report.say("starting PostgreSQL")
+            self._postgres = self._stack.enter_context(open_postgres())
+        return self._postgres
+
+    def new_folder(self, name: str) -> Path:
+        folder = self.folder / f"{next(_numbers)}-{name}"
+        folder.mkdir()
+        return folder
+
+    def new_database(self, store: Store) -> str:
+        """The URL of an empty database, on a disk and with its syncs on."""
+        if store == "sqlite":
+            return f"sqlite:///{self.new_folder('database') / 'triggerer.db'}"
+        return self.postgres.create_database(f"bench_{next(_numbers)}")
+
+    def new_topic(self) -> str:
+        topic = f"bench-{next(_numbers)}"
+        self.kafka.create_topic(topic, PARTITIONS)
+        return topic
+
+    @contextmanager
+    def service(
+        self, dag_file: str, store: Store, *, url: str | None = None, settings: str = ""
+    ) -> Iterator[Service]:
+        """A service that is ready to be started; killed if it still runs at the end."""
+        service = Service(
+            self.new_folder("service"),
+            dag_file=dag_file,
+            url=url or self.new_database(store),
+            bootstrap=self.kafka.bootstrap_servers,
+            settings=settings,
+        )
+        try:
+            yield service
+        finally:
+            service.kill()
+
+
+@contextmanager
+def open_scene(report: Report, stores: Sequence[Store], *, quick: bool) -> Iterator[Scene]:
+    """A scene with a folder of its own, removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="triggerer-bench-") as folder, ExitStack() as stack:
+        yield Scene(Path(folder), report, stores, quick, stack)

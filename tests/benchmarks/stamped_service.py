@@ -1,0 +1,131 @@
+"""`triggerer standalone` with a clock in its hand: instants are noted from outside, the product has none of this.
+
+Run by the benchmarks as `python -m tests.benchmarks.stamped_service --config FILE --stamps FILE`. All
+instants are CLOCK_MONOTONIC in nanoseconds, which the processes of one machine share. They are kept
+in memory and written when the service has stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic_ns
+from typing import Any, Final
+
+import orjson
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from producers.kafka import KafkaSharedStreamProducer
+from triggerer.abc import AdvanceItem
+from triggerer.config import load_settings
+from triggerer.logging_setup import set_up_logging
+from triggerer.runtime.lanes import Entry
+from triggerer.runtime.subscriber import DerivedEvent
+from triggerer.scheduler import loop as scheduler_loop
+from triggerer.service import ALL_PARTS, run
+from triggerer.store.database import Database
+from triggerer.store.queries.runs import CreatedRun
+from triggerer.store.recorder import EventRecorder
+
+_RUNS: Final = "benchmark.runs"
+
+
+@dataclass(slots=True)
+class Stamps:
+    """What happened when."""
+
+    committed: list[tuple[int, int, int]] = field(default_factory=list)
+    """(partition, offset, instant) of each event whose commit was confirmed."""
+    queued: list[tuple[int, int]] = field(default_factory=list)
+    """(run's primary key, instant) at which its transaction had committed."""
+    advanced: list[tuple[int, int, int]] = field(default_factory=list)
+    """(partition, last offset, instant) of each advance that returned: the broker has the commit."""
+    flushes: list[tuple[int, int, int]] = field(default_factory=list)
+    """(instant, events, rows so far) of each group commit."""
+
+    def note_commits(self) -> None:
+        settle = DerivedEvent.settle
+        committed = self.committed
+
+        def stamped(self: DerivedEvent, error: Exception | None) -> None:
+            entry = self._entry
+            if error is None and isinstance(entry, Entry):
+                record = entry.payload.record
+                committed.append((record.partition, record.offset, monotonic_ns()))
+            settle(self, error)
+
+        DerivedEvent.settle = stamped  # type: ignore[method-assign]
+
+    def note_flushes(self) -> None:
+        settle = EventRecorder._settle
+        flushes = self.flushes
+
+        def stamped(self: EventRecorder, part: Sequence[Any], **outcome: Any) -> None:
+            flushes.append((monotonic_ns(), len(part), self.rows_written))
+            settle(self, part, **outcome)
+
+        EventRecorder._settle = stamped  # type: ignore[method-assign]
+
+    def note_runs(self) -> None:
+        """The run's own session carries its key to the commit, so that no order has to be guessed."""
+        create_run, commit = scheduler_loop.create_run, Database._commit
+        queued = self.queued
+
+        async def creating(session: AsyncSession, dag_id: str, **fields: Any) -> CreatedRun:
+            created = await create_run(session, dag_id, **fields)
+            session.info.setdefault(_RUNS, []).append(created.pk)
+            return created
+
+        async def committing(self: Database, session: AsyncSession) -> None:
+            await commit(self, session)
+            if _RUNS in session.info:
+                now = monotonic_ns()
+                queued.extend((run_pk, now) for run_pk in session.info.pop(_RUNS))
+
+        scheduler_loop.create_run = creating  # type: ignore[attr-defined]
+        Database._commit = committing  # type: ignore[method-assign]
+
+    def note_advances(self) -> None:
+        advance = KafkaSharedStreamProducer.advance
+        advanced = self.advanced
+
+        async def stamped(self: KafkaSharedStreamProducer, batch: Sequence[AdvanceItem]) -> None:
+            await advance(self, batch)
+            record = batch[-1].broker_payload.record
+            advanced.append((record.partition, record.offset, monotonic_ns()))
+
+        KafkaSharedStreamProducer.advance = stamped  # type: ignore[method-assign]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--stamps", type=Path, required=True)
+    parser.add_argument("--each", choices=["events", "flushes"], default="events")
+    arguments = parser.parse_args()
+    stamps = Stamps()
+    stamps.note_runs()
+    stamps.note_advances()
+    if arguments.each == "events":
+        stamps.note_commits()
+    else:
+        # At full speed a note for each event would be part of what is measured.
+        stamps.note_flushes()
+    settings = load_settings(arguments.config)
+    set_up_logging(settings.core)
+    try:
+        run(settings, ALL_PARTS)
+    finally:
+        noted = {
+            "committed": stamps.committed,
+            "queued": stamps.queued,
+            "advanced": stamps.advanced,
+            "flushes": stamps.flushes,
+        }
+        arguments.stamps.write_bytes(orjson.dumps(noted))
+
+
+if __name__ == "__main__":
+    main()

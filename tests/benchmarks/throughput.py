@@ -1,0 +1,162 @@
+"""How fast a backlog becomes durable asset events, beside what the parts alone can do with it.
+
+The whole service runs: its one DAG takes what is queued into runs that end at once, since that work
+is there in real life too. From the first group commit to the last, so that the start is no part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import anyio
+
+from tests.acceptance.records import conservation
+from tests.benchmarks.dags import Matching, that_does_nothing
+from tests.benchmarks.load import WATCHERS, publish_backlog
+from tests.benchmarks.parts import Limits, measure_limits
+from tests.benchmarks.report import Figures, Row
+from tests.benchmarks.scene import Scene, Store
+from tests.benchmarks.service import Service
+
+_NOTE: Final = (
+    "per second; aims: over 10,000 persisted messages/s, and at least half of the parts in series. "
+    "`of series` is the service's rows/s over those of one loop that consumes, decodes, inserts and commits."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    title: str
+    watchers: int
+    matching: Matching
+    messages: int
+
+    @property
+    def rows_per_message(self) -> int:
+        return 1 if self.watchers == 1 or self.matching == "one of 20" else self.watchers
+
+    @property
+    def rows(self) -> int:
+        return self.messages * self.rows_per_message
+
+
+def measure(scene: Scene) -> Figures:
+    many, few = (4_000, 400) if scene.quick else (200_000, 10_000)
+    backlog = _backlog(scene, many)
+    small = _backlog(scene, few)
+    cases = (
+        (_Case("1 watcher", 1, "everything", many), backlog),
+        (_Case("20 watchers, 1 matches", WATCHERS, "one of 20", many), backlog),
+        (_Case("20 watchers, all match", WATCHERS, "everything", few), small),
+    )
+    rows = [
+        row
+        for store in scene.stores
+        for case, topic in cases
+        for row in _measure(scene, store, case, topic)
+    ]
+    title = (
+        f"Throughput: a backlog of {many:,} messages over 8 partitions ({few:,} where all match)"
+    )
+    return Figures("throughput", title, tuple(rows), _NOTE)
+
+
+def _backlog(scene: Scene, messages: int) -> str:
+    topic = scene.new_topic()
+    scene.report.say(f"publishing {messages:,} messages")
+    anyio.run(
+        publish_backlog,
+        scene.kafka.bootstrap_servers,
+        topic,
+        messages,
+        backend_options={"use_uvloop": True},
+    )
+    return topic
+
+
+def _measure(scene: Scene, store: Store, case: _Case, topic: str) -> Iterable[Row]:
+    group = scene.new_folder("group").name
+    dag_file = that_does_nothing(topic, group, watchers=case.watchers, matching=case.matching)
+    with scene.service(dag_file, store) as service:
+        service.start("flushes")
+        _wait_for_rows(service, case.rows)
+        counts = conservation(service.records)
+        runs = service.records.value("SELECT count(*) FROM dag_run")
+        cpu = service.cpu_seconds()
+        stamps = service.stop()
+    assert (counts.events, counts.taken, counts.failed_runs) == (case.rows, case.rows, 0), counts
+    assert scene.kafka.committed_offsets(group, topic) == scene.kafka.end_offsets(topic)
+    measured = _Measured.of(stamps, case)
+    scene.report.say(
+        f"{store}, {case.title}: {measured.rows:,.0f} rows/s; {cpu:.1f} s of CPU; now the parts alone"
+    )
+    limits = anyio.run(
+        partial(
+            measure_limits,
+            scene.kafka.bootstrap_servers,
+            topic,
+            scene.new_database(store),
+            messages=case.messages,
+            watchers=case.watchers,
+            rows_per_message=case.rows_per_message,
+        ),
+        backend_options={"use_uvloop": True},
+    )
+    yield _row(store, case, measured, limits, runs)
+
+
+def _wait_for_rows(service: Service, rows: int) -> None:
+    """Until all are written, in runs that have ended; asked rarely, since asking takes time too."""
+    # The highest id: counting would read the whole table each time.
+    service.wait_until(
+        lambda: (service.ask("SELECT max(id) FROM asset_event") or 0) >= rows,
+        within_s=600,
+        what=f"{rows:,} rows",
+        every_s=0.5,
+    )
+
+    def is_done() -> bool:
+        counts = conservation(service.records)
+        return counts.queued == 0 and counts.active_runs == 0
+
+    service.wait_until(is_done, within_s=120, what="all events in runs that ended", every_s=0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    messages: float
+    rows: float
+    advanced: float
+    flushes: int
+
+    @classmethod
+    def of(cls, stamps: Mapping[str, Any], case: _Case) -> _Measured:
+        flushes: Sequence[Sequence[int]] = stamps["flushes"]
+        began, first_events, _ = flushes[0]
+        ended = flushes[-1][0]
+        events = sum(flush[1] for flush in flushes) - first_events
+        seconds = (ended - began) / 1e9
+        rate = events / seconds if seconds else float("nan")
+        until_advanced = (max(stamp[2] for stamp in stamps["advanced"]) - began) / 1e9
+        # An event is one watcher's; where all match, a message has as many.
+        return cls(rate / case.rows_per_message, rate, case.messages / until_advanced, len(flushes))
+
+
+def _row(store: Store, case: _Case, measured: _Measured, limits: Limits, runs: int) -> Row:
+    return {
+        "store": store,
+        "case": case.title,
+        "messages": case.messages,
+        "persisted msg/s": measured.messages,
+        "rows/s": measured.rows,
+        "advanced msg/s": measured.advanced,
+        "raw consume msg/s": limits.consumed,
+        "raw insert rows/s": limits.inserted_rows,
+        "series rows/s": limits.series_rows,
+        "of series": measured.rows / limits.series_rows,
+        "flushes": measured.flushes,
+        "runs": runs,
+    }
