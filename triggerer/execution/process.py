@@ -133,12 +133,17 @@ async def open_worker(setup: Mapping[str, Any]) -> AsyncIterator[WorkerProcess]:
     """Start a worker; when the block ends it is dead, with its JVM and whatever else it started.
 
     Args:
-        setup: What `triggerer.execution.worker` wants to know, save for `parent`.
+        setup: What `triggerer.execution.worker` wants to know, save for `lifeline`.
     """
     channel, theirs = await Channel.open()
+    # Closed by the kernel when this process dies, however it dies.
+    lifeline, ours = os.pipe()
     try:
-        with theirs:
-            process = await _start(theirs.fileno())
+        try:
+            process = await _start(theirs.fileno(), lifeline)
+        finally:
+            theirs.close()
+            os.close(lifeline)
         try:
             async with anyio.create_task_group() as tasks:
                 worker = WorkerProcess(process, channel, tasks)
@@ -147,7 +152,7 @@ async def open_worker(setup: Mapping[str, Any]) -> AsyncIterator[WorkerProcess]:
                 try:
                     with suppress(WorkerGone):
                         # One that is dead already is found out by whoever receives from it.
-                        await worker.send({**setup, **message("setup", parent=os.getpid())})
+                        await worker.send({**setup, **message("setup", lifeline=lifeline)})
                     yield worker
                 finally:
                     worker.kill()
@@ -156,11 +161,12 @@ async def open_worker(setup: Mapping[str, Any]) -> AsyncIterator[WorkerProcess]:
             with anyio.move_on_after(_REAP_SECONDS, shield=True):
                 await process.aclose()
     finally:
+        os.close(ours)
         with anyio.move_on_after(1, shield=True):
             await channel.aclose()
 
 
-async def _start(descriptor: int) -> Process:
+async def _start(descriptor: int, lifeline: int) -> Process:
     # Shielded: a start that is cancelled half-way would leave a process that nobody reaps.
     with anyio.move_on_after(_START_SECONDS, shield=True):
         return await anyio.open_process(
@@ -169,7 +175,7 @@ async def _start(descriptor: int) -> Process:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            pass_fds=[descriptor],
+            pass_fds=[descriptor, lifeline],
             env={**os.environ, CHANNEL_VARIABLE: str(descriptor)},
             # A group of its own: it is killed as a whole, and Ctrl-C in the terminal is ours.
             start_new_session=True,

@@ -6,16 +6,17 @@ thread reads the channel, hands out answers, and ends everything when the execut
 
 from __future__ import annotations
 
-import ctypes
+import fcntl
 import itertools
 import logging
 import os
 import queue
 import signal
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 from triggerer.errors import RunFailed
 from triggerer.execution.failures import Stopped, storable
@@ -25,8 +26,6 @@ from triggerer.execution.session import SparkHolder
 from triggerer.ipc import ChildChannel
 
 logger = logging.getLogger(__name__)
-
-_PR_SET_PDEATHSIG: Final = 1
 
 
 class Worker:
@@ -154,21 +153,30 @@ class Worker:
         os._exit(128 + signal.SIGTERM)
 
 
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies.
+def die_with_executor(lifeline: int) -> None:
+    """Have the kernel kill this process, and all that it started, when the executor is gone.
 
-    For a task that keeps the interpreter's lock, so that the channel's thread sees nothing.
+    At once and without our help: the user's code may hold the interpreter's lock just then. A
+    parent-death signal would reach this process alone, and leave behind what it has started.
+
+    Args:
+        lifeline: The reading end of a pipe that the executor never writes to.
     """
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
+    os.set_inheritable(lifeline, False)
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    with suppress(BlockingIOError):
+        # Readable before the signal was set up: the other end is closed already.
+        if os.read(lifeline, 1) == b"":
+            os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
 def main() -> NoReturn:
     """Run a worker over the inherited channel."""
     channel = ChildChannel.from_environment()
     setup = channel.receive()
-    die_with_parent(setup["parent"])
+    die_with_executor(setup["lifeline"])
     set_up_logging()
     Worker(channel, setup).serve()
 
