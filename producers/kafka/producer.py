@@ -118,6 +118,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             auto_offset_reset="none",
             isolation_level=settings.isolation_level,
             fetch_min_bytes=1,
+            fetch_max_wait_ms=settings.fetch_max_wait_ms,
             max_partition_fetch_bytes=settings.max_partition_fetch_bytes,
             session_timeout_ms=settings.session_timeout_ms,
             heartbeat_interval_ms=settings.heartbeat_interval_ms,

@@ -48,6 +48,8 @@ class KafkaSettings:
     max_batch: int = 500
     """Messages taken from the client at once; between batches other work on the event loop gets its turn."""
     max_partition_fetch_bytes: int = 1 << 20
+    fetch_max_wait_ms: int = 500
+    """How long the broker may hold a fetch back while it has nothing; Kafka answers as soon as it has something."""
     request_timeout_ms: int = 20_000
     session_timeout_ms: int = 10_000
     """After a crash, the group's other members wait this long for the dead one's partitions."""

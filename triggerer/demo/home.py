@@ -36,6 +36,8 @@ master = "local[{cores}]"
 [connections.kafka]
 # The broker lived in the demo's process and is gone with it.
 bootstrap_servers = "{bootstrap_servers}"
+# It held every fetch that found nothing for this long, whatever came meanwhile. Kafka does not.
+fetch_max_wait_ms = 20
 """
 
 

@@ -108,7 +108,7 @@ class TestHome:
         assert settings.core.home == tmp_path / "home"
         assert settings.core.dags_folder == tmp_path / "home" / "dags"
         assert settings.database.url == f"sqlite:///{tmp_path}/home/triggerer.db"
-        assert settings.get_connection("kafka") == {"bootstrap_servers": "h:1"}
+        assert settings.get_connection("kafka")["bootstrap_servers"] == "h:1"
 
 
 def test_the_broker_counts_what_it_has_and_what_is_committed() -> None:
