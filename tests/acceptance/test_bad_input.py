@@ -1,0 +1,273 @@
+"""What is wrong is said, with what to do about it; the rest keeps working, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.instance import Instance, wait_until
+from tests.acceptance.records import Records, conservation
+from tests.services.kafka import KafkaServer
+from tests.services.process import free_ports
+
+WATCHED = """
+from triggerer import DAG, Asset, AssetWatcher, task
+from watchers.kafka import KafkaEventTrigger
+
+asset = Asset("x-test://{name}", watchers=[AssetWatcher("w", KafkaEventTrigger("{topic}"{arguments}))])
+
+with DAG("on_{name}", schedule=asset):
+
+    @task
+    def count(triggering_asset_events):
+        return len(triggering_asset_events)
+
+    count()
+"""
+
+
+class Site:
+    """An instance and its DAGs folder, and the commands beside it."""
+
+    def __init__(self, folder: Path, bootstrap: str, *, home: Path | None = None) -> None:
+        self.dags = folder / "dags"
+        self.dags.mkdir()
+        home = home or folder / "home"
+        self.url = f"sqlite+aiosqlite:///{home / 'store.sqlite'}"
+        self.instance = Instance(
+            home, dags_folder=self.dags, database_url=self.url, bootstrap=bootstrap
+        )
+        self.records = Records(self.url)
+
+    def watch(self, name: str, topic: str, arguments: str = "") -> None:
+        (self.dags / f"{name}.py").write_text(
+            WATCHED.format(name=name, topic=topic, arguments=arguments)
+        )
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "triggerer", *arguments, "--config", str(self.instance.config)],
+            text=True,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+
+    def json(self, *arguments: str) -> Any:
+        done = self.run(*arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def watcher(self, name: str) -> dict[str, Any]:
+        """The watcher of an asset; empty where it is not shown yet."""
+        if not (self.instance.home / "store.sqlite").exists():
+            return {}
+        done = self.run("watchers", "list", "--json")
+        shown = json.loads(done.stdout) if done.returncode == 0 else []
+        return next((row for row in shown if row["asset_name"] == f"x-test://{name}"), {})
+
+    def events(self) -> int:
+        count: int = self.records.value("SELECT count(*) FROM asset_event")
+        return count
+
+
+@pytest.fixture
+def site(tmp_path: Path, kafka_server: KafkaServer) -> Iterator[Site]:
+    site = Site(tmp_path, kafka_server.bootstrap_servers)
+    yield site
+    if site.instance.is_running:
+        site.instance.kill()
+
+
+def test_a_broken_dag_file_is_shown_with_file_line_and_reason_and_breaks_nothing_else(
+    site: Site, kafka_server: KafkaServer
+) -> None:
+    kafka_server.create_topic("fine")
+    site.watch("fine", "fine")
+    (site.dags / "broken.py").write_text("x = 1\ndef f(:\n")
+    (site.dags / "uri.py").write_text("from triggerer import Asset\n\nasset = Asset('kafka://')\n")
+    checked = site.run("check")
+    assert checked.returncode == 1
+    shown = checked.stdout + checked.stderr
+    assert "broken.py:2" in shown
+    assert "invalid syntax" in shown
+    assert "uri.py:3" in shown
+    assert "kafka://" in shown
+
+    site.instance.start()
+    kafka_server.produce("fine", ['{"n": 1}'])
+    wait_until(
+        lambda: (site.instance.home / "store.sqlite").exists() and _has_run(site),
+        within_s=30,
+        what=f"the run of the file that is fine; {site.instance.tail()}",
+    )
+    (site.dags / "broken.py").write_text("x = 1\n")
+    wait_until(
+        lambda: "broken.py" not in site.run("dags", "list").stdout,
+        within_s=20,
+        what="a mended file is shown as fine",
+    )
+
+
+def _has_run(site: Site) -> bool:
+    try:
+        runs = site.records.rows("SELECT state FROM dag_run")
+    except Exception as error:  # noqa: BLE001 (the tables may not be there yet)
+        print(error)
+        return False
+    return runs == [("success",)]
+
+
+def test_an_unknown_topic_is_the_watchers_error_until_the_topic_is_there(
+    site: Site, kafka_server: KafkaServer
+) -> None:
+    site.watch("late", "late-topic")
+    site.instance.start()
+    wait_until(
+        lambda: site.watcher("late").get("state") == "failing",
+        within_s=30,
+        what=f"the watcher is shown as failing; {site.instance.tail()}",
+    )
+    error = site.watcher("late")["error"]
+    assert "late-topic" in error
+    assert "create" in error
+    kafka_server.create_topic("late-topic")
+    kafka_server.produce("late-topic", ['{"n": 1}', '{"n": 2}'])
+    wait_until(lambda: site.events() == 2, within_s=90, what=f"both events; {site.instance.tail()}")
+
+
+def test_a_broker_that_is_not_there_is_the_watchers_error(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    site = Site(tmp_path, f"127.0.0.1:{port}")
+    site.watch("nowhere", "topic")
+    site.instance.start()
+    try:
+        wait_until(
+            lambda: site.watcher("nowhere").get("state") == "failing",
+            within_s=60,
+            what=f"the watcher is shown as failing; {site.instance.tail()}",
+        )
+        assert f"127.0.0.1:{port}" in site.watcher("nowhere")["error"]
+        assert site.instance.stop() == 0
+    finally:
+        if site.instance.is_running:
+            site.instance.kill()
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("mysql://127.0.0.1/x", "mysql"),
+        ("postgresql+asyncpg://127.0.0.1:1/x", "127.0.0.1"),
+        ("sqlite+aiosqlite:////proc/no/such/place.sqlite", "/proc/no/such"),
+        ("nonsense", "nonsense"),
+    ],
+)
+def test_a_wrong_database_url_is_refused_in_one_line_that_names_it(
+    tmp_path: Path, url: str, named: str
+) -> None:
+    site = Site(tmp_path, "127.0.0.1:1")
+    text = site.instance.config.read_text().replace(site.url, url)
+    site.instance.config.write_text(text)
+    refused = site.run("standalone")
+    assert refused.returncode == 1
+    assert named in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_message_that_is_not_what_the_filter_expects_is_rejected_and_logged(
+    site: Site, kafka_server: KafkaServer
+) -> None:
+    kafka_server.create_topic("mixed")
+    site.watch("mixed", "mixed", ', match={"kind": "good"}')
+    kafka_server.produce(
+        "mixed",
+        ['{"kind": "good"}', "no json", "[1, 2]", '{"kind": 7}', b"\xff\xfe", '{"kind": "good"}'],
+    )
+    site.instance.start()
+    trigger_group = _committed(site, kafka_server)
+    wait_until(
+        lambda: trigger_group() == {0: 6},
+        within_s=40,
+        what=f"all six are passed; {site.instance.tail()}",
+    )
+    assert site.events() == 2
+    assert "rejected" in site.instance.log.read_text()
+
+
+def _committed(site: Site, kafka_server: KafkaServer) -> Any:
+    from watchers.kafka import default_group
+
+    return lambda: kafka_server.committed_offsets(default_group(["mixed"], "kafka"), "mixed")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 6 MB; needs the right to mount one."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(place)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_full_disk_is_reported_and_once_there_is_room_nothing_is_lost(
+    tmp_path: Path, small_disk: Path, kafka_server: KafkaServer
+) -> None:
+    kafka_server.create_topic("large")
+    site = Site(tmp_path, kafka_server.bootstrap_servers, home=small_disk / "home")
+    site.watch("large", "large")
+    site.instance.log = tmp_path / "service.log"
+    filler = small_disk / "filler"
+    site.instance.start()
+    try:
+        wait_until(
+            lambda: site.watcher("large").get("state") == "running",
+            within_s=40,
+            what=f"the watcher runs; {site.instance.tail()}",
+        )
+        _fill(filler)
+        messages = [json.dumps({"n": n, "text": "x" * 1000}) for n in range(500)]
+        kafka_server.produce("large", messages)
+        wait_until(
+            lambda: "full" in site.instance.log.read_text(),
+            within_s=40,
+            what=f"the log says that the disk is full; {site.instance.tail()}",
+        )
+        assert site.instance.is_running
+        filler.unlink()
+        wait_until(
+            lambda: site.events() == 500, within_s=60, what=f"all events; {site.instance.tail()}"
+        )
+        wait_until(
+            lambda: (now := conservation(site.records)).queued == 0 and now.active_runs == 0,
+            within_s=60,
+            what=f"all events are in runs; {site.instance.tail()}",
+        )
+        assert conservation(site.records).taken == 500
+    finally:
+        site.instance.kill()
+
+
+def _fill(filler: Path) -> None:
+    """Take all the room that is left."""
+    with filler.open("wb", buffering=0) as file:
+        while True:
+            try:
+                file.write(os.urandom(4096))
+            except OSError:
+                return
