@@ -1,1 +1,21 @@
 """Reads DAG files: in a child process, as they change, into the store."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from triggerer.dag_processing.checking import ParsedFolder, parse_once
+    from triggerer.dag_processing.processor import DagProcessor
+
+__all__ = ["DagProcessor", "ParsedFolder", "parse_once"]
+
+# The children that live in this package must not load the store: it is most of their memory.
+_HOMES = {"DagProcessor": "processor", "ParsedFolder": "checking", "parse_once": "checking"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -66,12 +66,14 @@ class ParserProcess:
 
         Cancellation: The parser is ended, with the files that it reads.
         """
-        delay = _FIRST_DELAY_S
+        delay, is_first = _FIRST_DELAY_S, True
         while True:
             started = anyio.current_time()
             try:
                 async with self._process() as channel:
-                    task_status.started()
+                    if is_first:
+                        is_first = False
+                        task_status.started()
                     await self._converse(channel)
             except _GONE:
                 pass

@@ -1,0 +1,214 @@
+"""Real children, real files, SQLite."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from sqlalchemy import select
+
+from triggerer.dag_processing import DagProcessor
+from triggerer.store.database import Database, open_database
+from triggerer.store.migrate import upgrade
+from triggerer.store.models import Dag, DagFile, Watcher
+from triggerer.store.wakeups import Signal
+
+DAG_FILE = """\
+from triggerer.domain.assets import Asset, AssetWatcher
+from triggerer.domain.dags import DAG
+from triggerer.abc import BaseEventTrigger
+
+class Mine(BaseEventTrigger):
+    def __init__(self, n):
+        self.n = n
+    def serialize(self):
+        return f"{type(self).__module__}.Mine", {"n": self.n}
+    def shared_stream_key(self):
+        return ("mine",)
+
+a = Asset("a", watchers=[AssetWatcher("w", Mine(1))])
+with DAG("d", schedule=a, description="one"):
+    pass
+"""
+
+
+@pytest.fixture
+async def database(sqlite_url: str) -> AsyncIterator[Database]:
+    async with open_database(sqlite_url) as opened:
+        await upgrade(opened)
+        yield opened
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "dags"
+    root.mkdir()
+    return root
+
+
+@asynccontextmanager
+async def processing(
+    database: Database, folder: Path, **settings: Any
+) -> AsyncIterator[DagProcessor]:
+    # An hour: what these tests see was told by the operating system, not found by the periodic look.
+    settings.setdefault("min_file_process_interval", timedelta(hours=1))
+    processor = DagProcessor(database, dags_folder=folder, **settings)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(processor.run)
+        yield processor
+        tasks.cancel_scope.cancel()
+
+
+async def every(database: Database, model: type[Any]) -> list[Any]:
+    async with database.reading() as session:
+        return list(await session.scalars(select(model)))
+
+
+async def until(
+    database: Database, model: type[Any], holds: Callable[[list[Any]], bool]
+) -> list[Any]:
+    """Wait for it by asking; the deadline is the test's failure."""
+    with anyio.fail_after(20):
+        while not holds(rows := await every(database, model)):  # noqa: ASYNC110
+            await anyio.sleep(0.02)
+        return rows
+
+
+async def test_what_is_in_the_folder_is_in_the_store_when_it_has_started(
+    database: Database, folder: Path
+) -> None:
+    (folder / "a.py").write_text(DAG_FILE)
+    async with processing(database, folder):
+        (dag,) = await every(database, Dag)
+        (watcher,) = await every(database, Watcher)
+    assert (dag.dag_id, dag.path, watcher.name) == ("d", "a.py", "w")
+
+
+async def test_new_changed_and_deleted_files_are_noticed_at_once(
+    database: Database, folder: Path
+) -> None:
+    async with processing(database, folder):
+        (folder / "a.py").write_text(DAG_FILE)
+        await until(database, Dag, lambda rows: [row.description for row in rows] == ["one"])
+        (before,) = await every(database, Watcher)
+        (folder / "a.py").write_text(DAG_FILE.replace("one", "two").replace("Mine(1)", "Mine(2)"))
+        await until(database, Dag, lambda rows: [row.description for row in rows] == ["two"])
+        (after,) = await every(database, Watcher)
+        assert after.id == before.id
+        assert after.trigger_id != before.trigger_id
+        (folder / "a.py").unlink()
+        await until(database, Dag, lambda rows: [row.is_stale for row in rows] == [True])
+        assert await every(database, Watcher) == []
+
+
+async def test_a_file_that_breaks_keeps_its_dags_and_shows_the_error(
+    database: Database, folder: Path
+) -> None:
+    (folder / "a.py").write_text(DAG_FILE)
+    async with processing(database, folder):
+        (folder / "a.py").write_text(DAG_FILE + "\n)\n")
+        (found,) = await until(database, DagFile, lambda rows: bool(rows[0].errors))
+        assert found.errors[0]["file"] == "a.py"
+        assert found.errors[0]["line"] == DAG_FILE.count("\n") + 2
+        assert "syntax error" in found.errors[0]["reason"]
+        assert [row.is_stale for row in await every(database, Dag)] == [False]
+        assert len(await every(database, Watcher)) == 1
+        (folder / "a.py").write_text(DAG_FILE)
+        await until(database, DagFile, lambda rows: not rows[0].errors)
+
+
+async def test_a_file_is_read_again_when_what_it_imports_changes(
+    database: Database, folder: Path
+) -> None:
+    (folder / "helper.py").write_text("text = 'first'\n")
+    (folder / "a.py").write_text(
+        DAG_FILE.replace("description=", "description=helper.text or ").replace(
+            "from triggerer.abc", "import helper\nfrom triggerer.abc"
+        )
+    )
+    async with processing(database, folder):
+        assert [row.description for row in await every(database, Dag)] == ["first"]
+        (folder / "helper.py").write_text("text = 'other'\n")
+        await until(database, Dag, lambda rows: rows[0].description == "other")
+
+
+async def test_a_file_that_hangs_delays_no_other_and_is_shown(
+    database: Database, folder: Path
+) -> None:
+    (folder / "a.py").write_text(DAG_FILE)
+    (folder / "hangs.py").write_text("x = 1\nwhile True:\n    pass\n")
+    async with processing(database, folder, file_timeout=timedelta(seconds=3)):
+        assert [row.dag_id for row in await every(database, Dag)] == ["d"]
+        assert [row.path for row in await every(database, DagFile)] == ["a.py"]
+        found = await until(database, DagFile, lambda rows: len(rows) == 2)
+    errors = {row.path: row.errors for row in found}
+    assert errors["a.py"] == []
+    assert "took longer than 3" in errors["hangs.py"][0]["reason"]
+    assert errors["hangs.py"][0]["line"] in {2, 3}
+
+
+async def test_a_parser_that_is_killed_is_started_again(database: Database, folder: Path) -> None:
+    async with processing(database, folder) as processor:
+        first = processor.parser_pid
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        (folder / "a.py").write_text(DAG_FILE)
+        await until(database, Dag, lambda rows: len(rows) == 1)
+        assert processor.parser_pid not in {None, first}
+
+
+async def test_what_went_while_nobody_looked_is_noticed_at_the_start(
+    database: Database, folder: Path
+) -> None:
+    (folder / "a.py").write_text(DAG_FILE)
+    async with processing(database, folder):
+        pass
+    (folder / "a.py").unlink()
+    async with processing(database, folder):
+        assert [row.is_stale for row in await every(database, Dag)] == [True]
+
+
+async def test_a_restart_announces_nothing_when_nothing_changed(
+    database: Database, folder: Path
+) -> None:
+    (folder / "a.py").write_text(DAG_FILE)
+    with database.wakeups.subscribe(Signal.DAGS_CHANGED, Signal.STREAMS_CHANGED) as subscription:
+        async with processing(database, folder):
+            assert subscription.take_nowait()[Signal.DAGS_CHANGED] == {"d"}
+        async with processing(database, folder):
+            assert subscription.take_nowait() == {}
+
+
+async def test_a_change_that_nobody_reported_is_found_by_the_periodic_look(
+    database: Database, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def blind(*_: object, **__: object) -> AsyncIterator[None]:
+        await anyio.sleep_forever()
+        yield
+
+    monkeypatch.setattr("triggerer.dag_processing.processor.awatch", blind)
+    interval = timedelta(milliseconds=100)
+    async with processing(database, folder, min_file_process_interval=interval):
+        (folder / "a.py").write_text(DAG_FILE)
+        await until(database, Dag, lambda rows: len(rows) == 1)
+
+
+async def test_stopping_leaves_no_process_behind(database: Database, folder: Path) -> None:
+    pid_file = folder.parent / "pid"
+    (folder / "hangs.py").write_text(
+        f"import os, time\nopen({str(pid_file)!r}, 'w').write(str(os.getpid()))\ntime.sleep(60)\n"
+    )
+    async with processing(database, folder) as processor:
+        parser = processor.parser_pid
+        fork = int(pid_file.read_text())
+    assert parser is not None
+    for pid in (parser, fork):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)

@@ -1,0 +1,198 @@
+"""Keeps the store equal to what the DAG files define, from milliseconds after they change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+from anyio.lowlevel import checkpoint
+from watchfiles import awatch
+
+from triggerer.dag_processing.parser_process import ParserProcess, ParserSettings
+from triggerer.dag_processing.scanning import outdated, scan
+from triggerer.domain.merging import merge
+from triggerer.domain.parsed import ParsedFile
+from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreUnavailable
+from triggerer.plugins import DagsFolder
+from triggerer.plugins.folder import Stamp
+from triggerer.store.database import Database
+from triggerer.store.queries.dag_sync import Changed, read_incumbents, sync_folder
+from triggerer.store.wakeups import Wakeups
+
+_log = structlog.get_logger(__name__)
+
+# The first results do not wait for the last: one file may hang. Within this time they share a
+# write.
+_GATHER_S: Final = 0.1
+_PATIENCE_AT_START_S: Final = 1.0
+# Editors and git write in bursts.
+_STEP_MS: Final = 50
+_DEBOUNCE_MS: Final = 400
+_FIRST_DELAY_S: Final = 0.2
+_LONGEST_DELAY_S: Final = 5.0
+
+
+class DagProcessor:
+    """Reads DAG files when they change and writes what they define; one per database.
+
+    A file that is broken keeps its last good DAGs and watchers, with the error shown. Nothing is
+    written when nothing changed.
+
+    Args:
+        wakeups: Not used: what is written is announced by the transaction that writes it.
+        min_file_process_interval: How often the folder is looked through for changes that the
+            operating system did not report (network file systems); unchanged files are not read.
+        file_timeout: A file that takes longer to import is stopped and shown as broken.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        wakeups: Wakeups | None = None,
+        *,
+        dags_folder: Path,
+        min_file_process_interval: timedelta = timedelta(seconds=30),
+        allowed_modules: tuple[str, ...] = (),
+        file_timeout: timedelta = timedelta(seconds=30),
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._database = database
+        self._folder = DagsFolder(dags_folder).root
+        self._interval_s = min_file_process_interval.total_seconds()
+        self._now = now
+        settings = ParserSettings(self._folder, tuple(allowed_modules), file_timeout)
+        self._parser = ParserProcess(settings, self._take)
+        self._stamps: dict[str, Stamp] = {}
+        self._parsed: dict[str, ParsedFile] = {}
+        self._is_dirty = False
+        """Whether something was learned that is not in the store yet."""
+        self._hint = anyio.Event()
+        self._news = anyio.Event()
+
+    @property
+    def parser_pid(self) -> int | None:
+        """The parser's process, while there is one."""
+        return self._parser.pid
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Process files until cancelled.
+
+        Has started once all files are in the store, or those that were read within a second.
+
+        Cancellation: The parser is ended. A write under way is completed or not made at all.
+        """
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(self._parser.run)
+            # Before the first look at the folder, so that no change falls in between: the watch is
+            # set up in this task's first step.
+            tasks.start_soon(self._watch)
+            await checkpoint()
+            self._is_dirty = True  # rows of files that went while nobody looked
+            self._scan()
+            tasks.start_soon(self._scan_when_hinted)
+            await self._gather(_PATIENCE_AT_START_S)
+            await self._store()
+            task_status.started()
+            while True:
+                await self._gather(_GATHER_S)
+                await self._store()
+
+    def _take(self, parsed: ParsedFile) -> None:
+        if parsed.path in self._stamps:
+            self._parsed[parsed.path] = parsed
+            self._is_dirty = True
+            self._news.set()
+
+    def _scan(self) -> None:
+        stamps = scan(self._folder)
+        if gone := self._stamps.keys() - stamps.keys():
+            for path in gone:
+                self._parsed.pop(path, None)
+            self._is_dirty = True
+            self._news.set()
+        paths = outdated(self._stamps, stamps, self._parsed)
+        self._stamps = stamps
+        if paths:
+            self._parser.parse_nowait(sorted(paths))
+
+    async def _scan_when_hinted(self) -> None:
+        while True:
+            with anyio.move_on_after(self._interval_s):
+                await self._hint.wait()
+            self._hint = anyio.Event()
+            self._scan()
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                # What changed is read from the folder itself: a hint that is merged, or that names
+                # a folder that was moved, says enough.
+                async for _ in awatch(
+                    self._folder,
+                    watch_filter=None,
+                    debounce=_DEBOUNCE_MS,
+                    step=_STEP_MS,
+                    recursive=True,
+                ):
+                    self._hint.set()
+            except (FileNotFoundError, OSError) as error:
+                # Not there yet, or the system's watches are used up: the periodic look goes on.
+                _log.warning(
+                    "Cannot watch the DAGs folder", folder=str(self._folder), error=str(error)
+                )
+            await anyio.sleep(self._interval_s)
+
+    async def _gather(self, patience_s: float) -> None:
+        """Wait for something to write, and a moment longer for what comes with it."""
+        while not self._is_dirty:
+            await self._news.wait()
+            self._news = anyio.Event()
+        with anyio.move_on_after(patience_s):
+            while not self._parser.is_idle:
+                await self._news.wait()
+                self._news = anyio.Event()
+
+    async def _store(self) -> None:
+        delay = _FIRST_DELAY_S
+        while True:
+            self._is_dirty = False
+            try:
+                changed = await self._sync()
+            except (StoreUnavailable, Conflict, OutcomeUnknown) as error:
+                # The whole state is at hand, so writing it again is safe whatever came of this.
+                self._is_dirty = True
+                _log.warning("DAGs could not be stored; trying again", error=str(error), in_s=delay)
+                await anyio.sleep(delay)
+                delay = min(2 * delay, _LONGEST_DELAY_S)
+            except RowRefused as error:
+                # The parser refuses what no store takes, so this should not happen; a repeat would
+                # bring the same, and what was stored before stays in force.
+                _log.error("The database refuses what the DAG files define", error=str(error))
+                return
+            else:
+                self._tell(changed)
+                return
+
+    async def _sync(self) -> Changed:
+        files = {path: self._parsed.get(path) for path in self._stamps}
+        known = [file for file in files.values() if file is not None]
+        unusable = frozenset(path for path, file in files.items() if file is None or file.is_broken)
+        async with self._database.transaction() as session:
+            folder = merge(known, await read_incumbents(session), unusable=unusable)
+            return await sync_folder(session, folder, files, now=self._now())
+
+    def _tell(self, changed: Changed) -> None:
+        for path in sorted(changed.files):
+            for problem in file.errors if (file := self._parsed.get(path)) else ():
+                _log.error("DAG file", file=problem.file, line=problem.line, reason=problem.reason)
+        if changed.dag_ids or changed.stream_digests:
+            _log.info(
+                "DAG files stored",
+                dags=sorted(changed.dag_ids),
+                streams=len(changed.stream_digests),
+            )

@@ -1,0 +1,164 @@
+"""All files together: what they define, and which of two files is wrong when they contradict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from triggerer.domain.parsed import (
+    ParsedAsset,
+    ParsedDag,
+    ParsedFile,
+    ParsedWatcher,
+    Problem,
+    WatcherKey,
+)
+
+
+class AssetKey(NamedTuple):
+    """The identity of an asset."""
+
+    name: str
+    uri: str
+
+
+class Incumbents(NamedTuple):
+    """What is in force, with the file that each comes from; a newcomer that contradicts it is wrong."""
+
+    dags: Mapping[str, str]
+    assets: Mapping[AssetKey, str]
+    watchers: Mapping[WatcherKey, str]
+
+
+NO_INCUMBENTS = Incumbents({}, {}, {})
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """What the folder defines: each thing with the file that stands for it."""
+
+    dags: dict[str, tuple[ParsedDag, str]] = field(default_factory=dict)
+    assets: dict[AssetKey, tuple[ParsedAsset, str]] = field(default_factory=dict)
+    aliases: frozenset[str] = frozenset()
+    watchers: dict[WatcherKey, tuple[ParsedWatcher, str]] = field(default_factory=dict)
+    broken_watchers: frozenset[WatcherKey] = frozenset()
+    conflicts: dict[str, Problem] = field(default_factory=dict)
+    """By file: why it was left out, because it contradicts another."""
+
+
+def merge(
+    files: Iterable[ParsedFile],
+    incumbents: Incumbents = NO_INCUMBENTS,
+    *,
+    unusable: frozenset[str] = frozenset(),
+) -> Folder:
+    """Put the files together; one that contradicts another is left out as a whole, and named.
+
+    Of two files that contradict, the one is wrong that did not define what is in force; where none
+    did, the later by path. So a new file never takes away from an old one.
+
+    Args:
+        unusable: Files that exist and cannot be used now; what is in force from them stays theirs.
+    """
+    usable = [file for file in files if not file.is_broken]
+    ordered = sorted(usable, key=lambda file: (-_held(file, incumbents), file.path))
+    dags: dict[str, tuple[ParsedDag, str]] = {}
+    assets: dict[AssetKey, tuple[ParsedAsset, str]] = {}
+    watchers: dict[WatcherKey, tuple[ParsedWatcher, str]] = {}
+    aliases, broken = set[str](), set[WatcherKey]()
+    conflicts: dict[str, Problem] = {}
+    names: dict[str, ParsedAsset] = {}
+    uris: dict[str, ParsedAsset] = {}
+    for file in ordered:
+        problem = next(_conflicts(file, dags, names, uris, watchers), None)
+        problem = problem or next(_taken_away(file, incumbents, unusable), None)
+        if problem is not None:
+            conflicts[file.path] = problem
+            continue
+        dags.update({dag.dag_id: (dag, file.path) for dag in file.dags})
+        for asset in file.assets:
+            names.setdefault(asset.name, asset)
+            uris.setdefault(asset.uri, asset)
+            _speak_for(assets, AssetKey(asset.name, asset.uri), asset, file.path)
+        for watcher in file.watchers:
+            known = watchers.get(watcher.key)
+            if known is None or file.path < known[1]:
+                watchers[watcher.key] = (watcher, file.path)
+        aliases.update(file.aliases)
+        broken.update(file.broken_watchers)
+    return Folder(
+        dags, assets, frozenset(aliases), watchers, frozenset(broken - set(watchers)), conflicts
+    )
+
+
+def _held(file: ParsedFile, incumbents: Incumbents) -> bool:
+    """Say whether the file stands for something in force, which a contradiction would take away."""
+    return (
+        any(incumbents.dags.get(dag.dag_id) == file.path for dag in file.dags)
+        or any(incumbents.assets.get(AssetKey(a.name, a.uri)) == file.path for a in file.assets)
+        or any(incumbents.watchers.get(watcher.key) == file.path for watcher in file.watchers)
+    )
+
+
+def _speak_for(
+    assets: dict[AssetKey, tuple[ParsedAsset, str]], key: AssetKey, asset: ParsedAsset, path: str
+) -> None:
+    """Let the file that defines an asset speak for it, rather than one that only imports it.
+
+    The outcome does not depend on the order of the files, or every parse would write it anew.
+    """
+
+    def rank(candidate: ParsedAsset, file: str) -> tuple[bool, bool, str]:
+        return (not candidate.place.startswith(f"{file}:"), not candidate.extra, file)
+
+    known = assets.get(key)
+    if known is None or rank(asset, path) < rank(*known):
+        assets[key] = (asset, path)
+
+
+def _taken_away(
+    file: ParsedFile, incumbents: Incumbents, unusable: frozenset[str]
+) -> Iterator[Problem]:
+    for dag in file.dags:
+        owner = incumbents.dags.get(dag.dag_id)
+        if owner in unusable and owner != file.path:
+            reason = f"DAG {dag.dag_id!r} belongs to {owner}, which cannot be used as it is now"
+            yield _problem(file, dag.place, reason)
+
+
+def _problem(file: ParsedFile, place: str, reason: str) -> Problem:
+    # An asset may be defined in a file that this one imports: the line is then another file's.
+    name, _, line = place.rpartition(":")
+    return Problem(file.path, int(line) if name == file.path else None, reason)
+
+
+def _conflicts(
+    file: ParsedFile,
+    dags: Mapping[str, tuple[ParsedDag, str]],
+    names: Mapping[str, ParsedAsset],
+    uris: Mapping[str, ParsedAsset],
+    watchers: Mapping[WatcherKey, tuple[ParsedWatcher, str]],
+) -> Iterator[Problem]:
+    for dag in file.dags:
+        if dag.dag_id in dags:
+            other = dags[dag.dag_id][0].place
+            yield _problem(file, dag.place, f"DAG {dag.dag_id!r} is also defined at {other}")
+    for asset in file.assets:
+        for known in (names.get(asset.name, asset), uris.get(asset.uri, asset)):
+            if (known.name, known.uri) != (asset.name, asset.uri):
+                yield _problem(
+                    file,
+                    asset.place,
+                    f"asset {asset.name!r} ({asset.uri}) at {asset.place} contradicts "
+                    f"asset {known.name!r} ({known.uri}) at {known.place}",
+                )
+    for watcher in file.watchers:
+        other_watcher = watchers.get(watcher.key, (watcher, ""))[0]
+        if other_watcher.trigger_digest != watcher.trigger_digest:
+            yield _problem(
+                file,
+                watcher.place,
+                f"watcher {watcher.name!r} of asset {watcher.asset_name!r} at {watcher.place} has "
+                f"another trigger than at {other_watcher.place}",
+            )

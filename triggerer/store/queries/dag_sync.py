@@ -1,0 +1,363 @@
+"""Brings the store to what the DAG files define, and writes only what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import delete, exists, func, or_, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.conditions import aliases_of, assets_of, condition_from_json
+from triggerer.domain.merging import AssetKey, Folder, Incumbents
+from triggerer.domain.parsed import ParsedDag, ParsedFile, ParsedWatcher, WatcherKey
+from triggerer.store.database import database_now
+from triggerer.store.models import (
+    Asset,
+    AssetAlias,
+    Dag,
+    DagFile,
+    DagScheduleAlias,
+    DagScheduleAsset,
+    Stream,
+    Trigger,
+    Watcher,
+)
+from triggerer.store.wakeups import Signal, announce
+
+# Two processors on one database take turns; the number is ours alone.
+_LOCK: Final = 0x7472_6967
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What was written; all empty when nothing was."""
+
+    files: set[str] = field(default_factory=set)
+    dag_ids: set[str] = field(default_factory=set)
+    stream_digests: set[str] = field(default_factory=set)
+
+
+async def read_incumbents(session: AsyncSession) -> Incumbents:
+    """Return what is in force: DAGs that are not stale, declared assets, and watchers."""
+    if session.get_bind().dialect.name == "postgresql":
+        await session.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+    dags = await session.execute(select(Dag.dag_id, Dag.path).where(~Dag.is_stale))
+    assets = await session.execute(
+        select(Asset.name, Asset.uri, Asset.declared_in).where(Asset.declared_in.is_not(None))
+    )
+    watchers = await session.execute(
+        select(Asset.name, Asset.uri, Watcher.name, Watcher.path).join(
+            Asset, Asset.id == Watcher.asset_id
+        )
+    )
+    return Incumbents(
+        dags={row.dag_id: row.path for row in dags},
+        assets={AssetKey(name, uri): path or "" for name, uri, path in assets},
+        watchers={WatcherKey(asset, uri, name): path for asset, uri, name, path in watchers},
+    )
+
+
+async def sync_folder(
+    session: AsyncSession,
+    folder: Folder,
+    files: Mapping[str, ParsedFile | None],
+    *,
+    now: datetime,
+) -> Changed:
+    """Write what differs from the folder, in the caller's transaction, and announce it.
+
+    What comes from a file that is broken, contradicts another or is not parsed yet stays as it is.
+    DAGs of files that are gone become stale; watchers, triggers and streams without owner go. A
+    DAG's pause is set when it is new and never again. A watcher keeps its row when its trigger
+    changes, an asset its row when its name or its URI does.
+
+    Args:
+        folder: What all files define together.
+        files: Every file of the folder, None where it was not parsed yet.
+    """
+    kept = frozenset(
+        path
+        for path, file in files.items()
+        if file is None or file.is_broken or path in folder.conflicts
+    )
+    changed = Changed()
+    await _sync_files(session, folder, files, changed, now)
+    assets = await _sync_assets(session, folder, kept, now)
+    aliases = await _sync_aliases(session, folder.aliases)
+    await _sync_dags(session, folder, kept, changed, now)
+    await session.flush()
+    await _sync_schedules(session, folder, assets, aliases, changed)
+    await _sync_watchers(session, folder, kept, assets, changed, now)
+    await session.flush()
+    if changed.dag_ids:
+        announce(session, Signal.DAGS_CHANGED, *changed.dag_ids)
+    if changed.stream_digests:
+        announce(session, Signal.STREAMS_CHANGED, *changed.stream_digests)
+    return changed
+
+
+def _assign(row: object, **values: Any) -> bool:
+    """Set what differs; say whether anything did. An equal value would be written all the same."""
+    different = {name: value for name, value in values.items() if getattr(row, name) != value}
+    for name, value in different.items():
+        setattr(row, name, value)
+    return bool(different)
+
+
+async def _sync_files(
+    session: AsyncSession,
+    folder: Folder,
+    files: Mapping[str, ParsedFile | None],
+    changed: Changed,
+    now: datetime,
+) -> None:
+    rows = {row.path: row for row in await session.scalars(select(DagFile))}
+    for path, file in files.items():
+        if file is None:
+            continue
+        conflict = folder.conflicts.get(path)
+        errors = [*file.errors, *([conflict] if conflict else [])]
+        values = {
+            "errors": [problem.to_json() for problem in errors],
+            "warnings": [problem.to_json() for problem in file.warnings],
+        }
+        row = rows.get(path)
+        if row is None:
+            row = DagFile(path=path)
+            session.add(row)
+        # How long it took is no reason to write: a parse that finds nothing new leaves no trace.
+        if _assign(row, **values):
+            _assign(row, parsed_at=now, parse_seconds=file.parse_seconds)
+            changed.files.add(path)
+    for path in rows.keys() - files.keys():
+        await session.delete(rows[path])
+        changed.files.add(path)
+
+
+async def _sync_assets(
+    session: AsyncSession, folder: Folder, kept: frozenset[str], now: datetime
+) -> dict[AssetKey, int]:
+    """Return the ids of all assets, those of kept files included."""
+    rows = {AssetKey(row.name, row.uri): row for row in await session.scalars(select(Asset))}
+    await _rename_assets(session, rows, folder.assets.keys(), now)
+    for key, (asset, path) in folder.assets.items():
+        row = rows.get(key)
+        if row is None:
+            row = rows[key] = Asset(name=key.name, uri=key.uri, created_at=now)
+            session.add(row)
+        _assign(row, group=asset.group, extra=asset.extra, declared_in=path)
+    for key in rows.keys() - folder.assets.keys():
+        if rows[key].declared_in not in kept:
+            _assign(rows[key], declared_in=None)
+    await session.flush()
+    return {key: row.id for key, row in rows.items()}
+
+
+async def _rename_assets(
+    session: AsyncSession, rows: dict[AssetKey, Asset], wanted: Iterable[AssetKey], now: datetime
+) -> None:
+    """Give rows that nobody names any more to the assets that took over their name or their URI.
+
+    Their events and watchers go with them. A row whose name went one way and its URI the other
+    keeps its events under a name that nobody can have taken.
+    """
+    wanted = set(wanted)
+    free = {key: row for key, row in rows.items() if key not in wanted}
+    by_name = {key.name: key for key in free}
+    by_uri = {key.uri: key for key in free}
+    renamed: list[tuple[Asset, AssetKey]] = []
+    for key in sorted(wanted - rows.keys()):
+        touched = [by_name.get(key.name), by_uri.get(key.uri)]
+        old = next((one for one in touched if one in free), None)
+        if old is None:
+            continue
+        renamed.append((free.pop(old), key))
+        del rows[old]
+    taken = {key.name for _, key in renamed}, {key.uri for _, key in renamed}
+    for old, row in free.items():
+        if old.name in taken[0] or old.uri in taken[1]:
+            retired = f"x-retired:{row.id}"
+            renamed.append((row, AssetKey(retired, retired)))
+            del rows[old]
+    # Two assets may have swapped their URIs, which no order of single updates gets past the keys.
+    for row, _ in renamed:
+        _assign(row, name=f"x-renaming:{row.id}", uri=f"x-renaming:{row.id}")
+    if renamed:
+        await session.flush()
+    for row, key in renamed:
+        _assign(row, name=key.name, uri=key.uri)
+        rows[key] = row
+
+
+async def _sync_aliases(session: AsyncSession, names: Iterable[str]) -> dict[str, int]:
+    rows = {row.name: row for row in await session.scalars(select(AssetAlias))}
+    for name in sorted(set(names) - rows.keys()):
+        rows[name] = AssetAlias(name=name)
+        session.add(rows[name])
+    await session.flush()
+    return {name: row.id for name, row in rows.items()}
+
+
+async def _sync_dags(
+    session: AsyncSession, folder: Folder, kept: frozenset[str], changed: Changed, now: datetime
+) -> None:
+    rows = {row.dag_id: row for row in await session.scalars(select(Dag))}
+    for dag_id, (dag, path) in folder.dags.items():
+        row = rows.get(dag_id)
+        if row is None:
+            row = Dag(dag_id=dag_id, is_paused=dag.is_paused_upon_creation)
+            session.add(row)
+        if _assign(row, is_stale=False, path=path, **_columns(dag)):
+            row.updated_at = now
+            changed.dag_ids.add(dag_id)
+    for dag_id in rows.keys() - folder.dags.keys():
+        row = rows[dag_id]
+        if row.path not in kept and not row.is_stale:
+            row.is_stale = True
+            row.updated_at = now
+            changed.dag_ids.add(dag_id)
+
+
+def _columns(dag: ParsedDag) -> dict[str, Any]:
+    return {
+        "description": dag.description,
+        "tags": dag.tags,
+        "schedule": dag.schedule,
+        "max_active_runs": dag.max_active_runs,
+        "events_per_run": dag.events_per_run,
+        "params": dag.params,
+        "tasks": dag.tasks,
+    }
+
+
+async def _sync_schedules(
+    session: AsyncSession,
+    folder: Folder,
+    assets: Mapping[AssetKey, int],
+    aliases: Mapping[str, int],
+    changed: Changed,
+) -> None:
+    """Write for which assets and aliases events are queued; a stale DAG's stay, and queue none."""
+    asset_rows = {
+        (r.dag_id, r.asset_id): r for r in await session.scalars(select(DagScheduleAsset))
+    }
+    alias_rows = {
+        (r.dag_id, r.alias_id): r for r in await session.scalars(select(DagScheduleAlias))
+    }
+    wanted_assets, wanted_aliases = set[tuple[str, int]](), set[tuple[str, int]]()
+    for dag_id, (dag, _) in folder.dags.items():
+        if dag.schedule is not None:
+            condition = condition_from_json(dag.schedule)
+            for asset in assets_of(condition):
+                wanted_assets.add((dag_id, assets[AssetKey(asset.name, asset.uri)]))
+            for alias in aliases_of(condition):
+                wanted_aliases.add((dag_id, aliases[alias.name]))
+    for dag_id, asset_id in sorted(wanted_assets - asset_rows.keys()):
+        session.add(DagScheduleAsset(dag_id=dag_id, asset_id=asset_id))
+        changed.dag_ids.add(dag_id)
+    for dag_id, alias_id in sorted(wanted_aliases - alias_rows.keys()):
+        session.add(DagScheduleAlias(dag_id=dag_id, alias_id=alias_id))
+        changed.dag_ids.add(dag_id)
+    gone: list[DagScheduleAsset | DagScheduleAlias] = [
+        *(row for key, row in asset_rows.items() if key not in wanted_assets),
+        *(row for key, row in alias_rows.items() if key not in wanted_aliases),
+    ]
+    for row in gone:
+        if row.dag_id in folder.dags:
+            await session.delete(row)
+            changed.dag_ids.add(row.dag_id)
+
+
+async def _sync_watchers(
+    session: AsyncSession,
+    folder: Folder,
+    kept: frozenset[str],
+    assets: Mapping[AssetKey, int],
+    changed: Changed,
+    now: datetime,
+) -> None:
+    def identity(key: WatcherKey) -> tuple[int, str] | None:
+        asset_id = assets.get(AssetKey(key.asset_name, key.asset_uri))
+        return None if asset_id is None else (asset_id, key.name)
+
+    rows = {(row.asset_id, row.name): row for row in await session.scalars(select(Watcher))}
+    triggers = {row.digest: row for row in await session.scalars(select(Trigger))}
+    by_id = {row.id: row for row in triggers.values()}
+    wanted = {identity(key): found for key, found in folder.watchers.items()}
+    await _ensure_triggers(session, [found for found, _ in wanted.values()], triggers, changed)
+    for key, (watcher, path) in wanted.items():
+        assert key is not None  # every watcher's asset is among the assets of its file
+        trigger = triggers[watcher.trigger_digest]
+        row = rows.get(key)
+        if row is None:
+            row = Watcher(asset_id=key[0], name=key[1], trigger_id=trigger.id, path=path)
+            row.updated_at = now
+            session.add(row)
+            changed.stream_digests.add(trigger.stream_digest)
+        elif row.trigger_id != trigger.id:
+            changed.stream_digests.update(
+                (by_id[row.trigger_id].stream_digest, trigger.stream_digest)
+            )
+            # Whatever failed did so with the arguments of before.
+            _assign(row, trigger_id=trigger.id, state="waiting", error=None, updated_at=now)
+        _assign(row, path=path)
+        rows[key] = row
+    spared = {identity(key) for key in folder.broken_watchers}
+    for key in rows.keys() - wanted.keys():
+        row = rows[key]
+        if row.path not in kept and key not in spared:
+            changed.stream_digests.add(by_id[row.trigger_id].stream_digest)
+            await session.delete(row)
+            del rows[key]
+    await session.flush()
+    await _drop_unused(session, {row.trigger_id for row in rows.values()}, triggers, changed)
+
+
+async def _ensure_triggers(
+    session: AsyncSession,
+    watchers: Iterable[ParsedWatcher],
+    triggers: dict[str, Trigger],
+    changed: Changed,
+) -> None:
+    streams = set(await session.scalars(select(Stream.digest)))
+    for watcher in watchers:
+        if watcher.stream_digest not in streams:
+            streams.add(watcher.stream_digest)
+            session.add(Stream(digest=watcher.stream_digest, key=watcher.stream_key, epoch=0))
+    await session.flush()
+    for watcher in watchers:
+        row = triggers.get(watcher.trigger_digest)
+        if row is None:
+            row = triggers[watcher.trigger_digest] = Trigger(
+                digest=watcher.trigger_digest,
+                classpath=watcher.classpath,
+                kwargs=watcher.kwargs,
+                stream_digest=watcher.stream_digest,
+            )
+            session.add(row)
+        elif row.stream_digest != watcher.stream_digest:
+            # The class was changed, and derives another key from the same arguments.
+            changed.stream_digests.update((row.stream_digest, watcher.stream_digest))
+            row.stream_digest = watcher.stream_digest
+    await session.flush()
+
+
+async def _drop_unused(
+    session: AsyncSession, used: set[int], triggers: Mapping[str, Trigger], changed: Changed
+) -> None:
+    for row in triggers.values():
+        if row.id not in used:
+            await session.delete(row)
+    await session.flush()
+    # A stream that is leased is still being closed by its owner; a later sync takes it. Checked and
+    # deleted in one statement: its owner may be renewing its lease.
+    is_unused = ~exists().where(Trigger.stream_digest == Stream.digest)
+    is_free = or_(Stream.owner.is_(None), Stream.expires_at < await database_now(session))
+    if await session.scalar(select(Stream.digest).where(is_unused, is_free).limit(1)):
+        gone = await session.scalars(
+            delete(Stream).where(is_unused, is_free).returning(Stream.digest)
+        )
+        changed.stream_digests.update(gone)
