@@ -65,13 +65,16 @@ _TAKE_ALL: Final = """
 UPDATE queued_asset_event {hint} SET run_pk = :run_pk WHERE dag_id = :dag_id AND run_pk IS NULL
 """
 
+# Up to the last one's id, rather than a list of ids: the inner query is then asked once, whatever
+# the planner believes about the sizes of its parts.
 _TAKE_OLDEST: Final = """
-UPDATE queued_asset_event SET run_pk = :run_pk
-WHERE dag_id = :dag_id AND asset_event_id IN (
-    SELECT q.asset_event_id FROM queued_asset_event q {hint}
-    WHERE q.dag_id = :dag_id AND q.asset_id = :asset_id AND q.run_pk IS NULL
-    ORDER BY q.asset_event_id
-    LIMIT :each)
+UPDATE queued_asset_event {hint} SET run_pk = :run_pk
+WHERE dag_id = :dag_id AND asset_id = :asset_id AND run_pk IS NULL AND asset_event_id <= (
+    SELECT max(asset_event_id) FROM (
+        SELECT q.asset_event_id FROM queued_asset_event q {hint}
+        WHERE q.dag_id = :dag_id AND q.asset_id = :asset_id AND q.run_pk IS NULL
+        ORDER BY q.asset_event_id
+        LIMIT :each) AS oldest)
 """
 
 
