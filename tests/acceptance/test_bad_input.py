@@ -167,7 +167,7 @@ def test_a_broker_that_is_not_there_is_the_watchers_error(tmp_path: Path) -> Non
         ("mysql://127.0.0.1/x", "mysql"),
         ("postgresql+asyncpg://127.0.0.1:1/x", "127.0.0.1"),
         ("sqlite+aiosqlite:////proc/no/such/place.sqlite", "/proc/no/such"),
-        ("nonsense", "nonsense"),
+        ("nonsense", "database URL"),
     ],
 )
 def test_a_wrong_database_url_is_refused_in_one_line_that_names_it(
