@@ -1,23 +1,30 @@
 """Turns broker messages into durable asset events, and asset events into Spark runs.
 
-The public names, flat: `from triggerer import DAG, Asset, AssetWatcher, BaseEventTrigger, task`.
+What DAG and plugin authors use is here, flat. Names are imported when they are first asked for, so
+that `import triggerer` costs next to nothing and never loads the store.
 """
 
-from triggerer.abc import (
-    AckTimeout,
-    AdvanceItem,
-    AdvanceOutcome,
-    BaseEventTrigger,
-    BaseTrigger,
-    SharedStreamProducer,
-    SubscriberOverflow,
-    TriggerEvent,
-    reject_shared_stream_event,
-)
-from triggerer.domain.assets import Asset, AssetAlias, AssetWatcher, Metadata
-from triggerer.domain.conditions import AssetAll, AssetAny
-from triggerer.domain.dags import DAG
-from triggerer.domain.tasks import task
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from triggerer.abc import (
+        AckTimeout,
+        AdvanceItem,
+        AdvanceOutcome,
+        BaseEventTrigger,
+        BaseTrigger,
+        SharedStreamProducer,
+        SubscriberOverflow,
+        TriggerEvent,
+        reject_shared_stream_event,
+    )
+    from triggerer.domain.assets import Asset, AssetAlias, AssetWatcher, Metadata
+    from triggerer.domain.conditions import AssetAll, AssetAny
+    from triggerer.domain.dags import DAG
+    from triggerer.domain.tasks import task
 
 __all__ = [
     "DAG",
@@ -38,3 +45,26 @@ __all__ = [
     "reject_shared_stream_event",
     "task",
 ]
+
+_HOMES = {
+    "DAG": "triggerer.domain.dags",
+    "Asset": "triggerer.domain.assets",
+    "AssetAlias": "triggerer.domain.assets",
+    "AssetAll": "triggerer.domain.conditions",
+    "AssetAny": "triggerer.domain.conditions",
+    "AssetWatcher": "triggerer.domain.assets",
+    "Metadata": "triggerer.domain.assets",
+    "task": "triggerer.domain.tasks",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES.get(name, "triggerer.abc")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

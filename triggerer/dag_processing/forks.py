@@ -45,6 +45,7 @@ class _Fork:
     result_fd: int
     output_fd: int
     started: float
+    timeout_s: float
     deadline: float
     timed_out: bool = False
     result: bytearray = field(default_factory=bytearray)
@@ -142,6 +143,7 @@ def _start(path: str, function: Callable[[str], Any], timeout_s: float) -> _Fork
         result_fd=result_fd,
         output_fd=output_fd,
         started=now,
+        timeout_s=timeout_s,
         deadline=now + timeout_s + _LAST_WORDS_S,
     )
 
@@ -214,7 +216,7 @@ def _finish(fork: _Fork, selector: selectors.BaseSelector) -> Ended:
     seconds = time.monotonic() - fork.started
     output = fork.output.decode(errors="replace")
     exit_code = os.waitstatus_to_exitcode(status)
-    failure, result = _failure(fork, exit_code, seconds), None
+    failure, result = _failure(fork, exit_code), None
     if failure is None:
         result = orjson.loads(fork.result)
     return Ended(fork.path, result, output, seconds, failure)
@@ -228,9 +230,9 @@ def _kill(fork: _Fork) -> None:
         os.kill(fork.pid, signal.SIGKILL)
 
 
-def _failure(fork: _Fork, exit_code: int, seconds: float) -> str | None:
+def _failure(fork: _Fork, exit_code: int) -> str | None:
     if fork.timed_out:
-        return f"it was stopped: importing it took longer than {seconds - _LAST_WORDS_S:.3g} s"
+        return f"it was stopped: importing it took longer than {fork.timeout_s:g} s"
     if exit_code == 0 and fork.result:
         return None
     if exit_code < 0:

@@ -51,9 +51,13 @@ def stream_digest(key: Hashable) -> str:
     class and `repr`, which then has to be the same for equal keys.
 
     Raises:
-        PluginError: The key holds an object whose `repr` is an address, and so differs from process
-            to process.
+        PluginError: The key is not hashable, or holds an object whose `repr` is an address, and so
+            differs from process to process.
     """
+    try:
+        hash(key)
+    except TypeError as error:
+        raise PluginError(f"a stream key must be hashable, and {key!r} is not") from error
     return _sha256(_encoded(key))
 
 

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from triggerer.errors import PluginError
+from triggerer.plugins import list_plugins, load_trigger_class, loading
+
+TRIGGER = """\
+from triggerer.abc import BaseEventTrigger
+
+class Mine(BaseEventTrigger):
+    version = {version}
+    def serialize(self):
+        return f"{{type(self).__module__}}.Mine", {{}}
+
+class Outer:
+    class Inner(Mine): ...
+
+number = 3
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    root = tmp_path / "dags"
+    root.mkdir()
+    path = list(sys.path)
+    yield root
+    for name, module in list(sys.modules.items()):
+        if str(root) in str(getattr(module, "__file__", "")):
+            del sys.modules[name]
+    sys.path[:] = path
+
+
+def write(folder: Path, name: str, version: int = 1) -> None:
+    file = folder / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(TRIGGER.format(version=version))
+
+
+@pytest.mark.parametrize("file", ["triggers_here.py", "deep/triggers_here.py", "not-a-name.py"])
+def test_a_class_of_the_dags_folder_is_found_by_the_path_that_it_says(
+    folder: Path, file: str
+) -> None:
+    from triggerer.plugins import DagsFolder
+
+    write(folder, file)
+    module = DagsFolder(folder).module_name(folder / file)
+    found = load_trigger_class(f"{module}.Mine", dags_folder=folder)
+    assert found().serialize()[0] == f"{module}.Mine"
+    assert load_trigger_class(f"{module}.Outer.Inner", dags_folder=folder).__name__ == "Inner"
+
+
+def test_a_class_is_loaded_again_when_its_file_changed_and_only_then(folder: Path) -> None:
+    write(folder, "mine.py", 1)
+    first = load_trigger_class("mine.Mine", dags_folder=folder)
+    assert load_trigger_class("mine.Mine", dags_folder=folder) is first
+    write(folder, "mine.py", 2)
+    assert load_trigger_class("mine.Mine", dags_folder=folder).version == 2  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "classpath", ["os.system", "subprocess.Popen", "no_such.Thing", "tests.unit.anything.Mine"]
+)
+def test_anything_else_may_not_be_loaded(folder: Path, classpath: str) -> None:
+    with pytest.raises(PluginError, match="may not be loaded"):
+        load_trigger_class(classpath, dags_folder=folder)
+
+
+@pytest.mark.parametrize("classpath", ["Mine", "", "a..b", "a.b-c", "../x.Mine", "a.b()"])
+def test_what_is_no_class_path_is_refused(folder: Path, classpath: str) -> None:
+    with pytest.raises(PluginError, match="is not the path of a class"):
+        load_trigger_class(classpath, dags_folder=folder)
+
+
+def test_an_allowed_module_counts_with_what_is_below_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mycompany_x").mkdir()
+    (tmp_path / "mycompany_x" / "__init__.py").touch()
+    write(tmp_path / "mycompany_x", "triggers.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    allowed = ["mycompany_x"]
+    found = load_trigger_class(
+        "mycompany_x.triggers.Outer.Inner", dags_folder=None, allowed_modules=allowed
+    )
+    assert found.__qualname__ == "Outer.Inner"
+    with pytest.raises(PluginError, match="may not be loaded"):
+        load_trigger_class("mycompany_x.triggers.Mine", dags_folder=None)
+    with pytest.raises(PluginError, match="may not be loaded"):
+        load_trigger_class("mycompany_xyz.Mine", dags_folder=None, allowed_modules=allowed)
+
+
+def test_only_event_triggers_are_loaded(folder: Path) -> None:
+    write(folder, "mine.py")
+    for name in ("number", "Outer"):
+        with pytest.raises(PluginError, match="is not a BaseEventTrigger"):
+            load_trigger_class(f"mine.{name}", dags_folder=folder)
+    with pytest.raises(PluginError, match="there is no 'Missing'"):
+        load_trigger_class("mine.Missing", dags_folder=folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("import no_such_sdk\n", "No module named 'no_such_sdk'.*install what provides"),
+        ("raise SystemExit(2)\n", "SystemExit: 2"),
+        ("x = (\n", "SyntaxError"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_a_plugin_error(
+    folder: Path, text: str, reason: str
+) -> None:
+    (folder / "mine.py").write_text(text)
+    with pytest.raises(PluginError, match=reason):
+        load_trigger_class("mine.Mine", dags_folder=folder)
+
+
+def test_a_plugin_whose_sdk_is_missing_is_listed_with_the_reason_and_the_rest_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plugin_without_sdk.py").write_text("import no_such_sdk\n")
+    (tmp_path / "plugin_with_sdk.py").write_text("")
+    info = tmp_path / "some_plugins-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: some-plugins\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(
+        "[triggerer.watchers]\nbad = plugin_without_sdk\ngood = plugin_with_sdk\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    loading.plugin_modules.cache_clear()
+    try:
+        errors = {plugin.name: plugin.error for plugin in list_plugins()}
+        assert errors["good"] is None
+        assert "no_such_sdk" in str(errors["bad"])
+        with pytest.raises(PluginError, match="install what provides the module no_such_sdk"):
+            load_trigger_class("plugin_without_sdk.Mine", dags_folder=None)
+    finally:
+        loading.plugin_modules.cache_clear()

@@ -1,0 +1,216 @@
+"""The parser's real process, with files that do what files do."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+import pytest
+
+from triggerer.dag_processing import ParsedFolder, parse_once
+from triggerer.dag_processing.parser_process import ParserProcess, ParserSettings
+from triggerer.domain.parsed import Problem
+
+HEADER = """\
+from triggerer import DAG, Asset, AssetWatcher, BaseEventTrigger, task
+class Mine(BaseEventTrigger):
+    def __init__(self, n=1): self.n = n
+    def serialize(self): return f"{type(self).__module__}.Mine", {"n": self.n}
+    def shared_stream_key(self): return ("mine", self.n % 2)
+"""
+LINES = HEADER.count("\n")
+
+
+async def parse(folder: Path, **files: str) -> ParsedFolder:
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text)
+    return await parse_once(folder, file_timeout=timedelta(seconds=5))
+
+
+async def only_error(folder: Path, text: str) -> Problem:
+    parsed = await parse(folder, bad=text, good="from triggerer import DAG\nd = DAG('good')\n")
+    assert list(parsed.folder.dags) == ["good"]
+    (error,) = parsed.errors
+    assert error.file == "bad.py"
+    return error
+
+
+async def test_an_empty_folder_defines_nothing(tmp_path: Path) -> None:
+    parsed = await parse_once(tmp_path)
+    assert (parsed.files, parsed.errors, parsed.folder.dags) == ((), (), {})
+
+
+async def test_a_dag_and_its_tasks_arrive_as_values(tmp_path: Path) -> None:
+    parsed = await parse(
+        tmp_path,
+        a=HEADER
+        + """
+x = Asset("x")
+with DAG("d", schedule=x, tags=["t"], params={"p": 1}, is_paused_upon_creation=True):
+    @task
+    def one(): ...
+    @task(outlets=Asset("y"), inlets=x)
+    def two(value, spark): ...
+    two(one())
+""",
+    )
+    assert parsed.errors == ()
+    dag, path = parsed.folder.dags["d"]
+    assert (path, dag.place) == ("a.py", f"a.py:{LINES + 3}")
+    assert dag.schedule == {"asset": {"name": "x", "uri": "x"}}
+    assert (dag.tags, dag.params, dag.is_paused_upon_creation) == (["t"], {"p": 1}, True)
+    assert dag.tasks == [
+        {"task_id": "one", "upstream": [], "outlets": [], "inlets": [], "needs_spark": False},
+        {
+            "task_id": "two",
+            "upstream": ["one"],
+            "outlets": [{"asset": {"name": "y", "uri": "y"}}],
+            "inlets": [{"asset": {"name": "x", "uri": "x"}}],
+            "needs_spark": True,
+        },
+    ]
+    assert {key.name for key in parsed.folder.assets} == {"x", "y"}
+
+
+async def test_a_class_that_a_dag_file_defines_can_drive_watchers(tmp_path: Path) -> None:
+    parsed = await parse(
+        tmp_path,
+        mine=HEADER
+        + 'a = Asset("a", watchers=[AssetWatcher("w", Mine(1)), AssetWatcher("v", Mine(3))])\n',
+    )
+    assert parsed.errors == ()
+    one, other = (watcher for watcher, _ in parsed.folder.watchers.values())
+    assert (one.classpath, one.kwargs, one.stream_key) == ("mine.Mine", {"n": 1}, "('mine', 1)")
+    assert one.trigger_digest != other.trigger_digest
+    assert one.stream_digest == other.stream_digest
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "reason"),
+    [
+        ("x = (\n", 1, "never closed"),
+        ("import sys\nsys.exit('enough')\n", 2, "sys.exit('enough')"),
+        ("import os\nos._exit(7)\n", None, "exit code 7"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n", None, "SIGKILL"),
+        ("import ctypes\n\nctypes.string_at(0)\n", 3, "SIGSEGV"),
+        ("def f():\n    f()\nf()\n", 2, "RecursionError"),
+        ("from triggerer import Asset\nAsset('s3:///key')\n", 2, "names no bucket"),
+        ("from triggerer import DAG\nd = DAG('d', description='\\0')\n", None, "NUL character"),
+        ("from triggerer import DAG\nd = DAG('d', params={'n': 1 << 70})\n", None, "64-bit"),
+    ],
+)
+async def test_a_bad_file_is_named_and_harms_no_other(
+    tmp_path: Path, text: str, line: int | None, reason: str
+) -> None:
+    error = await only_error(tmp_path, text)
+    assert reason in error.reason
+    assert error.line == line
+
+
+async def test_an_endless_loop_is_stopped_and_its_line_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("import time\nwhile True:\n    time.sleep(1)\n")
+    parsed = await parse_once(tmp_path, file_timeout=timedelta(seconds=1))
+    (error,) = parsed.errors
+    assert error.reason == "it was stopped: importing it took longer than 1 s"
+    assert error.line == 3
+
+
+async def test_what_a_file_started_ends_with_it(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    await parse(
+        tmp_path,
+        a="import subprocess\n"
+        "child = subprocess.Popen(['sleep', '60'])\n"
+        f"open({str(pid_file)!r}, 'w').write(str(child.pid))\n",
+    )
+    child = int(pid_file.read_text())
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+
+
+async def test_no_file_sees_anothers_modules(tmp_path: Path) -> None:
+    parsed = await parse(
+        tmp_path,
+        a="import sys\nsys.modules['planted'] = sys\n",
+        b="from triggerer import DAG\nimport sys\nd = DAG('planted' in sys.modules and 'x' or 'y')\n",
+    )
+    assert list(parsed.folder.dags) == ["y"]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("raise ValueError('no')", "ValueError: no"),
+        ("return 3", "must return a class path and a dict, not 3"),
+        ("return 'mine.Other', {}", "there is no 'Other'"),
+        ("return 'os.path', {}", "may not be loaded"),
+        ("return 'mine.Bad', {'unknown': 1}", "TypeError"),
+        ("return 'mine.Bad', {'x': object()}", "cannot be written as JSON"),
+        ("return 'mine.Bad', {'x': '\\0'}", "NUL character"),
+        ("import random; return 'mine.Bad', {'x': random.random()}", "two different things"),
+    ],
+)
+async def test_a_bad_watcher_is_named_and_the_rest_of_its_file_stands(
+    tmp_path: Path, body: str, reason: str
+) -> None:
+    parsed = await parse(
+        tmp_path,
+        mine=HEADER
+        + f"""
+class Bad(Mine):
+    def __init__(self, x=None): self.n = 0
+    def serialize(self):
+        {body}
+a = Asset("a", watchers=[AssetWatcher("bad", Bad()), AssetWatcher("good", Mine())])
+d = DAG("d", schedule=a)
+""",
+    )
+    (error,) = parsed.errors
+    assert "watcher 'bad' of asset 'a': " in error.reason
+    assert reason in error.reason
+    assert error.line == LINES + 6
+    assert [key.name for key in parsed.folder.watchers] == ["good"]
+    assert [key.name for key in parsed.folder.broken_watchers] == ["bad"]
+    assert list(parsed.folder.dags) == ["d"]
+
+
+async def test_a_key_that_cannot_be_hashed_is_an_error_of_its_watcher(
+    tmp_path: Path,
+) -> None:
+    parsed = await parse(
+        tmp_path,
+        mine=HEADER
+        + """
+class Listy(Mine):
+    def serialize(self): return "mine.Listy", {}
+    def shared_stream_key(self): return ["a"]
+a = Asset("a", watchers=[AssetWatcher("bad", Listy())])
+""",
+    )
+    (error,) = parsed.errors
+    assert "a stream key must be hashable, and ['a'] is not" in error.reason
+
+
+async def test_contradictions_between_files_name_both_places(tmp_path: Path) -> None:
+    parsed = await parse(
+        tmp_path,
+        a="from triggerer import DAG, Asset\nd = DAG('d')\nx = Asset('n', uri='u')\n",
+        b="from triggerer import DAG\nd = DAG('d')\n",
+        c="from triggerer import Asset\n\nx = Asset('m', uri='u')\n",
+    )
+    by_file = {error.file: error for error in parsed.errors}
+    assert by_file["b.py"] == Problem("b.py", 2, "DAG 'd' is also defined at a.py:2")
+    assert by_file["c.py"].line == 3
+    assert "c.py:3 contradicts asset 'n' (u) at a.py:3" in by_file["c.py"].reason
+
+
+async def test_the_idle_parser_is_small(tmp_path: Path) -> None:
+    import anyio
+
+    parser = ParserProcess(ParserSettings(tmp_path), lambda _: None)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(parser.run)
+        assert parser.pid is not None
+        private = psutil.Process(parser.pid).memory_full_info().uss
+        tasks.cancel_scope.cancel()
+    assert private < 25_000_000
