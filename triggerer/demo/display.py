@@ -46,23 +46,23 @@ async def _write_lines(flow: Flow, console: Console) -> None:
 
 
 def _table(flow: Flow) -> Table:
-    total = len(flow.dataset.messages)
     counts = flow.counts
+    # A label and a value for each line: what fits on the narrowest terminal.
     table = Table(
-        title=f"{flow.stage}  ({time.monotonic() - flow.began:.0f} s)", title_justify="left"
+        title=f"{flow.stage} ({time.monotonic() - flow.began:.0f} s)",
+        title_justify="left",
+        show_header=False,
+        min_width=60,
     )
-    for column in ("messages", "asset events", "lag", "waiting for a run", *_SHORT.values()):
-        table.add_column(column, justify="right")
-    table.add_row(
-        f"{flow.published:,} / {total:,}",
-        f"{watched_events(counts):,}",
-        f"{flow.lag:,}",
-        f"{sum(counts.waiting.values()):,}",
-        *(_runs(flow, dag) for dag in _SHORT),
-    )
+    table.add_row("messages published", f"{flow.published:,} of {len(flow.dataset.messages):,}")
+    table.add_row("asset events", f"{watched_events(counts):,}")
+    table.add_row("lag", f"{flow.lag:,}")
+    table.add_row("events waiting for a run", f"{sum(counts.waiting.values()):,}")
+    for dag, name in _SHORT.items():
+        table.add_row(name, _runs(flow, dag))
     for asset, (state, error) in sorted(counts.watchers.items()):
         if error:
-            table.caption = f"watcher of {asset} is {state}: {error.strip().splitlines()[-1]}"
+            table.add_row(f"watcher of {asset}", f"{state}: {error.strip().splitlines()[-1]}")
     return table
 
 
