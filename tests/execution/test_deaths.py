@@ -17,10 +17,11 @@ SLEEPS = """
         @task(outlets=[Asset("x-sleeps")])
         def sleeps(params):
             print("about to sleep", flush=True)
-            Path(params["marker"]).touch()
             if params.get("long", True):
                 import subprocess
-                subprocess.run(["sleep", "300"])
+                with subprocess.Popen(["sleep", "300"]) as child:
+                    Path(params["marker"]).touch()
+                    child.wait()
         sleeps()
     """
 
