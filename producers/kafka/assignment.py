@@ -239,7 +239,9 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
 
     def hold(self, lane: Lane, position: CommittedPosition, delay_s: float) -> None:
         """Go back to `position`, and deliver from there once the delay is over; other partitions go on meanwhile."""
-        lane.step_back(position, probing=True)
+        # Most failures are over at the second try, and what follows is delivered again with it then. From the second
+        # failure on, the message is tried alone: see Lane.probing.
+        lane.step_back(position, probing=position.failures > 1)
         if lane.draining or not self._consumer_has(lane):
             return
         self._consumer.pause(lane.partition)
@@ -247,9 +249,11 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         # A timer of the loop and no task: it has nothing to await, and ends with its lane.
         lane.stop_timer()
         lane.timer = asyncio.get_running_loop().call_later(delay_s, self._release, lane)
+        self._cluster.wait_long(False)
 
     def _release(self, lane: Lane) -> None:
         lane.timer = None
+        self._cluster.wait_long(not any(other.is_held for other in self.lanes.values()))
         if not self._paused and self._consumer_has(lane):
             self._consumer.resume(lane.partition)
 

@@ -25,6 +25,7 @@ from producers.kafka.protocol import DescribeTopicsRequest
 from triggerer.errors import BrokerRefused, BrokerUnavailable
 
 _NO_ID = bytes(16)
+_LONG_WAIT_MS, _SHORT_WAIT_MS = 500, 50
 
 
 class Membership(NamedTuple):
@@ -64,6 +65,16 @@ class Cluster:
         """Find out about a rebalance now rather than with the next heartbeat."""
         if self.membership() == membership:
             self._coordinator.request_rejoin()
+
+    def wait_long(self, is_long: bool) -> None:
+        """Whether a request for messages may wait for long while there are none.
+
+        aiokafka has one request for messages at a time on its way to a broker: a partition that is resumed is
+        asked for only when the one before was answered.
+        """
+        fetcher: Any = self._consumer._fetcher  # noqa: SLF001 - see the module's docstring
+        if fetcher is not None:
+            fetcher._fetch_max_wait_ms = _LONG_WAIT_MS if is_long else _SHORT_WAIT_MS  # noqa: SLF001
 
     async def describe(self, topics: Collection[str]) -> dict[str, TopicDescription]:
         """The topics by name. None is created by asking.

@@ -43,7 +43,8 @@ class _Waiting:
 class Commits:
     """Sends positions to the group's coordinator, one request at a time.
 
-    Measured with 8 lanes advancing side by side on Kafka 4.1: see docs/performance.md.
+    Measured on Kafka 4.1, whose coordinator waits 5 ms for company: 800 advances of 8 lanes side by side took 100
+    requests and 1.1 s, one after the other 6.4 s.
     """
 
     def __init__(self, cluster: Cluster, *, timeout_s: float) -> None:

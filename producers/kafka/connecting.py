@@ -63,16 +63,19 @@ async def stop_consumer(consumer: AIOKafkaConsumer, what: str) -> None:
     cancelled, takes the cancellation for its own, and leaves the connections and their task behind.
     """
     stopped = False
-    with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
-        try:
+    try:
+        with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
             await guarded(consumer.stop(), f"closing of the {what}")
             stopped = True
-        except BrokerError as error:
-            # Nothing depends on a proper good-bye: the broker forgets the member when its session runs out.
-            logger.info("%s", error)
-    if not stopped:
-        with anyio.move_on_after(_ABORT_TIMEOUT_S, shield=True):
-            await _abort(consumer)
+    except BrokerError as error:
+        # Nothing depends on a proper good-bye: the broker forgets the member when its session runs out.
+        logger.info("%s", error)
+    finally:
+        # Also when a cancellation comes out of the shield: in a task that is being cancelled, one that the client
+        # invented cannot be told from ours.
+        if not stopped:
+            with anyio.move_on_after(_ABORT_TIMEOUT_S, shield=True):
+                await _abort(consumer)
 
 
 async def _abort(consumer: Any) -> None:

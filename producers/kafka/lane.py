@@ -69,7 +69,7 @@ class Lane:
         self.delivered = committed.offset
         """The offset after the last message delivered."""
         self.delivery = 0
-        self.probing = committed.failures > 0
+        self.probing = committed.failures > 1
         """Deliver only the message at the position, and the others once it is through: what follows a message that
         fails again and again is not delivered as often as that one."""
         self.draining = False
@@ -85,6 +85,11 @@ class Lane:
     def in_flight(self) -> bool:
         """Whether an advance is still expected."""
         return not self.closed and self.timer is None and self.committed.offset < self.delivered
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a failed message holds the lane up."""
+        return self.timer is not None or self.probing
 
     def counts(self, message: KafkaMessage) -> bool:
         return not self.closed and message.delivery == self.delivery

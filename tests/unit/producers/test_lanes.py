@@ -85,8 +85,9 @@ def test_a_lane_is_in_flight_until_its_position_reaches_what_it_delivered() -> N
     assert not lane.in_flight
 
 
-def test_a_lane_that_starts_on_a_message_that_had_failed_delivers_that_one_alone() -> None:
+def test_a_lane_that_starts_on_a_message_that_had_failed_twice_delivers_that_one_alone() -> None:
     assert make_lane(5, failures=2).probing
+    assert not make_lane(5, failures=1).probing
     assert not make_lane(5).probing
 
 
