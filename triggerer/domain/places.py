@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from types import FrameType
 from typing import Final, NamedTuple
 
-_OWN_ROOT: Final = str(Path(__file__).resolve().parents[1]) + "/"
+_OWN_ROOT: Final = __file__.rpartition("/domain/")[0] + "/"
 
 
 class Place(NamedTuple):
