@@ -12,6 +12,7 @@ from triggerer.execution.logs import log_path
 from triggerer.execution.protocol import RunOrder
 from triggerer.store.database import Database
 from triggerer.store.queries import execution as queries
+from triggerer.store.queries.orphans import recover_orphans
 from triggerer.store.wakeups import Signal, announce
 
 _log = structlog.get_logger(__name__)
@@ -50,7 +51,7 @@ class Claims:
         """
         alone = self._database.dialect == "sqlite"
         async with self._database.transaction() as session:
-            recovered = await queries.recover_orphans(session, executor=self._executor, alone=alone)
+            recovered = await recover_orphans(session, executor=self._executor, alone=alone)
             ours = await queries.running_of(session, executor=self._executor)
             unknown = {pk: ours.pop(pk).attempt for pk in ours.keys() - known}
             await queries.requeue_runs(

@@ -13,12 +13,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from sqlalchemy import (
-    ColumnElement,
     Table,
     bindparam,
-    func,
     literal,
-    or_,
     select,
     text,
     update,
@@ -27,10 +24,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.runs import RunState, TaskState
-from triggerer.store.models import Dag, DagRun, Instance, TaskRun
-
-MAX_ATTEMPTS: Final = 3
-"""A run whose executors died this often is given up: it may be what kills them."""
+from triggerer.store.models import Dag, DagRun, TaskRun
 
 # Written out, not bound: only so can the planner see that the partial index on active runs covers
 # them.
@@ -92,15 +86,6 @@ class RunEndRow:
     ended_at: datetime
     error: str | None
     exit_code: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Recovered:
-    """What became of runs whose executor is gone."""
-
-    requeued: list[str]
-    """DAG ids, one for each run."""
-    given_up: list[str]
 
 
 async def claim_runs(
@@ -297,52 +282,6 @@ async def requeue_runs(
     return requeued
 
 
-async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) -> Recovered:
-    """Queue the running runs of dead executors again, or fail those that were tried too often.
-
-    Args:
-        alone: No other executor can be alive (SQLite, whose database is locked for this process):
-            every other executor's run is an orphan. Otherwise those whose instance is deregistered
-            or has expired.
-    """
-    gone: list[ColumnElement[bool]] = [
-        or_(_RUNS.c.executor.is_(None), _RUNS.c.executor != executor)
-    ]
-    if not alone:
-        living = select(Instance.id).where(Instance.expires_at > _now(session))
-        gone.append(or_(_RUNS.c.executor.is_(None), _RUNS.c.executor.not_in(living)))
-    orphans = (
-        await session.execute(
-            select(_RUNS.c.id, _RUNS.c.dag_id, _RUNS.c.attempt, _RUNS.c.executor)
-            .where(_RUNNING, *gone)
-            .with_for_update(skip_locked=True)
-        )
-    ).all()
-    again = [row for row in orphans if row.attempt < MAX_ATTEMPTS]
-    if again:
-        await session.execute(
-            update(_RUNS)
-            .where(_RUNS.c.id.in_([row.id for row in again]))
-            .values(state=RunState.QUEUED.value, started_at=None)
-        )
-    spent = [row for row in orphans if row.attempt >= MAX_ATTEMPTS]
-    await end_runs(
-        session,
-        [
-            RunEndRow(
-                row.id,
-                RunState.FAILED,
-                datetime.now(UTC),
-                f"given up after {row.attempt} attempts: each time the executor died while it ran"
-                f" (the last one was {row.executor})",
-                None,
-            )
-            for row in spent
-        ],
-    )
-    return Recovered([row.dag_id for row in again], [row.dag_id for row in spent])
-
-
 async def running_of(session: AsyncSession, *, executor: str) -> dict[int, HeldRun]:
     """The runs that the store shows as running on this executor."""
     rows = await session.execute(
@@ -396,11 +335,3 @@ async def any_dag_needs_spark(session: AsyncSession) -> bool:
         select(Dag.tasks).where(Dag.is_stale.is_(False), Dag.is_paused.is_(False))
     )
     return any(task.get("needs_spark") for tasks in rows.scalars() for task in tasks)
-
-
-def _now(session: AsyncSession) -> ColumnElement[Any]:
-    # The database's clock judges leases; SQLite's is this machine's, and its own function has
-    # another text format.
-    if session.get_bind().dialect.name == "postgresql":
-        return func.now()
-    return literal(datetime.now(UTC), Instance.expires_at.type)

@@ -1,0 +1,84 @@
+"""Runs whose executor died."""
+
+from __future__ import annotations
+
+import typing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Table, func, literal, or_, select, text, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.runs import RunState
+from triggerer.store.models import DagRun, Instance
+from triggerer.store.queries.execution import RunEndRow, end_runs
+
+MAX_ATTEMPTS: Final = 3
+"""A run whose executors died this often is given up: it may be what kills them."""
+
+_RUNS: Final = typing.cast(Table, DagRun.__table__)
+_RUNNING: Final = text("dag_run.state IN ('queued', 'running') AND dag_run.state = 'running'")
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What became of runs whose executor is gone."""
+
+    requeued: list[str]
+    """DAG ids, one for each run."""
+    given_up: list[str]
+
+
+async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) -> Recovered:
+    """Queue the running runs of dead executors again, or fail those that were tried too often.
+
+    Args:
+        alone: No other executor can be alive (SQLite, whose database is locked for this process):
+            every other executor's run is an orphan. Otherwise those whose instance is deregistered
+            or has expired.
+    """
+    gone: list[ColumnElement[bool]] = [
+        or_(_RUNS.c.executor.is_(None), _RUNS.c.executor != executor)
+    ]
+    if not alone:
+        living = select(Instance.id).where(Instance.expires_at > _now(session))
+        gone.append(or_(_RUNS.c.executor.is_(None), _RUNS.c.executor.not_in(living)))
+    orphans = (
+        await session.execute(
+            select(_RUNS.c.id, _RUNS.c.dag_id, _RUNS.c.attempt, _RUNS.c.executor)
+            .where(_RUNNING, *gone)
+            .with_for_update(skip_locked=True)
+        )
+    ).all()
+    again = [row for row in orphans if row.attempt < MAX_ATTEMPTS]
+    if again:
+        await session.execute(
+            update(_RUNS)
+            .where(_RUNS.c.id.in_([row.id for row in again]))
+            .values(state=RunState.QUEUED.value, started_at=None)
+        )
+    spent = [row for row in orphans if row.attempt >= MAX_ATTEMPTS]
+    await end_runs(
+        session,
+        [
+            RunEndRow(
+                row.id,
+                RunState.FAILED,
+                datetime.now(UTC),
+                f"given up after {row.attempt} attempts: each time the executor died while it ran"
+                f" (the last one was {row.executor})",
+                None,
+            )
+            for row in spent
+        ],
+    )
+    return Recovered([row.dag_id for row in again], [row.dag_id for row in spent])
+
+
+def _now(session: AsyncSession) -> ColumnElement[Any]:
+    # The database's clock judges leases; SQLite's is this machine's, and its own function has
+    # another text format.
+    if session.get_bind().dialect.name == "postgresql":
+        return func.now()
+    return literal(datetime.now(UTC), Instance.expires_at.type)
