@@ -36,8 +36,8 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
 
     - The position is committed by `advance` alone, one request for all lanes that advance at the same time, and
       never past a failed message. A failed message is delivered again after a growing delay, from the second
-      failure on alone, with its partition waiting behind it; after `max_deliveries` failures it goes to the dead-letter topic. The count stands
-      in the commit's metadata, so that it survives restarts.
+      failure on alone, with its partition waiting behind it; after `max_deliveries` failures it goes to the
+      dead-letter topic. The count stands in the commit's metadata, so that it survives restarts.
     - Rejected messages are passed and logged.
     - What `advance` is told about an assignment that is over, or a delivery that was taken back, changes nothing.
     - Within a fetched batch (`max_batch`) `open_stream` yields without suspending; between batches it suspends.
