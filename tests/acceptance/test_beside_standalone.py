@@ -1,0 +1,259 @@
+"""A standalone on SQLite, and the commands beside it: they work, and they wake it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+DAGS = """
+import time
+from triggerer import DAG, Asset, task
+
+orders = Asset("x-orders", name="orders")
+report = Asset("x-report", name="report")
+
+with DAG("on_orders", schedule=orders, tags=["test"]):
+    @task(outlets=[report])
+    def collect(triggering_asset_events, log):
+        log.info("got %s", [event.extra for event in triggering_asset_events[orders]])
+    collect()
+
+with DAG("on_report", schedule=report):
+    @task
+    def read():
+        print("the report is there")
+    read()
+
+with DAG("slow", schedule=None, params={"seconds": 60}):
+    @task
+    def sleep(params):
+        time.sleep(params["seconds"])
+    sleep()
+"""
+BROKEN = "from triggerer import DAG\n\nraise ValueError('not today')\n"
+
+
+class Standalone:
+    """The service and its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config = folder / "triggerer.toml"
+        self.config.write_text('[core]\nhome = "."\ndags_folder = "dags"\nshutdown_grace = 2\n')
+        (folder / "dags").mkdir()
+        (folder / "dags" / "orders.py").write_text(DAGS)
+        self.log = folder / "service.log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command("standalone"),
+                cwd=self.folder,
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def stop(self, signum: int = signal.SIGTERM) -> int:
+        assert self.process is not None
+        self.process.send_signal(signum)
+        return self.process.wait(30)
+
+    @staticmethod
+    def command(*arguments: str) -> list[str]:
+        return [sys.executable, "-m", "triggerer", *arguments]
+
+    @staticmethod
+    def environment() -> dict[str, str]:
+        return {k: v for k, v in os.environ.items() if not k.startswith("TRIGGERER")}
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*arguments),
+            cwd=self.folder,
+            env=self.environment(),
+            text=True,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+
+    def json(self, *arguments: str) -> Any:
+        done = self.run(*arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def until(self, ask: Callable[[], Any], *, within_s: float = 60) -> Any:
+        """Ask until there is an answer; what a command shows can only be polled."""
+        deadline = time.monotonic() + within_s
+        while True:
+            answer = ask()
+            if answer:
+                return answer
+            if time.monotonic() > deadline:
+                pytest.fail(f"not within {within_s} s; the log:\n{self.log.read_text()[-4000:]}")
+            time.sleep(0.2)
+
+    def until_listed(self) -> None:
+        def listed() -> bool:
+            done = self.run("dags", "list", "--json")
+            return done.returncode == 0 and len(json.loads(done.stdout)) == 3
+
+        self.until(listed)
+
+    def ended(self, dag_id: str) -> Any:
+        return self.until(
+            lambda: [
+                run
+                for run in self.json("runs", "list", "--dag", dag_id)
+                if run["state"] not in {"queued", "running"}
+            ]
+        )
+
+
+@pytest.fixture
+def standalone(tmp_path: Path) -> Iterator[Standalone]:
+    service = Standalone(tmp_path)
+    service.start()
+    assert service.process is not None
+    parent = psutil.Process(service.process.pid)
+    try:
+        service.until_listed()
+        yield service
+    finally:
+        children = parent.children(recursive=True) if parent.is_running() else []
+        service.process.kill()
+        service.process.wait()
+        _, left = psutil.wait_procs(children, timeout=15)
+        assert not left, "children outlived the service"
+
+
+def test_an_emitted_event_goes_through_both_dags(standalone: Standalone) -> None:
+    emitted = standalone.json("assets", "emit", "orders", "--extra", '{"amount": 7}')
+    (run,) = standalone.ended("on_orders")
+    assert run["state"] == "success", run["error"]
+    assert run["run_type"] == "asset_triggered"
+    assert run["run_id"].startswith("asset_triggered__20")
+    assert run["asset_event_ids"] == [emitted["id"]]
+    (after,) = standalone.ended("on_report")
+    assert after["state"] == "success", after["error"]
+    (event,) = standalone.json("assets", "events", "--asset", "report")
+    assert (event["source_dag_id"], event["source_run_id"]) == ("on_orders", run["run_id"])
+
+    log = standalone.run("runs", "logs", "on_orders", run["run_id"])
+    assert "'amount': 7" in log.stdout
+    shown = standalone.json("runs", "show", "on_report", after["run_id"])
+    assert [task["state"] for task in shown["tasks"]] == ["success"]
+    assert (
+        "the report is there" in standalone.run("runs", "logs", "on_report", after["run_id"]).stdout
+    )
+
+
+def test_a_paused_dag_keeps_its_events_until_it_is_unpaused(standalone: Standalone) -> None:
+    assert standalone.run("dags", "pause", "on_orders").returncode == 0
+    for _ in range(2):
+        standalone.json("assets", "emit", "orders")
+    (dag,) = standalone.json("dags", "list", "--dag", "on_orders")
+    assert (dag["is_paused"], dag["queued_events"]) == (True, 2)
+    assert standalone.json("runs", "list", "--dag", "on_orders") == []
+    assert standalone.run("dags", "unpause", "on_orders").returncode == 0
+    (run,) = standalone.ended("on_orders")
+    assert len(run["asset_event_ids"]) == 2
+
+
+def test_a_running_run_is_cancelled(standalone: Standalone) -> None:
+    triggered = standalone.json("dags", "trigger", "slow", "--params", '{"seconds": 3600}')
+    assert triggered["state"] == "queued"
+    standalone.until(lambda: standalone.json("runs", "list", "--state", "running"))
+    began = time.monotonic()
+    done = standalone.run("runs", "cancel", "slow", triggered["run_id"])
+    assert done.returncode == 0, done.stderr
+    (run,) = standalone.ended("slow")
+    assert run["state"] == "cancelled"
+    assert time.monotonic() - began < 30
+    # Once more changes nothing; what has ended otherwise cannot be cancelled.
+    assert standalone.run("runs", "cancel", "slow", triggered["run_id"]).returncode == 0
+    standalone.json("dags", "trigger", "on_report", "--run-id", "by_hand")
+    standalone.ended("on_report")
+    late = standalone.run("runs", "cancel", "on_report", "by_hand")
+    assert late.returncode == 1
+    assert "ended already: success" in late.stderr
+
+
+def test_a_broken_file_is_shown_and_breaks_nothing_else(standalone: Standalone) -> None:
+    (standalone.folder / "dags" / "broken.py").write_text(BROKEN)
+
+    def broken() -> str:
+        shown = standalone.run("dags", "list")
+        return shown.stderr if "broken" in shown.stderr else ""
+
+    assert "broken.py:3: " in standalone.until(broken)
+    assert "not today" in broken()
+    checked = standalone.run("check")
+    assert checked.returncode == 1
+    assert "broken.py:3: " in checked.stderr
+    assert len(standalone.json("dags", "list")) == 3
+    (standalone.folder / "dags" / "broken.py").unlink()
+    assert standalone.run("check").returncode == 0
+
+
+def test_a_second_standalone_is_refused_with_the_first_ones_process(
+    standalone: Standalone,
+) -> None:
+    assert standalone.process is not None
+    refused = standalone.run("standalone")
+    assert refused.returncode == 1
+    assert f"pid {standalone.process.pid}" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_it_stops_when_told_to_and_leaves_no_process(
+    standalone: Standalone, signum: signal.Signals
+) -> None:
+    assert standalone.process is not None
+    standalone.json("assets", "emit", "orders")
+    standalone.ended("on_orders")
+    children = psutil.Process(standalone.process.pid).children(recursive=True)
+    assert children
+    assert standalone.stop(signum) == 0, standalone.log.read_text()
+    _, left = psutil.wait_procs(children, timeout=10)
+    assert not left
+    # The database is free for the next one.
+    assert standalone.run("db", "check").returncode == 0
+
+
+def test_a_second_signal_ends_it_at_once(standalone: Standalone) -> None:
+    assert standalone.process is not None
+    standalone.json("dags", "trigger", "slow", "--params", '{"seconds": 3600}')
+    standalone.until(lambda: standalone.json("runs", "list", "--state", "running"))
+    standalone.process.send_signal(signal.SIGINT)
+    standalone.until(lambda: '"stopping"' in standalone.log.read_text())
+    standalone.process.send_signal(signal.SIGINT)
+    assert standalone.process.wait(10) == 128 + signal.SIGINT
+
+
+def test_a_run_that_was_cut_short_is_executed_again_at_the_next_start(
+    standalone: Standalone,
+) -> None:
+    assert standalone.process is not None
+    standalone.json("dags", "trigger", "slow", "--params", '{"seconds": 1}')
+    standalone.until(lambda: standalone.json("runs", "list", "--dag", "slow", "--state", "running"))
+    standalone.process.kill()
+    standalone.process.wait()
+    standalone.start()
+    (run,) = standalone.ended("slow")
+    assert (run["state"], run["attempt"]) == ("success", 2)
