@@ -131,10 +131,10 @@ def _row(
         ("advanced", to_advanced),
     ):
         took.sort()
-        row |= {f"{name} p{percent}": percentile(took, percent) for percent in (50, 95, 99)}
+        row |= {f"{name}\np{percent}": percentile(took, percent) for percent in (50, 95, 99)}
     row["runs"] = phase.runs
     row["CPU %"] = phase.cpu_share * 100 / (os.cpu_count() or 1)
-    row["generator late ms"] = phase.paced.latest_s * 1000
+    row["generator\nlate ms"] = phase.paced.latest_s * 1000
     return row
 
 

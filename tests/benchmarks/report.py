@@ -91,7 +91,8 @@ class Report:
         if self._json_lines is not None:
             with self._json_lines.open("ab") as file:
                 for row in figures.rows:
-                    line = {"benchmark": figures.benchmark, **where, **row}
+                    named = {column.replace("\n", " "): figure for column, figure in row.items()}
+                    line = {"benchmark": figures.benchmark, **where, **named}
                     file.write(orjson.dumps(line) + b"\n")
 
 
