@@ -37,28 +37,37 @@ def run_demo(home: Path | None, *, whole_year: bool) -> int:
     path = choose_home(home)
     broker = MockBroker()
     try:
-        partitions = {topic: broker.create_topic(topic) for topic in ASSETS}
-        demo_home = make_home(path, bootstrap_servers=broker.bootstrap_servers)
-        _say(console, f"[bold]triggerer demo[/] in {path}")
-        _say(
-            console,
-            f"broker: Kafka protocol in this process, {broker.bootstrap_servers};"
-            f" topics: {', '.join(f'{name} ({count})' for name, count in partitions.items())}",
-        )
-        demo = Demo(console, demo_home, broker, partitions, whole_year=whole_year)
-        with demo_home.log.open("w", encoding="utf-8") as log:
-            set_up_logging(demo_home.settings.core, log)
-            try:
-                stopped = run(demo_home.settings, ALL_PARTS, demo.work)
-            except (TriggererError, BaseExceptionGroup):
-                _say(console, f"The service's log is {demo_home.log}")
-                raise
-        if stopped is not Stopped.WORK_DONE:
-            _say(console, f"Interrupted. What was done until then lies in {path}")
-            return INTERRUPTED
-        return demo.finish()
+        return _run(console, path, broker, whole_year=whole_year)
+    except KeyboardInterrupt:
+        # Before the service listens for signals itself.
+        return _interrupted(console, path)
     finally:
         broker.close()
+
+
+def _run(console: Console, path: Path, broker: MockBroker, *, whole_year: bool) -> int:
+    partitions = {topic: broker.create_topic(topic) for topic in ASSETS}
+    home = make_home(path, bootstrap_servers=broker.bootstrap_servers)
+    _say(console, f"[bold]triggerer demo[/] in {path}")
+    topics = ", ".join(f"{name} ({count} partitions)" for name, count in partitions.items())
+    _say(
+        console,
+        f"broker: Kafka protocol in this process, {broker.bootstrap_servers}; topics: {topics}",
+    )
+    demo = Demo(console, home, broker, partitions, whole_year=whole_year)
+    with home.log.open("w", encoding="utf-8") as log:
+        set_up_logging(home.settings.core, log)
+        try:
+            stopped = run(home.settings, ALL_PARTS, demo.work)
+        except (TriggererError, BaseExceptionGroup):
+            _say(console, f"The service's log is {home.log}")
+            raise
+    return demo.finish() if stopped is Stopped.WORK_DONE else _interrupted(console, path)
+
+
+def _interrupted(console: Console, path: Path) -> int:
+    _say(console, f"Interrupted. What was done until then lies in {path}")
+    return INTERRUPTED
 
 
 class Demo:
