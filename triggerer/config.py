@@ -85,6 +85,8 @@ class DatabaseSettings:
     url: str = field(default="", repr=False)
     """Empty: SQLite in `home`. May be `env:NAME` or `file:PATH`."""
     commit_timeout: Seconds = timedelta(seconds=30)
+    start_timeout: SecondsOrZero = timedelta(seconds=30)
+    """How long a starting service waits for a database that does not answer, or is locked."""
 
 
 @dataclass(frozen=True, slots=True)

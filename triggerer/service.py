@@ -25,13 +25,13 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from enum import Enum, StrEnum, auto
 from functools import partial
 from importlib.util import find_spec
-from typing import Final, NoReturn, Protocol
+from typing import Final, NoReturn, Protocol, TypeVar
 from uuid import uuid4
 
 import anyio
@@ -68,6 +68,9 @@ class Part(StrEnum):
 
 ALL_PARTS: Final = frozenset(Part)
 _GOODBYE_S: Final = 2.0
+_ASK_AGAIN_S: Final = 0.5
+
+T = TypeVar("T")
 
 
 class Stopped(Enum):
@@ -145,18 +148,11 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
         ConfigurationError, StoreUnavailable: As `run`.
         ExceptionGroup: A part failed; the block was cancelled.
     """
-    database_settings = settings.database
-    async with open_database(
-        database_settings.url,
-        home=settings.core.home,
-        commit_timeout=database_settings.commit_timeout,
-    ) as database:
+    patience = settings.database.start_timeout
+    async with AsyncExitStack() as stack:
+        database = await _once_it_answers(lambda: _open_database(settings, stack), patience)
         with lock_exclusively(database):
-            await upgrade(database)
-            if database.dialect == "sqlite":
-                # The lock proves that whoever is registered is dead: nothing has to expire first.
-                async with database.transaction() as session:
-                    await forget_instances(session)
+            await _once_it_answers(lambda: _prepare(database), patience)
             # The outer group ends last: those in the inner one need it to finish what they began.
             async with anyio.create_task_group() as carriers:
                 await carriers.start(_unless_it_returns, "wakeups", partial(listen, database))
@@ -166,6 +162,41 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
                     yield Service(database, settings)
                     workers.cancel_scope.cancel()
                 carriers.cancel_scope.cancel()
+
+
+async def _open_database(settings: Settings, stack: AsyncExitStack) -> Database:
+    return await stack.enter_async_context(
+        open_database(
+            settings.database.url,
+            home=settings.core.home,
+            commit_timeout=settings.database.commit_timeout,
+        )
+    )
+
+
+async def _prepare(database: Database) -> None:
+    await upgrade(database)
+    if database.dialect == "sqlite":
+        # The lock proves that whoever is registered is dead: nothing has to expire first.
+        async with database.transaction() as session:
+            await forget_instances(session)
+
+
+async def _once_it_answers(ask: Callable[[], Awaitable[T]], patience: timedelta) -> T:
+    """Repeat what needs the database until it answers: a service and its database may start together.
+
+    Raises:
+        StoreUnavailable: It did not within `patience`; the last error.
+    """
+    deadline = anyio.current_time() + patience.total_seconds()
+    while True:
+        try:
+            return await ask()
+        except StoreUnavailable as error:
+            if anyio.current_time() >= deadline:
+                raise
+            _log.warning("waiting for the database", error=str(error))
+            await anyio.sleep(_ASK_AGAIN_S)
 
 
 async def _start_parts(
@@ -258,7 +289,9 @@ async def _start_executor(
     expiry = settings.triggerer.lease_duration
     # Longer than the executor lives: others would take its last runs for a dead one's.
     await carriers.start(
-        _unless_it_returns, "registration", partial(_stay_registered, database, instance_id, expiry)
+        _unless_it_returns,
+        "registration",
+        partial(_stay_registered, database, instance_id, expiry, settings.database.start_timeout),
     )
     executor = Executor(
         database,
@@ -278,6 +311,7 @@ async def _stay_registered(
     database: Database,
     instance_id: str,
     expiry: timedelta,
+    patience: timedelta,
     *,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -290,7 +324,7 @@ async def _stay_registered(
         async with database.transaction() as session:
             await leases.register_instance(session, instance_id, kind=Part.EXECUTOR, expiry=expiry)
 
-    await beat()
+    await _once_it_answers(beat, patience)
     task_status.started()
     try:
         while True:

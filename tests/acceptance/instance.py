@@ -83,9 +83,14 @@ class Instance:
 
 
 def wait_until(
-    condition: Callable[[], bool], *, within_s: float, what: str, every_s: float = 0.2
+    condition: Callable[[], bool],
+    *,
+    within_s: float,
+    what: str,
+    of: Instance | None = None,
+    every_s: float = 0.2,
 ) -> None:
-    """Poll a condition of another process.
+    """Poll a condition of another process; the failure shows the end of the log of `of`.
 
     Raises:
         AssertionError: It did not come true in time.
@@ -93,5 +98,6 @@ def wait_until(
     deadline = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {within_s:g} s: {what}")
+            log = "" if of is None else f"\n{of.tail()}"
+            raise AssertionError(f"not within {within_s:g} s: {what}{log}")
         time.sleep(every_s)

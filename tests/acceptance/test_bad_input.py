@@ -106,7 +106,8 @@ def test_a_broken_dag_file_is_shown_with_file_line_and_reason_and_breaks_nothing
     wait_until(
         lambda: (site.instance.home / "store.sqlite").exists() and _has_run(site),
         within_s=30,
-        what=f"the run of the file that is fine; {site.instance.tail()}",
+        what="the run of the file that is fine",
+        of=site.instance,
     )
     (site.dags / "broken.py").write_text("x = 1\n")
     wait_until(
@@ -133,14 +134,15 @@ def test_an_unknown_topic_is_the_watchers_error_until_the_topic_is_there(
     wait_until(
         lambda: site.watcher("late").get("state") == "failing",
         within_s=30,
-        what=f"the watcher is shown as failing; {site.instance.tail()}",
+        what="the watcher is shown as failing",
+        of=site.instance,
     )
     error = site.watcher("late")["error"]
     assert "late-topic" in error
     assert "create" in error
     kafka_server.create_topic("late-topic")
     kafka_server.produce("late-topic", ['{"n": 1}', '{"n": 2}'])
-    wait_until(lambda: site.events() == 2, within_s=90, what=f"both events; {site.instance.tail()}")
+    wait_until(lambda: site.events() == 2, within_s=90, what="both events", of=site.instance)
 
 
 def test_a_broker_that_is_not_there_is_the_watchers_error(tmp_path: Path) -> None:
@@ -152,7 +154,8 @@ def test_a_broker_that_is_not_there_is_the_watchers_error(tmp_path: Path) -> Non
         wait_until(
             lambda: site.watcher("nowhere").get("state") == "failing",
             within_s=60,
-            what=f"the watcher is shown as failing; {site.instance.tail()}",
+            what="the watcher is shown as failing",
+            of=site.instance,
         )
         assert f"127.0.0.1:{port}" in site.watcher("nowhere")["error"]
         assert site.instance.stop() == 0
@@ -196,7 +199,8 @@ def test_a_message_that_is_not_what_the_filter_expects_is_rejected_and_logged(
     wait_until(
         lambda: trigger_group() == {0: 6},
         within_s=40,
-        what=f"all six are passed; {site.instance.tail()}",
+        what="all six are passed",
+        of=site.instance,
     )
     assert site.events() == 2
     assert "rejected" in site.instance.log.read_text()
@@ -238,7 +242,8 @@ def test_a_full_disk_is_reported_and_once_there_is_room_nothing_is_lost(
         wait_until(
             lambda: site.watcher("large").get("state") == "running",
             within_s=40,
-            what=f"the watcher runs; {site.instance.tail()}",
+            what="the watcher runs",
+            of=site.instance,
         )
         _fill(filler)
         messages = [json.dumps({"n": n, "text": "x" * 1000}) for n in range(500)]
@@ -246,17 +251,17 @@ def test_a_full_disk_is_reported_and_once_there_is_room_nothing_is_lost(
         wait_until(
             lambda: "full" in site.instance.log.read_text(),
             within_s=40,
-            what=f"the log says that the disk is full; {site.instance.tail()}",
+            what="the log says that the disk is full",
+            of=site.instance,
         )
         assert site.instance.is_running
         filler.unlink()
-        wait_until(
-            lambda: site.events() == 500, within_s=60, what=f"all events; {site.instance.tail()}"
-        )
+        wait_until(lambda: site.events() == 500, within_s=60, what="all events", of=site.instance)
         wait_until(
             lambda: (now := conservation(site.records)).queued == 0 and now.active_runs == 0,
             within_s=60,
-            what=f"all events are in runs; {site.instance.tail()}",
+            what="all events are in runs",
+            of=site.instance,
         )
         assert conservation(site.records).taken == 500
     finally:

@@ -179,7 +179,8 @@ class Scene:
             wait_until(
                 lambda group=group: self.kafka.committed_offsets(group, self.topic) == ends,  # type: ignore[misc]
                 within_s=self.plan.patience_s,
-                what=f"{group} has committed everything; {self.first.tail()}",
+                what=f"{group} has committed everything",
+                of=self.first,
                 every_s=1.0,
             )
         expected = self.expected()
@@ -187,7 +188,8 @@ class Scene:
         wait_until(
             lambda: (now := conservation(self.records)).queued == 0 and now.active_runs == 0,
             within_s=self.plan.patience_s,
-            what=f"all events are in runs that ended; {self.first.tail()}",
+            what="all events are in runs that ended",
+            of=self.first,
             every_s=0.5,
         )
         total = sum(counter.total() for counter in expected.values())
@@ -237,20 +239,23 @@ def _share_with_second_instance(scene: Scene) -> None:
         wait_until(
             lambda: scene.records.value(owners) == 2,
             within_s=60,
-            what=f"both instances own a stream; {second.tail()}",
+            what="both instances own a stream",
+            of=second,
         )
         scene.first.kill()
         scene.publish(scene.plan.messages // 20)
         wait_until(
             lambda: scene.records.value(owners) == 1,
             within_s=60,
-            what=f"the second has taken over; {second.tail()}",
+            what="the second has taken over",
+            of=second,
         )
         scene.first.start()
         wait_until(
             lambda: scene.records.value(owners) == 2,
             within_s=60,
-            what=f"the first has its share again; {scene.first.tail()}",
+            what="the first has its share again",
+            of=scene.first,
         )
         assert second.stop() == 0
         assert second.orphans() == []

@@ -36,6 +36,8 @@ class TriggerSpec:
     source: EventSource
     stream_id: str | None = None
     """What is known of its stream before it is made: the key's digest, as the DAG processor stored it."""
+    on_settled: Callable[[TriggerEvent, Exception | None], None] | None = None
+    """Called once for each of its events, when the store has answered."""
 
 
 class HostedState(StrEnum):
@@ -62,7 +64,6 @@ class HostedTrigger:
         """Whether the key has been read: once, when the trigger is first made."""
         self.is_absent = False
         """Whether its group counts it as absent."""
-        self.on_settled: Callable[[TriggerEvent, Exception | None], None] | None = None
         self._context = context
         self._backoff = Backoff(first=context.restart_first, longest=context.restart_longest)
         self._scope: anyio.CancelScope | None = None
@@ -152,7 +153,7 @@ class HostedTrigger:
             name=self.name,
             source=self.source,
             was_absent=self.is_absent,
-            on_settled=self.on_settled,
+            on_settled=self.spec.on_settled,
         )
         self.is_absent = False
         self.error = None

@@ -57,8 +57,8 @@ class LoneRunner:
         self._unsettled -= 1
         self._room.set()
         self._room = anyio.Event()
-        if self.hosted.on_settled is not None:
-            self.hosted.on_settled(event, error)
+        if self.hosted.spec.on_settled is not None:
+            self.hosted.spec.on_settled(event, error)
 
     async def wait_for_room(self) -> None:
         while self._unsettled >= self._limit:

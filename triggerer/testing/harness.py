@@ -52,7 +52,6 @@ class HostedView:
 
     def attach(self, hosted: HostedTrigger) -> None:
         self._hosted = hosted
-        hosted.on_settled = self.note_settled
 
     @property
     def hosted(self) -> HostedTrigger:
@@ -147,6 +146,7 @@ class StreamHarness:
             make=make,
             kwargs=kwargs,
             source=EventSource((WatcherRef(number, 0),), None),
+            on_settled=view.note_settled,
         )
         (hosted,) = self._manager.add([spec])
         view.attach(hosted)

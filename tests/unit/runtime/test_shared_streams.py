@@ -127,6 +127,18 @@ async def test_rejecting_outside_an_open_event_warns_and_does_nothing() -> None:
         reject_shared_stream_event()
 
 
+async def test_a_late_joiner_answers_for_what_is_broadcast_from_then_on(upstream: Upstream) -> None:
+    async with StreamHarness() as streams:
+        await streams.add(Acking(upstream.name, "first"))
+        upstream.put(0)
+        await streams.quiesce()
+        late_joiner = await streams.add(Acking(upstream.name, "second"))
+        upstream.put(1)
+        await streams.quiesce()
+        assert values(late_joiner.events) == [1]
+        assert upstream.outcomes() == {0: (1, 0, 0), 1: (2, 0, 0)}
+
+
 async def test_without_subscribers_an_event_is_not_clean(upstream: Upstream) -> None:
     async def act(event: Any) -> str:
         await anyio.sleep_forever()
