@@ -6,12 +6,15 @@ Figures of whole processes on real servers, each next to its aim; see docs/perfo
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Final
+
+import structlog
 
 from tests.benchmarks.report import Figures, Report, surroundings
 from tests.benchmarks.scene import Scene, open_scene
@@ -32,6 +35,8 @@ def main() -> int:
     stores = arguments.stores.split(",")
     if unknown := {*which, *stores} - {*BENCHMARKS, "sqlite", "postgresql"}:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    # The parts of the service that run in this process tell of upgrades and the like.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     report = Report(arguments.json)
     report.say(f"{surroundings()}")
     failed = []

@@ -8,9 +8,7 @@ from typing import Final, Literal
 Matching = Literal["everything", "one of 20"]
 
 _WATCHED: Final = """
-from triggerer.domain.assets import Asset, AssetWatcher
-from triggerer.domain.dags import DAG
-from triggerer.domain.tasks import task
+from triggerer import DAG, Asset, AssetWatcher, task
 from watchers.kafka import KafkaEventTrigger
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
+from uuid import uuid4
 
 import orjson
 from aiokafka import AIOKafkaConsumer
@@ -57,7 +58,9 @@ async def measure_limits(
     return Limits(consumed, inserted, series)
 
 
-def _consumer(bootstrap: str, topic: str, group: str) -> AIOKafkaConsumer:
+def _consumer(bootstrap: str, topic: str) -> AIOKafkaConsumer:
+    # A new group each time, so that it starts at the beginning.
+    group = f"parts-{uuid4()}"
     return AIOKafkaConsumer(
         topic,
         bootstrap_servers=bootstrap,
@@ -70,7 +73,7 @@ def _consumer(bootstrap: str, topic: str, group: str) -> AIOKafkaConsumer:
 
 
 async def _consume(bootstrap: str, topic: str, messages: int) -> tuple[float, list[Any]]:
-    async with _consumer(bootstrap, topic, f"{topic}-alone") as consumer:
+    async with _consumer(bootstrap, topic) as consumer:
         found = await _first(consumer)
         began = time.perf_counter()
         while len(found) < messages:
@@ -102,7 +105,7 @@ async def _series(
     database: Database, bootstrap: str, topic: str, messages: int, *, watchers: int, each: int
 ) -> float:
     written = 0
-    async with _consumer(bootstrap, topic, f"{topic}-series") as consumer:
+    async with _consumer(bootstrap, topic) as consumer:
         records = await _first(consumer)
         began = time.perf_counter()
         while True:

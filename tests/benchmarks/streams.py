@@ -7,13 +7,11 @@ subscriber costs that has nothing to do; `yield` derives one event of each, conf
 from __future__ import annotations
 
 import gc
-import logging
 import time
 from collections.abc import AsyncIterator, Hashable, Sequence
 from typing import Any, ClassVar, Final
 
 import anyio
-import structlog
 
 from tests.benchmarks.report import Figures, Row
 from tests.benchmarks.scene import Scene
@@ -129,7 +127,6 @@ async def _rate(kind: type[Any], subscribers: int, lanes: int, yields: bool, eve
 
 
 def measure(scene: Scene) -> Figures:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     total = 5_000 if scene.quick else _EVENTS
     rows: list[Row] = []
     for name, kind, yields in (
@@ -153,5 +150,4 @@ def measure(scene: Scene) -> Figures:
                         "events * subscribers/s": rate * subscribers,
                     }
                 )
-    structlog.reset_defaults()
     return Figures("streams", "Streams: the runtime alone, in one process", tuple(rows), _NOTE)
