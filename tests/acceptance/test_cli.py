@@ -216,3 +216,38 @@ def test_what_is_not_there_is_refused(migrated: Shell) -> None:
 def test_lists_without_rows_are_empty_arrays(migrated: Shell) -> None:
     for group in ("dags", "runs", "watchers", "assets"):
         assert migrated.json(group, "list") == []
+
+
+def test_the_first_dag_of_the_readme_passes_check(shell: Shell) -> None:
+    readme = Path(__file__).parents[2] / "README.md"
+    source = readme.read_text().split("```python\n")[1].split("```")[0]
+    assert len(source.splitlines()) <= 25
+    (shell.folder / "dags").mkdir()
+    (shell.folder / "dags" / "orders.py").write_text(source)
+    assert shell.json("check") == {
+        "files": ["orders.py"],
+        "dags": ["big_orders"],
+        "errors": [],
+        "warnings": [],
+    }
+
+
+def test_check_names_file_line_and_reason_and_ends_with_1(shell: Shell) -> None:
+    (shell.folder / "dags").mkdir()
+    (shell.folder / "dags" / "syntax.py").write_text("x = 1\ndef broken(:\n")
+    (shell.folder / "dags" / "uri.py").write_text(
+        "from triggerer import Asset\n\n\nasset = Asset('postgres://only-a-host')\n"
+    )
+    done = shell.run("check", "--json")
+    assert done.returncode == 1
+    errors = {error["file"]: error for error in json.loads(done.stdout)["errors"]}
+    assert errors["syntax.py"]["line"] == 2
+    assert errors["uri.py"]["line"] == 4
+    assert "postgres://" in errors["uri.py"]["reason"]
+    people = shell.run("check")
+    assert people.returncode == 1
+    assert "error: syntax.py:2: " in people.stderr
+
+
+def test_a_dags_folder_that_is_not_there_is_refused(shell: Shell) -> None:
+    assert "nowhere" in shell.refused("check", "--dags-folder", "nowhere")

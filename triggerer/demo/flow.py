@@ -27,8 +27,8 @@ MAX_LAG: Final = 50_000
 _LOOK_EVERY: Final = timedelta(milliseconds=250)
 # The demo is to be over within two minutes, also where a step of the live part takes ten seconds.
 _LIVE_UNTIL_S: Final = 80.0
-STALLED_S: Final = 60.0
-"""Longer than Spark takes to start on a busy machine."""
+STALLED_S: Final = 180.0
+"""Longer than Spark takes to start, or a run over a whole backlog, on a busy machine."""
 
 
 @dataclass(slots=True)

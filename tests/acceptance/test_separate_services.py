@@ -1,0 +1,135 @@
+"""With PostgreSQL each part is a process of its own, and announcements go between them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PARTS = ("triggerer", "scheduler", "dag-processor", "executor")
+DAG = """
+from triggerer import DAG, Asset, AssetWatcher, task
+from watchers.directory import DirectoryFileDeleteTrigger
+
+files = Asset("x-files", name="files", watchers=[
+    AssetWatcher("inbox", DirectoryFileDeleteTrigger({inbox!r}, "go", poke_interval=0.2))])
+
+with DAG("on_files", schedule=files):
+    @task
+    def read(triggering_asset_events, log):
+        log.info("%s files", len(triggering_asset_events[files]))
+    read()
+"""
+
+
+class Services:
+    """One process for each part, on one database."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder = folder
+        self.inbox = folder / "inbox"
+        self.inbox.mkdir()
+        (folder / "dags").mkdir()
+        (folder / "dags" / "files.py").write_text(DAG.format(inbox=str(self.inbox)))
+        self.environment = {k: v for k, v in os.environ.items() if not k.startswith("TRIGGERER")}
+        self.environment |= {
+            "TRIGGERER__CORE__HOME": str(folder),
+            "TRIGGERER__CORE__SHUTDOWN_GRACE": "2",
+            "TRIGGERER__DATABASE__URL": url,
+        }
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, part: str) -> None:
+        with (self.folder / f"{part}.log").open("ab") as log:
+            self.processes[part] = subprocess.Popen(
+                [sys.executable, "-m", "triggerer", part],
+                cwd=self.folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def json(self, *arguments: str) -> Any:
+        done = subprocess.run(
+            [sys.executable, "-m", "triggerer", *arguments, "--json"],
+            cwd=self.folder,
+            env=self.environment,
+            text=True,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        return json.loads(done.stdout) if done.returncode == 0 else None
+
+    def until(self, *arguments: str, shows: Any) -> Any:
+        deadline = time.monotonic() + 60
+        while True:
+            answer = self.json(*arguments)
+            if answer is not None and shows(answer):
+                return answer
+            if time.monotonic() > deadline:
+                logs = "\n".join(
+                    f"{part}:\n{(self.folder / f'{part}.log').read_text()[-1500:]}"
+                    for part in self.processes
+                )
+                pytest.fail(f"{arguments} shows {answer}\n{logs}")
+            time.sleep(0.2)
+
+
+@pytest.fixture
+def services(tmp_path: Path, postgres_url: str) -> Iterator[Services]:
+    started = Services(tmp_path, postgres_url)
+    # All at once on an empty database: they also have to agree on who makes the tables.
+    for part in PARTS:
+        started.start(part)
+    try:
+        yield started
+    finally:
+        for process in started.processes.values():
+            process.kill()
+            process.wait()
+
+
+def test_a_file_becomes_an_event_a_run_and_a_result_across_four_processes(
+    services: Services,
+) -> None:
+    services.until(
+        "watchers", "list", shows=lambda found: [w["state"] for w in found] == ["running"]
+    )
+    (services.inbox / "go").touch()
+    (run,) = services.until(
+        "runs", "list", shows=lambda found: [r["state"] for r in found] == ["success"]
+    )
+    assert run["dag_id"] == "on_files"
+    (event,) = services.json("assets", "events")
+    assert event["source_watcher"] == "inbox"
+    assert run["asset_event_ids"] == [event["id"]]
+    assert not (services.inbox / "go").exists()
+    for part, process in services.processes.items():
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0, (services.folder / f"{part}.log").read_text()
+    (watcher,) = services.json("watchers", "list")
+    assert (watcher["state"], watcher["owner"]) == ("waiting", None)
+
+
+def test_a_scheduler_that_was_away_finds_what_came_meanwhile(services: Services) -> None:
+    services.until(
+        "watchers", "list", shows=lambda found: [w["state"] for w in found] == ["running"]
+    )
+    services.processes["scheduler"].kill()
+    services.processes["scheduler"].wait()
+    (services.inbox / "go").touch()
+    services.until("dags", "list", shows=lambda found: found[0]["queued_events"] == 1)
+    assert services.json("runs", "list") == []
+    services.start("scheduler")
+    services.until("runs", "list", shows=lambda found: [r["state"] for r in found] == ["success"])
