@@ -1,0 +1,126 @@
+"""How the service's parts live and die together."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.abc import TaskGroup
+
+from triggerer import service
+from triggerer.config import Settings, load_settings
+from triggerer.service import ALL_PARTS, Stopped, open_service
+
+Start = Callable[..., Awaitable[None]]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return load_settings(environ={"TRIGGERER__CORE__HOME": str(tmp_path)})
+
+
+def hosting(
+    monkeypatch: pytest.MonkeyPatch, start: Callable[[TaskGroup, TaskGroup], Awaitable[None]]
+) -> None:
+    """Let `start` stand for all parts; the database and the wakeups are real."""
+
+    async def start_parts(
+        settings: Settings, parts: object, database: object, carriers: TaskGroup, workers: TaskGroup
+    ) -> None:
+        await start(carriers, workers)
+
+    monkeypatch.setattr(service, "_start_parts", start_parts)
+
+
+async def fails(**_: Any) -> None:
+    raise ValueError("a bug")
+
+
+async def returns(**_: Any) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("part", "error", "message"),
+    [(fails, ValueError, "a bug"), (returns, RuntimeError, "the scheduler ended")],
+)
+async def test_a_part_that_fails_or_returns_ends_the_service_with_the_error(
+    monkeypatch: pytest.MonkeyPatch,
+    settings: Settings,
+    part: Any,
+    error: type[Exception],
+    message: str,
+) -> None:
+    async def start(carriers: TaskGroup, workers: TaskGroup) -> None:
+        workers.start_soon(service._unless_it_returns, "scheduler", part)
+
+    hosting(monkeypatch, start)
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(error, match=message), flatten_subgroups=True, allow_unwrapped=True
+    ):
+        async with open_service(settings, ALL_PARTS):
+            await anyio.sleep_forever()
+
+
+async def test_what_carries_others_stops_after_them(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    order: list[str] = []
+
+    async def living(name: str, *, last_words: int) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                for _ in range(last_words):
+                    await anyio.lowlevel.checkpoint()
+            order.append(name)
+
+    async def start(carriers: TaskGroup, workers: TaskGroup) -> None:
+        async def recorder() -> None:
+            await living("recorder", last_words=0)
+
+        async def streams() -> None:
+            await living("streams", last_words=10)
+
+        carriers.start_soon(recorder)
+        workers.start_soon(streams)
+
+    hosting(monkeypatch, start)
+    async with open_service(settings, ALL_PARTS):
+        await anyio.lowlevel.checkpoint()
+    assert order == ["streams", "recorder"]
+
+
+async def test_a_failure_of_the_block_is_not_hidden_by_the_shutdown(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    async def start(carriers: TaskGroup, workers: TaskGroup) -> None:
+        workers.start_soon(anyio.sleep_forever)
+
+    hosting(monkeypatch, start)
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(LookupError, match="mine"), flatten_subgroups=True, allow_unwrapped=True
+    ):
+        async with open_service(settings, ALL_PARTS):
+            raise LookupError("mine")
+
+
+def test_a_service_with_work_ends_when_the_work_is_done(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    async def start(carriers: TaskGroup, workers: TaskGroup) -> None:
+        pass
+
+    hosting(monkeypatch, start)
+    monkeypatch.setattr("triggerer.service.install_connections", lambda resolver: None)
+    done: list[str] = []
+
+    async def work(started: service.Service) -> None:
+        done.append(started.database.dialect)
+
+    assert service.run(settings, ALL_PARTS, work) is Stopped.WORK_DONE
+    assert done == ["sqlite"]
