@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any, Final, TextIO
@@ -54,11 +55,38 @@ def set_up_logging(settings: CoreSettings, stream: TextIO | None = None) -> None
             ],
         )
     )
+    handler.addFilter(SeldomRepeats(_QUIET))
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(level, logging.WARNING) if level > 10 else level)
+
+
+class SeldomRepeats(logging.Filter):
+    """Lets a library say the same thing, whatever its arguments, once in `every_s` seconds.
+
+    aiokafka reports each failed attempt to reach a broker, about ten in a second.
+    """
+
+    def __init__(self, libraries: Sequence[str], *, every_s: float = 10.0) -> None:
+        super().__init__()
+        self._libraries = frozenset(libraries)
+        self._every_s = every_s
+        self._said: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name.partition(".")[0] not in self._libraries or record.levelno < logging.WARNING:
+            return True
+        key = (record.name, str(record.msg))
+        said_at, withheld = self._said.get(key, (-math.inf, 0))
+        if record.created - said_at < self._every_s:
+            self._said[key] = (said_at, withheld + 1)
+            return False
+        self._said[key] = (record.created, 0)
+        if withheld:
+            record.msg = f"{record.msg} (and {withheld} times more before)"
+        return True
 
 
 def _renderers(as_json: bool, stream: TextIO) -> Sequence[Processor]:
