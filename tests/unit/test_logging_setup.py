@@ -15,7 +15,7 @@ def test_a_library_says_the_same_thing_once_in_a_while_and_how_often_it_was_with
     seldom = SeldomRepeats(["aiokafka"], every_s=10)
     passed = [
         record.getMessage()
-        for at in range(0, 25)
+        for at in range(25)
         if seldom.filter(record := _record("aiokafka.conn", "cannot reach %s", at))
     ]
     assert passed == [
