@@ -97,8 +97,8 @@ class TriggererSettings:
     shared_stream_subscriber_queue_size: Count = 1024
     shared_stream_overflow_grace: SecondsOrZero = timedelta(seconds=5)
     capacity: Count = 1000
-    """The most triggers that one instance hosts."""
-    max_outstanding_events: Count = 10_000
+    """The most triggers that one instance is to host; read, and not enforced yet."""
+    max_outstanding_events: Count = 20_000
     """Of one shared stream: fanned out and not yet advanced; beyond it the broker is paused."""
     lease_duration: Seconds = timedelta(seconds=15)
     """After so long without a heartbeat an instance's streams may be taken over."""
@@ -108,7 +108,7 @@ class TriggererSettings:
 class SchedulerSettings:
     """`[scheduler]`: bounds of one pass, and the sweep."""
 
-    max_dagruns_to_create_per_loop: Count = 100
+    max_dagruns_to_create_per_loop: Count = 32
     heartbeat_sec: Seconds = timedelta(seconds=30)
     """Of the sweep that is the safety net; commits wake the scheduler at once."""
 
@@ -195,7 +195,7 @@ class Settings:
             connection = self.connections[connection_id]
         except KeyError:
             raise ConfigurationError(
-                f"There is no connection {connection_id!r}"
+                f"there is no connection {connection_id!r}"
                 f"{_nearest(connection_id, self.connections)}",
                 hint=f"add [connections.{connection_id}] to {self.file or DEFAULT_FILE}",
             ) from None
@@ -255,9 +255,7 @@ def _find_file(path: str | Path | None, environ: Mapping[str, str]) -> Path | No
         return Path(DEFAULT_FILE).resolve() if Path(DEFAULT_FILE).is_file() else None
     file = Path(named).expanduser().resolve()
     if not file.is_file():
-        raise ConfigurationError(
-            f"There is no configuration file {str(named)!r}", hint="check --config"
-        )
+        raise ConfigurationError(f"there is no configuration file {str(named)!r}")
     return file
 
 
@@ -371,10 +369,8 @@ def _place(
     home = absolute("home", core.home, Path())
     defaulted = sources["core", "dags_folder"] == "default"
     dags_folder = absolute("dags_folder", core.dags_folder, home if defaulted else Path())
-    url = (
-        _resolve(database.url, "database.url", environ, base)
-        or f"sqlite:///{home / 'triggerer.db'}"
-    )
+    url = _resolve(database.url, "database.url", environ, base)
+    url = url or f"sqlite:///{home / 'triggerer.db'}"
     return replace(core, home=home, dags_folder=dags_folder), replace(database, url=url)
 
 

@@ -161,7 +161,7 @@ def readable_error(error: dict[str, Any]) -> str:
 def unknown_dag(dag_id: str) -> TriggererError:
     """Return the error for a DAG that is not there."""
     return TriggererError(
-        f"There is no DAG {dag_id!r}",
+        f"there is no DAG {dag_id!r}",
         hint="triggerer dags list shows what was found, triggerer check what could not be read",
     )
 

@@ -122,7 +122,7 @@ def logs(dag_id: DagId, run_id: RunId, config: options.Config = None) -> None:
     """Print the log of a run: what its tasks printed and logged."""
     row, _ = _find(config, dag_id, run_id)
     if row.log_path is None:
-        raise TriggererError(f"The run {run_id!r} is {row.state}: it has no log yet")
+        raise TriggererError(f"the run {run_id!r} is {row.state}: it has no log yet")
     try:
         with Path(row.log_path).open("rb") as log:
             shutil.copyfileobj(log, sys.stdout.buffer)
@@ -131,7 +131,7 @@ def logs(dag_id: DagId, run_id: RunId, config: options.Config = None) -> None:
         raise
     except OSError as error:
         raise TriggererError(
-            f"The log of {run_id!r} cannot be read: {error}",
+            f"the log of {run_id!r} cannot be read: {error}",
             hint=f"it lies on the machine of the executor {row.executor}",
         ) from error
 
@@ -156,7 +156,7 @@ def cancel(
         elif state == "running":
             announce(session, Signal.RUNS_CANCELLED, str(run_pk))
         else:
-            raise TriggererError(f"The run {run_id!r} has ended already: {state}")
+            raise TriggererError(f"the run {run_id!r} has ended already: {state}")
         return str(state)
 
     state = write(config, change)
@@ -183,5 +183,5 @@ def _find(config: Path | None, dag_id: str, run_id: str) -> tuple[RunView, list[
 
 def _unknown_run(dag_id: str, run_id: str) -> TriggererError:
     return TriggererError(
-        f"The DAG {dag_id!r} has no run {run_id!r}", hint=f"triggerer runs list --dag {dag_id}"
+        f"the DAG {dag_id!r} has no run {run_id!r}", hint=f"triggerer runs list --dag {dag_id}"
     )

@@ -78,7 +78,7 @@ def show(
     found = read(config, ask)
     if not found:
         raise TriggererError(
-            f"The asset {asset!r} has no watcher {name!r}", hint="triggerer watchers list"
+            f"the asset {asset!r} has no watcher {name!r}", hint="triggerer watchers list"
         )
     row = found[0]
     if json:

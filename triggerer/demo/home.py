@@ -84,6 +84,8 @@ def make_home(path: Path, *, bootstrap_servers: str) -> DemoHome:
     try:
         dags = path / "dags"
         dags.mkdir(parents=True)
+        # Whatever repository the demo was started in is to know nothing of it.
+        (path / ".gitignore").write_text("*\n", "utf-8")
         for source in (resources.files("triggerer.demo") / "dags").iterdir():
             if source.name.endswith(".py"):
                 (dags / source.name).write_text(source.read_text("utf-8"), "utf-8")
