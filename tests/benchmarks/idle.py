@@ -35,14 +35,13 @@ def _measure(scene: Scene, store: Store) -> Row:
         dag_file = that_does_nothing(topic, f"{topic}-{number}")
         with scene.service(dag_file, store, url=url) as service:
             service.start("none")
-            fresh.append(service.wait_for_watchers(1, every_s=0.01))
+            fresh.append(service.wait_for_watchers(1, every_s=0.05))
             if not row:
                 time.sleep(1.0 if scene.quick else 10.0)
                 row = _watch(scene, store, service, url, seconds)
             service.stop()
             service.start("none")
-            # The state of the life before is still shown until this one has parsed, or not at all.
-            again.append(service.wait_for_watchers(1, every_s=0.01))
+            again.append(service.wait_for_watchers(1, every_s=0.05))
             service.stop()
     return {
         "store": store,

@@ -16,12 +16,11 @@ from typing import Any, Final
 
 import anyio
 
-from tests.acceptance.records import Records, conservation
+from tests.acceptance.records import Records
 from tests.benchmarks.dags import that_does_nothing
 from tests.benchmarks.load import Paced, publish_paced
 from tests.benchmarks.report import Figures, Row, percentile
 from tests.benchmarks.scene import Scene, Store
-from tests.benchmarks.service import Service
 
 # At one message a second a minute gives few figures, and more would give everybody a long wait.
 _SECONDS: Final = {1: 40, 10: 30, 100: 30, 1_000: 30}
@@ -56,7 +55,7 @@ def _measure(scene: Scene, store: Store) -> Iterable[Row]:
         phases: list[_Phase] = []
         warm_up = _publish(scene, topic, rate=50, seconds=_WARM_UP / 50, first=0)
         sent += len(warm_up.messages)
-        runs = _wait_until_done(service, sent)
+        runs = service.wait_until_done(sent, within_s=120)
         for rate, seconds in (_QUICK_SECONDS if scene.quick else _SECONDS).items():
             cpu, began = service.cpu_seconds(), time.monotonic()
             paced = _publish(scene, topic, rate=rate, seconds=seconds, first=sent)
@@ -64,7 +63,7 @@ def _measure(scene: Scene, store: Store) -> Iterable[Row]:
             # on the safe side.
             share = (service.cpu_seconds() - cpu) / (time.monotonic() - began)
             sent += len(paced.messages)
-            runs, before = _wait_until_done(service, sent), runs
+            runs, before = service.wait_until_done(sent, within_s=120), runs
             phases.append(_Phase(rate, paced, share, runs - before))
             scene.report.say(
                 f"{store}: {rate}/s sent in {paced.seconds:.1f} s, generator late by at most "
@@ -82,19 +81,6 @@ def _publish(scene: Scene, topic: str, *, rate: int, seconds: float, first: int)
         return await publish_paced(servers, topic, rate=rate, seconds=seconds, first=first)
 
     return anyio.run(publish, backend_options={"use_uvloop": True})
-
-
-def _wait_until_done(service: Service, events: int) -> int:
-    """Until so many events are in runs that have ended; the number of runs so far."""
-
-    def is_done() -> bool:
-        counts = conservation(service.records)
-        return (counts.events, counts.queued, counts.active_runs) == (events, 0, 0)
-
-    service.wait_until(is_done, within_s=120, what=f"{events} events in ended runs", every_s=0.3)
-    failed = service.records.value("SELECT count(*) FROM dag_run WHERE state <> 'success'")
-    assert failed == 0, f"{failed} runs failed"
-    return int(service.records.value("SELECT count(*) FROM dag_run"))
 
 
 def _runs_of_events(records: Records) -> dict[tuple[int, int], int]:

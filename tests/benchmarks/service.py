@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import orjson
 import psutil
@@ -18,6 +18,15 @@ from tests.acceptance.records import Records
 
 Stamping = Literal["none", "flushes", "events"]
 """Which instants are noted; "none" is `triggerer standalone` itself."""
+
+
+class Progress(NamedTuple):
+    """How far the service is."""
+
+    highest_event: int
+    """The highest id, which is the number of events, as long as nothing is delivered twice."""
+    waiting: int
+    active_runs: int
 
 
 class Service:
@@ -129,6 +138,35 @@ class Service:
 
         self.wait_until(are_running, within_s=60, what=f"{count} watchers run", every_s=every_s)
         return time.monotonic() - self.started_at
+
+    def progress(self) -> Progress:
+        """Three counts that cost next to nothing, however much there is."""
+        (counts,) = self.records.rows(
+            "SELECT (SELECT coalesce(max(id), 0) FROM asset_event),"
+            " (SELECT count(*) FROM queued_asset_event WHERE run_pk IS NULL),"
+            " (SELECT count(*) FROM dag_run WHERE state IN ('queued', 'running'))"
+        )
+        return Progress(*counts)
+
+    def wait_until_done(self, events: int, *, within_s: float) -> int:
+        """Until so many events are in runs that have ended, all of them well; how many runs there are."""
+        self.wait_until(
+            lambda: self.progress() == Progress(events, 0, 0),
+            within_s=within_s,
+            what=f"{events:,} events in runs that have ended",
+            every_s=0.5,
+        )
+        ((recorded, taken, runs, failed),) = self.records.rows(
+            "SELECT (SELECT count(*) FROM asset_event),"
+            " (SELECT count(run_pk) FROM queued_asset_event),"
+            " (SELECT count(*) FROM dag_run),"
+            " (SELECT count(*) FROM dag_run WHERE state <> 'success')"
+        )
+        if (recorded, taken, failed) != (events, events, 0):
+            raise RuntimeError(
+                f"{events:,} events expected; {recorded:,} recorded, {taken:,} in runs, {failed} runs failed"
+            )
+        return int(runs)
 
     def ask(self, query: str) -> Any:
         """The first value of a query; None while the database, or the table, is not there yet."""

@@ -70,7 +70,8 @@ class Stamps:
 
     def note_runs(self) -> None:
         """The run's own session carries its key to the commit, so that no order has to be guessed."""
-        create_run, commit = scheduler_loop.create_run, Database._commit
+        create_run = scheduler_loop.create_run  # type: ignore[attr-defined]
+        commit = Database._commit
         queued = self.queued
 
         async def creating(session: AsyncSession, dag_id: str, **fields: Any) -> CreatedRun:

@@ -13,13 +13,11 @@ from typing import Any, Final
 
 import anyio
 
-from tests.acceptance.records import conservation
 from tests.benchmarks.dags import Matching, that_does_nothing
 from tests.benchmarks.load import WATCHERS, publish_backlog
 from tests.benchmarks.parts import Limits, measure_limits
 from tests.benchmarks.report import Figures, Row
 from tests.benchmarks.scene import Scene, Store
-from tests.benchmarks.service import Service
 
 _NOTE: Final = (
     "per second; aims: over 10,000 persisted messages/s, and at least half of the parts in series. "
@@ -84,12 +82,9 @@ def _measure(scene: Scene, store: Store, case: _Case, topic: str) -> Iterable[Ro
         service.start("flushes")
         service.wait_for_watchers(case.watchers)
         cpu = service.cpu_seconds()
-        _wait_for_rows(service, case.rows)
-        counts = conservation(service.records)
-        runs = service.records.value("SELECT count(*) FROM dag_run")
+        runs = service.wait_until_done(case.rows, within_s=600)
         cpu = service.cpu_seconds() - cpu
         stamps = service.stop()
-    assert (counts.events, counts.taken, counts.failed_runs) == (case.rows, case.rows, 0), counts
     assert scene.kafka.committed_offsets(group, topic) == scene.kafka.end_offsets(topic)
     measured = _Measured.of(stamps, case)
     scene.report.say(f"{store}, {case.title}: {measured.rows:,.0f} rows/s; now the parts alone")
@@ -106,23 +101,6 @@ def _measure(scene: Scene, store: Store, case: _Case, topic: str) -> Iterable[Ro
         backend_options={"use_uvloop": True},
     )
     yield _row(store, case, measured, limits, runs, cpu)
-
-
-def _wait_for_rows(service: Service, rows: int) -> None:
-    """Until all are written, in runs that have ended; asked rarely, since asking takes time too."""
-    # The highest id: counting would read the whole table each time.
-    service.wait_until(
-        lambda: (service.ask("SELECT max(id) FROM asset_event") or 0) >= rows,
-        within_s=600,
-        what=f"{rows:,} rows",
-        every_s=0.5,
-    )
-
-    def is_done() -> bool:
-        counts = conservation(service.records)
-        return counts.queued == 0 and counts.active_runs == 0
-
-    service.wait_until(is_done, within_s=120, what="all events in runs that ended", every_s=0.5)
 
 
 @dataclass(frozen=True, slots=True)
