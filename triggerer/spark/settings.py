@@ -1,0 +1,141 @@
+"""What a session is configured with: our defaults below what the user says, and checks on both."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from triggerer.config import SparkSettings
+from triggerer.errors import ConfigurationError
+
+CLASSIC: Final = "classic"
+CONNECT: Final = "connect"
+_MODES: Final = {"classic": CLASSIC, "local": CLASSIC, "connect": CONNECT}
+"""`local` is what `classic` is by default, on this machine, and so they are one."""
+LOCAL_MASTER: Final = "local[*]"
+_LOOPBACK: Final = "127.0.0.1"
+
+
+def mode_of(settings: SparkSettings) -> str:
+    """`classic` or `connect`.
+
+    Raises:
+        ConfigurationError: The mode is neither, or does not go with the master or the remote.
+    """
+    mode = _MODES.get(settings.mode)
+    if mode is None:
+        raise ConfigurationError(
+            f"[spark] mode is {settings.mode!r}", hint="it is one of: classic, connect"
+        )
+    if mode == CONNECT and not (settings.remote or "").startswith("sc://"):
+        raise ConfigurationError(
+            "[spark] mode is connect and remote is " + (repr(settings.remote) or "not set"),
+            hint='it has the form remote = "sc://host:15002"',
+        )
+    if mode == CLASSIC and settings.remote:
+        raise ConfigurationError(
+            "[spark] remote is set and mode is not connect",
+            hint='set mode = "connect", or take remote out',
+        )
+    if mode == CLASSIC and (settings.master or "").startswith("sc://"):
+        raise ConfigurationError(
+            f"[spark] master is {settings.master!r}",
+            hint='a Spark Connect server goes into remote, with mode = "connect"',
+        )
+    return mode
+
+
+def master_of(settings: SparkSettings) -> str:
+    """The master of a classic session."""
+    return settings.master or settings.conf.get("spark.master") or LOCAL_MASTER
+
+
+def is_local(master: str) -> bool:
+    """Whether driver and executors are this machine's one JVM."""
+    return master == "local" or master.startswith("local[")
+
+
+def local_cores(master: str) -> int:
+    """How many tasks a local master runs at a time: 3 for `local[3]` and `local[3,1]`."""
+    match = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?", master)
+    if match is None or match[1] is None:
+        return 1
+    return (os.cpu_count() or 1) if match[1] == "*" else int(match[1])
+
+
+def classic_conf(
+    settings: SparkSettings,
+    *,
+    app_name: str,
+    warehouse: Path,
+    java_options: list[str],
+    elsewhere: frozenset[str],
+) -> dict[str, str]:
+    """All that a classic session is started with.
+
+    Args:
+        warehouse: Where tables without a path of their own go.
+        java_options: For the driver's JVM; after them come the user's `extraJavaOptions`, which win.
+        elsewhere: Keys that the operator's `spark-defaults.conf` sets; our defaults leave them alone.
+    """
+    master = master_of(settings)
+    defaults = {
+        "spark.app.name": app_name,
+        # A page of numbers, and a bar drawn over the log, are for those who sit before a terminal.
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+    }
+    if is_local(master):
+        defaults |= {
+            "spark.ui.enabled": "false",
+            "spark.driver.host": _LOOPBACK,
+            "spark.driver.bindAddress": _LOOPBACK,
+            # 200, Spark's own, are 200 tasks with nothing to do each for a handful of events.
+            "spark.sql.shuffle.partitions": str(max(4, 2 * local_cores(master))),
+            "spark.sql.warehouse.dir": str(warehouse),
+            "spark.driver.defaultJavaOptions": shlex_join(java_options),
+        }
+    ours = {key: value for key, value in defaults.items() if key not in elsewhere}
+    return {
+        **ours,
+        **settings.conf,
+        "spark.master": master,
+        # Our remote and master decide; a variable left over in the environment does not.
+        "spark.api.mode": CLASSIC,
+    }
+
+
+def shlex_join(options: list[str]) -> str:
+    """Options for Spark's launcher, which splits at spaces and knows quotes, as a shell does."""
+    return " ".join(
+        option if shlex.quote(option) == option else f'"{option}"' for option in options
+    )
+
+
+def keys_in_spark_defaults(environ: Mapping[str, str], spark_home: Path) -> frozenset[str]:
+    """The keys that `spark-defaults.conf` sets; none if there is no such file."""
+    file = Path(environ.get("SPARK_CONF_DIR") or spark_home / "conf", "spark-defaults.conf")
+    try:
+        lines = file.read_text(errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    keys = (re.match(r"\s*(spark\.[^\s=:]+)", line) for line in lines)
+    return frozenset(match[1] for match in keys if match)
+
+
+def has_own_logging(environ: Mapping[str, str], spark_home: Path) -> bool:
+    """Whether the operator configured Spark's logging in the usual place."""
+    directory = Path(environ.get("SPARK_CONF_DIR") or spark_home / "conf")
+    return any(directory.glob("log4j2*"))
+
+
+def reason_of(error: BaseException) -> str:
+    """The line of a Java or PySpark error that says what is wrong."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # Py4J: "An error occurred while calling ...", then ": java.lang.SomeException: what is wrong".
+    java = [line.removeprefix(": ") for line in lines if line.startswith(": ")]
+    return next(iter(java or lines), type(error).__name__)
