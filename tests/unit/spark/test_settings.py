@@ -1,0 +1,114 @@
+from pathlib import Path
+
+import pytest
+
+from triggerer.config import SparkSettings
+from triggerer.errors import ConfigurationError
+from triggerer.spark.settings import (
+    classic_conf,
+    has_own_logging,
+    keys_in_spark_defaults,
+    local_cores,
+    mode_of,
+    reason_of,
+)
+
+
+def conf(settings: SparkSettings, *, elsewhere: frozenset[str] = frozenset()) -> dict[str, str]:
+    return classic_conf(
+        settings,
+        app_name="app",
+        warehouse=Path("/home/w"),
+        java_options=["-XX:TieredStopAtLevel=1", "-Da=b c"],
+        elsewhere=elsewhere,
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "mode"),
+    [
+        (SparkSettings(), "classic"),
+        (SparkSettings(mode="classic", master="spark://h:7077"), "classic"),
+        (SparkSettings(mode="connect", remote="sc://h"), "connect"),
+    ],
+)
+def test_a_mode_and_its_address_go_together(settings: SparkSettings, mode: str) -> None:
+    assert mode_of(settings) == mode
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        SparkSettings(mode="conect"),
+        SparkSettings(mode="connect"),
+        SparkSettings(mode="connect", remote="spark://h"),
+        SparkSettings(mode="classic", remote="sc://h"),
+        SparkSettings(mode="classic", master="sc://h"),
+    ],
+)
+def test_a_contradiction_is_an_error_with_a_way_out(settings: SparkSettings) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        mode_of(settings)
+    assert caught.value.hint
+
+
+def test_a_local_session_listens_on_loopback_only_and_shows_no_page() -> None:
+    given = conf(SparkSettings())
+    assert given["spark.master"] == "local[*]"
+    assert given["spark.driver.host"] == given["spark.driver.bindAddress"] == "127.0.0.1"
+    assert given["spark.ui.enabled"] == "false"
+    assert given["spark.sql.warehouse.dir"] == "/home/w"
+
+
+def test_what_the_user_configures_wins_over_every_default() -> None:
+    theirs = {"spark.ui.enabled": "true", "spark.app.name": "theirs", "spark.driver.host": "h"}
+    given = conf(SparkSettings(conf=theirs))
+    assert theirs.items() <= given.items()
+
+
+def test_the_users_java_options_come_after_ours_and_need_not_repeat_them() -> None:
+    given = conf(SparkSettings(conf={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4"}))
+    # Spark's launcher puts the default ones first, and Java takes the last of each.
+    assert given["spark.driver.defaultJavaOptions"] == '-XX:TieredStopAtLevel=1 "-Da=b c"'
+    assert given["spark.driver.extraJavaOptions"] == "-XX:TieredStopAtLevel=4"
+
+
+def test_the_operators_spark_defaults_win_over_ours(tmp_path: Path) -> None:
+    (tmp_path / "spark-defaults.conf").write_text(
+        "# spark.driver.host no\nspark.ui.enabled true\n  spark.driver.host=10.0.0.1\n\n"
+    )
+    keys = keys_in_spark_defaults({"SPARK_CONF_DIR": str(tmp_path)}, Path("/spark"))
+    assert keys == {"spark.ui.enabled", "spark.driver.host"}
+    assert not keys & conf(SparkSettings(), elsewhere=keys).keys()
+
+
+def test_a_cluster_gets_none_of_what_is_for_this_machine() -> None:
+    given = conf(SparkSettings(master="spark://h:7077"))
+    assert "spark.driver.host" not in given
+    assert "spark.sql.warehouse.dir" not in given
+    assert given["spark.sql.execution.arrow.pyspark.enabled"] == "true"
+
+
+def test_there_are_few_shuffle_partitions_on_few_cores() -> None:
+    assert conf(SparkSettings(master="local[1]"))["spark.sql.shuffle.partitions"] == "4"
+    assert conf(SparkSettings(master="local[8]"))["spark.sql.shuffle.partitions"] == "16"
+
+
+@pytest.mark.parametrize(("master", "cores"), [("local", 1), ("local[3]", 3), ("local[4, 2]", 4)])
+def test_the_cores_of_a_local_master_are_read_from_it(master: str, cores: int) -> None:
+    assert local_cores(master) == cores
+
+
+def test_the_operators_own_logging_is_noticed(tmp_path: Path) -> None:
+    assert not has_own_logging({}, tmp_path)
+    (tmp_path / "log4j2.properties").touch()
+    assert has_own_logging({"SPARK_CONF_DIR": str(tmp_path)}, Path("/spark"))
+
+
+def test_the_line_that_matters_is_taken_out_of_a_java_error() -> None:
+    error = RuntimeError(
+        "An error occurred while calling None.org.apache.X.\n: java.lang.Bad: it is\n\tat here"
+    )
+    assert reason_of(error) == "java.lang.Bad: it is"
+    assert reason_of(RuntimeError("\nfirst\nsecond")) == "first"
+    assert reason_of(KeyError()) == "KeyError"
