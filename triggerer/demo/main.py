@@ -93,6 +93,16 @@ class Demo:
 
     async def work(self, service: Service) -> None:
         """Publish, wait, count."""
+        try:
+            await self._publish_and_count(service)
+        except anyio.get_cancelled_exc_class():
+            _say(
+                self._console,
+                "Stopping: what is in flight ends first; Ctrl-C again ends it at once",
+            )
+            raise
+
+    async def _publish_and_count(self, service: Service) -> None:
         dataset = await to_thread.run_sync(
             lambda: load_dataset(whole_year=self._whole_year), abandon_on_cancel=True
         )
