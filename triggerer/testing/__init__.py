@@ -1,6 +1,22 @@
-"""For plugin authors: the runtime without a database."""
+"""For plugin authors: the runtime without a database, a broker in memory, and the conformance suites.
+
+Nothing here needs pytest; the fixtures that do are in `triggerer.testing.pytest_plugin`.
+"""
 
 from triggerer.testing.clock import VirtualClock
+from triggerer.testing.features import Feature
 from triggerer.testing.harness import GroupView, HostedView, StreamHarness
+from triggerer.testing.memory import InMemoryBroker, InMemoryMessage, InMemoryProducer
+from triggerer.testing.producers import ProducerConformance
 
-__all__ = ["GroupView", "HostedView", "StreamHarness", "VirtualClock"]
+__all__ = [
+    "Feature",
+    "GroupView",
+    "HostedView",
+    "InMemoryBroker",
+    "InMemoryMessage",
+    "InMemoryProducer",
+    "ProducerConformance",
+    "StreamHarness",
+    "VirtualClock",
+]

@@ -1,0 +1,213 @@
+"""The suite for producers finds the faults that it exists for: each is put into the double, and a case must fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+from unittest import SkipTest
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from triggerer.abc import AdvanceItem, SharedStreamProducer
+from triggerer.testing import Feature, InMemoryBroker, InMemoryMessage, InMemoryProducer
+from triggerer.testing.producers import ProducerConformance
+
+
+class Suite(ProducerConformance):
+    features = frozenset(Feature)
+    quiet_s = 0.01
+    lock_s = 0.05
+    patience_s = 0.3
+    faulty: type[InMemoryProducer] = InMemoryProducer
+
+    async def setup(self) -> None:
+        self.broker = InMemoryBroker(max_deliveries=self.max_deliveries, lock_s=self.lock_s)
+
+    async def publish(self, values: Sequence[str], lane: int = 0) -> None:
+        self.broker.publish(*values, lane=lane)
+
+    async def new_producer(self) -> SharedStreamProducer:
+        return self.faulty(self.broker)
+
+    async def committed(self, lane: int = 0) -> int:
+        return self.broker.committed(lane)
+
+    async def dead_letters(self) -> list[str]:
+        return self.broker.dead_letters
+
+    async def seek(self, position: int, lane: int = 0) -> None:
+        self.broker.seek(position, lane)
+
+
+class CommitsPastFailed(InMemoryProducer):
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        await checkpoint()
+        last = batch[-1].broker_payload
+        self._broker.logs()[last.lane].committed = last.offset + 1
+
+
+class CommitsOnDelivery(InMemoryProducer):
+    def _next(self) -> InMemoryMessage | None:
+        message = super()._next()
+        if message is not None:
+            self._broker.logs()[message.lane].committed = message.offset + 1
+        return message
+
+
+class CommitsWhatNobodySaw(InMemoryProducer):
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        seen = [
+            one if one.outcome.failed else one._replace(outcome=type(one.outcome)(1, 0, 0))
+            for one in batch
+        ]
+        await super().advance(seen)
+
+
+class RedeliversRejected(InMemoryProducer):
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        await super().advance(
+            [
+                one._replace(outcome=type(one.outcome)(0, 1, 0)) if one.outcome.rejected else one
+                for one in batch
+            ]
+        )
+
+
+class ForgetsToRedeliver(InMemoryProducer):
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        await checkpoint()
+        for message, outcome in batch:
+            log = self._broker.logs()[message.lane]
+            if not outcome.is_clean or log.committed != message.offset:
+                return
+            log.committed += 1
+
+
+class KeysByDelivery(InMemoryProducer):
+    def get_idempotency_key(self, broker_payload: InMemoryMessage) -> str:
+        return f"{id(self)}/{super().get_idempotency_key(broker_payload)}"
+
+
+class KeysByValueOfLane(InMemoryProducer):
+    def get_idempotency_key(self, broker_payload: InMemoryMessage) -> str:
+        return str(broker_payload.offset)
+
+
+class OneLane(InMemoryProducer):
+    def get_advance_lane(self, broker_payload: InMemoryMessage) -> None:
+        return None
+
+
+class IgnoresPause(InMemoryProducer):
+    async def pause(self) -> None:
+        pass
+
+
+class LosesPositionAtPause(InMemoryProducer):
+    async def resume(self) -> None:
+        for reading in self._readings.values():
+            reading.position = 0
+        await super().resume()
+
+
+class RenewsNoLock(InMemoryProducer):
+    def _renew(self) -> None:
+        pass
+
+
+class KeepsItsLanes(InMemoryProducer):
+    async def aclose(self) -> None:
+        if self._renewal is not None:
+            self._renewal.cancel()
+            self._broker.lock_s = 60
+            for log in self._broker.logs().values():
+                log.locked_until += 60
+
+
+class LeavesTask(InMemoryProducer):
+    async def open_stream(self) -> AsyncIterator[tuple[Any, InMemoryMessage]]:
+        self._task = asyncio.ensure_future(anyio.sleep(3600))
+        async for item in super().open_stream():
+            yield item
+
+
+class CommitsWhenCancelled(InMemoryProducer):
+    """Takes its own cancellation for a success of everything."""
+
+    async def open_stream(self) -> AsyncIterator[tuple[Any, InMemoryMessage]]:
+        try:
+            async for item in super().open_stream():
+                yield item
+        except asyncio.CancelledError:
+            for log in self._broker.logs().values():
+                log.committed = len(log.values)
+            raise
+
+
+class HangsAtClose(InMemoryProducer):
+    async def aclose(self) -> None:
+        await super().aclose()
+        await anyio.sleep(3600)
+
+
+class LosesItsPlaceWhenCancelled(InMemoryProducer):
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        try:
+            await super().advance(batch)
+        except asyncio.CancelledError:
+            last = batch[-1].broker_payload
+            self._broker.logs()[last.lane].committed = last.offset + 2
+            raise
+
+
+class Reorders(InMemoryProducer):
+    def _next(self) -> InMemoryMessage | None:
+        one, other = super()._next(), super()._next()
+        self._kept = one
+        return other or one
+
+
+FAULTS = {
+    CommitsPastFailed: "test_a_failed_message_is_not_passed_by_its_own_batch",
+    CommitsOnDelivery: "test_nothing_is_committed_without_an_advance",
+    CommitsWhatNobodySaw: "test_a_message_that_nobody_subscribed_to_is_not_committed",
+    RedeliversRejected: "test_a_rejected_message_does_not_come_again",
+    ForgetsToRedeliver: "test_a_failed_message_comes_again",
+    KeysByDelivery: "test_a_redelivery_carries_the_same_key",
+    KeysByValueOfLane: "test_keys_differ_from_message_to_message",
+    OneLane: "test_a_stuck_lane_holds_up_no_other",
+    IgnoresPause: "test_a_pause_stops_the_delivery_and_keeps_the_position",
+    LosesPositionAtPause: "test_a_pause_stops_the_delivery_and_keeps_the_position",
+    RenewsNoLock: "test_what_is_held_for_long_is_given_to_no_other",
+    KeepsItsLanes: "test_what_a_closed_producer_held_is_given_to_the_next",
+    LeavesTask: "test_what_is_published_is_delivered_once",
+    CommitsWhenCancelled: "test_a_stream_that_is_cancelled_anywhere_loses_nothing",
+    HangsAtClose: "test_a_producer_that_was_never_opened_can_be_closed",
+    LosesItsPlaceWhenCancelled: "test_an_advance_that_is_cancelled_anywhere_leaves_things_whole",
+    Reorders: "test_messages_of_a_lane_come_in_order",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_fault_is_found_by_its_case(fault: type[InMemoryProducer]) -> None:
+    suite = Suite()
+    suite.faulty = fault
+    with pytest.raises(AssertionError):
+        getattr(suite, FAULTS[fault])()
+
+
+def test_a_skipped_case_names_the_missing_feature() -> None:
+    class Bare(Suite):
+        features = frozenset({"ordering"})
+
+    with pytest.raises(SkipTest, match="Bare lacks dead_letter"):
+        Bare().test_a_message_that_reaches_the_limit_is_set_aside_and_the_rest_goes_on()
+
+
+@pytest.mark.parametrize("declared", ["ordering", {"order"}, 3])
+def test_an_unknown_feature_is_refused_when_the_suite_is_declared(declared: Any) -> None:
+    with pytest.raises(TypeError, match="features"):
+        type("Wrong", (ProducerConformance,), {"features": declared})

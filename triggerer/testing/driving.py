@@ -1,0 +1,235 @@
+"""A tiny runtime for one producer: pulls its stream, has the test resolve what comes, and advances lane by lane."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Hashable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from types import coroutine
+from typing import Any
+
+import anyio
+
+from triggerer.abc import AdvanceItem, AdvanceOutcome, SharedStreamProducer
+
+ACKED = AdvanceOutcome(acked=1, failed=0, rejected=0)
+FAILED = AdvanceOutcome(acked=0, failed=1, rejected=0)
+REJECTED = AdvanceOutcome(acked=0, failed=0, rejected=1)
+NOBODY = AdvanceOutcome(acked=0, failed=0, rejected=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One message as it came."""
+
+    value: str
+    payload: Any
+    lane: Hashable
+    key: str | None
+
+
+Resolve = Callable[[Delivery], AdvanceOutcome | None]
+"""The outcome of a delivery; None: it stays unresolved, and its lane waits, until it is asked again."""
+
+
+class Driver:
+    """What came, in order, and what was advanced. Made by `driving`."""
+
+    def __init__(
+        self,
+        producer: SharedStreamProducer,
+        *,
+        value_of: Callable[[Any], str | None],
+        resolve: Resolve,
+        patience_s: float,
+    ) -> None:
+        self.producer = producer
+        self.resolve = resolve
+        self.deliveries: list[Delivery] = []
+        self.advanced: list[tuple[Delivery, AdvanceOutcome]] = []
+        self._value_of = value_of
+        self._patience_s = patience_s
+        self._error: Exception | None = None
+        self._changed = anyio.Event()
+        self._lanes: dict[Hashable, list[tuple[Delivery | None, Any]]] = {}
+        self._advancing: dict[Hashable, anyio.Event] = {}
+        self._one_at_a_time = anyio.Lock()
+
+    @property
+    def values(self) -> list[str]:
+        return [delivery.value for delivery in self.deliveries]
+
+    def pending(self) -> list[list[Any]]:
+        """The broker payloads that are not advanced, by lane."""
+        return [[payload for _, payload in lane] for lane in self._lanes.values() if lane]
+
+    async def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait until something happened that makes `condition` true.
+
+        Raises:
+            AssertionError: It did not come true in time.
+            Exception: What the producer raised meanwhile.
+        """
+        with anyio.move_on_after(self._patience_s):
+            while not condition():
+                self._raise_if_failed()
+                self._changed = anyio.Event()
+                await self._changed.wait()
+            return
+        raise AssertionError(
+            f"not within {self._patience_s:g} s: {what}; delivered so far: {self.values}"
+        )
+
+    async def count(self, number: int) -> None:
+        """Wait for so many deliveries."""
+        await self.until(lambda: len(self.deliveries) >= number, f"{number} deliveries")
+
+    async def advanced_count(self, number: int) -> None:
+        """Wait until so many deliveries were advanced."""
+        await self.until(lambda: len(self.advanced) >= number, f"{number} advances")
+
+    async def stay_quiet(self, seconds: float) -> None:
+        """Watch for `seconds`; what the producer raises meanwhile is raised here."""
+        await anyio.sleep(seconds)
+        self._raise_if_failed()
+
+    def _raise_if_failed(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    async def run(self) -> None:
+        """Pull until the caller cancels, or the producer raises."""
+        async with anyio.create_task_group() as tasks:
+            stream = self.producer.open_stream()
+            assert isinstance(stream, AsyncGenerator), "open_stream() is not an async generator"
+            try:
+                async with aclosing(stream):
+                    async for event, payload in stream:
+                        self._take(event, payload)
+                        self._go_on(tasks, self.producer.get_advance_lane(payload))
+                raise AssertionError("open_stream() returned")
+            except Exception as error:  # noqa: BLE001  (handed to whoever waits for the producer)
+                self._note_error(error)
+            tasks.cancel_scope.cancel()
+
+    def _take(self, event: Any, payload: Any) -> None:
+        value = self._value_of(event)
+        lane = self.producer.get_advance_lane(payload)
+        delivery = None
+        if value is not None:
+            key = self.producer.get_idempotency_key(payload)
+            delivery = Delivery(value, payload, lane, key)
+            self.deliveries.append(delivery)
+        self._lanes.setdefault(lane, []).append((delivery, payload))
+        self._changed.set()
+
+    def _note_error(self, error: Exception) -> None:
+        if self._error is None:
+            self._error = error
+        self._changed.set()
+
+    def _go_on(self, tasks: anyio.abc.TaskGroup, lane: Hashable) -> None:
+        if lane not in self._advancing:
+            self._advancing[lane] = anyio.Event()
+            tasks.start_soon(self._advance_lane, lane)
+
+    async def advance(self) -> None:
+        """Ask `resolve` again for what it left open, and return once what it resolves is advanced."""
+        for is_done in list(self._advancing.values()):
+            await is_done.wait()
+        async with anyio.create_task_group() as tasks:
+            for lane in list(self._lanes):
+                self._go_on(tasks, lane)
+        self._raise_if_failed()
+
+    async def _advance_lane(self, lane: Hashable) -> None:
+        try:
+            while batch := self._ready(lane):
+                del self._lanes[lane][: len(batch)]
+                items = [AdvanceItem(payload, outcome) for _, payload, outcome in batch]
+                if self.producer.lanes_advance_side_by_side:
+                    await self.producer.advance(items)
+                else:
+                    async with self._one_at_a_time:
+                        await self.producer.advance(items)
+                self.advanced += [(one, outcome) for one, _, outcome in batch if one is not None]
+                self._changed.set()
+        except Exception as error:  # noqa: BLE001  (handed to whoever waits for the producer)
+            self._note_error(error)
+        finally:
+            self._advancing.pop(lane).set()
+
+    def _ready(self, lane: Hashable) -> list[tuple[Delivery | None, Any, AdvanceOutcome]]:
+        batch = []
+        for delivery, payload in self._lanes[lane]:
+            # What is no message is for the filters alone; they have passed it.
+            outcome = ACKED if delivery is None else self.resolve(delivery)
+            if outcome is None:
+                break
+            batch.append((delivery, payload, outcome))
+        return batch
+
+
+@asynccontextmanager
+async def driving(
+    producer: SharedStreamProducer,
+    *,
+    value_of: Callable[[Any], str | None],
+    resolve: Resolve,
+    patience_s: float,
+) -> AsyncIterator[Driver]:
+    """Run a producer while the block lasts, then close it, once.
+
+    Raises:
+        AssertionError: It could not be closed in time.
+    """
+    driver = Driver(producer, value_of=value_of, resolve=resolve, patience_s=patience_s)
+    failure: Exception | None = None
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(driver.run)
+            try:
+                yield driver
+            except Exception as error:  # noqa: BLE001  (raised below as it is, not in a group)
+                failure = error
+            tasks.cancel_scope.cancel()
+    finally:
+        await close(producer, patience_s)
+    if failure is not None:
+        raise failure
+
+
+async def close(producer: SharedStreamProducer, patience_s: float) -> None:
+    """Close as the runtime does: shielded, with a deadline."""
+    with anyio.move_on_after(patience_s, shield=True) as scope:
+        await producer.aclose()
+    assert not scope.cancelled_caught, f"aclose() took longer than {patience_s:g} s"
+
+
+async def cancelled_at(work: Coroutine[Any, Any, None], wait: int) -> bool:
+    """Run `work` and cancel it while it awaits for the `wait`-th time; False: it was done before."""
+    with anyio.CancelScope() as scope:
+        await _counting_waits(work, wait, scope)
+    return scope.cancelled_caught
+
+
+@coroutine
+def _counting_waits(
+    work: Coroutine[Any, Any, None], wait: int, scope: anyio.CancelScope
+) -> Generator[Any, Any, None]:
+    waits = 0
+    answer: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            awaited = work.send(answer) if error is None else work.throw(error)
+        except StopIteration:
+            return
+        waits += 1
+        if waits == wait:
+            scope.cancel()
+        answer = error = None
+        try:
+            answer = yield awaited
+        except BaseException as thrown:  # noqa: BLE001  (it is passed on at once)
+            error = thrown

@@ -1,0 +1,191 @@
+"""A broker in memory: a log for each lane, a committed position, and one reader for each lane at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from triggerer.abc import AdvanceItem, SharedStreamProducer
+
+
+@dataclass(frozen=True, slots=True)
+class InMemoryMessage:
+    """The broker payload of one delivery."""
+
+    value: Any
+    lane: Hashable
+    offset: int
+    delivery: int
+    """Grows with each step back of its lane: what belongs to an earlier one counts no more."""
+
+
+class _Log:
+    """One lane: what was published to it, and how far it was consumed."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self.committed = 0
+        self.failures = 0
+        self.holder: InMemoryProducer | None = None
+        self.locked_until = 0.0
+
+
+class InMemoryBroker:
+    """Keeps what is published until the test drops it; producers come and go, as with a real broker.
+
+    What is committed never passes a failed message; that one is delivered again at once, and what follows it in its
+    lane comes after it. A lane is read by one producer at a time, which holds a lock on it and renews that while it
+    is open. All methods belong to one event loop.
+
+    Args:
+        max_deliveries: Failed deliveries of a message after which it goes to `dead_letters`; None: no limit.
+        lock_s: Seconds of real time after which a producer that was not closed loses its lanes.
+    """
+
+    def __init__(self, *, max_deliveries: int | None = None, lock_s: float = 30.0) -> None:
+        self.identity = uuid.uuid4().hex
+        """Tells this broker's messages from those of another one; part of their idempotency keys."""
+        self.max_deliveries = max_deliveries
+        self.lock_s = lock_s
+        self.dead_letters: list[Any] = []
+        self._logs: dict[Hashable, _Log] = {}
+        self._changed = anyio.Event()
+
+    def publish(self, *values: Any, lane: Hashable = 0) -> None:
+        """Append to a lane, which is made where it does not exist yet."""
+        self._logs.setdefault(lane, _Log()).values.extend(values)
+        self.note_change()
+
+    def committed(self, lane: Hashable = 0) -> int:
+        """How many messages of the lane no producer is given again."""
+        log = self._logs.get(lane)
+        return 0 if log is None else log.committed
+
+    def seek(self, position: int, lane: Hashable = 0) -> None:
+        """Have the next producer start at `position` in the lane."""
+        log = self._logs[lane]
+        log.committed, log.failures = position, 0
+
+    def producer(self) -> InMemoryProducer:
+        """A producer that reads all lanes which no other holds."""
+        return InMemoryProducer(self)
+
+    def logs(self) -> dict[Hashable, _Log]:
+        return self._logs
+
+    def note_change(self) -> None:
+        """Wake the producers that wait."""
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def wait_for_change(self) -> None:
+        """Return after the next change, or when a lock may have run out."""
+        with anyio.move_on_after(self.lock_s / 2):
+            await self._changed.wait()
+
+
+class _Reading:
+    """How far a producer has read a lane that it holds."""
+
+    __slots__ = ("delivery", "position")
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self.delivery = 0
+
+
+class InMemoryProducer(SharedStreamProducer):
+    """Reads an `InMemoryBroker`: the event is the published value, a lane is the broker's lane."""
+
+    def __init__(self, broker: InMemoryBroker) -> None:
+        self._broker = broker
+        self._readings: dict[Hashable, _Reading] = {}
+        self._is_paused = False
+        self._renewal: asyncio.TimerHandle | None = None
+
+    async def open_stream(self) -> AsyncIterator[tuple[Any, InMemoryMessage]]:
+        self._renew()
+        while True:
+            message = self._next()
+            if message is not None:
+                yield message.value, message
+            else:
+                await self._broker.wait_for_change()
+
+    def _next(self) -> InMemoryMessage | None:
+        """The next message of the lane that was read the longest ago; None where there is none."""
+        if self._is_paused:
+            return None
+        for lane, log in self._broker.logs().items():
+            if lane not in self._readings and self._lock(log):
+                self._readings[lane] = _Reading(log.committed)
+        for lane, reading in self._readings.items():
+            log = self._broker.logs()[lane]
+            if log.holder is self and reading.position < len(log.values):
+                offset = reading.position
+                reading.position += 1
+                self._readings[lane] = self._readings.pop(lane)
+                return InMemoryMessage(log.values[offset], lane, offset, reading.delivery)
+        return None
+
+    def _lock(self, log: _Log) -> bool:
+        now = asyncio.get_running_loop().time()
+        if log.holder is not None and log.locked_until > now:
+            return False
+        log.holder, log.locked_until = self, now + self._broker.lock_s
+        return True
+
+    def _renew(self) -> None:
+        """Extend the locks, now and for as long as the producer is open, whoever holds up the stream."""
+        loop = asyncio.get_running_loop()
+        for log in self._broker.logs().values():
+            if log.holder is self:
+                log.locked_until = loop.time() + self._broker.lock_s
+        self._renewal = loop.call_later(self._broker.lock_s / 3, self._renew)
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        # Where a broker would be asked: cancelled here, nothing of the batch is committed.
+        await checkpoint()
+        for message, outcome in batch:
+            log, reading = self._broker.logs()[message.lane], self._readings[message.lane]
+            if log.holder is not self or message.delivery != reading.delivery:
+                continue
+            if outcome.failed or not (outcome.acked or outcome.rejected):
+                # That nobody was there to see it is no fault of the message, and does not count.
+                log.failures += 1 if outcome.failed else 0
+                if log.failures != self._broker.max_deliveries:
+                    reading.position = log.committed
+                    reading.delivery += 1
+                    break
+                self._broker.dead_letters.append(message.value)
+            log.committed, log.failures = message.offset + 1, 0
+        self._broker.note_change()
+
+    def get_advance_lane(self, broker_payload: InMemoryMessage) -> Hashable:
+        return broker_payload.lane
+
+    def get_idempotency_key(self, broker_payload: InMemoryMessage) -> str:
+        """`<broker>/<lane>/<offset>`."""
+        return f"{self._broker.identity}/{broker_payload.lane}/{broker_payload.offset}"
+
+    async def pause(self) -> None:
+        self._is_paused = True
+
+    async def resume(self) -> None:
+        self._is_paused = False
+        self._broker.note_change()
+
+    async def aclose(self) -> None:
+        """Give the lanes back; the next producer starts where they were committed."""
+        if self._renewal is not None:
+            self._renewal.cancel()
+        for log in self._broker.logs().values():
+            if log.holder is self:
+                log.holder = None
+        self._broker.note_change()
