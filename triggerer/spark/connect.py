@@ -56,7 +56,7 @@ def open_connect(settings: SparkSettings) -> SparkSession:
         session = SparkSession.builder.remote(remote).create()
         with _without_retries(session):
             # The first call that reaches the server.
-            version = session.version
+            session.version  # noqa: B018
     except Exception as error:
         os.environ.pop(_MODE_VARIABLE, None)
         raise SubmitFailed(f"{shown} gave no session: {reason_of(error)}") from error
@@ -65,7 +65,6 @@ def open_connect(settings: SparkSettings) -> SparkSession:
     _endpoints[session] = endpoint
     # After the client's own hook, and so before it: that one asks the server again and again, too.
     atexit.register(_never_retry, session)
-    _log.info("Spark Connect session open", server=shown, version=version)
     return session
 
 
