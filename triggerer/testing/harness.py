@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self, cast
 
 from triggerer.abc import BaseEventTrigger, TriggerEvent
 from triggerer.domain.events import EventSource, UnsettledEvent, WatcherRef
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.runtime.hosted import HostedTrigger
 from triggerer.testing.clock import VirtualClock
+from triggerer.testing.threads import ThreadWatch
 
-_QUIET_TURNS = 5
-_MOST_TURNS = 100_000
+_QUIET_TURNS = 20
+_MOST_TURNS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +47,9 @@ class HostedView:
     def note_submitted(self, event: TriggerEvent) -> None:
         self.unpersisted.append(event)
 
-    def note_settled(self, event: TriggerEvent, error: Exception | None) -> None:
-        if error is None:
-            _remove_identical(self.unpersisted, event)
-            self.events.append(event)
+    def note_persisted(self, event: TriggerEvent) -> None:
+        _remove_identical(self.unpersisted, event)
+        self.events.append(event)
 
     def attach(self, hosted: HostedTrigger) -> None:
         self._hosted = hosted
@@ -66,22 +67,46 @@ def _remove_identical(events: list[TriggerEvent], event: TriggerEvent) -> None:
             return
 
 
+class _Event(UnsettledEvent, Protocol):
+    """What the runtime submits, shared stream or not."""
+
+    @property
+    def event(self) -> TriggerEvent: ...
+
+
+class _Waiting(NamedTuple):
+    view: HostedView
+    event: _Event
+
+    def persist(self) -> None:
+        # In the store, whatever the runtime thinks of it meanwhile: after an ack timeout it only comes too late.
+        self.view.note_persisted(self.event.event)
+        self.event.settle(None)
+
+
 class _Sink:
     """Confirms at once ("auto"), or keeps events until the test says what became of them ("manual")."""
 
     def __init__(self, views: dict[int, HostedView], *, is_automatic: bool) -> None:
         self._views = views
         self._is_automatic = is_automatic
-        self.waiting: list[UnsettledEvent] = []
+        self._waiting: deque[_Waiting] = deque()
 
     def submit_nowait(self, event: UnsettledEvent) -> None:
+        submitted = cast(_Event, event)
         view = self._views[event.source.watchers[0].watcher_id]
-        view.note_submitted(event.event)  # type: ignore[attr-defined]
+        view.note_submitted(submitted.event)
+        waiting = _Waiting(view, submitted)
         event.idempotency_key  # noqa: B018  (as the store does, so that a producer that raises is found)
         if self._is_automatic:
-            event.settle(None)
+            waiting.persist()
         else:
-            self.waiting.append(event)
+            self._waiting.append(waiting)
+
+    def take(self, n: int | None) -> list[_Waiting]:
+        """The oldest `n`, or all, in order."""
+        count = len(self._waiting) if n is None else min(n, len(self._waiting))
+        return [self._waiting.popleft() for _ in range(count)]
 
 
 class StreamHarness:
@@ -103,6 +128,7 @@ class StreamHarness:
         self._views: dict[int, HostedView] = {}
         self._clock = VirtualClock()
         self._sink = _Sink(self._views, is_automatic=persistence == "auto")
+        self._threads: ThreadWatch | None = None
         settings = RuntimeSettings(
             ack_timeout=ack_timeout,
             subscriber_queue_size=subscriber_queue_size,
@@ -113,7 +139,9 @@ class StreamHarness:
         )
 
     async def __aenter__(self) -> Self:
+        self._threads = ThreadWatch()
         await self._manager.__aenter__()
+        self._threads.start()
         return self
 
     async def __aexit__(
@@ -122,6 +150,8 @@ class StreamHarness:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
+        if self._threads is not None:
+            self._threads.stop()
         return await self._manager.__aexit__(kind, error, trace)
 
     async def add(self, trigger: BaseEventTrigger) -> HostedView:
@@ -146,7 +176,6 @@ class StreamHarness:
             make=make,
             kwargs=kwargs,
             source=EventSource((WatcherRef(number, 0),), None),
-            on_settled=view.note_settled,
         )
         (hosted,) = self._manager.add([spec])
         view.attach(hosted)
@@ -158,31 +187,25 @@ class StreamHarness:
 
     async def persist(self, n: int | None = None) -> None:
         """Confirm the oldest `n` unconfirmed events; all by default."""
-        for event in self._take(n):
-            event.settle(None)
+        for waiting in self._sink.take(n):
+            waiting.persist()
 
     async def refuse(self, n: int | None = None) -> None:
         """The store failed: the oldest `n` unconfirmed events, all by default, are never confirmed."""
-        self._take(n)
-
-    def _take(self, n: int | None) -> list[UnsettledEvent]:
-        count = len(self._sink.waiting) if n is None else n
-        taken, self._sink.waiting = self._sink.waiting[:count], self._sink.waiting[count:]
-        return taken
+        self._sink.take(n)
 
     async def quiesce(self) -> None:
         """Wait until nothing can move unless time passes or the test acts.
 
+        Waits for work in threads too; not for what sleeps in real time, nor for a broker.
+
         Raises:
             RuntimeError: Something keeps moving.
         """
-        quiet = 0
-        for _ in range(_MOST_TURNS):
-            await asyncio.sleep(0)
-            quiet = 0 if _has_ready_callbacks() else quiet + 1
-            if quiet >= _QUIET_TURNS:
-                return
-        raise RuntimeError(f"the streams still move after {_MOST_TURNS} turns of the event loop")
+        assert self._threads is not None, "enter the harness first"
+        await _loop_is_idle()
+        while await self._threads.wait_for_answer():
+            await _loop_is_idle()
 
     async def sleep(self, seconds: float) -> None:
         """Move the harness's clock, and run what falls due on the way, in order."""
@@ -206,6 +229,16 @@ class StreamHarness:
                 lanes = {lane.key: len(lane.entries) for lane in group.lanes if lane.entries}
                 views[key] = GroupView(len(group.subscribers), group.outstanding, lanes)
         return views
+
+
+async def _loop_is_idle() -> None:
+    quiet = 0
+    for _ in range(_MOST_TURNS):
+        await asyncio.sleep(0)
+        quiet = 0 if _has_ready_callbacks() else quiet + 1
+        if quiet >= _QUIET_TURNS:
+            return
+    raise RuntimeError(f"the streams still move after {_MOST_TURNS} turns of the event loop")
 
 
 def _has_ready_callbacks() -> bool:
