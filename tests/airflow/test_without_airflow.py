@@ -1,0 +1,51 @@
+"""What holds where Airflow is not installed, and the way into an environment where it is."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from triggerer.errors import PluginError
+from watchers.airflow import AirflowEventTrigger
+
+_PYTHON = os.environ.get("TRIGGERER_AIRFLOW_PYTHON")
+_HAS_AIRFLOW = importlib.util.find_spec("airflow") is not None
+
+
+def test_the_plugin_imports_no_airflow() -> None:
+    code = "import sys, watchers.airflow; sys.exit(any(m.split('.')[0] == 'airflow' for m in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.skipif(_HAS_AIRFLOW, reason="Airflow is installed here")
+def test_without_airflow_the_error_says_what_to_install() -> None:
+    with pytest.raises(PluginError, match="install apache-airflow"):
+        AirflowEventTrigger(object())
+
+
+def test_a_class_outside_the_provider_packages_is_not_imported() -> None:
+    with pytest.raises(PluginError, match="may not be loaded"):
+        AirflowEventTrigger(classpath="os.path.PathLike", arguments={})
+
+
+@pytest.mark.skipif(_HAS_AIRFLOW, reason="this is the environment with Airflow")
+@pytest.mark.skipif(
+    not _PYTHON,
+    reason="TRIGGERER_AIRFLOW_PYTHON names no Python with Airflow (docs/airflow.md says how to make one)",
+)
+def test_in_an_environment_with_airflow_its_triggers_run(tmp_path: Path) -> None:
+    command = [
+        str(_PYTHON), "-m", "pytest", "-p", "no:cacheprovider", "-W", "default",
+        "tests/airflow/test_adapter.py", "tests/airflow/test_kafka_provider.py",
+    ]  # fmt: skip
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path.cwd()), "AIRFLOW_HOME": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stdout[-5_000:] + done.stderr[-2_000:]

@@ -1,0 +1,8 @@
+"""Triggers of Airflow's provider packages, unchanged, as triggers of an `AssetWatcher`.
+
+Needs Airflow 3.3 and the provider packages in the same environment; importing this module needs neither.
+"""
+
+from watchers.airflow.trigger import AirflowEventTrigger
+
+__all__ = ["AirflowEventTrigger"]

@@ -1,0 +1,114 @@
+"""What is taken from Airflow, imported when the first trigger needs it.
+
+Importing Airflow takes seconds and makes its home directory, so nobody pays for that who has no such trigger. Two
+names that Airflow keeps to itself are used, since they are how its `reject_shared_stream_event` finds the open event;
+a release that has moved them is refused here, by name, rather than rejecting nothing in silence.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from triggerer.abc import reject_shared_stream_event
+from triggerer.errors import PluginError
+
+_PROVIDERS = "apache_airflow_provider"
+_TRIED = "3.3.2"
+
+
+class Bridge:
+    """The classes of the Airflow that is installed. Made by `bridge`."""
+
+    def __init__(self) -> None:
+        try:
+            streams = importlib.import_module("airflow.triggers.shared_stream")
+            base = importlib.import_module("airflow.triggers.base")
+        except ImportError as error:
+            raise PluginError(
+                f"Airflow cannot be imported: {error}",
+                hint=f"install apache-airflow=={_TRIED} and the provider package in this environment",
+            ) from error
+        try:
+            self.AckTimeout = streams.AckTimeout
+            self.AdvanceItem = streams.AdvanceItem
+            self.AdvanceOutcome = streams.AdvanceOutcome
+            self.BaseEventTrigger = base.BaseEventTrigger
+            self._reject_context = streams._reject_context  # noqa: SLF001
+            self._make_reject_context = streams._RejectContext  # noqa: SLF001
+        except AttributeError as error:
+            raise PluginError(
+                f"this release of Airflow is not known here: {error}",
+                hint=f"{_TRIED} is the release that was tried",
+            ) from error
+
+    def is_acknowledged(self, kind: type[Any]) -> bool:
+        """Whether the class overrides `create_shared_stream_producer`, as Airflow itself asks."""
+        default = self.BaseEventTrigger.create_shared_stream_producer.__func__
+        made_by: Any = getattr(kind, "create_shared_stream_producer")  # noqa: B009  (mypy: type has no such attribute)
+        return getattr(made_by, "__func__", made_by) is not default
+
+    def open_rejections(self) -> None:
+        """Have Airflow's `reject_shared_stream_event`, called in this task, reject the event that is open here."""
+        context = self._make_reject_context(group=_Rejections(), trigger_id=0, event_id=0)
+        self._reject_context.set(context)
+
+
+class _Rejections:
+    """Stands where Airflow's function expects the group."""
+
+    def _reject_pending_event(self, *, trigger_id: int, event_id: int) -> None:
+        reject_shared_stream_event()
+
+
+@cache
+def bridge() -> Bridge:
+    """Import Airflow and have its hooks find the connections of our configuration.
+
+    Raises:
+        PluginError: Airflow is missing, or a release that is not known here.
+    """
+    made = Bridge()
+    importlib.import_module("watchers.airflow.connections").install()
+    return made
+
+
+def load_class(classpath: str) -> type[Any]:
+    """Return a trigger class of an installed provider package; nothing else is imported.
+
+    Raises:
+        PluginError: The path lies in no provider package, or there is no event trigger.
+    """
+    module, _, name = classpath.rpartition(".")
+    if not any(module == one or module.startswith(f"{one}.") for one in _provider_packages()):
+        raise PluginError(
+            f"{classpath} may not be loaded: it is in no installed provider package of Airflow",
+            hint="for a class of your own, subclass AirflowEventTrigger in the DAGs folder and set `wraps`",
+        )
+    airflow = bridge()
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise PluginError(f"{classpath} cannot be loaded: {error}") from error
+    return check_class(airflow, found)
+
+
+def check_class(airflow: Bridge, found: object) -> type[Any]:
+    """Return `found` if it is an Airflow event trigger.
+
+    Raises:
+        PluginError: It is something else.
+    """
+    if not isinstance(found, type) or not issubclass(found, airflow.BaseEventTrigger):
+        raise PluginError(f"{found!r} is not a BaseEventTrigger of Airflow")
+    return found
+
+
+def _provider_packages() -> frozenset[str]:
+    return frozenset(
+        # `some.provider.get_provider_info:get_provider_info`: the package is what holds that module.
+        point.module.rpartition(".")[0] or point.module
+        for point in entry_points(group=_PROVIDERS)
+    )

@@ -1,0 +1,73 @@
+"""Airflow's hooks find `[connections.<id>]` of our configuration, as in a secrets backend. Imports Airflow."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from airflow.sdk.configuration import conf
+from airflow.secrets.base_secrets import BaseSecretsBackend
+
+from triggerer.abc import get_connection
+from triggerer.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+FIELDS: Final = ("conn_type", "description", "host", "schema", "login", "password", "port")
+_CALLBACKS: Final = ("on_commit",)
+
+
+class TriggererConnections(BaseSecretsBackend):  # type: ignore[misc]  # Airflow is not there when types are checked
+    """Looks connections up in our configuration; what it does not know, Airflow looks for elsewhere."""
+
+    def get_connection(self, conn_id: str, team_name: str | None = None) -> Any:
+        """Return Airflow's connection, or None: `AIRFLOW_CONN_<ID>` is asked next."""
+        try:
+            settings = get_connection(conn_id)
+        except ConfigurationError as error:
+            # Airflow goes on to its other places, and says in the end only that there is none.
+            logger.warning(
+                "Airflow's connection %r is not in the configuration: %s", conn_id, error
+            )
+            return None
+        return self._get_connection_class()(conn_id=conn_id, **as_airflow(settings))
+
+    def get_variable(self, key: str, team_name: str | None = None) -> str | None:
+        return None
+
+
+def as_airflow(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of Airflow's `Connection`: its own fields by name, and everything else in `extra`.
+
+    For Kafka, names are written as librdkafka has them, so that one table serves `KafkaEventTrigger` too:
+    `bootstrap_servers` becomes `bootstrap.servers`.
+    """
+    fields = {name: settings[name] for name in FIELDS if name in settings}
+    rest = {name: value for name, value in settings.items() if name not in FIELDS}
+    given = rest.pop("extra", {})
+    extra = json.loads(given) if isinstance(given, str) else dict(given)
+    if fields.get("conn_type", "kafka") == "kafka" and (
+        "bootstrap_servers" in rest or "bootstrap.servers" in rest
+    ):
+        fields["conn_type"] = "kafka"
+        rest = {_librdkafka_name(name): value for name, value in rest.items()}
+    return {**fields, "extra": json.dumps({**extra, **rest})}
+
+
+def _librdkafka_name(name: str) -> str:
+    return name if name.endswith("_cb") or name in _CALLBACKS else name.replace("_", ".")
+
+
+def install() -> None:
+    """Make this the secrets backend of this process, unless Airflow's own configuration names one."""
+    for section, option in (("workers", "secrets_backend"), ("secrets", "backend")):
+        if named := conf.get(section, option, fallback=None):
+            logger.warning(
+                "Airflow's configuration names the secrets backend %s; [connections] is not asked",
+                named,
+            )
+            return
+    path = f"{TriggererConnections.__module__}.{TriggererConnections.__qualname__}"
+    conf.set("workers", "secrets_backend", path)

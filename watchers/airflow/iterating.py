@@ -1,0 +1,35 @@
+"""Pulling from Airflow's iterators."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from watchers.airflow.threads import StreamThread
+
+
+class _Pulled:
+    """An iterator whose steps use the stream's thread."""
+
+    def __init__(self, iterator: AsyncIterator[Any], thread: StreamThread) -> None:
+        self._iterator = iterator
+        self._thread = thread
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        with self._thread.used():
+            return await self._iterator.__anext__()
+
+
+@asynccontextmanager
+async def pulling(iterator: AsyncIterator[Any], thread: StreamThread) -> AsyncIterator[Any]:
+    """Iterate with the stream's thread, and close the iterator, where it can be closed, at the end."""
+    try:
+        yield _Pulled(aiter(iterator), thread)
+    finally:
+        if (aclose := getattr(iterator, "aclose", None)) is not None:
+            with thread.used():
+                await aclose()

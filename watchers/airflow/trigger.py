@@ -1,0 +1,193 @@
+"""An Airflow event trigger as ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Mapping
+from contextlib import aclosing
+from typing import Any, ClassVar, Final, Self
+
+from triggerer.abc import AckTimeout, BaseEventTrigger, SharedStreamProducer, TriggerEvent
+from triggerer.errors import DagError
+from watchers.airflow.bridge import Bridge, bridge, check_class, load_class
+from watchers.airflow.iterating import pulling
+from watchers.airflow.producer import AirflowProducer
+from watchers.airflow.threads import StreamThread
+
+_CLASSPATH: Final = "watchers.airflow.AirflowEventTrigger"
+
+
+class AirflowEventTrigger(BaseEventTrigger):
+    """Runs a `BaseEventTrigger` of an Airflow provider package, unchanged, its producer included.
+
+    Sharing, acknowledgement, order and restarts are this runtime's, for the trigger's own key, filter and producer.
+    Hooks find their connections in `[connections.<id>]`. A class of your own, a subclass of a provider's for
+    instance, is wrapped by a subclass of this one in the DAGs folder::
+
+        class Orders(AirflowEventTrigger):
+            wraps = OrdersTrigger  # an Airflow trigger
+
+        AssetWatcher("orders", Orders(OrdersTrigger(topics=["orders"])))
+
+    Args:
+        trigger: Airflow's trigger. It is made again from what its `serialize()` says, as it will be when it runs.
+    Raises:
+        DagError: It is no event trigger, or its `serialize()` says something else than it is.
+        PluginError: Airflow or the provider package is missing.
+    """
+
+    wraps: ClassVar[type[Any] | None] = None
+    """The Airflow class, for subclasses; None: whatever class of a provider package the trigger is."""
+
+    def __new__(
+        cls,
+        trigger: Any = None,
+        *,
+        classpath: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Self:
+        if cls is not AirflowEventTrigger:
+            return super().__new__(cls)
+        kind = load_class(_described(trigger)[0] if trigger is not None else classpath or "")
+        made: Any = super().__new__(_Acknowledged if bridge().is_acknowledged(kind) else cls)
+        return made  # type: ignore[no-any-return]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.wraps is not None and bridge().is_acknowledged(check_class(bridge(), cls.wraps)):
+            # The runtime asks the class whether its stream is acknowledged.
+            cls.create_shared_stream_producer = classmethod(_make_producer)  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        trigger: Any = None,
+        *,
+        classpath: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> None:
+        if trigger is not None:
+            classpath, given = _described(trigger)
+            arguments = _as_json(given)
+        self.classpath = classpath or ""
+        self.arguments = dict(arguments or {})
+        kind = self.airflow_class({"classpath": self.classpath})
+        if trigger is not None:
+            _check_same(trigger, kind, wraps=self.wraps)
+        self.inner = kind(**_from_json(self.arguments))
+
+    @classmethod
+    def airflow_class(cls, kwargs: Mapping[str, Any]) -> type[Any]:
+        """Return the class that a trigger with these arguments wraps."""
+        return cls.wraps or load_class(kwargs["classpath"])
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        if self.wraps is not None:
+            cls = type(self)
+            return f"{cls.__module__}.{cls.__qualname__}", {"arguments": self.arguments}
+        return _CLASSPATH, {"classpath": self.classpath, "arguments": self.arguments}
+
+    def shared_stream_key(self) -> Hashable | None:
+        key = self.inner.shared_stream_key()
+        return None if key is None else ("airflow", key)
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        thread = StreamThread()
+        try:
+            async with pulling(self.inner.run(), thread) as events:
+                async for event in events:
+                    yield TriggerEvent(event.payload)
+        finally:
+            thread.close()
+
+    @classmethod
+    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Any]:
+        thread = StreamThread()
+        opened = cls.airflow_class(kwargs).open_shared_stream(_from_json(kwargs["arguments"]))
+        try:
+            async with pulling(opened, thread) as events:
+                async for event in events:
+                    yield event
+        finally:
+            thread.close()
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[Any]
+    ) -> AsyncIterator[TriggerEvent]:
+        airflow = bridge()
+        airflow.open_rejections()
+        thread = StreamThread()
+        try:
+            async with (
+                aclosing(_translated(shared_stream, airflow)) as raw,
+                pulling(self.inner.filter_shared_stream(raw), thread) as events,
+            ):
+                async for event in events:
+                    yield TriggerEvent(event.payload)
+        finally:
+            thread.close()
+
+    async def cleanup(self) -> None:
+        await self.inner.cleanup()
+
+
+def _make_producer(cls: type[AirflowEventTrigger], kwargs: dict[str, Any]) -> SharedStreamProducer:
+    kind = cls.airflow_class(kwargs)
+    made = kind.create_shared_stream_producer(_from_json(kwargs["arguments"]))
+    return AirflowProducer(made, bridge())
+
+
+class _Acknowledged(AirflowEventTrigger):
+    """What `AirflowEventTrigger` makes where the stream is acknowledged."""
+
+    create_shared_stream_producer = classmethod(_make_producer)
+
+
+async def _translated(
+    shared_stream: AsyncIterator[Any], airflow: Bridge
+) -> AsyncGenerator[Any, None]:
+    """Hand events on as they are pulled, and a timeout as the one that an Airflow filter knows."""
+    try:
+        async for event in shared_stream:
+            yield event
+    except AckTimeout as error:
+        raise airflow.AckTimeout(str(error)) from error
+
+
+def _described(trigger: Any) -> tuple[str, dict[str, Any]]:
+    if not isinstance(trigger, bridge().BaseEventTrigger):
+        raise DagError(
+            f"{type(trigger).__qualname__} is not a BaseEventTrigger of Airflow",
+            hint="a trigger that states a condition rather than an occurrence would fire for ever",
+        )
+    classpath, kwargs = trigger.serialize()
+    return classpath, kwargs
+
+
+def _check_same(trigger: Any, kind: type[Any], *, wraps: type[Any] | None) -> None:
+    given = type(trigger)
+    if given is not kind and (wraps is not None or issubclass(given, kind)):
+        # It would run as its base class, with the base class's filter, and nobody would be told.
+        raise DagError(
+            f"{given.__qualname__} would run as {kind.__qualname__}",
+            hint=f"subclass AirflowEventTrigger with `wraps = {given.__qualname__}`",
+        )
+
+
+def _as_json(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Write as Airflow does what JSON does not know: dates, durations, sets."""
+    return {name: _encoded(value) for name, value in arguments.items()}
+
+
+def _encoded(value: Any) -> Any:
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError):
+        from airflow.serialization.serialized_objects import BaseSerialization
+
+        return BaseSerialization.serialize(value)
+
+
+def _from_json(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    from airflow.serialization.decoders import smart_decode_trigger_kwargs
+
+    return {name: smart_decode_trigger_kwargs(value) for name, value in arguments.items()}
