@@ -1,4 +1,4 @@
-"""The suite for producers finds the faults that it exists for: each is put into the double, and a case must fail."""
+"""The suites find the faults that they exist for: each is put into a double, and its case must fail."""
 
 from __future__ import annotations
 
@@ -11,9 +11,17 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from triggerer.abc import AdvanceItem, SharedStreamProducer
-from triggerer.testing import Feature, InMemoryBroker, InMemoryMessage, InMemoryProducer
-from triggerer.testing.producers import ProducerConformance
+from tests.conformance import numbers_trigger as numbers
+from triggerer.abc import AdvanceItem, BaseEventTrigger, SharedStreamProducer
+from triggerer.errors import PluginError
+from triggerer.testing import (
+    Feature,
+    InMemoryBroker,
+    InMemoryMessage,
+    InMemoryProducer,
+    ProducerConformance,
+    TriggerConformance,
+)
 
 
 class Suite(ProducerConformance):
@@ -211,3 +219,38 @@ def test_a_skipped_case_names_the_missing_feature() -> None:
 def test_an_unknown_feature_is_refused_when_the_suite_is_declared(declared: Any) -> None:
     with pytest.raises(TypeError, match="features"):
         type("Wrong", (ProducerConformance,), {"features": declared})
+
+
+TRIGGER_FAULTS = {
+    numbers.SerialisesByTurns: "test_it_serialises_twice_the_same",
+    numbers.SerialisesObjects: "test_its_arguments_survive_json",
+    numbers.ForgetsAnArgument: "test_made_again_from_its_arguments_it_is_the_same",
+    numbers.NamesAnother: "test_its_class_path_leads_to_its_class",
+    numbers.KeysByIdentity: "test_equal_triggers_have_equal_keys",
+    numbers.KeysByHash: "test_its_key_is_the_same_in_every_process",
+    numbers.KeysByTimes: "test_siblings_share_its_stream_and_strangers_do_not",
+    numbers.KeysAlike: "test_siblings_share_its_stream_and_strangers_do_not",
+    numbers.FilterReturnsAList: "test_it_is_an_async_generator",
+    numbers.LagsByOne: "test_all_that_derives_from_an_event_is_yielded_before_the_next_is_pulled",
+    numbers.YieldsObjects: "test_what_it_yields_can_be_stored",
+    numbers.SwallowsErrors: "test_an_error_of_the_stream_comes_out_of_it",
+    numbers.OutlivesCancellation: "test_it_ends_when_it_is_cancelled",
+    numbers.CleansUpWhatItNeverHad: "test_cleanup_of_one_that_never_ran_is_harmless",
+}
+
+
+@pytest.mark.parametrize("fault", TRIGGER_FAULTS, ids=lambda fault: fault.__name__)
+def test_a_triggers_fault_is_found_by_its_case(fault: type[numbers.Evens]) -> None:
+    suite = numbers.NumbersConformance()
+    suite.kind = fault
+    with pytest.raises((AssertionError, AttributeError, PluginError, TypeError)):
+        getattr(suite, TRIGGER_FAULTS[fault])()
+
+
+class TestEvens(numbers.NumbersConformance):
+    """What the faults are put into keeps every rule itself."""
+
+
+class TestAlone(TriggerConformance):
+    def new_trigger(self) -> BaseEventTrigger:
+        return numbers.Alone()

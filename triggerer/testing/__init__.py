@@ -8,6 +8,7 @@ from triggerer.testing.features import Feature
 from triggerer.testing.harness import GroupView, HostedView, StreamHarness
 from triggerer.testing.memory import InMemoryBroker, InMemoryMessage, InMemoryProducer
 from triggerer.testing.producers import ProducerConformance
+from triggerer.testing.triggers import TriggerConformance
 
 __all__ = [
     "Feature",
@@ -18,5 +19,6 @@ __all__ = [
     "InMemoryProducer",
     "ProducerConformance",
     "StreamHarness",
+    "TriggerConformance",
     "VirtualClock",
 ]

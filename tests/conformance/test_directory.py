@@ -1,0 +1,49 @@
+"""The files' producer against the suite, as far as its features allow: one file, one lane, and no order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from triggerer.abc import SharedStreamProducer
+from triggerer.testing import Feature, ProducerConformance
+from watchers.directory import FilesProducer, FoundFile, Sighting
+
+
+class TestFilesOfDirectory(ProducerConformance):
+    # Not lanes: the suite's lanes hold several messages, and each of these is one file.
+    features = frozenset({Feature.REDELIVERY, Feature.IDEMPOTENCY})
+
+    @pytest.fixture(autouse=True)
+    def _directory(self, tmp_path: Path) -> None:
+        self.directory = tmp_path
+        self.published: set[str] = set()
+
+    @pytest.mark.xfail(
+        strict=True,
+        reason="a rejected file stays and is handed over again; no filter of this producer rejects",
+    )
+    def test_a_rejected_message_does_not_come_again(self) -> None:
+        super().test_a_rejected_message_does_not_come_again()
+
+    async def publish(self, values: Sequence[str], lane: int = 0) -> None:
+        for value in values:
+            (self.directory / value).touch()
+        self.published.update(values)
+
+    async def new_producer(self) -> SharedStreamProducer:
+        return FilesProducer(self.directory, poke_interval=0.01)
+
+    async def committed(self, lane: int = 0) -> int:
+        return sum(not (self.directory / name).exists() for name in self.published)
+
+    def value_of(self, event: Any) -> str | None:
+        if isinstance(event, Sighting):
+            # What a filter does: say which files it waits for.
+            event.wanted |= event.names
+            return None
+        assert isinstance(event, FoundFile)
+        return event.path.name

@@ -1,0 +1,103 @@
+"""The triggers that come with triggerer, against the suite for triggers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aiokafka import TopicPartition
+
+from producers.kafka import KafkaMessage
+from producers.kafka.cluster import Membership
+from producers.kafka.lane import Lane
+from producers.kafka.position import CommittedPosition
+from triggerer.abc import BaseEventTrigger
+from triggerer.testing import TriggerConformance
+from watchers.directory import (
+    DirectoryFileDeleteTrigger,
+    FileDeleteTrigger,
+    FoundFile,
+    Sighting,
+)
+from watchers.kafka import KafkaEventTrigger
+
+
+@dataclass
+class Record:
+    value: bytes | None
+    key: bytes | None = b"k"
+    offset: int = 7
+    topic: str = "flights"
+    partition: int = 3
+    timestamp: int = 1_700_000_000_000
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+def message(value: bytes | None) -> KafkaMessage:
+    lane = Lane(TopicPartition("flights", 3), Membership(1, "me"), CommittedPosition(0))
+    return KafkaMessage(Record(value), lane, 0)
+
+
+class TestKafkaEventTrigger(TriggerConformance):
+    def new_trigger(self) -> BaseEventTrigger:
+        return KafkaEventTrigger(
+            ("weather", "flights"),
+            match={"delay": {"gt": 10}},
+            extra={"delay": "delay", "kind": {"const": "late"}},
+        )
+
+    def siblings(self) -> Sequence[BaseEventTrigger]:
+        return [KafkaEventTrigger(["flights", "weather"], start="latest", decode="text")]
+
+    def strangers(self) -> Sequence[BaseEventTrigger]:
+        topics = ["flights", "weather"]
+        return [
+            KafkaEventTrigger(topics, connection="other"),
+            KafkaEventTrigger(topics, group_id="mine"),
+            KafkaEventTrigger("flights"),
+        ]
+
+    def raw_events(self) -> Sequence[tuple[Any, int]]:
+        return [
+            (message(json.dumps({"delay": 11}).encode()), 1),
+            (message(json.dumps({"delay": 10}).encode()), 0),
+            (message(b"no JSON"), 0),
+            (message(None), 0),
+            (message(json.dumps({"delay": 12}).encode()), 1),
+        ]
+
+
+def found(name: str) -> FoundFile:
+    return FoundFile(Path("/data/in") / name, 1, 2, 3, 4)
+
+
+class TestDirectoryFileDeleteTrigger(TriggerConformance):
+    def new_trigger(self) -> BaseEventTrigger:
+        return DirectoryFileDeleteTrigger(Path("/data/in"), "a")
+
+    def siblings(self) -> Sequence[BaseEventTrigger]:
+        return [DirectoryFileDeleteTrigger("/data//in/", "b", poke_interval=5)]
+
+    def strangers(self) -> Sequence[BaseEventTrigger]:
+        return [
+            DirectoryFileDeleteTrigger("/data/out", "a"),
+            DirectoryFileDeleteTrigger("/data/in", "a", poke_interval=1),
+            FileDeleteTrigger("/data/in/a"),
+        ]
+
+    def raw_events(self) -> Sequence[tuple[Any, int]]:
+        return [(Sighting(["a", "b"]), 0), (found("b"), 0), (found("a"), 1)]
+
+
+class TestFileDeleteTrigger(TriggerConformance):
+    def new_trigger(self) -> BaseEventTrigger:
+        return FileDeleteTrigger(Path("/data/in/a"))
+
+    def strangers(self) -> Sequence[BaseEventTrigger]:
+        return [FileDeleteTrigger("/data/in/b"), DirectoryFileDeleteTrigger("/data/in", "a")]
+
+    def raw_events(self) -> Sequence[tuple[Any, int]]:
+        return [(found("a"), 1), (found("b"), 0)]
