@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
-from sqlalchemy import event, text, update
+from sqlalchemy import text, update
 
 from tests.services.postgres import PostgresServer
 from tests.store.seeding import (
@@ -31,6 +31,7 @@ from triggerer.store.database import Database, open_database
 from triggerer.store.emitting import NewAssetEvent, record_events
 from triggerer.store.models import Dag, DagRun
 from triggerer.store.queries.runs import create_manual_run
+from triggerer.store.sqlite_thread import in_thread
 from triggerer.store.wakeups import Signal, announce
 
 FOR_EVER = timedelta(hours=1)
@@ -344,24 +345,21 @@ async def test_an_index_serves_every_question_that_is_asked_for_each_wakeup(
     """A DAG's history must not slow down its next run."""
     await _two_assets(sqlite, events_per_run=1)
     await add_dag(sqlite, "report", asset_json("flights"), assets=[1])
-    asked: list[tuple[str, Any]] = []
-
-    def note(_c: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        if "queued_asset_event" in statement:
-            asked.append((statement, parameters))
-
     await emit(sqlite, 1, 3)
     await emit(sqlite, 2, 3)
+    # As SQLite sees them, whoever sent them, with their parameters filled in.
+    traced: list[str] = []
     for engine in (sqlite.writer, sqlite._reader):
-        event.listen(engine.sync_engine, "before_cursor_execute", note)
+        async with engine.connect() as connection:
+            await in_thread(connection, lambda raw: raw.set_trace_callback(traced.append))
     assert await Scheduler(sqlite).run_once() == 4
-    for engine in (sqlite.writer, sqlite._reader):
-        event.remove(engine.sync_engine, "before_cursor_execute", note)
-    assert len(asked) >= 4
+    asked = [statement for statement in traced if "queued_asset_event" in statement]
+    for what in ("SELECT d.dag_id FROM dag d", "FROM dag d\nJOIN", "UPDATE queued_asset_event"):
+        assert any(what in statement for statement in asked), what
     async with sqlite.transaction() as session:
         connection = await session.connection()
-        for statement, parameters in asked:
-            plan = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+        for statement in asked:
+            plan = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}")
             for line in (row[3] for row in plan):
                 if re.match(r"(SCAN|SEARCH) (q|c|queued_asset_event)\b", line):
                     # The waiting entries, or one entry by its whole key.

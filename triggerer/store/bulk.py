@@ -7,15 +7,16 @@ statement over arrays that are unnested beats all that goes through the ORM by a
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import select, text
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.store.models import Dag, DagScheduleAsset
+from triggerer.store.sqlite_thread import in_thread
 
 
 class EventRow(NamedTuple):
@@ -51,17 +52,22 @@ _SQLITE_INSERT: Final = (
     "ON CONFLICT DO NOTHING"
 )
 # The new rows are those above the highest id before: the write lock keeps everybody else out.
-_SQLITE_HIGHEST: Final = text(
+_SQLITE_HIGHEST: Final = (
     "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'asset_event'), 0)"
 )
-_SQLITE_NEW: Final = text("SELECT id FROM asset_event WHERE id > :highest ORDER BY id")
-_SQLITE_QUEUE: Final = text(
+_SQLITE_NEW: Final = "SELECT id FROM asset_event WHERE id > ? ORDER BY id"
+_SQLITE_QUEUE: Final = (
     "INSERT INTO queued_asset_event (dag_id, asset_event_id, asset_id) "
     "SELECT s.dag_id, e.id, e.asset_id "
     "FROM asset_event e "
     "JOIN dag_schedule_asset s ON s.asset_id = e.asset_id "
     "JOIN dag d ON d.dag_id = s.dag_id AND NOT d.is_stale "
-    "WHERE e.id > :highest"
+    "WHERE e.id > ?"
+)
+_SQLITE_WAITING: Final = (
+    "SELECT DISTINCT s.dag_id FROM dag_schedule_asset s "
+    "JOIN dag d ON d.dag_id = s.dag_id AND NOT d.is_stale "
+    "WHERE s.asset_id IN (SELECT value FROM json_each(?))"
 )
 
 # Ids follow the order of the rows, since defaults are computed after the sort. A timestamp is never
@@ -112,14 +118,16 @@ async def insert_events(
     Paused DAGs wait too, stale ones do not. Who wakes the scheduler is the caller's business.
 
     Raises:
-        sqlalchemy.exc.DBAPIError: A row was refused; none of them is written if the transaction
+        sqlalchemy.exc.DBAPIError, sqlite3.Error: A row was refused; none of them is written if the transaction
             is then rolled back, as `Database.transaction` does.
     """
     if not rows:
         return Inserted((), ())
     connection = await session.connection()
     if connection.dialect.name == "sqlite":
-        return await _insert_into_sqlite(connection, rows, want_ids=want_ids)
+        return await in_thread(
+            connection, lambda sqlite: _insert_into_sqlite(sqlite, rows, want_ids=want_ids)
+        )
     columns = list(map(list, zip(*rows, strict=True)))
     if any(row.source_dag_id is not None for row in rows):
         statement = _POSTGRES_SOURCED
@@ -130,26 +138,20 @@ async def insert_events(
     return Inserted(tuple(row[0] or ()), tuple(row[1] or ()))
 
 
-async def _insert_into_sqlite(
-    connection: AsyncConnection, rows: Sequence[EventRow], *, want_ids: bool
+def _insert_into_sqlite(
+    connection: sqlite3.Connection, rows: Sequence[EventRow], *, want_ids: bool
 ) -> Inserted:
-    highest = await connection.scalar(_SQLITE_HIGHEST)
-    values = [
-        # The format of SQLAlchemy's DateTime: naive UTC with microseconds.
-        (row[0], row[1], row[2].replace(tzinfo=None).isoformat(" ", "microseconds"), *row[3:])
-        for row in rows
-    ]
-    await connection.exec_driver_sql(_SQLITE_INSERT, values)
-    bound = {"highest": highest}
-    queued = await connection.execute(_SQLITE_QUEUE, bound)
+    (highest,) = connection.execute(_SQLITE_HIGHEST).fetchone()
+    connection.executemany(_SQLITE_INSERT, map(_sqlite_row, rows))
     dag_ids: tuple[str, ...] = ()
-    if queued.rowcount:
-        waiting = (
-            select(DagScheduleAsset.dag_id)
-            .join(Dag, Dag.dag_id == DagScheduleAsset.dag_id)
-            .where(DagScheduleAsset.asset_id.in_({row.asset_id for row in rows}), ~Dag.is_stale)
-            .distinct()
-        )
-        dag_ids = tuple(await connection.scalars(waiting))
-    event_ids = tuple(await connection.scalars(_SQLITE_NEW, bound)) if want_ids else ()
-    return Inserted(dag_ids, event_ids)
+    if connection.execute(_SQLITE_QUEUE, (highest,)).rowcount:
+        asset_ids = json.dumps(sorted({row.asset_id for row in rows}))
+        dag_ids = tuple(dag_id for (dag_id,) in connection.execute(_SQLITE_WAITING, (asset_ids,)))
+    new = connection.execute(_SQLITE_NEW, (highest,)) if want_ids else ()
+    return Inserted(dag_ids, tuple(event_id for (event_id,) in new))
+
+
+def _sqlite_row(row: EventRow) -> tuple[Any, ...]:
+    # The format of SQLAlchemy's DateTime: naive UTC with microseconds.
+    instant = row[2].replace(tzinfo=None).isoformat(" ", "microseconds")
+    return (row[0], row[1], instant, *row[3:])

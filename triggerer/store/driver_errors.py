@@ -105,6 +105,9 @@ def translate(error: Exception, database: str) -> TriggererError | None:
         return StoreUnavailable(f"{database} did not answer in time")
     if isinstance(error, DBAPIError):
         return _translate_driver(error.orig, error, database)
+    if isinstance(error, sqlite3.Error):
+        # From `in_thread`, past SQLAlchemy.
+        return _translate_driver(error, None, database)
     if isinstance(error, StatementError) and isinstance(error.orig, ValueError | OverflowError):
         # A value that its column type refuses before the driver sees it.
         return RowRefused(f"{database} was given a value that it cannot hold: {error.orig}")
@@ -136,7 +139,7 @@ def translate_commit(error: Exception, database: str) -> TriggererError:
 
 
 def _translate_driver(
-    cause: BaseException | None, error: DBAPIError, database: str
+    cause: BaseException | None, error: DBAPIError | None, database: str
 ) -> TriggererError:
     sqlstate = getattr(cause, "sqlstate", None)
     if sqlstate:
@@ -153,7 +156,8 @@ def _translate_driver(
     if "invalid input for query argument" in str(cause):
         # asyncpg's encoders, which speak before the server does.
         return RowRefused(f"{database} was given a value that it cannot hold: {cause}")
-    if error.connection_invalidated or "connection" in str(cause).lower():
+    is_broken = error is not None and error.connection_invalidated
+    if is_broken or "connection" in str(cause).lower():
         return StoreUnavailable(f"{database} does not answer: {cause}", hint="is it running?")
     return StoreError(f"{database}: {cause}")
 

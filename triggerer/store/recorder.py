@@ -14,7 +14,6 @@ from uuid import uuid4
 
 import anyio
 import structlog
-from sqlalchemy import select
 
 from triggerer.domain.events import Fence, UnsettledEvent
 from triggerer.errors import (
@@ -31,7 +30,7 @@ from triggerer.store.bulk import EventRow, insert_events
 from triggerer.store.database import Clock, Database, utc_now
 from triggerer.store.emitting import NewAssetEvent, ensure_asset, record_events
 from triggerer.store.encoding import check_identity, encode_extra
-from triggerer.store.models import Stream
+from triggerer.store.leases import shown_leases
 from triggerer.store.wakeups import Signal, announce
 
 __all__ = ["EventRecorder", "NewAssetEvent", "ensure_asset", "record_events"]
@@ -187,15 +186,7 @@ class EventRecorder:
             lost: frozenset[Fence] = frozenset()
             fences = {one.fence for one in batch if one.fence is not None}
             if fences:
-                shown = (
-                    select(Stream.digest, Stream.owner, Stream.epoch)
-                    .where(Stream.digest.in_({fence.stream_digest for fence in fences}))
-                    # In one order everywhere, or two flushes could wait for one another. The lock
-                    # (nothing on SQLite) keeps a takeover out until we have committed.
-                    .order_by(Stream.digest)
-                    .with_for_update(read=True)
-                )
-                held = {tuple(row) for row in await session.execute(shown)}
+                held = await shown_leases(session, {fence.stream_digest for fence in fences})
                 lost = frozenset(fence for fence in fences if tuple(fence) not in held)
             writable = batch if not lost else [one for one in batch if one.fence not in lost]
             rows = [row for one in writable for row in one.rows]

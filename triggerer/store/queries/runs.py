@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -9,13 +11,14 @@ from functools import cache
 from typing import Any, Final, cast
 
 from sqlalchemy import CursorResult, TextClause, TextualSelect, bindparam, select, text
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.runs import RunState, RunType
 from triggerer.errors import DagError, RowRefused
 from triggerer.store.database import database_now
 from triggerer.store.models import Dag, DagRun
+from triggerer.store.sqlite_thread import in_thread
 from triggerer.store.wakeups import Signal, announce
 
 _TICK: Final = timedelta(microseconds=1)
@@ -33,8 +36,9 @@ WHERE NOT d.is_paused AND NOT d.is_stale AND d.schedule IS NOT NULL
 ORDER BY d.dag_id
 """
 
-# One row for each asset that waits, found by one index probe; a backlog is never counted beyond the
-# bound. The assets are what the DAG waits for, by itself or through an alias.
+# One row for each asset that waits, found by one index probe (not by EXISTS, of which PostgreSQL
+# makes a join with all that waits); a backlog is never counted beyond the bound. The assets are
+# what the DAG waits for, by itself or through an alias.
 _SNAPSHOT: Final = """
 SELECT d.dag_id, d.schedule, d.max_active_runs, d.events_per_run, d.params,
        (SELECT count(*) FROM dag_run r
@@ -54,10 +58,11 @@ JOIN (
     JOIN asset_alias_member m ON m.alias_id = l.alias_id
 ) w ON w.dag_id = d.dag_id
 JOIN asset a ON a.id = w.asset_id
-WHERE d.dag_id IN :dag_ids
+WHERE d.dag_id IN {dag_ids}
   AND NOT d.is_paused AND NOT d.is_stale AND d.schedule IS NOT NULL
-  AND EXISTS (SELECT 1 FROM queued_asset_event q {hint}
-              WHERE q.dag_id = d.dag_id AND q.asset_id = w.asset_id AND q.run_pk IS NULL)
+  AND (SELECT 1 FROM queued_asset_event q {hint}
+       WHERE q.dag_id = d.dag_id AND q.asset_id = w.asset_id AND q.run_pk IS NULL
+       LIMIT 1) IS NOT NULL
 ORDER BY d.dag_id, w.asset_id
 """
 
@@ -80,7 +85,19 @@ WHERE dag_id = :dag_id AND asset_id = :asset_id AND run_pk IS NULL AND asset_eve
 
 @cache
 def _statement(template: str, dialect: str) -> TextClause:
-    return text(template.format(hint=_SQLITE_HINT if dialect == "sqlite" else ""))
+    hint = _SQLITE_HINT if dialect == "sqlite" else ""
+    return text(template.format(hint=hint, dag_ids=":dag_ids"))
+
+
+_SQLITE_SNAPSHOT: Final = _SNAPSHOT.format(
+    hint=_SQLITE_HINT, dag_ids="(SELECT value FROM json_each(:dag_ids))"
+)
+_SQLITE_CREATE: Final = """
+INSERT INTO dag_run (dag_id, run_id, run_type, state, run_after, queued_at, params,
+                     attempt, cancel_requested)
+VALUES (:dag_id, :run_id, :run_type, :state, :run_after, :run_after, :params, 0, 0)
+ON CONFLICT (dag_id, run_id) DO NOTHING RETURNING id
+"""
 
 
 @cache
@@ -139,6 +156,10 @@ async def lock_and_read(
     """
     if not dag_ids:
         return []
+    if _dialect(session) == "sqlite":
+        # Nobody else can be writing: the transaction itself is the lock.
+        bound_to = {"dag_ids": json.dumps(list(dag_ids)), "bound": bound}
+        return await in_thread(session, lambda sqlite: _read_sqlite(sqlite, bound_to))
     # A statement of its own: what waited for the lock in the snapshot's own statement would still
     # see the queue as it was before the other scheduler's commit. The weaker lock lets others
     # insert runs, which refer to the row.
@@ -152,6 +173,17 @@ async def lock_and_read(
         _snapshot(_dialect(session)), {"dag_ids": list(dag_ids), "bound": bound}
     )
     return [WaitingRow(**row) for row in found.mappings()]
+
+
+def _read_sqlite(sqlite: sqlite3.Connection, bound: Mapping[str, Any]) -> list[WaitingRow]:
+    cursor = sqlite.execute(_SQLITE_SNAPSHOT, bound)
+    names = [column[0] for column in cursor.description]
+    return [
+        WaitingRow(
+            **(row | {"schedule": json.loads(row["schedule"]), "params": json.loads(row["params"])})
+        )
+        for row in (dict(zip(names, values, strict=True)) for values in cursor)
+    ]
 
 
 async def create_run(
@@ -171,25 +203,9 @@ async def create_run(
     Raises:
         RowRefused: The DAG has a run of this id.
     """
-    insert = sqlite.insert if _dialect(session) == "sqlite" else postgresql.insert
     while True:
         made_id = run_id or f"{run_type}__{run_after.isoformat(timespec='microseconds')}"
-        pk = await session.scalar(
-            insert(DagRun)
-            .values(
-                dag_id=dag_id,
-                run_id=made_id,
-                run_type=run_type,
-                state=RunState.QUEUED,
-                run_after=run_after,
-                queued_at=run_after,
-                params=dict(params),
-                attempt=0,
-                cancel_requested=False,
-            )
-            .on_conflict_do_nothing(index_elements=["dag_id", "run_id"])
-            .returning(DagRun.id)
-        )
+        pk = await _insert_run(session, dag_id, made_id, run_type, run_after, params)
         if pk is not None:
             announce(session, Signal.RUNS_QUEUED, dag_id)
             return CreatedRun(pk, dag_id, made_id, run_after)
@@ -198,6 +214,47 @@ async def create_run(
                 f"the DAG {dag_id!r} already has a run {run_id!r}", hint="choose another run id"
             )
         run_after += _TICK
+
+
+async def _insert_run(
+    session: AsyncSession,
+    dag_id: str,
+    run_id: str,
+    run_type: RunType,
+    run_after: datetime,
+    params: Mapping[str, Any],
+) -> int | None:
+    """The new run's key; None if there is a run of this id."""
+    if _dialect(session) == "sqlite":
+        values = {
+            "dag_id": dag_id,
+            "run_id": run_id,
+            "run_type": str(run_type),
+            "state": str(RunState.QUEUED),
+            # The format of SQLAlchemy's DateTime: naive UTC with microseconds.
+            "run_after": run_after.replace(tzinfo=None).isoformat(" ", "microseconds"),
+            "params": json.dumps(dict(params)),
+        }
+        row = await in_thread(
+            session, lambda sqlite: sqlite.execute(_SQLITE_CREATE, values).fetchone()
+        )
+        return None if row is None else int(row[0])
+    return await session.scalar(
+        postgresql.insert(DagRun)
+        .values(
+            dag_id=dag_id,
+            run_id=run_id,
+            run_type=run_type,
+            state=RunState.QUEUED,
+            run_after=run_after,
+            queued_at=run_after,
+            params=dict(params),
+            attempt=0,
+            cancel_requested=False,
+        )
+        .on_conflict_do_nothing(index_elements=["dag_id", "run_id"])
+        .returning(DagRun.id)
+    )
 
 
 async def take_all_events(session: AsyncSession, run: CreatedRun) -> int:
@@ -223,6 +280,9 @@ async def take_oldest_events(
 
 
 async def _move(session: AsyncSession, template: str, **bound: Any) -> int:
+    if _dialect(session) == "sqlite":
+        statement = template.format(hint=_SQLITE_HINT)
+        return await in_thread(session, lambda sqlite: sqlite.execute(statement, bound).rowcount)
     done = await session.execute(_statement(template, _dialect(session)), bound)
     return cast("CursorResult[Any]", done).rowcount
 
