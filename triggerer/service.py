@@ -19,6 +19,7 @@ Stopping, at the first SIGTERM or SIGINT
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -105,6 +106,9 @@ def run(settings: Settings, parts: frozenset[Part], work: Work | None = None) ->
         StoreUnavailable: The database does not answer at the start; later that is waited out.
     """
     _refuse_separate_services_on_sqlite(settings, parts)
+    # Events in flight are many small objects that live for milliseconds: looking for cycles among
+    # them every 700 allocations took a quarter of the event loop's time.
+    gc.set_threshold(20_000, 20, 100)
     install_connections(settings.get_connection)
     if settings.file is not None:
         # Children have no --config; their `get_connection` reads the same file.
@@ -158,6 +162,8 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
                 await carriers.start(_unless_it_returns, "wakeups", partial(listen, database))
                 async with anyio.create_task_group() as workers:
                     await _start_parts(settings, parts, database, carriers, workers)
+                    # What was imported stays: no collection needs to look at it again.
+                    gc.freeze()
                     _log.info("started", parts=sorted(parts), database=database.name)
                     yield Service(database, settings)
                     workers.cancel_scope.cancel()

@@ -367,3 +367,33 @@ async def test_an_index_serves_every_question_that_is_asked_for_each_wakeup(
                         "ix_queued_asset_event_waiting" in line
                         or "dag_id=? AND asset_event_id=?" in line
                     ), (statement, line)
+
+
+async def test_the_end_of_a_run_asks_the_database_only_about_a_dag_that_the_cap_held_back(
+    database: Database,
+) -> None:
+    await _one_asset(database, max_active_runs=1)
+    scheduler = Scheduler(database)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(scheduler.run)
+        await emit(database, 1)
+        await until(lambda: scheduler.runs_created == 1)
+        looks: list[int] = []
+        transaction = database.transaction
+
+        def counted() -> Any:
+            looks.append(1)
+            return transaction()
+
+        database.transaction = counted  # type: ignore[method-assign]
+        (run,) = await runs_of(database, "report")
+        database.wakeups.publish(Signal.RUNS_ENDED, "another")
+        for _ in range(10):
+            await anyio.sleep(0.01)
+        assert looks == []
+        async with transaction() as session:
+            await session.execute(update(DagRun).values(state=RunState.SUCCESS))
+            announce(session, Signal.RUNS_ENDED, run.dag_id)
+        await emit(database, 1)
+        await until(lambda: scheduler.runs_created == 2)
+        tasks.cancel_scope.cancel()

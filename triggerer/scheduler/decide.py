@@ -54,6 +54,8 @@ class Decisions:
     runs: tuple[RunsToCreate, ...]
     look_again: tuple[str, ...]
     """DAGs that may be due for more as soon as these runs exist: the limit or the bound was hit."""
+    held: tuple[str, ...] = ()
+    """DAGs that are at `max_active_runs` once these runs exist: the end of a run may make them due."""
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -73,6 +75,7 @@ def decide(snapshot: Sequence[DagSnapshot], *, limit: int, bound: int) -> Decisi
     """
     runs: list[RunsToCreate] = []
     again: list[str] = []
+    held: list[str] = []
     left = limit
     for dag in snapshot:
         capacity = max(dag.max_active_runs - dag.active_runs, 0)
@@ -85,10 +88,12 @@ def decide(snapshot: Sequence[DagSnapshot], *, limit: int, bound: int) -> Decisi
             again.append(dag.dag_id)
         count = min(wanted, left)
         left -= count
+        if count == capacity:
+            held.append(dag.dag_id)
         if count:
             assets = tuple(asset.asset_id for asset in dag.waiting)
             runs.append(RunsToCreate(dag.dag_id, count, dag.events_per_run, assets))
-    return Decisions(tuple(runs), tuple(again))
+    return Decisions(tuple(runs), tuple(again), tuple(held))
 
 
 def _due(dag: DagSnapshot, *, at_most: int) -> int:

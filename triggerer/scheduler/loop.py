@@ -72,6 +72,7 @@ class Scheduler:
         # Ordered: who was left out last time is first this time.
         self._dirty: dict[str, None] = {}
         self._sweep_due = True
+        self._held: frozenset[str] = frozenset()
         self._reported: dict[str, str] = {}
         self.trouble: TriggererError | None = None
         """Why no runs can be made at present; None while all is well."""
@@ -106,9 +107,13 @@ class Scheduler:
         return self.runs_created - before
 
     def _note(self, woken: Announced) -> None:
-        for dag_ids in woken.values():
+        for signal, dag_ids in woken.items():
             if ALL in dag_ids:
                 self._sweep_due = True
+            if signal is Signal.RUNS_ENDED:
+                # The end of a run makes nothing due but what the cap had held back when we last
+                # looked: whatever was queued since has woken us by itself.
+                dag_ids &= self._held
             self._dirty.update(dict.fromkeys(sorted(dag_ids - {ALL})))
 
     async def _turn(self) -> None:
@@ -154,6 +159,7 @@ class Scheduler:
         for dag_id in chunk:
             self._dirty.pop(dag_id, None)
         # A DAG that could take all the runs of every loop goes behind those that got none.
+        self._held = (self._held - set(chunk)) | set(decisions.held)
         self._dirty = dict.fromkeys((*decisions.left_out, *self._dirty, *decisions.look_again))
         self.runs_created += sum(due.count for due in decisions.runs)
 
