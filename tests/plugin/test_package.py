@@ -1,0 +1,101 @@
+"""A second package, built as a wheel and installed elsewhere: what docs/plugins.md leads to."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROJECT = Path(__file__).with_name("triggerer-lines")
+
+
+class Installed:
+    """The wheel, unpacked into a folder that is on the path of what `run` starts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.project = folder / "project"
+        self.site = folder / "site"
+        shutil.copytree(PROJECT, self.project, ignore=shutil.ignore_patterns("__pycache__"))
+        self.run("-m", "hatchling", "build", "-t", "wheel", "-d", str(folder))
+        (self.wheel,) = folder.glob("*.whl")
+        self.run(
+            "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", str(self.site),
+            str(self.wheel),
+        )  # fmt: skip
+        # What is tried from here on is the wheel, and not the source beside the tests.
+        shutil.rmtree(self.project / "triggerer_lines")
+
+    def run(self, *arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self.project,
+            env={**os.environ, "PYTHONPATH": f"{self.site}{os.pathsep}{ROOT}"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return Installed(tmp_path_factory.mktemp("lines"))
+
+
+def test_the_service_finds_it_by_its_entry_points(installed: Installed) -> None:
+    code = (
+        "import json\n"
+        "from triggerer.plugins import list_plugins, load_trigger_class\n"
+        "path = 'triggerer_lines.watcher.LineEventTrigger'\n"
+        "found = load_trigger_class(path, dags_folder=None)\n"
+        "plugins = [plugin for plugin in list_plugins() if plugin.name == 'lines']\n"
+        "print(json.dumps([found.__module__, plugins]))\n"
+    )
+    module, plugins = json.loads(installed.run("-c", code))
+    assert module == "triggerer_lines.watcher"
+    assert plugins == [
+        ["triggerer.watchers", "lines", "triggerer_lines.watcher", None],
+        ["triggerer.producers", "lines", "triggerer_lines.producer", None],
+    ]
+
+
+def test_it_keeps_the_suites_and_says_which_features_it_lacks(installed: Installed) -> None:
+    shown = installed.run(
+        "-m", "pytest", "-q", "-rs", "-W", "error", "-o", "asyncio_mode=auto",
+        "-o", "asyncio_default_fixture_loop_scope=function", "tests",
+    )  # fmt: skip
+    assert re.search(r"\d\d passed", shown), shown
+    assert set(re.findall(r"lacks (\w+)", shown)) == {"dead_letter", "lock_renewal"}
+
+
+def test_a_dag_may_watch_with_it(installed: Installed, tmp_path: Path) -> None:
+    (tmp_path / "lines.py").write_text(
+        "from triggerer import DAG, Asset, AssetWatcher, task\n"
+        "from triggerer_lines.watcher import LineEventTrigger\n"
+        "watcher = AssetWatcher('errors', LineEventTrigger('/var/lines', contains='error'))\n"
+        "with DAG('lines', schedule=Asset('errors', watchers=[watcher])):\n"
+        "    @task\n"
+        "    def show(triggering_asset_events): ...\n"
+        "    show()\n"
+    )
+    shown = installed.run("-m", "triggerer", "check", "--dags-folder", str(tmp_path))
+    assert "1 watchers, 0 errors" in shown
+
+
+def test_the_guide_shows_the_package_as_it_is() -> None:
+    guide = (ROOT / "docs" / "plugins.md").read_text()
+    shown = dict(re.findall(r"`([\w/.]+)`:\n\n```\w+\n(.*?)```", guide, flags=re.DOTALL))
+    files = {
+        str(path.relative_to(PROJECT)): path.read_text()
+        for path in PROJECT.rglob("*")
+        if path.suffix in (".py", ".toml") and path.name not in ("__init__.py", "conftest.py")
+    }
+    assert shown == files

@@ -1,0 +1,1 @@
+"""Asset events from lines that are appended to files."""

@@ -1,0 +1,127 @@
+"""Reads the lines of a directory's `*.lines` files; the directory also holds how far they were consumed."""
+
+import json
+import os
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+from anyio import to_thread
+
+from triggerer.abc import AdvanceItem, SharedStreamProducer
+
+_BATCH = 500
+_POSITIONS = ".positions.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The event, and its own broker payload. `raw` is without its newline."""
+
+    file: str
+    inode: int
+    begin: int
+    end: int
+    raw: bytes
+    delivery: int
+
+
+@dataclass(slots=True)
+class _File:
+    inode: int
+    committed: int
+    read: int
+    delivery: int = 0
+
+
+class LinesSharedStreamProducer(SharedStreamProducer):
+    """A lane is a file. What fails is read again at the next look, and what follows it in its file waits behind it."""
+
+    def __init__(self, directory: Path, *, poll_s: float = 0.5) -> None:
+        self._directory = directory
+        self._poll_s = poll_s
+        self._files: dict[str, _File] = {}
+        self._paused: anyio.Event | None = None
+
+    async def open_stream(self) -> AsyncIterator[tuple[Line, Line]]:
+        positions = await to_thread.run_sync(load_positions, self._directory)
+        while True:
+            lines = await to_thread.run_sync(self._read_all, positions)
+            for line in lines:
+                if self._paused is not None:
+                    await self._paused.wait()
+                file = self._files[line.file]
+                # Else it was read before another line of its file failed: it comes again, after that one.
+                if line.delivery == file.delivery:
+                    file.read = line.end
+                    yield line, line
+            if not lines:
+                await anyio.sleep(self._poll_s)
+
+    def _read_all(self, positions: dict[str, tuple[int, int]]) -> list[Line]:
+        lines: list[Line] = []
+        for path in sorted(self._directory.glob("*.lines")):
+            with path.open("rb") as opened:
+                inode = os.fstat(opened.fileno()).st_ino
+                file = self._files.get(path.name)
+                if file is None or file.inode != inode:
+                    known, position = positions.get(path.name, (inode, 0))
+                    # Another file under a known name begins at its beginning.
+                    start = position if known == inode else 0
+                    file = self._files[path.name] = _File(inode, start, start)
+                begin = file.read
+                opened.seek(begin)
+                for raw in opened:
+                    if not raw.endswith(b"\n") or len(lines) >= _BATCH:
+                        break  # still being written; or the next look's
+                    end = begin + len(raw)
+                    lines.append(Line(path.name, inode, begin, end, raw[:-1], file.delivery))
+                    begin = end
+        return lines
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        for line, outcome in batch:
+            file = self._files[line.file]
+            if (line.inode, line.delivery) != (file.inode, file.delivery):
+                continue
+            if outcome.failed or not (outcome.acked or outcome.rejected):
+                file.read = file.committed
+                file.delivery += 1
+                break
+            file.committed = line.end
+        positions = {name: (file.inode, file.committed) for name, file in self._files.items()}
+        await to_thread.run_sync(save_positions, self._directory, positions)
+
+    def get_advance_lane(self, broker_payload: Line) -> str:
+        return broker_payload.file
+
+    def get_idempotency_key(self, broker_payload: Line) -> str:
+        return f"{broker_payload.file}/{broker_payload.inode}/{broker_payload.begin}"
+
+    async def pause(self) -> None:
+        self._paused = anyio.Event()
+
+    async def resume(self) -> None:
+        if self._paused is not None:
+            self._paused.set()
+        self._paused = None
+
+
+def load_positions(directory: Path) -> dict[str, tuple[int, int]]:
+    """By file name, its inode and how many of its bytes were consumed."""
+    path = directory / _POSITIONS
+    if not path.exists():
+        return {}
+    return {name: (inode, end) for name, (inode, end) in json.loads(path.read_text()).items()}
+
+
+def save_positions(directory: Path, positions: dict[str, tuple[int, int]]) -> None:
+    """Replace what was saved, as a whole and durably; files that are not named keep their position."""
+    path = directory / _POSITIONS
+    new = path.with_suffix(".new")
+    with new.open("w") as file:
+        json.dump(load_positions(directory) | positions, file)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
