@@ -1,0 +1,317 @@
+"""The same producer and the same filters in our runtime and in Airflow's, each driven as its own triggerer does.
+
+Airflow's side leaves out what its triggerer does besides (a log line for each event, messages to its supervisor), so
+that the two runtimes are compared and nothing else. Both confirm derived events from a task that runs once in
+each turn of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, Protocol
+
+import airflow.triggers.base as theirs_base
+import airflow.triggers.shared_stream as theirs_streams
+
+from triggerer import abc as ours_abc
+from triggerer.domain.events import EventSource, UnsettledEvent, WatcherRef
+from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
+
+_BURST: Final = 128
+MANY: Final = 2_000_000
+ACK_TIMEOUT: Final = 5.0
+"""Of a clock that stands still; Airflow looks for overdue events ten times in as many real seconds."""
+
+
+@dataclass(slots=True)
+class Work:
+    """What is sent, what filters do with it, and how far it got. One at a time: `Work.current`."""
+
+    events: int
+    lanes: int = 1
+    fires: Callable[[int], bool] = lambda number: False
+    """Whether a filter derives an event from this number."""
+    stuck_subscribers: frozenset[int] = frozenset()
+    """Filters that never get past their first event."""
+    one_by_one_from: int | None = None
+    """From this number on, each waits until the one before was advanced."""
+    subscribers: int = 1
+    pairs: Sequence[tuple[int, int]] | None = None
+    derived: dict[type[Any], Sequence[Any]] = field(default_factory=dict)
+    advanced: int = 0
+    read: int = 0
+    started: int = 0
+    moved: asyncio.Event = field(default_factory=asyncio.Event)
+    sent: asyncio.Event = field(default_factory=asyncio.Event)
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+    current: ClassVar[Work]
+
+
+class _Upstream:
+    """Both sides' producer."""
+
+    async def open_stream(self) -> AsyncIterator[tuple[int, int]]:
+        work = Work.current
+        pairs = work.pairs or [(number, number) for number in range(work.events)]
+        alone = MANY if work.one_by_one_from is None else work.one_by_one_from
+        for pair in pairs:
+            if pair[0] > alone:
+                await work.moved.wait()
+            work.moved.clear()
+            yield pair
+            if pair[0] % _BURST == _BURST - 1:
+                await asyncio.sleep(0)
+        work.sent.set()
+        await asyncio.Event().wait()
+
+    def get_advance_lane(self, broker_payload: int) -> int:
+        work = Work.current
+        alone = work.one_by_one_from
+        return -1 if alone is not None and broker_payload >= alone else broker_payload % work.lanes
+
+    async def advance(self, batch: Sequence[Any]) -> None:
+        work = Work.current
+        work.advanced += len(batch)
+        work.moved.set()
+        if work.advanced >= work.events:
+            work.done.set()
+
+
+class _Filter:
+    """Both sides' trigger."""
+
+    event_type: ClassVar[Any]
+    producer_type: ClassVar[Any]
+
+    def __init__(self, *, number: int, key: int = 0) -> None:
+        self.number = number
+        self.key = key
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return "benchmark", {"number": self.number, "key": self.key}
+
+    def shared_stream_key(self) -> Any:
+        return ("benchmark", self.key)
+
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[int]) -> AsyncIterator[Any]:
+        work = Work.current
+        fires, made = work.fires, self.event_type
+        ready = work.derived.get(made)
+        work.started += 1
+        async for number in shared_stream:
+            if self.number in work.stuck_subscribers:
+                await asyncio.Event().wait()
+            if fires(number):
+                yield made(number) if ready is None else ready[number]
+
+
+class _Acknowledged(_Filter):
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> Any:
+        return cls.producer_type()
+
+
+class _FastFilter(_Filter):
+    """The same on the fast path, where the filters themselves say when all is read."""
+
+    @classmethod
+    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[int]:
+        async for event, _ in _Upstream().open_stream():
+            yield event
+
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[int]) -> AsyncIterator[Any]:
+        work = Work.current
+        last, fires, made = work.events - 1, work.fires, self.event_type
+        async for number in shared_stream:
+            if number == last:
+                work.read += 1
+                if work.read == work.subscribers:
+                    work.done.set()
+            if fires(number):
+                yield made(number)
+
+
+class OurProducer(_Upstream, ours_abc.SharedStreamProducer):
+    pass
+
+
+class OurFilter(_Acknowledged, ours_abc.BaseEventTrigger):
+    event_type = ours_abc.TriggerEvent
+    producer_type = OurProducer
+
+
+class OurFastFilter(_FastFilter, ours_abc.BaseEventTrigger):
+    event_type = ours_abc.TriggerEvent
+
+
+class TheirProducer(_Upstream, theirs_streams.SharedStreamProducer):
+    pass
+
+
+class TheirFilter(_Acknowledged, theirs_base.BaseEventTrigger):
+    event_type = theirs_base.TriggerEvent
+    producer_type = TheirProducer
+
+    async def run(self) -> AsyncIterator[Any]:
+        raise NotImplementedError
+        yield
+
+
+class TheirFastFilter(_FastFilter, theirs_base.BaseEventTrigger):
+    event_type = theirs_base.TriggerEvent
+    run = TheirFilter.run
+
+
+class JumpingClock:
+    """Stands still until it is told to jump, so that no event falls due while others are still being sent."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def sleep_until(self, deadline: float) -> None:
+        while self.now < deadline:  # noqa: ASYNC110  (as Airflow's own scan does)
+            await asyncio.sleep(0.1)
+
+
+class Side(Protocol):
+    """One runtime with its subscribers."""
+
+    clock: JumpingClock
+
+    outstanding: int
+
+    async def leave(self, number: int) -> None:
+        """Take the subscriber out on purpose."""
+
+
+class _OurSink:
+    def __init__(self, *, keeps: bool) -> None:
+        self.keeps = keeps
+        self.waiting: list[UnsettledEvent] = []
+
+    def submit_nowait(self, event: UnsettledEvent) -> None:
+        if self.keeps:
+            self.waiting.append(event)
+
+    async def confirm(self) -> None:
+        while True:
+            await asyncio.sleep(0)
+            waiting, self.waiting = self.waiting, []
+            for event in waiting:
+                event.settle(None)
+
+
+class _Ours:
+    def __init__(self, manager: Manager, hosted: list[Any], clock: JumpingClock) -> None:
+        self.clock = clock
+        self._manager = manager
+        self._hosted = hosted
+
+    @property
+    def outstanding(self) -> int:
+        return sum(s.group.outstanding for s in self._manager.streams.values() if s.group)
+
+    async def leave(self, number: int) -> None:
+        self._manager.remove(self._hosted[number], on_purpose=True)
+
+
+@asynccontextmanager
+async def ours(
+    keys: Sequence[int], *, confirms: bool, is_fast: bool = False
+) -> AsyncIterator[Side]:
+    """Subscribe one filter for each of `keys`."""
+    kind: Any = OurFastFilter if is_fast else OurFilter
+    sink = _OurSink(keeps=confirms)
+    settings = RuntimeSettings(
+        ack_timeout=ACK_TIMEOUT,
+        subscriber_queue_size=MANY,
+        max_outstanding=MANY,
+        max_unsettled=MANY,
+    )
+    confirming = asyncio.ensure_future(sink.confirm()) if confirms else None
+
+    def spec(number: int, key: int) -> TriggerSpec:
+        kwargs = {"number": number, "key": key}
+        source = EventSource((WatcherRef(number, 0),), None)
+        return TriggerSpec(f"filter {number}", lambda: kind(**kwargs), kwargs, source)
+
+    clock = JumpingClock()
+    context = RuntimeContext(sink, clock=clock, settings=settings, restarts=False)
+    async with Manager(context) as manager:
+        hosted = manager.add([spec(number, key) for number, key in enumerate(keys)])
+        yield _Ours(manager, hosted, clock)
+        await _end([confirming] if confirming else [])
+
+
+class _Theirs:
+    def __init__(self) -> None:
+        self.clock = JumpingClock()
+        self.manager: Any = theirs_streams.SharedStreamManager(
+            max_subscriber_queue=MANY, ack_timeout=ACK_TIMEOUT, _now=self.clock.monotonic
+        )
+        self.unconfirmed: list[int] = []
+        self.tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def outstanding(self) -> int:
+        return sum(len(group._outstanding) for group in self.manager._groups.values())
+
+    async def leave(self, number: int) -> None:
+        self.tasks[number].cancel()
+
+    async def drive(self, number: int, trigger: Any, *, keeps: bool) -> None:
+        """`TriggerRunner.run_trigger`, as far as streams go."""
+        key = trigger.shared_stream_key()
+        try:
+            stream = self.manager.subscribe(trigger_id=number, trigger=trigger, key=key)
+            async for _ in trigger.filter_shared_stream(stream):
+                seq = self.manager.bind_pending_event(trigger_id=number, key=key)
+                if keeps and seq is not None:
+                    self.unconfirmed.append(seq)
+        finally:
+            await self.manager.unsubscribe(number, key)
+
+    async def confirm(self) -> None:
+        while True:
+            await asyncio.sleep(0)
+            waiting, self.unconfirmed = self.unconfirmed, []
+            if waiting:
+                self.manager.confirm_persisted(waiting)
+
+
+@asynccontextmanager
+async def theirs(
+    keys: Sequence[int], *, confirms: bool, is_fast: bool = False
+) -> AsyncIterator[Side]:
+    """Subscribe one filter for each of `keys`."""
+    kind: Any = TheirFastFilter if is_fast else TheirFilter
+    side = _Theirs()
+    for number, key in enumerate(keys):
+        driven = side.drive(number, kind(number=number, key=key), keeps=confirms)
+        side.tasks.append(asyncio.ensure_future(driven))
+    confirming = [asyncio.ensure_future(side.confirm())] if confirms else []
+    try:
+        yield side
+    finally:
+        await side.manager.stop_all()
+        await _end([*side.tasks, *confirming])
+
+
+async def _end(tasks: Sequence[asyncio.Future[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        # What a subscriber was failed with is what some measurements are about.
+        with suppress(asyncio.CancelledError, Exception):
+            await task
+
+
+OpenSide = Callable[..., AbstractAsyncContextManager[Side]]
+SIDES: Final[dict[str, OpenSide]] = {"ours": ours, "Airflow": theirs}
