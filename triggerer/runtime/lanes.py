@@ -29,7 +29,9 @@ class Entry:
         "is_taken",
         "lane",
         "payload",
+        "refused_by",
         "rejected",
+        "rejected_by",
         "seq",
         "standing",
         "unresolved",
@@ -45,6 +47,10 @@ class Entry:
         self.failed = 0
         self.standing: Standing | None = None
         self.is_taken = False
+        self.refused_by: set[object] | None = None
+        """Who counts among `failed` since the store refused an event that they derived from it."""
+        self.rejected_by: set[object] | None = None
+        """Who rejected it although events of theirs, derived from it, were on their way into the store."""
 
     def outcome(self) -> AdvanceOutcome:
         """What `advance` is told; only once everybody has moved past it."""
@@ -110,7 +116,12 @@ class Lanes:
 
     @property
     def has_ready(self) -> bool:
-        return bool(self._ready)
+        ready = self._ready
+        while ready and not ready[0].is_ready:
+            # A filter derived something from an event that it had rejected, and the lane was queued meanwhile.
+            # It is queued again when the store has answered.
+            ready.popleft().is_queued = False
+        return bool(ready)
 
     def take(self) -> tuple[Lane, list[AdvanceItem]]:
         """Take the ready prefix of the lane that has waited longest; `finish` it before it is queued again.

@@ -25,23 +25,20 @@ _number = itemgetter(0)
 class Member:
     """A subscriber as the ledger sees it."""
 
-    __slots__ = ("done", "failed_from", "is_present", "order", "refused", "rejected")
+    __slots__ = ("done", "failed_from", "is_present", "order")
 
     def __init__(self) -> None:
         self.done = 0
         """Everything before this number is resolved by this member; it may be moved forward at any time."""
         self.is_present = False
         self.failed_from: int | None = None
-        self.refused: set[int] | None = None
-        self.rejected: set[int] | None = None
-        """What it rejected although events of its own, derived from the same, were on their way into the store."""
         self.order = 0
 
 
 def _note_rejected(member: Member, entry: Entry) -> None:
-    if member.rejected is None:
-        member.rejected = set()
-    member.rejected.add(entry.seq)
+    if entry.rejected_by is None:
+        entry.rejected_by = set()
+    entry.rejected_by.add(member)
 
 
 class Ledger:
@@ -111,10 +108,14 @@ class Ledger:
         Args:
             opened: The event that its filter has open, failed even where it had rejected it before.
         """
-        if opened is not None and opened.seq < member.done and not opened.is_taken:
-            # It rejected the event that it has open, and now fails: failed wins, as long as it can still be said.
-            _note_rejected(member, opened)
-            self.refuse(member, opened)
+        if opened is not None and not opened.is_taken:
+            if opened.seq < member.done:
+                # It rejected the event that it has open, and now fails: failed wins, while it can still be said.
+                _note_rejected(member, opened)
+                self.refuse(member, opened)
+            elif opened.refused_by is not None and member in opened.refused_by:
+                # The store refused what it derived from the event that it has open: the step below counts it.
+                opened.failed -= 1
         member.failed_from = member.done
         self._step(member.done, -1, 1)
         self._part(member)
@@ -155,8 +156,11 @@ class Ledger:
     def reject(self, member: Member, opened: Entry) -> None:
         """Count the open event as rejected by `member`, which has thereby resolved it."""
         if member.done <= opened.seq:
-            opened.rejected += 1
             member.done = opened.seq + 1
+            if opened.refused_by is not None and member in opened.refused_by:
+                # Both rejected and failed: failed (contract, rule 5).
+                return
+            opened.rejected += 1
             if opened.unresolved > 1:
                 _note_rejected(member, opened)
 
@@ -164,13 +168,13 @@ class Ledger:
         """Count `entry` as failed by `member`, once: an event derived from it will never be durable."""
         if member.failed_from is not None and entry.seq >= member.failed_from:
             return
-        if member.refused is None:
-            member.refused = set()
-        elif entry.seq in member.refused:
+        if entry.refused_by is None:
+            entry.refused_by = set()
+        elif member in entry.refused_by:
             return
-        member.refused.add(entry.seq)
+        entry.refused_by.add(member)
         entry.failed += 1
-        if member.rejected is not None and entry.seq in member.rejected:
+        if entry.rejected_by is not None and member in entry.rejected_by:
             # Both rejected and failed: failed (contract, rule 5).
             entry.rejected -= 1
 
