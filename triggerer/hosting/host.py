@@ -176,6 +176,8 @@ class TriggerHost:
         self._adopt(kept)
         if division.release:
             await self._give_back([fence.stream_digest for fence in division.release])
+            # The next heartbeat is late already.
+            self._wake.set()
         await self._reconcile()
 
     def _adopt(self, fences: list[Fence]) -> None:
@@ -190,9 +192,11 @@ class TriggerHost:
     async def _give_back(self, digests: list[str]) -> None:
         """Let other instances have these streams: drain, stop, release."""
         _log.info("giving streams to other instances", count=len(digests))
-        keys = [p.hosted.key for d in digests for p in self._roster.on_stream(d)]
-        await self._manager.drain(self._settings.drain.total_seconds(), keys)
-        fences = [self._owned[digest] for digest in digests]
+        # No lease is extended meanwhile, and those that are kept must not run out.
+        patience = min(self._settings.drain, self._settings.lease / 2)
+        members = [p.hosted for d in digests for p in self._roster.on_stream(d)]
+        await self._manager.drain(patience.total_seconds(), members)
+        fences = [self._owned[digest] for digest in digests if digest in self._owned]
         for digest in digests:
             self._forget(digest)
         async with self._database.transaction() as session:

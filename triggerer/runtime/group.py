@@ -13,6 +13,7 @@ from anyio.lowlevel import checkpoint
 from triggerer.abc import BaseEventTrigger, SharedStreamProducer, TriggerEvent
 from triggerer.domain.events import EventSink, EventSource
 from triggerer.errors import GroupEnded, PluginError, SubscriberOverflow
+from triggerer.runtime.backlog import Backlog
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.clock import Clock
 from triggerer.runtime.deadlines import watch_deadlines
@@ -48,8 +49,10 @@ class Group:
         sink: EventSink,
         clock: Clock,
         settings: RuntimeSettings,
+        backlog: Backlog,
     ) -> None:
         self.key = key
+        self.backlog = backlog
         self.clock = clock
         self.settings = settings
         self._opener = opener
@@ -65,12 +68,9 @@ class Group:
         self.is_ending = False
         self.error: BaseException | None = None
         self.is_progress_noted = False
-        self.is_sink_full = False
         self._progress = anyio.Event()
         self._moved: anyio.Event | None = None
-        self._sink_room = anyio.Event()
-        self._readers: list[Subscriber] = []
-        self._unsettled = 0
+        self._readers: dict[Subscriber, None] = {}
         self._is_stopping = False
         self._tasks: anyio.abc.TaskGroup | None = None
 
@@ -121,6 +121,7 @@ class Group:
 
     def _part(self, subscriber: Subscriber) -> None:
         del self.subscribers[subscriber]
+        self._readers.pop(subscriber, None)
         if subscriber.oldest_unsettled() is not None:
             self.departed[subscriber] = None
         self.note_progress()
@@ -136,7 +137,7 @@ class Group:
 
     def wake_when_readable(self, subscriber: Subscriber) -> None:
         """Wake the subscriber at the next broadcast, once."""
-        self._readers.append(subscriber)
+        self._readers[subscriber] = None
 
     def note_progress(self) -> None:
         """Somebody moved. Wakes the pump and a pausing poll once, however many move in this turn of the loop."""
@@ -147,21 +148,22 @@ class Group:
             self._moved = None
 
     def submit(self, derived: DerivedEvent) -> None:
-        """Hand a derived event to the store."""
-        self._unsettled += 1
-        if self._unsettled >= self.settings.max_unsettled:
-            self.is_sink_full = True
-        self._sink.submit_nowait(derived)
+        """Hand a derived event to the store.
+
+        Raises:
+            Exception: What the producer's `get_idempotency_key` raised; the event counts as refused.
+        """
+        self.backlog.add()
+        try:
+            self._sink.submit_nowait(derived)
+        except Exception as error:
+            derived.settle(error)
+            raise
 
     def note_settled(
         self, subscriber: Subscriber, entry: Entry | None, error: Exception | None
     ) -> None:
         """The store answered for one event that `subscriber` derived from `entry`."""
-        self._unsettled -= 1
-        if self.is_sink_full and self._unsettled < self.settings.max_unsettled:
-            self.is_sink_full = False
-            self._sink_room.set()
-            self._sink_room = anyio.Event()
         if entry is None:
             return
         if error is not None:
@@ -173,11 +175,6 @@ class Group:
                 self.note_progress()
         if self.departed and subscriber in self.departed and not subscriber.oldest_unsettled():
             del self.departed[subscriber]
-
-    async def wait_for_sink(self) -> None:
-        """Wait until the store has answered for enough of what this group derived."""
-        while self.is_sink_full:
-            await self._sink_room.wait()
 
     async def wait_for_progress(self) -> None:
         """Wait until `note_progress` is called; the caller clears `is_progress_noted` before it looks."""
@@ -258,7 +255,8 @@ class Group:
             return
         with anyio.move_on_after(self.settings.close_timeout, shield=True) as scope:
             try:
-                await self.producer.aclose()
+                with plugin_code(f"aclose() of the shared stream {self.key!r}"):
+                    await self.producer.aclose()
             except Exception:
                 # The group is over either way; what could not be given back is for the log.
                 _log.exception("closing a producer failed", key=str(self.key))
@@ -323,7 +321,7 @@ class Group:
                 await checkpoint()
 
     def _wake_readers(self) -> None:
-        readers, self._readers = self._readers, []
+        readers, self._readers = self._readers, {}
         for reader in readers:
             reader.wake()
 
@@ -349,10 +347,9 @@ class Group:
         free = self.ledger.head + self.settings.max_outstanding - self.lanes.outstanding
         if self._is_stopping:
             return self.ledger.head
-        if self.subscribers:
-            lowest = min(subscriber.pulled for subscriber in self.subscribers)
-            free = min(free, lowest + self.settings.subscriber_queue_size)
-        return free
+        # Whoever joins before the next look does so at the head or later.
+        lowest = min((one.pulled for one in self.subscribers), default=self.ledger.head)
+        return min(free, lowest + self.settings.subscriber_queue_size)
 
     async def _wait_for_room(self) -> None:
         full = self._full_subscribers()
@@ -393,8 +390,8 @@ class Group:
         scope.cancel()
 
     async def _next_turn(self, full: list[Subscriber], before: list[int]) -> None:
-        """Wait until one of the full subscribers has moved or is gone."""
-        while all(
+        """Wait until all of the full subscribers have moved or are gone: each of them holds up the poll."""
+        while any(
             subscriber.is_present and subscriber.pulled == pulled
             for subscriber, pulled in zip(full, before, strict=True)
         ):
@@ -417,8 +414,8 @@ class Group:
         self.note_progress()
 
     async def wait_until_drained(self) -> None:
-        """Wait until nothing is outstanding; the ack timeout bounds that. At once on the fast path."""
-        while self.lanes.outstanding:
+        """Wait until nothing is outstanding, or `start_pulling` is called; in ack mode the ack timeout bounds that."""
+        while self._is_stopping and self.outstanding:
             await self._next_progress()
 
     @property

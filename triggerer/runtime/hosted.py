@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import structlog
+from anyio.lowlevel import checkpoint_if_cancelled
 
 from triggerer.abc import BaseEventTrigger, TriggerEvent
 from triggerer.domain.events import EventSource
 from triggerer.errors import GroupEnded, PluginError
+from triggerer.runtime.backlog import Backlog
 from triggerer.runtime.backoff import Backoff
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.group import Group
 from triggerer.runtime.runner import run_alone
 from triggerer.runtime.subscriber import Subscriber
+
+if TYPE_CHECKING:
+    from triggerer.runtime.stream import SharedStream
 
 _log = structlog.get_logger(__name__)
 
@@ -64,9 +69,14 @@ class HostedTrigger:
         """Whether the key has been read: once, when the trigger is first made."""
         self.is_absent = False
         """Whether its group counts it as absent."""
+        self.stream: SharedStream | None = None
+        """Where it is a member."""
+        self.backlog = Backlog(context.settings.max_unsettled)
+        """Its events on their way into the store, while it has no stream."""
         self._context = context
         self._backoff = Backoff(first=context.restart_first, longest=context.restart_longest)
         self._scope: anyio.CancelScope | None = None
+        self._is_stopped = False
 
     @property
     def name(self) -> str:
@@ -88,7 +98,10 @@ class HostedTrigger:
             with plugin_code(f"Making {self.name}"):
                 trigger = self.spec.make()
                 key = trigger.shared_stream_key()
+                # Whatever of it the runtime is going to use raises here, where it harms nobody else.
                 hash(key)
+                repr(key)
+                str(key)
         except Exception as error:
             # A plugin's error is this trigger's alone: it is shown, retried, and harms nobody else.
             self.note_failure(error)
@@ -114,10 +127,10 @@ class HostedTrigger:
         self.state = state
         self._context.on_state(self)
 
-    async def retry_making(self) -> None:
-        """Return once it has been made, or withdrawn."""
+    async def wait_to_be_made(self) -> None:
+        """Return when the next try to make it is due, or when it is stopped."""
         with anyio.CancelScope() as self._scope:
-            while not self.make():
+            if not self._is_stopped:
                 now = self._context.clock.monotonic()
                 await self._context.clock.sleep_until(now + self._backoff.next_delay(0.0))
 
@@ -128,7 +141,8 @@ class HostedTrigger:
             return
         with anyio.move_on_after(self._context.settings.close_timeout, shield=True) as scope:
             try:
-                await trigger.cleanup()
+                with plugin_code(f"cleanup() of {self.name}"):
+                    await trigger.cleanup()
             except Exception:
                 # It is going away either way; what it could not give back is for the log.
                 _log.exception("cleanup of a trigger failed", trigger=self.name)
@@ -167,9 +181,12 @@ class HostedTrigger:
                 started = self._context.clock.monotonic()
                 if self.subscriber is not None:
                     try:
-                        await self._run_subscriber(group, self.subscriber)
+                        if not self._is_stopped:
+                            await self._run_subscriber(group, self.subscriber)
                     finally:
                         await self.discard()
+                if group.is_ending or self._is_stopped:
+                    return
                 if not self._context.restarts:
                     if self.is_absent:
                         # Nobody will bring it back: only what it was given counts as failed.
@@ -180,9 +197,14 @@ class HostedTrigger:
                     return
 
     async def _run_subscriber(self, group: Group, subscriber: Subscriber) -> None:
+        error: Exception | None = None
         try:
             await subscriber.run()
-        except Exception as error:
+        except Exception as raised:
+            error = raised
+        # A filter that answers a cancellation by returning or raising has resolved nothing by that.
+        await checkpoint_if_cancelled()
+        if error is not None:
             if not group.is_ending:
                 _log.warning("trigger failed", trigger=self.name, error=repr(error))
                 group.fail(subscriber, error)
@@ -225,8 +247,14 @@ class HostedTrigger:
         self._enter(HostedState.ENDED)
         self.stop()
 
+    def end(self) -> None:
+        """Stop for good; nothing is resolved."""
+        self.state = HostedState.ENDED
+        self.stop()
+
     def stop(self) -> None:
-        """Cancel whatever it is doing."""
+        """Cancel whatever it is doing, or was about to begin."""
+        self._is_stopped = True
         if self._scope is not None:
             self._scope.cancel()
 
@@ -235,7 +263,7 @@ class HostedTrigger:
     async def serve_alone(self) -> None:
         """Run without a shared stream, restarted for as long as the caller lets it."""
         with anyio.CancelScope() as self._scope:
-            while True:
+            while not self._is_stopped:
                 started = self._context.clock.monotonic()
                 if self.make() and self.trigger is not None:
                     try:

@@ -10,7 +10,7 @@ from typing import Self
 import anyio
 
 from triggerer.runtime.context import RuntimeContext
-from triggerer.runtime.hosted import HostedState, HostedTrigger, TriggerSpec
+from triggerer.runtime.hosted import HostedTrigger, TriggerSpec
 from triggerer.runtime.stream import SharedStream
 
 
@@ -25,6 +25,11 @@ class Manager:
         self._context = context
         self._streams: dict[Hashable, SharedStream] = {}
         self._by_id: dict[str, SharedStream] = {}
+        self._ending: dict[Hashable, SharedStream] = {}
+        """Streams that were closed and still give back what they hold, by key."""
+        self._unmade: dict[str | None, dict[HostedTrigger, None]] = {}
+        """Those that could not be made yet, by the id of their stream, which nobody has opened so far."""
+        self._alone: dict[HostedTrigger, None] = {}
         self._stack = AsyncExitStack()
         self._tasks: anyio.abc.TaskGroup | None = None
 
@@ -56,115 +61,126 @@ class Manager:
 
         Those that belong to a stream which is not open yet form its cohort: all of them have joined, or count as
         absent, before its poll starts. One that cannot be made is retried; it belongs to the stream whose id the
-        specification names, where a sibling opens that.
+        specification names, as soon as a sibling opens that.
         """
         assert self._tasks is not None, "enter the manager first"
         hosted = [HostedTrigger(spec, self._context) for spec in specs]
-        opened: list[SharedStream] = []
-        unmade: list[HostedTrigger] = []
         for member in hosted:
-            if not member.make():
-                unmade.append(member)
-            elif member.key is None:
-                self._tasks.start_soon(self._serve_alone, member)
+            if member.make():
+                self._place(member)
             else:
-                stream = self._streams.get(member.key)
-                if stream is None:
-                    stream = self._streams[member.key] = SharedStream(member.key, self._context)
-                    opened.append(stream)
-                if member.spec.stream_id is not None:
-                    self._by_id[member.spec.stream_id] = stream
-                stream.add(member)
-        for member in unmade:
-            known = self._by_id.get(member.spec.stream_id or "")
-            if known is not None and known.key in self._streams:
-                known.add(member)
-            else:
-                self._tasks.start_soon(self._retry_making, member)
-        for stream in opened:
-            self._tasks.start_soon(self._run_stream, stream)
+                self._await_making(member)
         return hosted
 
     def remove(self, member: HostedTrigger, *, on_purpose: bool) -> None:
         """Stop a trigger. `on_purpose`: its watcher was deleted; otherwise what it has not resolved is redelivered."""
-        stream = self._stream_of(member)
-        if stream is not None:
-            stream.remove(member, on_purpose=on_purpose)
+        self._unmade.get(member.spec.stream_id, {}).pop(member, None)
+        if member.stream is not None:
+            member.stream.remove(member, on_purpose=on_purpose)
         else:
             member.withdraw(None, on_purpose=on_purpose)
 
     def close_stream(self, key: Hashable) -> None:
         """Stop a stream and its members at once and resolve nothing: its lease is lost, or given away."""
-        stream = self._streams.pop(key, None)
+        stream = self._streams.get(key)
         if stream is not None:
-            stream.scope.cancel()
-            for member in list(stream.members):
-                member.state = HostedState.ENDED
-            stream.members.clear()
+            self._forget(stream)
+            self._ending[key] = stream
+            stream.close()
 
     def abandon(self, member: HostedTrigger) -> None:
         """Stop a trigger, and the stream that it belongs to, at once and resolve nothing."""
-        if member.is_keyed and member.key is not None and member.key in self._streams:
-            self.close_stream(member.key)
+        self._unmade.get(member.spec.stream_id, {}).pop(member, None)
+        if member.stream is not None:
+            self.close_stream(member.stream.key)
         else:
-            member.stop()
-            member.state = HostedState.ENDED
+            member.end()
 
-    async def drain(self, timeout: float, keys: Iterable[Hashable] | None = None) -> None:
-        """Pull nothing more and wait, `timeout` seconds at most, until nothing is outstanding.
+    async def drain(self, timeout: float, members: Iterable[HostedTrigger] | None = None) -> None:
+        """Pull nothing more and wait, `timeout` seconds at most, until all is advanced and the store has answered.
 
         Args:
-            keys: The streams to drain; all by default.
+            members: Those to drain, with their streams; all by default.
         """
-        chosen = self._streams.keys() if keys is None else keys
-        groups = [
-            self._streams[key].group
-            for key in chosen
-            if key in self._streams and self._streams[key].group is not None
-        ]
+        if members is None:
+            streams, alone = list(self._streams.values()), list(self._alone)
+        else:
+            chosen = list(members)
+            streams = list({one.stream: None for one in chosen if one.stream is not None})
+            alone = [one for one in chosen if one.stream is None]
         with anyio.move_on_after(timeout):
             async with anyio.create_task_group() as tasks:
-                for group in groups:
-                    if group is not None:
-                        group.stop_pulling()
-                        tasks.start_soon(group.wait_until_drained)
+                for member in alone:
+                    member.backlog.close()
+                    tasks.start_soon(member.backlog.wait_until_empty)
+                for stream in streams:
+                    tasks.start_soon(stream.drain)
 
-    def _stream_of(self, member: HostedTrigger) -> SharedStream | None:
-        for stream in self._streams.values():
-            if member in stream.members:
-                return stream
-        return None
+    # Placing
 
-    async def _run_stream(self, stream: SharedStream) -> None:
-        with stream.scope:
-            try:
-                await stream.run()
-            finally:
-                if self._streams.get(stream.key) is stream:
-                    del self._streams[stream.key]
-                for stream_id in [i for i, known in self._by_id.items() if known is stream]:
-                    del self._by_id[stream_id]
-
-    async def _serve_alone(self, member: HostedTrigger) -> None:
-        await member.serve_alone()
-
-    async def _retry_making(self, member: HostedTrigger) -> None:
-        """Bring a trigger that could not be made, and has no stream to belong to, into its place once it can be."""
-        if not self._context.restarts:
-            return
-        await member.retry_making()
-        if member.state is HostedState.ENDED or member.trigger is None:
-            return
+    def _place(self, member: HostedTrigger) -> None:
+        """Bring a trigger that has been made to where it belongs."""
         assert self._tasks is not None
         if member.key is None:
             self._tasks.start_soon(self._serve_alone, member)
             return
         stream = self._streams.get(member.key)
-        if stream is not None:
-            stream.add(member)
-            return
-        stream = self._streams[member.key] = SharedStream(member.key, self._context)
-        if member.spec.stream_id is not None:
-            self._by_id[member.spec.stream_id] = stream
+        if stream is None:
+            stream = self._streams[member.key] = SharedStream(member.key, self._context)
+            # It runs only once this turn of the loop is over, so that the whole cohort is in it.
+            self._tasks.start_soon(self._run_stream, stream, self._ending.get(member.key))
+        stream_id = member.spec.stream_id
+        if stream_id is not None:
+            self._by_id[stream_id] = stream
+            for sibling in self._unmade.pop(stream_id, ()):
+                stream.add(sibling)
         stream.add(member)
-        self._tasks.start_soon(self._run_stream, stream)
+
+    def _await_making(self, member: HostedTrigger) -> None:
+        stream_id = member.spec.stream_id
+        if stream_id is not None and stream_id in self._by_id:
+            self._by_id[stream_id].add(member)
+            return
+        assert self._tasks is not None
+        self._unmade.setdefault(stream_id, {})[member] = None
+        self._tasks.start_soon(self._retry_making, member)
+
+    async def _retry_making(self, member: HostedTrigger) -> None:
+        """Try until it can be made, a sibling opens its stream, or it is removed."""
+        stream_id = member.spec.stream_id
+        while self._context.restarts:
+            await member.wait_to_be_made()
+            if member not in self._unmade.get(stream_id, ()):
+                return
+            if member.make():
+                del self._unmade[stream_id][member]
+                self._place(member)
+                return
+
+    def _forget(self, stream: SharedStream) -> None:
+        if self._streams.get(stream.key) is stream:
+            del self._streams[stream.key]
+        for stream_id in [i for i, known in self._by_id.items() if known is stream]:
+            del self._by_id[stream_id]
+
+    # Serving
+
+    async def _run_stream(self, stream: SharedStream, predecessor: SharedStream | None) -> None:
+        if predecessor is not None:
+            # One poll per key, also while the last one gives back what it holds.
+            await predecessor.ended.wait()
+        try:
+            with stream.scope:
+                await stream.run()
+        finally:
+            self._forget(stream)
+            if self._ending.get(stream.key) is stream:
+                del self._ending[stream.key]
+            stream.ended.set()
+
+    async def _serve_alone(self, member: HostedTrigger) -> None:
+        self._alone[member] = None
+        try:
+            await member.serve_alone()
+        finally:
+            del self._alone[member]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import anyio
+from anyio.lowlevel import checkpoint_if_cancelled
 
 from triggerer.abc import AdvanceItem, SharedStreamProducer
 from triggerer.runtime.cancellation import plugin_code
@@ -56,5 +57,7 @@ class Pump:
             group.begin_end()
             raise
         group.lanes.finish(lane)
+        # An advance that finished under a shield of its own is the last one: nothing more is told to the broker.
+        await checkpoint_if_cancelled()
         # Either the lane is ready again, or the poll waits for room that this advance has made.
         group.note_progress()

@@ -6,8 +6,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-import anyio
-
 from triggerer.abc import BaseEventTrigger, TriggerEvent
 from triggerer.domain.events import EventSource
 from triggerer.errors import PluginError
@@ -20,13 +18,13 @@ if TYPE_CHECKING:
 class LoneEvent:
     """A `TriggerEvent` of a trigger without a stream. Implements `triggerer.domain.events.UnsettledEvent`."""
 
-    __slots__ = ("_runner", "event")
+    __slots__ = ("_hosted", "event")
 
     idempotency_key: str | None = None
     ordinal = 0
 
-    def __init__(self, runner: LoneRunner, event: TriggerEvent) -> None:
-        self._runner = runner
+    def __init__(self, hosted: HostedTrigger, event: TriggerEvent) -> None:
+        self._hosted = hosted
         self.event = event
 
     @property
@@ -35,34 +33,12 @@ class LoneEvent:
 
     @property
     def source(self) -> EventSource:
-        return self._runner.hosted.source
+        return self._hosted.source
 
     def settle(self, error: Exception | None) -> None:
-        self._runner.note_settled(self.event, error)
-
-
-class LoneRunner:
-    """Counts what is on its way into the store, and pauses `run()` at the bound."""
-
-    def __init__(self, hosted: HostedTrigger, limit: int) -> None:
-        self.hosted = hosted
-        self._limit = limit
-        self._unsettled = 0
-        self._room = anyio.Event()
-
-    def note_submitted(self) -> None:
-        self._unsettled += 1
-
-    def note_settled(self, event: TriggerEvent, error: Exception | None) -> None:
-        self._unsettled -= 1
-        self._room.set()
-        self._room = anyio.Event()
-        if self.hosted.spec.on_settled is not None:
-            self.hosted.spec.on_settled(event, error)
-
-    async def wait_for_room(self) -> None:
-        while self._unsettled >= self._limit:
-            await self._room.wait()
+        self._hosted.backlog.remove()
+        if self._hosted.spec.on_settled is not None:
+            self._hosted.spec.on_settled(self.event, error)
 
 
 async def run_alone(
@@ -79,13 +55,13 @@ async def run_alone(
             f"{type(trigger).__qualname__}.run() returned {type(events).__qualname__}",
             hint="write it as an async generator: `async def` with `yield`",
         )
-    runner = LoneRunner(hosted, context.settings.max_unsettled)
+    backlog = hosted.backlog
     async with aclosing(events):
         async for event in events:
             if not isinstance(event, TriggerEvent):
                 raise PluginError(
                     f"run() of {hosted.name} yielded {type(event).__qualname__}, not a TriggerEvent"
                 )
-            runner.note_submitted()
-            context.sink.submit_nowait(LoneEvent(runner, event))
-            await runner.wait_for_room()
+            backlog.add()
+            context.sink.submit_nowait(LoneEvent(hosted, event))
+            await backlog.wait_for_room()

@@ -8,6 +8,7 @@ import anyio
 import structlog
 
 from triggerer.errors import GroupEnded
+from triggerer.runtime.backlog import Backlog
 from triggerer.runtime.backoff import Backoff
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.group import Group
@@ -28,26 +29,42 @@ class SharedStream:
         self.members: dict[HostedTrigger, None] = {}
         self.group: Group | None = None
         self.scope = anyio.CancelScope()
+        self.ended = anyio.Event()
+        """Set when its last producer is closed and nothing of it runs any more."""
+        self.backlog = Backlog(context.settings.max_unsettled)
         self._context = context
         self._backoff = Backoff(first=context.restart_first, longest=context.restart_longest)
         self._tasks: anyio.abc.TaskGroup | None = None
         self._served = anyio.Event()
         self._left = anyio.Event()
+        self._is_emptied = False
 
     # Membership
 
     def add(self, member: HostedTrigger) -> None:
         """Let `member` join the running group now, or the next one when it opens."""
         self.members[member] = None
+        member.stream = self
         group = self.group
         if group is not None and not group.is_ending and self._tasks is not None:
             member.join(group)
             self._tasks.start_soon(self._serve, member, group)
+            if self._is_emptied:
+                group.start_pulling()
+
+    def close(self) -> None:
+        """Stop the group and all members at once; nothing is resolved."""
+        self.scope.cancel()
+        for member in self.members:
+            member.stream = None
+            member.end()
+        self.members.clear()
 
     def remove(self, member: HostedTrigger, *, on_purpose: bool) -> None:
         """Take `member` out; without members the group resolves what is outstanding, then closes."""
         if member in self.members:
             del self.members[member]
+            member.stream = None
             member.withdraw(self.group, on_purpose=on_purpose)
         if not self.members:
             self._left.set()
@@ -59,6 +76,7 @@ class SharedStream:
             self._served.set()
         if not self._context.restarts:
             self.members.pop(member, None)
+            member.stream = None
             if not self.members:
                 self._left.set()
 
@@ -83,6 +101,13 @@ class SharedStream:
             )
             await self._context.clock.sleep_until(self._context.clock.monotonic() + delay)
 
+    async def drain(self) -> None:
+        """Pull nothing more and wait until all is advanced and the store has answered for everything."""
+        if self.group is not None:
+            self.group.stop_pulling()
+            await self.group.wait_until_drained()
+        await self.backlog.wait_until_empty()
+
     async def _run_group(self) -> GroupEnded | None:
         """Serve the members with one group; None: they have all left, and what they owed is resolved."""
         made = [member for member in self.members if member.make()]
@@ -100,6 +125,7 @@ class SharedStream:
             sink=self._context.sink,
             clock=self._context.clock,
             settings=self._context.settings,
+            backlog=self.backlog,
         )
         ended: GroupEnded | None = None
         self._left = anyio.Event()
@@ -136,11 +162,13 @@ class SharedStream:
                 self._left = anyio.Event()
                 if self.members:
                     continue
-                group.stop_pulling()
-                await group.wait_until_drained()
+                self._is_emptied = True
+                while not self.members and group.outstanding:
+                    group.stop_pulling()
+                    await group.wait_until_drained()
+                self._is_emptied = False
                 if not self.members:
                     break
-                group.start_pulling()
             group.begin_end()
             tasks.cancel_scope.cancel()
         return ended

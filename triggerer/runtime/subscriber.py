@@ -88,7 +88,12 @@ class DerivedEvent:
         return self._entry.broadcast_at if isinstance(self._entry, Entry) else math.inf
 
     def settle(self, error: Exception | None) -> None:
-        """Confirm or refuse; a second call does nothing, so that a confirmation may come after a timeout."""
+        """The store's answer, which comes once."""
+        self._subscriber.group.backlog.remove()
+        self.resolve(error)
+
+    def resolve(self, error: Exception | None) -> None:
+        """Confirm or refuse; a second call does nothing, so that the store's answer may come after a timeout."""
         entry = self._entry
         if entry is _SETTLED:
             return
@@ -214,6 +219,9 @@ class Subscriber(Member):
         while True:
             if self.error is not None:
                 raise self.error
+            if not self.is_present:
+                # It left, and the ledger waits for it no more: its filter swallowed the cancellation.
+                return
             if self._position < ledger.head:
                 at = self._position - ledger.base
                 if is_acknowledged:
@@ -243,14 +251,15 @@ class Subscriber(Member):
             Exception: What the filter raised, or what `interrupt` was given.
         """
         current_subscriber.set(self)
+        backlog = self.group.backlog
         try:
             with self._scope, plugin_code(f"The filter of {self.name}"):
                 stream = self.stream()
                 async with aclosing(stream), aclosing(_filtered(self.trigger, stream)) as events:
                     async for event in events:
                         self._derive(event)
-                        if self.group.is_sink_full:
-                            await self.group.wait_for_sink()
+                        if backlog.is_full:
+                            await backlog.wait_for_room()
         except Exception as error:
             if self.error is None:
                 raise
@@ -265,12 +274,15 @@ class Subscriber(Member):
             raise PluginError(
                 f"The filter of {self.name} yielded {type(event).__qualname__}, not a TriggerEvent"
             )
+        if self.error is not None or not self.is_present:
+            # Its filter goes on although it was ended. The message is failed, and comes again, or its watcher is gone.
+            return
         entry = self.open_entry
         derived = DerivedEvent(self, entry, event, self._ordinal)
         self._ordinal += 1
         if entry is not None:
             entry.unresolved += 1
-        self._unsettled.append(derived)
+            self._unsettled.append(derived)
         self.group.submit(derived)
 
 

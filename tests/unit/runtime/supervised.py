@@ -1,0 +1,114 @@
+"""The runtime as the service uses it, restarts included, on a clock that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import anyio
+
+from tests.unit.runtime.streams import Watching
+from triggerer.abc import BaseEventTrigger
+from triggerer.domain.events import EventSource, UnsettledEvent, WatcherRef
+from triggerer.runtime import HostedTrigger, Manager, RuntimeContext, RuntimeSettings, TriggerSpec
+from triggerer.testing.clock import VirtualClock
+
+
+class Store:
+    """Confirms at once, or keeps what it is given until the test settles it."""
+
+    def __init__(self) -> None:
+        self.is_automatic = True
+        self.waiting: list[UnsettledEvent] = []
+        self.payloads: list[Any] = []
+
+    def submit_nowait(self, event: UnsettledEvent) -> None:
+        event.idempotency_key  # noqa: B018  (the recorder reads it here as well)
+        self.payloads.append(event.payload)
+        if self.is_automatic:
+            event.settle(None)
+        else:
+            self.waiting.append(event)
+
+    def settle(self, error: Exception | None = None) -> None:
+        waiting, self.waiting = self.waiting, []
+        for event in waiting:
+            event.settle(error)
+
+
+class Service:
+    """A manager and its surroundings. Made by `supervised`."""
+
+    def __init__(self, settings: RuntimeSettings, *, restarts: bool) -> None:
+        self.clock = VirtualClock()
+        self.store = Store()
+        self.states: list[tuple[str, str]] = []
+        self.manager = Manager(
+            RuntimeContext(
+                self.store,
+                clock=self.clock,
+                settings=settings,
+                restarts=restarts,
+                on_state=lambda hosted: self.states.append((hosted.name, str(hosted.state))),
+            )
+        )
+
+    def host(self, *triggers: Watching) -> list[HostedTrigger]:
+        """One cohort, as the host adds what the store shows."""
+        return self.manager.add(
+            [
+                self.spec(partial(type(one), **one.serialize()[1]), one.name, one.serialize()[1])
+                for one in triggers
+            ]
+        )
+
+    def spec(
+        self,
+        make: Callable[[], BaseEventTrigger],
+        name: str,
+        kwargs: dict[str, Any],
+    ) -> TriggerSpec:
+        return TriggerSpec(
+            name=name,
+            make=make,
+            kwargs=kwargs,
+            source=EventSource((WatcherRef(1, 1),), None),
+            stream_id="stream",
+        )
+
+    async def settle_down(self) -> None:
+        """Let everybody run who can."""
+        quiet = 0
+        while quiet < 5:
+            await asyncio.sleep(0)
+            quiet = 0 if asyncio.get_running_loop()._ready else quiet + 1  # type: ignore[attr-defined]
+
+    async def pass_time(self, seconds: float) -> None:
+        """Move the clock, waking whoever falls due on the way, in order."""
+        end = self.clock.monotonic() + seconds
+        await self.settle_down()
+        while (deadline := self.clock.next_deadline()) is not None and deadline <= end:
+            self.clock.move_to(deadline)
+            await self.settle_down()
+        self.clock.move_to(end)
+        await self.settle_down()
+
+
+@asynccontextmanager
+async def supervised(
+    settings: RuntimeSettings | None = None, *, restarts: bool = True
+) -> AsyncIterator[Service]:
+    service = Service(settings or RuntimeSettings(close_timeout=0.5), restarts=restarts)
+    is_over = False
+    async with service.manager:
+        yield service
+        is_over = True
+    # A manager that ended by itself takes the block with it, and a test would pass without having looked.
+    assert is_over, "the manager was cancelled from within"
+
+
+async def forever(_: object = None) -> None:
+    await anyio.sleep_forever()
