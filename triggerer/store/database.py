@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 import anyio
 import structlog
-from sqlalchemy import URL, func, select, text
+from sqlalchemy import URL, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from triggerer.errors import ConfigurationError, OutcomeUnknown, TriggererError
@@ -137,7 +137,8 @@ class Database:
         # Inside the transaction: PostgreSQL delivers on commit, and never otherwise.
         if self.dialect == "postgresql" and (announced := announced_in(session)):
             payload = self.relay.encode(announced)
-            await session.execute(select(func.pg_notify(relay.CHANNEL, payload)))
+            connection = await session.connection()
+            await connection.exec_driver_sql("SELECT pg_notify($1, $2)", (relay.CHANNEL, payload))
 
     async def _commit(self, session: AsyncSession) -> None:
         seconds = self._commit_timeout.total_seconds()
@@ -174,7 +175,8 @@ async def database_now(session: AsyncSession) -> datetime:
     if session.get_bind().dialect.name == "sqlite":
         clock: Clock = session.info.get(_CLOCK, utc_now)
         return clock()
-    now = await session.scalar(select(func.clock_timestamp()))
+    connection = await session.connection()
+    now = (await connection.exec_driver_sql("SELECT clock_timestamp()")).scalar_one()
     assert isinstance(now, datetime)
     return now.astimezone(UTC)
 

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cache
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from sqlalchemy import CursorResult, TextClause, TextualSelect, bindparam, select, text
-from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.runs import RunState, RunType
 from triggerer.errors import DagError, RowRefused
 from triggerer.store.database import database_now
-from triggerer.store.models import Dag, DagRun
-from triggerer.store.sqlite_thread import in_thread
+from triggerer.store.models import Dag
+from triggerer.store.statement import Statement, is_sqlite
 from triggerer.store.wakeups import Signal, announce
 
 _TICK: Final = timedelta(microseconds=1)
@@ -26,29 +22,38 @@ _MAX_RUN_ID: Final = 250
 
 # SQLite, which keeps no statistics unless told to, would go through a DAG's whole history by the
 # primary key; PostgreSQL sees for itself that the partial index is the small one.
-_SQLITE_HINT: Final = "INDEXED BY ix_queued_asset_event_waiting"
+_HINT: Final = ("INDEXED BY ix_queued_asset_event_waiting", "")
 
-_CANDIDATES: Final = """
+_CANDIDATES: Final = Statement(
+    """
 SELECT d.dag_id FROM dag d
 WHERE NOT d.is_paused AND NOT d.is_stale AND d.schedule IS NOT NULL
-  AND EXISTS (SELECT 1 FROM queued_asset_event q {hint}
+  AND EXISTS (SELECT 1 FROM queued_asset_event q {HINT}
               WHERE q.dag_id = d.dag_id AND q.run_pk IS NULL)
 ORDER BY d.dag_id
-"""
+""",
+    HINT=_HINT,
+)
+
+# The weaker lock lets others insert runs, which refer to the row.
+_LOCK: Final = Statement(
+    "SELECT dag_id FROM dag WHERE dag_id = ANY({dag_ids}::text[]) ORDER BY dag_id FOR NO KEY UPDATE"
+)
 
 # One row for each asset that waits, found by one index probe (not by EXISTS, of which PostgreSQL
 # makes a join with all that waits); a backlog is never counted beyond the bound. The assets are
 # what the DAG waits for, by itself or through an alias.
-_SNAPSHOT: Final = """
+_SNAPSHOT: Final = Statement(
+    """
 SELECT d.dag_id, d.schedule, d.max_active_runs, d.events_per_run, d.params,
        (SELECT count(*) FROM dag_run r
         WHERE r.dag_id = d.dag_id AND r.state IN ('queued', 'running')) AS active_runs,
        w.asset_id, a.name, a.uri, w.alias,
        CASE WHEN d.events_per_run IS NULL THEN 1 ELSE (
            SELECT count(*) FROM (
-               SELECT 1 FROM queued_asset_event c {hint}
+               SELECT 1 FROM queued_asset_event c {HINT}
                WHERE c.dag_id = d.dag_id AND c.asset_id = w.asset_id AND c.run_pk IS NULL
-               LIMIT :bound) AS counted) END AS queued
+               LIMIT {bound}) AS counted) END AS queued
 FROM dag d
 JOIN (
     SELECT s.dag_id, s.asset_id, NULL AS alias FROM dag_schedule_asset s
@@ -58,60 +63,47 @@ JOIN (
     JOIN asset_alias_member m ON m.alias_id = l.alias_id
 ) w ON w.dag_id = d.dag_id
 JOIN asset a ON a.id = w.asset_id
-WHERE d.dag_id IN {dag_ids}
+WHERE d.dag_id {IN_DAGS}
   AND NOT d.is_paused AND NOT d.is_stale AND d.schedule IS NOT NULL
-  AND (SELECT 1 FROM queued_asset_event q {hint}
+  AND (SELECT 1 FROM queued_asset_event q {HINT}
        WHERE q.dag_id = d.dag_id AND q.asset_id = w.asset_id AND q.run_pk IS NULL
        LIMIT 1) IS NOT NULL
 ORDER BY d.dag_id, w.asset_id
-"""
+""",
+    HINT=_HINT,
+    IN_DAGS=("IN (SELECT value FROM json_each({dag_ids}))", "= ANY({dag_ids}::text[])"),
+)
 
-_TAKE_ALL: Final = """
-UPDATE queued_asset_event {hint} SET run_pk = :run_pk WHERE dag_id = :dag_id AND run_pk IS NULL
+_CREATE: Final = Statement(
+    """
+INSERT INTO dag_run (dag_id, run_id, run_type, state, run_after, queued_at, params,
+                     attempt, cancel_requested)
+VALUES ({dag_id}, {run_id}, {run_type}, {state}, {run_after}, {run_after}, {params}, 0, false)
+ON CONFLICT (dag_id, run_id) DO NOTHING RETURNING id
 """
+)
+
+_TAKE_ALL: Final = Statement(
+    """
+UPDATE queued_asset_event {HINT} SET run_pk = {run_pk} WHERE dag_id = {dag_id} AND run_pk IS NULL
+""",
+    HINT=_HINT,
+)
 
 # Up to the last one's id, rather than a list of ids: the inner query is then asked once, whatever
 # the planner believes about the sizes of its parts.
-_TAKE_OLDEST: Final = """
-UPDATE queued_asset_event {hint} SET run_pk = :run_pk
-WHERE dag_id = :dag_id AND asset_id = :asset_id AND run_pk IS NULL AND asset_event_id <= (
+_TAKE_OLDEST: Final = Statement(
+    """
+UPDATE queued_asset_event {HINT} SET run_pk = {run_pk}
+WHERE dag_id = {dag_id} AND asset_id = {asset_id} AND run_pk IS NULL AND asset_event_id <= (
     SELECT max(asset_event_id) FROM (
-        SELECT q.asset_event_id FROM queued_asset_event q {hint}
-        WHERE q.dag_id = :dag_id AND q.asset_id = :asset_id AND q.run_pk IS NULL
+        SELECT q.asset_event_id FROM queued_asset_event q {HINT}
+        WHERE q.dag_id = {dag_id} AND q.asset_id = {asset_id} AND q.run_pk IS NULL
         ORDER BY q.asset_event_id
-        LIMIT :each) AS oldest)
-"""
-
-
-@cache
-def _statement(template: str, dialect: str) -> TextClause:
-    hint = _SQLITE_HINT if dialect == "sqlite" else ""
-    return text(template.format(hint=hint, dag_ids=":dag_ids"))
-
-
-_SQLITE_SNAPSHOT: Final = _SNAPSHOT.format(
-    hint=_SQLITE_HINT, dag_ids="(SELECT value FROM json_each(:dag_ids))"
+        LIMIT {each}) AS oldest)
+""",
+    HINT=_HINT,
 )
-_SQLITE_CREATE: Final = """
-INSERT INTO dag_run (dag_id, run_id, run_type, state, run_after, queued_at, params,
-                     attempt, cancel_requested)
-VALUES (:dag_id, :run_id, :run_type, :state, :run_after, :run_after, :params, 0, 0)
-ON CONFLICT (dag_id, run_id) DO NOTHING RETURNING id
-"""
-
-
-@cache
-def _snapshot(dialect: str) -> TextualSelect:
-    columns = Dag.__table__.c
-    return (
-        _statement(_SNAPSHOT, dialect)
-        .bindparams(bindparam("dag_ids", expanding=True))
-        .columns(schedule=columns.schedule.type, params=columns.params.type)
-    )
-
-
-def _dialect(session: AsyncSession) -> str:
-    return session.get_bind().dialect.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +135,7 @@ class CreatedRun:
 
 async def find_candidates(session: AsyncSession) -> list[str]:
     """DAGs that are neither paused nor stale and for which an event waits, in order."""
-    return list(await session.scalars(_statement(_CANDIDATES, _dialect(session))))
+    return [dag_id for (dag_id,) in await _CANDIDATES.fetch(session)]
 
 
 async def lock_and_read(
@@ -156,34 +148,26 @@ async def lock_and_read(
     """
     if not dag_ids:
         return []
-    if _dialect(session) == "sqlite":
+    wanted: Any = list(dag_ids)
+    if is_sqlite(session):
         # Nobody else can be writing: the transaction itself is the lock.
-        bound_to = {"dag_ids": json.dumps(list(dag_ids)), "bound": bound}
-        return await in_thread(session, lambda sqlite: _read_sqlite(sqlite, bound_to))
-    # A statement of its own: what waited for the lock in the snapshot's own statement would still
-    # see the queue as it was before the other scheduler's commit. The weaker lock lets others
-    # insert runs, which refer to the row.
-    await session.execute(
-        select(Dag.dag_id)
-        .where(Dag.dag_id.in_(dag_ids))
-        .order_by(Dag.dag_id)
-        .with_for_update(key_share=True)
-    )
-    found = await session.execute(
-        _snapshot(_dialect(session)), {"dag_ids": list(dag_ids), "bound": bound}
-    )
-    return [WaitingRow(**row) for row in found.mappings()]
-
-
-def _read_sqlite(sqlite: sqlite3.Connection, bound: Mapping[str, Any]) -> list[WaitingRow]:
-    cursor = sqlite.execute(_SQLITE_SNAPSHOT, bound)
-    names = [column[0] for column in cursor.description]
+        wanted = json.dumps(wanted)
+    else:
+        # A statement of its own: what waited for the lock in the snapshot's own statement would
+        # still see the queue as it was before the other scheduler's commit.
+        await _LOCK.fetch(session, dag_ids=wanted)
     return [
-        WaitingRow(
-            **(row | {"schedule": json.loads(row["schedule"]), "params": json.loads(row["params"])})
+        WaitingRow(dag_id, _object(schedule), most, each, _object(params), *others)
+        for dag_id, schedule, most, each, params, *others in await _SNAPSHOT.fetch(
+            session, dag_ids=wanted, bound=bound
         )
-        for row in (dict(zip(names, values, strict=True)) for values in cursor)
     ]
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """A JSON object, which PostgreSQL's driver has decoded already."""
+    decoded: dict[str, Any] = json.loads(value) if isinstance(value, str) else value
+    return decoded
 
 
 async def create_run(
@@ -225,41 +209,23 @@ async def _insert_run(
     params: Mapping[str, Any],
 ) -> int | None:
     """The new run's key; None if there is a run of this id."""
-    if _dialect(session) == "sqlite":
-        values = {
-            "dag_id": dag_id,
-            "run_id": run_id,
-            "run_type": str(run_type),
-            "state": str(RunState.QUEUED),
-            # The format of SQLAlchemy's DateTime: naive UTC with microseconds.
-            "run_after": run_after.replace(tzinfo=None).isoformat(" ", "microseconds"),
-            "params": json.dumps(dict(params)),
-        }
-        row = await in_thread(
-            session, lambda sqlite: sqlite.execute(_SQLITE_CREATE, values).fetchone()
-        )
-        return None if row is None else int(row[0])
-    return await session.scalar(
-        postgresql.insert(DagRun)
-        .values(
-            dag_id=dag_id,
-            run_id=run_id,
-            run_type=run_type,
-            state=RunState.QUEUED,
-            run_after=run_after,
-            queued_at=run_after,
-            params=dict(params),
-            attempt=0,
-            cancel_requested=False,
-        )
-        .on_conflict_do_nothing(index_elements=["dag_id", "run_id"])
-        .returning(DagRun.id)
+    # SQLite's text is in the format of SQLAlchemy's DateTime: naive UTC with microseconds.
+    naive = run_after.replace(tzinfo=None).isoformat(" ", "microseconds")
+    rows = await _CREATE.fetch(
+        session,
+        dag_id=dag_id,
+        run_id=run_id,
+        run_type=str(run_type),
+        state=str(RunState.QUEUED),
+        run_after=naive if is_sqlite(session) else run_after,
+        params=json.dumps(dict(params)),
     )
+    return int(rows[0][0]) if rows else None
 
 
 async def take_all_events(session: AsyncSession, run: CreatedRun) -> int:
     """Move everything that is queued for the run's DAG into the run; return how many that were."""
-    return await _move(session, _TAKE_ALL, run_pk=run.pk, dag_id=run.dag_id)
+    return await _TAKE_ALL.change(session, run_pk=run.pk, dag_id=run.dag_id)
 
 
 async def take_oldest_events(
@@ -268,23 +234,10 @@ async def take_oldest_events(
     """Move the oldest events of each asset, at most `each`, into the run; return how many."""
     total = 0
     for asset_id in asset_ids:
-        total += await _move(
-            session,
-            _TAKE_OLDEST,
-            run_pk=run.pk,
-            dag_id=run.dag_id,
-            asset_id=asset_id,
-            each=each,
+        total += await _TAKE_OLDEST.change(
+            session, run_pk=run.pk, dag_id=run.dag_id, asset_id=asset_id, each=each
         )
     return total
-
-
-async def _move(session: AsyncSession, template: str, **bound: Any) -> int:
-    if _dialect(session) == "sqlite":
-        statement = template.format(hint=_SQLITE_HINT)
-        return await in_thread(session, lambda sqlite: sqlite.execute(statement, bound).rowcount)
-    done = await session.execute(_statement(template, _dialect(session)), bound)
-    return cast("CursorResult[Any]", done).rowcount
 
 
 async def create_manual_run(
