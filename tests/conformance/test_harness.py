@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
+import uvloop
 
 from tests.unit.runtime.streams import Acking, Fast, Upstream
 from triggerer.abc import AckTimeout, BaseEventTrigger, SubscriberOverflow, TriggerEvent
@@ -315,6 +316,25 @@ async def test_quiesce_follows_a_filter_through_many_turns_of_the_loop(upstream:
         upstream.put(*range(20))
         await streams.quiesce()
         assert values(one.events) == list(range(20))
+
+
+def test_quiesce_serves_uvloop_too() -> None:
+    async def main() -> None:
+        upstream = Upstream("uvloop")
+
+        async def act(event: Any) -> None:
+            for _ in range(100):
+                await asyncio.sleep(0)
+            await asyncio.to_thread(time.sleep, 0.01)
+
+        upstream.on_filter["one"] = act
+        async with StreamHarness() as streams:
+            one = await streams.add(Acking(upstream.name))
+            upstream.put(0, 1, 2)
+            await streams.quiesce()
+            assert values(one.events) == [0, 1, 2]
+
+    uvloop.run(main())
 
 
 async def test_quiesce_says_so_when_something_never_rests(

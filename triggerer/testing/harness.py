@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sized
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol, Self, cast
@@ -17,6 +17,7 @@ from triggerer.testing.clock import VirtualClock
 from triggerer.testing.threads import ThreadWatch
 
 _QUIET_TURNS = 20
+_QUIET_TURNS_UNSEEN = 500
 _MOST_TURNS = 1_000_000
 
 
@@ -232,16 +233,17 @@ class StreamHarness:
 
 
 async def _loop_is_idle() -> None:
+    """Return once the loop has had nothing to do for some turns.
+
+    asyncio's own loop shows what is ready. Others do not: there everything that moves has to be through with its
+    waits in a number of turns.
+    """
+    ready: Sized | None = getattr(asyncio.get_running_loop(), "_ready", None)
+    needed = _QUIET_TURNS_UNSEEN if ready is None else _QUIET_TURNS
     quiet = 0
     for _ in range(_MOST_TURNS):
         await asyncio.sleep(0)
-        quiet = 0 if _has_ready_callbacks() else quiet + 1
-        if quiet >= _QUIET_TURNS:
+        quiet = 0 if ready else quiet + 1
+        if quiet >= needed:
             return
     raise RuntimeError(f"the streams still move after {_MOST_TURNS} turns of the event loop")
-
-
-def _has_ready_callbacks() -> bool:
-    """Whether the running loop has anything to do before it would wait. Other loops than asyncio's: unknown, so no."""
-    ready = getattr(asyncio.get_running_loop(), "_ready", ())
-    return len(ready) > 0
