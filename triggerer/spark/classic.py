@@ -263,7 +263,7 @@ def _interrupt_handler_kept() -> Iterator[None]:
     try:
         yield
     finally:
-        if in_main_thread and handler is not signal.default_int_handler:
+        if in_main_thread and handler not in (None, signal.default_int_handler):
             signal.signal(signal.SIGINT, handler)
 
 

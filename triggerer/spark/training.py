@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -176,10 +177,7 @@ def _ended(process: subprocess.Popen[bytes]) -> bool:
     return process.poll() is not None
 
 
-def _end_with_parent() -> None:
-    # Not through sys.stdin: its lock, held by this thread, would abort the interpreter's way out.
-    while os.read(0, 1):
-        pass
+def _give_up(*_: object) -> None:
     jvm = classic.jvm_process()
     if jvm is not None:
         # Ended in order, it would go on to write the archive.
@@ -187,9 +185,19 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
+def _end_with_parent() -> None:
+    # Not through sys.stdin: its lock, held by this thread, would abort the interpreter's way out.
+    while os.read(0, 1):
+        pass
+    _give_up()
+
+
 def main() -> None:
     """`python -m triggerer.spark.training HOME`, until it is done or standard input ends."""
     os.nice(_LOWEST_PRIORITY)
+    # Ctrl-C is for the parent: with it this process ends as well, and takes its JVM along.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _give_up)
     threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()
     try:
         made = train(Path(sys.argv[1]))
