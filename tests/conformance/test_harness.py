@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Hashable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -17,6 +18,8 @@ import uvloop
 
 from tests.unit.runtime.streams import Acking, Fast, Upstream
 from triggerer.abc import AckTimeout, BaseEventTrigger, SubscriberOverflow, TriggerEvent
+from triggerer.errors import GroupEnded
+from triggerer.runtime import RuntimeSettings
 from triggerer.testing import StreamHarness
 
 
@@ -469,6 +472,36 @@ async def test_who_is_added_while_a_group_is_dying_gets_the_next_one(upstream: U
         await streams.quiesce()
         assert one.error is not None
         assert (two.error, values(two.events), one.events) == (None, [0], [])
+
+
+async def test_a_filter_that_ignores_the_end_of_its_stream_is_not_started_again(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "triggerer.testing.harness.RuntimeSettings", partial(RuntimeSettings, close_timeout=0.05)
+    )
+
+    class Ignoring(Acking):
+        async def filter_shared_stream(
+            self, shared_stream: AsyncIterator[Any]
+        ) -> AsyncIterator[TriggerEvent]:
+            try:
+                async for event in shared_stream:
+                    yield TriggerEvent({"value": event})
+            except GroupEnded:
+                await anyio.sleep_forever()
+
+    async with StreamHarness() as streams:
+        one = await streams.add(Ignoring(upstream.name))
+        await streams.quiesce()
+        upstream.fail(OSError("broker gone"))
+        with anyio.fail_after(10):
+            while one.error is None:  # noqa: ASYNC110  (real time: it is the plugin that is waited for)
+                await anyio.sleep(0.01)
+        await anyio.sleep(0.1)
+        await streams.quiesce()
+        assert streams.groups == {}
+        assert len(upstream.producers) == 1
 
 
 # Removing

@@ -182,3 +182,9 @@ class SharedStream:
             while any(member.subscriber is not None for member in self.members):
                 self._served = anyio.Event()
                 await self._served.wait()
+        for member in [one for one in self.members if one.subscriber is not None]:
+            member.note_failure(ended)
+            if not self._context.restarts:
+                # Cancelled as it is about to be, it cannot take itself out.
+                del self.members[member]
+                member.stream = None
