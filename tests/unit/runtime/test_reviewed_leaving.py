@@ -1,0 +1,185 @@
+"""Leaving: a watcher that was deleted, one whose arguments changed, a service that stops (contract, rule 9)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.unit.runtime.streams import Acking, Fast, Upstream
+from tests.unit.runtime.supervised import forever, supervised
+from triggerer.abc import TriggerEvent
+from triggerer.errors import StoreUnavailable
+from triggerer.runtime import HostedState, RuntimeSettings
+
+
+@pytest.fixture
+def upstream(request: pytest.FixtureRequest) -> Upstream:
+    return Upstream(request.node.name)
+
+
+class YieldsThenWaits(Acking):
+    """Has its event open, and one derived from it, for as long as the test likes."""
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[Any]
+    ) -> AsyncIterator[TriggerEvent]:
+        async for event in shared_stream:
+            yield TriggerEvent({"value": event})
+            if self.name == "leaves":
+                await anyio.sleep_forever()
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"), [(None, (1, 0, 0)), (StoreUnavailable("gone"), (0, 1, 0))]
+)
+async def test_what_a_deleted_watcher_pulled_is_accepted_once_it_is_durable_and_the_rest_fails(
+    upstream: Upstream, answer: Exception | None, outcome: tuple[int, int, int]
+) -> None:
+    async with supervised() as service:
+        service.store.is_automatic = False
+        leaves, _ = service.host(
+            YieldsThenWaits(upstream.name, "leaves"), YieldsThenWaits(upstream.name, "stays")
+        )
+        upstream.put("pulled", "queued")
+        await service.settle_down()
+        mine, *others = service.store.waiting
+        for event in others:
+            event.settle(None)
+        service.store.waiting = []
+        service.manager.remove(leaves, on_purpose=True)
+        upstream.put("after")
+        await service.settle_down()
+        service.store.settle()
+        await service.settle_down()
+        # The head of the lane waits for the store.
+        assert upstream.outcomes() == {}
+        mine.settle(answer)
+        await service.settle_down()
+        acked, failed, _ = outcome
+        assert upstream.outcomes() == {
+            "pulled": (1 + acked, failed, 0),
+            "queued": (1, 1, 0),
+            "after": (1, 0, 0),
+        }
+
+
+async def test_what_a_replaced_trigger_has_not_resolved_comes_again_and_is_never_accepted(
+    upstream: Upstream,
+) -> None:
+    async with supervised() as service:
+        replaced, _ = service.host(
+            YieldsThenWaits(upstream.name, "leaves"), YieldsThenWaits(upstream.name, "stays")
+        )
+        upstream.put("open", "queued")
+        await service.settle_down()
+        service.manager.remove(replaced, on_purpose=False)
+        service.host(YieldsThenWaits(upstream.name, "new"))
+        upstream.put("after")
+        await service.settle_down()
+        assert upstream.outcomes() == {"open": (1, 1, 0), "queued": (1, 1, 0), "after": (2, 0, 0)}
+        assert replaced.state is HostedState.ENDED
+
+
+async def test_a_stream_that_is_given_away_advances_nothing_more(upstream: Upstream) -> None:
+    async with supervised() as service:
+        service.store.is_automatic = False
+        one, two = service.host(Acking(upstream.name, "one"), Acking(upstream.name, "two"))
+        upstream.put(0)
+        await service.settle_down()
+        service.manager.close_stream(one.key)
+        service.store.settle()
+        await service.settle_down()
+        assert upstream.advanced == []
+        assert one.state is two.state is HostedState.ENDED
+        assert upstream.closed == 1
+
+
+async def test_draining_lets_what_is_in_flight_be_advanced_and_pulls_nothing_more(
+    upstream: Upstream,
+) -> None:
+    async with supervised() as service:
+        service.store.is_automatic = False
+        service.host(Acking(upstream.name))
+        upstream.put(0)
+        await service.settle_down()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(service.manager.drain, 5)
+            await service.settle_down()
+            upstream.put(1, 2)
+            await service.settle_down()
+            assert upstream.outcomes() == {}
+            service.store.settle()
+            with anyio.fail_after(1):
+                await service.settle_down()
+        assert upstream.outcomes() == {0: (1, 0, 0)}
+
+
+class Alone(Acking):
+    def shared_stream_key(self) -> None:
+        return None
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        while True:
+            value, _ = await Upstream.known[self.upstream].receive.receive()
+            yield TriggerEvent({"value": value})
+
+
+@pytest.mark.parametrize("kind", [Alone, Fast])
+async def test_draining_waits_until_the_store_has_what_nobody_would_deliver_again(
+    upstream: Upstream, kind: type[Acking]
+) -> None:
+    async with supervised() as service:
+        service.store.is_automatic = False
+        service.host(kind(upstream.name))
+        upstream.put(0)
+        await service.settle_down()
+        is_drained = False
+
+        async def drain() -> None:
+            nonlocal is_drained
+            await service.manager.drain(5)
+            is_drained = True
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(drain)
+            await service.settle_down()
+            assert not is_drained
+            upstream.put(1, 2, 3)
+            await service.settle_down()
+            for _ in range(3):
+                service.store.settle()
+                await service.settle_down()
+            assert is_drained
+        # What was being awaited may still come; nothing is asked for after that.
+        assert len(service.store.payloads) <= 2
+
+
+async def test_draining_gives_up_when_its_time_is_over(upstream: Upstream) -> None:
+    upstream.on_filter["one"] = forever
+    async with supervised() as service:
+        service.host(Acking(upstream.name))
+        upstream.put(0)
+        await service.settle_down()
+        with anyio.fail_after(1):
+            await service.manager.drain(0.05)
+        assert upstream.advanced == []
+
+
+async def test_a_trigger_without_a_stream_pauses_while_the_store_is_away_whatever_its_restarts(
+    upstream: Upstream,
+) -> None:
+    async with supervised(RuntimeSettings(max_unsettled=3, close_timeout=0.5)) as service:
+        service.store.is_automatic = False
+        service.host(Alone(upstream.name))
+        upstream.put(*range(2))
+        for _ in range(10):
+            upstream.fail(OSError("gone"))
+            upstream.put(*range(3))
+            await service.pass_time(120)
+        assert len(service.store.waiting) == 3
+        service.store.settle()
+        await service.settle_down()
+        assert len(service.store.waiting) > 0
