@@ -1,0 +1,194 @@
+"""What the documentation shows is tried, and what it lists is compared with the code."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, fields
+from datetime import timedelta
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+import pytest
+import typer
+
+from producers.kafka import KafkaSettings
+from triggerer.cli.main import app
+from triggerer.config import SECTIONS, load_settings
+from triggerer.dag_processing import parse_once
+from triggerer.domain.arguments import CONTEXT_ARGUMENTS
+from triggerer.domain.tasks import OPTION_NAMES
+from watchers.kafka import ATTRIBUTES
+from watchers.matching import _OPERATORS
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+ELSEWHERE = {"airflow.md", "plugins.md"}
+"""Their examples need Airflow, or are a package of their own; tests that have those try them."""
+
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"(?<!!)\[[^\]]+\]\((?!\w+:)([^)#]*)(?:#([^)]+))?\)")
+
+
+class Example(NamedTuple):
+    """A fenced block of a page."""
+
+    page: Path
+    line: int
+    text: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.page.stem}_{self.line}"
+
+
+def examples(language: str) -> Iterator[Example]:
+    for page in PAGES:
+        whole = page.read_text()
+        for match in _BLOCK.finditer(whole):
+            if match[1] == language:
+                yield Example(page, whole.count("\n", 0, match.start()) + 2, match[2])
+
+
+def rows_under(page: Path, heading: str) -> list[list[str]]:
+    """The cells of the first table under a heading, without its own header."""
+    lines = page.read_text().splitlines()
+    below = lines[lines.index(heading) + 1 :]
+    start = next(number for number, line in enumerate(below) if line.startswith("|"))
+    table = list(takewhile(lambda line: line.startswith("|"), below[start:]))
+    return [
+        [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
+        for line in table[2:]
+    ]
+
+
+async def test_python_examples_are_dag_files_without_errors_and_warnings(tmp_path: Path) -> None:
+    shown = [example for example in examples("python") if example.page.name not in ELSEWHERE]
+    assert {example.page.name for example in shown} >= {"README.md", "dags.md", "watchers.md"}
+    for example in shown:
+        (tmp_path / f"{example.name}.py").write_text(example.text)
+    parsed = await parse_once(tmp_path)
+    # Each file for itself: two pages may call different assets by one name.
+    problems = {file.path: [*map(str, (*file.errors, *file.warnings))] for file in parsed.files}
+    assert problems == {f"{example.name}.py": [] for example in shown}
+
+
+def test_python_examples_that_are_tried_elsewhere_are_python_at_least() -> None:
+    for example in examples("python"):
+        ast.parse(example.text, f"{example.page.name}:{example.line}")
+
+
+@pytest.mark.parametrize(
+    "example",
+    [example for example in examples("toml") if example.page.name not in ELSEWHERE],
+    ids=lambda example: example.name,
+)
+def test_toml_examples_are_configurations(example: Example, tmp_path: Path) -> None:
+    file = tmp_path / "triggerer.toml"
+    file.write_text(example.text)
+    environ = {"TRIGGERER_DATABASE": "postgresql://triggerer@db/triggerer"}
+    for name, connection in load_settings(file, environ).connections.items():
+        KafkaSettings.from_mapping(name, connection)
+
+
+def default_of(field: Field[Any]) -> Any:
+    return field.default_factory() if field.default_factory is not MISSING else field.default
+
+
+def as_written(value: Any) -> str:
+    """A default as the file would have it."""
+    match value:
+        case None:
+            return "not set"
+        case timedelta():
+            return f"`{value.total_seconds():g}`"
+        case Path():
+            return f'`"{value}"`'
+        case tuple() | Mapping() | bool() | int() | float() | str():
+            return f"`{orjson.dumps(value).decode()}`"
+        case _:
+            raise AssertionError(f"how is {value!r} written?")
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_the_configuration_page_has_every_key_with_its_default_and_meaning(section: str) -> None:
+    shown = rows_under(DOCS / "configuration.md", f"## [{section}]")
+    assert [(key, default) for key, default, _ in shown] == [
+        (f"`{field.name}`", as_written(default_of(field))) for field in fields(SECTIONS[section])
+    ]
+    assert all(meaning for _, _, meaning in shown)
+
+
+def test_the_configuration_page_has_no_section_that_there_is_not() -> None:
+    shown = re.findall(r"^## \[(\w+)\]$", (DOCS / "configuration.md").read_text(), re.MULTILINE)
+    assert shown == list(SECTIONS)
+
+
+def test_the_watchers_page_has_every_key_of_a_kafka_connection_with_its_default() -> None:
+    shown = rows_under(DOCS / "watchers.md", "### Connection keys")
+    assert [(key, default) for key, default, _ in shown] == [
+        (
+            f"`{field.name}`",
+            "required"
+            if field.default is MISSING
+            else as_written(field.default).replace("not set", "none"),
+        )
+        for field in fields(KafkaSettings)
+    ]
+
+
+def test_the_watchers_page_has_every_operator_and_attribute() -> None:
+    page = (DOCS / "watchers.md").read_text()
+    conditions = " ".join(row[0] for row in rows_under(DOCS / "watchers.md", "### match"))
+    assert set(re.findall(r'\{"(\w+)":', conditions)) == set(_OPERATORS)
+    assert set(re.findall(r"`@(\w+)", page)) == {*ATTRIBUTES, "value"}
+
+
+def test_the_dags_page_has_every_option_and_argument_of_a_task() -> None:
+    def named(heading: str) -> set[str]:
+        rows = rows_under(DOCS / "dags.md", heading)
+        return {name for row in rows for name in re.findall(r"`(\w+)`", row[0])}
+
+    assert named("## Tasks") == OPTION_NAMES - {"pool"}  # which is refused
+    assert named("### Arguments") == set(CONTEXT_ARGUMENTS)
+
+
+def test_the_operating_page_has_every_command() -> None:
+    shown = [row[0].strip("`") for row in rows_under(DOCS / "operating.md", "## Commands")]
+    assert sorted(shown) == sorted(commands(typer.main.get_command(app), "triggerer"))
+
+
+def commands(command: Any, path: str) -> Iterator[str]:
+    inner: Mapping[str, Any] = getattr(command, "commands", {})
+    if not inner:
+        yield path
+    for name, one in inner.items():
+        yield from commands(one, f"{path} {name}")
+
+
+def test_the_index_names_every_page() -> None:
+    index = (DOCS / "README.md").read_text()
+    pages = {page.name for page in DOCS.glob("*.md")} - {"README.md"}
+    assert {page for page in pages if f"({page})" not in index} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    dead = []
+    for target, anchor in _LINK.findall(_BLOCK.sub("", page.read_text())):
+        file = page.parent / target if target else page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            dead.append(f"{target}#{anchor}")
+    assert dead == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {
+        re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings
+    }
