@@ -9,9 +9,11 @@ that is not on that path is written with SQLAlchemy as usual.
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
+import orjson
 from sqlalchemy import CursorResult
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -65,6 +67,46 @@ class Statement:
 def is_sqlite(session: AsyncSession) -> bool:
     """Whether the session's database is SQLite."""
     return session.get_bind().dialect.name == "sqlite"
+
+
+def instant_in(session: AsyncSession, instant: datetime) -> Any:
+    """An instant as a parameter: on SQLite the text that SQLAlchemy's DateTime writes, naive UTC."""
+    return sqlite_instant(instant) if is_sqlite(session) else instant
+
+
+def sqlite_instant(instant: datetime) -> str:
+    """The text that SQLAlchemy's DateTime writes: naive UTC with microseconds."""
+    return instant.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
+
+
+def instant_from(value: str | datetime | None) -> datetime | None:
+    """An instant out of a fetched row, aware."""
+    if isinstance(value, str):
+        return datetime.fromisoformat(value).replace(tzinfo=UTC)
+    return None if value is None else value.astimezone(UTC)
+
+
+def json_from(value: Any) -> Any:
+    """A JSON object or array out of a fetched row; PostgreSQL's driver has decoded it already."""
+    return orjson.loads(value) if isinstance(value, str) else value
+
+
+def json_rows(session: AsyncSession, rows: Iterable[Sequence[Any]]) -> str:
+    """Many rows as one parameter: a JSON array of arrays. Instants become what the columns take."""
+    write = sqlite_instant if is_sqlite(session) else datetime.isoformat
+    return orjson.dumps(
+        [[write(v) if isinstance(v, datetime) else v for v in row] for row in rows]
+    ).decode()
+
+
+def given_rows(**columns: str) -> tuple[str, str]:
+    """A constant: the rows of the parameter `{rows}` as a table, with these columns and PostgreSQL types."""
+    extracted = ", ".join(f"json_extract(value, '$[{i}]') AS {c}" for i, c in enumerate(columns))
+    cast = ", ".join(f"(v ->> {i})::{kind} AS {c}" for i, (c, kind) in enumerate(columns.items()))
+    return (
+        f"(SELECT {extracted} FROM json_each({{rows}}))",
+        f"(SELECT {cast} FROM jsonb_array_elements({{rows}}::text::jsonb) AS e(v))",
+    )
 
 
 def _filled(template: str, constants: Mapping[str, str]) -> str:

@@ -15,16 +15,21 @@ from typing import Any, Final
 from sqlalchemy import (
     Table,
     bindparam,
-    literal,
     select,
     text,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.store.models import Dag, DagRun, TaskRun
+from triggerer.store.statement import (
+    Statement,
+    given_rows,
+    instant_from,
+    json_from,
+    json_rows,
+)
 
 # Written out, not bound: only so can the planner see that the partial index on active runs covers
 # them.
@@ -96,77 +101,73 @@ async def claim_runs(
     Empty if none is queued. Each claim is a new attempt. Runs that other executors are claiming
     right now are passed over, not waited for.
     """
-    statement = (
-        select(DagRun, Dag.path, Dag.tasks)
-        .join(Dag, Dag.dag_id == DagRun.dag_id)
-        .where(_QUEUED, DagRun.cancel_requested.is_(False))
-        .order_by(DagRun.id)
-        .limit(limit)
-        .with_for_update(of=DagRun, skip_locked=True)
-        .with_only_columns(
-            DagRun.id,
-            DagRun.dag_id,
-            DagRun.run_id,
-            DagRun.run_type,
-            DagRun.attempt,
-            DagRun.queued_at,
-            DagRun.run_after,
-            DagRun.logical_date,
-            DagRun.data_interval_start,
-            DagRun.data_interval_end,
-            DagRun.params,
-            Dag.path,
-            Dag.tasks,
-        )
-    )
     claimed = [
         ClaimedRun(
-            pk=row.id,
-            dag_id=row.dag_id,
-            run_id=row.run_id,
-            run_type=row.run_type,
-            attempt=row.attempt + 1,
-            path=row.path,
-            needs_spark=any(task.get("needs_spark") for task in row.tasks),
-            queued_at=row.queued_at,
-            run_after=row.run_after,
-            logical_date=row.logical_date,
-            data_interval_start=row.data_interval_start,
-            data_interval_end=row.data_interval_end,
-            params=row.params,
-            log_path=log_path(row.dag_id, row.run_id),
+            pk=pk,
+            dag_id=dag_id,
+            run_id=run_id,
+            run_type=run_type,
+            attempt=attempt + 1,
+            path=path,
+            needs_spark=any(task.get("needs_spark") for task in json_from(tasks)),
+            queued_at=_present(queued_at),
+            run_after=_present(run_after),
+            logical_date=instant_from(logical_date),
+            data_interval_start=instant_from(start),
+            data_interval_end=instant_from(end),
+            params=json_from(params),
+            log_path=log_path(dag_id, run_id),
         )
-        for row in await session.execute(statement)
+        for (
+            pk,
+            dag_id,
+            run_id,
+            run_type,
+            attempt,
+            queued_at,
+            run_after,
+            logical_date,
+            start,
+            end,
+            params,
+            path,
+            tasks,
+        ) in await _CLAIMABLE.fetch(session, limit=limit)
     ]
     if claimed:
-        await session.execute(
-            _CLAIM,
-            [
-                {
-                    "pk": run.pk,
-                    "executor": executor,
-                    "attempt": run.attempt,
-                    "started_at": datetime.now(UTC),
-                    "log_path": run.log_path,
-                }
-                for run in claimed
-            ],
-        )
+        now = datetime.now(UTC)
+        rows = [(run.pk, executor, run.attempt, now, run.log_path) for run in claimed]
+        await _CLAIM.change(session, rows=json_rows(session, rows))
     return claimed
 
 
-_CLAIM: Final = (
-    update(_RUNS)
-    .where(_RUNS.c.id == bindparam("pk"))
-    .values(
-        state=literal(RunState.RUNNING.value),
-        executor=bindparam("executor"),
-        attempt=bindparam("attempt"),
-        started_at=bindparam("started_at"),
-        log_path=bindparam("log_path"),
-        error=None,
-        exit_code=None,
-    )
+def _present(value: str | datetime) -> datetime:
+    instant = instant_from(value)
+    assert instant is not None
+    return instant
+
+
+# The state is written out twice: only so can the planner see that the partial index covers it.
+_CLAIMABLE: Final = Statement(
+    """
+SELECT r.id, r.dag_id, r.run_id, r.run_type, r.attempt, r.queued_at, r.run_after, r.logical_date,
+       r.data_interval_start, r.data_interval_end, r.params, d.path, d.tasks
+FROM dag_run r JOIN dag d ON d.dag_id = r.dag_id
+WHERE r.state IN ('queued', 'running') AND r.state = 'queued' AND NOT r.cancel_requested
+ORDER BY r.id
+LIMIT {limit} {LOCK}
+""",
+    LOCK=("", "FOR UPDATE OF r SKIP LOCKED"),
+)
+_CLAIM: Final = Statement(
+    """
+UPDATE dag_run SET state = 'running', executor = given.executor, attempt = given.attempt,
+       started_at = given.started_at, log_path = given.log_path, error = NULL, exit_code = NULL
+FROM {GIVEN} AS given WHERE dag_run.id = given.pk
+""",
+    GIVEN=given_rows(
+        pk="bigint", executor="text", attempt="int", started_at="timestamptz", log_path="text"
+    ),
 )
 
 
@@ -174,60 +175,71 @@ async def lock_held(
     session: AsyncSession, *, executor: str, pks: Collection[int]
 ) -> dict[int, HeldRun]:
     """Read, and lock until the commit, those of `pks` that this executor was the last to claim."""
-    rows = await session.execute(
-        select(_RUNS.c.id, _RUNS.c.attempt, _RUNS.c.state, _RUNS.c.cancel_requested)
-        .where(_RUNS.c.id.in_(pks), _RUNS.c.executor == executor)
-        .order_by(_RUNS.c.id)
-        .with_for_update()
+    rows = await _HELD.fetch(
+        session, rows=json_rows(session, [(pk,) for pk in pks]), executor=executor
     )
-    return {row.id: HeldRun(row.attempt, RunState(row.state), row.cancel_requested) for row in rows}
+    return {
+        pk: HeldRun(attempt, RunState(state), bool(cancel)) for pk, attempt, state, cancel in rows
+    }
+
+
+_HELD: Final = Statement(
+    """
+SELECT id, attempt, state, cancel_requested FROM dag_run
+WHERE id IN (SELECT pk FROM {GIVEN} AS given) AND executor = {executor}
+ORDER BY id {LOCK}
+""",
+    GIVEN=given_rows(pk="bigint"),
+    LOCK=("", "FOR UPDATE OF dag_run"),
+)
 
 
 async def save_tasks(session: AsyncSession, rows: Sequence[TaskRow]) -> None:
     """Insert or replace the rows of tasks."""
     if not rows:
         return
-    dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
-    statement = dialect.insert(_TASKS)
-    columns = ("state", "try_number", "started_at", "ended_at", "error")
-    statement = statement.on_conflict_do_update(
-        index_elements=[_TASKS.c.run_pk, _TASKS.c.task_id],
-        set_={name: statement.excluded[name] for name in columns},
-    )
-    await session.execute(
-        statement,
-        [
-            {
-                "run_pk": row.run_pk,
-                "task_id": row.task_id,
-                "state": row.state.value,
-                "try_number": row.try_number,
-                "started_at": row.started_at,
-                "ended_at": row.ended_at,
-                "error": row.error,
-            }
-            for row in rows
-        ],
-    )
+    given = [
+        (
+            row.run_pk,
+            row.task_id,
+            row.state.value,
+            row.try_number,
+            row.started_at,
+            row.ended_at,
+            row.error,
+        )
+        for row in rows
+    ]
+    await _SAVE_TASKS.change(session, rows=json_rows(session, given))
+
+
+_SAVE_TASKS: Final = Statement(
+    """
+INSERT INTO task_run (run_pk, task_id, state, try_number, started_at, ended_at, error)
+SELECT run_pk, task_id, state, try_number, started_at, ended_at, error FROM {GIVEN} AS given
+WHERE true
+ON CONFLICT (run_pk, task_id) DO UPDATE SET
+    state = excluded.state, try_number = excluded.try_number, started_at = excluded.started_at,
+    ended_at = excluded.ended_at, error = excluded.error
+""",
+    GIVEN=given_rows(
+        run_pk="bigint",
+        task_id="text",
+        state="text",
+        try_number="int",
+        started_at="timestamptz",
+        ended_at="timestamptz",
+        error="text",
+    ),
+)
 
 
 async def end_runs(session: AsyncSession, rows: Sequence[RunEndRow]) -> None:
     """Write the ends of runs that `lock_held` has shown to be ours; running tasks end likewise."""
     if not rows:
         return
-    await session.execute(
-        _END,
-        [
-            {
-                "pk": row.pk,
-                "end_state": row.state.value,
-                "end_at": row.ended_at,
-                "end_error": row.error,
-                "end_code": row.exit_code,
-            }
-            for row in rows
-        ],
-    )
+    given = [(row.pk, row.state.value, row.ended_at, row.error, row.exit_code) for row in rows]
+    await _END.change(session, rows=json_rows(session, given))
     unclean = [row for row in rows if row.state is not RunState.SUCCESS]
     if unclean:
         await session.execute(
@@ -239,15 +251,15 @@ async def end_runs(session: AsyncSession, rows: Sequence[RunEndRow]) -> None:
         )
 
 
-_END: Final = (
-    update(_RUNS)
-    .where(_RUNS.c.id == bindparam("pk"))
-    .values(
-        state=bindparam("end_state"),
-        ended_at=bindparam("end_at"),
-        error=bindparam("end_error"),
-        exit_code=bindparam("end_code"),
-    )
+_END: Final = Statement(
+    """
+UPDATE dag_run SET state = given.state, ended_at = given.ended_at, error = given.error,
+       exit_code = given.exit_code
+FROM {GIVEN} AS given WHERE dag_run.id = given.pk
+""",
+    GIVEN=given_rows(
+        pk="bigint", state="text", ended_at="timestamptz", error="text", exit_code="int"
+    ),
 )
 _END_TASKS: Final = (
     update(_TASKS)

@@ -14,7 +14,7 @@ from triggerer.domain.runs import RunState, RunType
 from triggerer.errors import DagError, RowRefused
 from triggerer.store.database import database_now
 from triggerer.store.models import Dag
-from triggerer.store.statement import Statement, is_sqlite
+from triggerer.store.statement import Statement, instant_in, is_sqlite, json_from
 from triggerer.store.wakeups import Signal, announce
 
 _TICK: Final = timedelta(microseconds=1)
@@ -157,17 +157,11 @@ async def lock_and_read(
         # still see the queue as it was before the other scheduler's commit.
         await _LOCK.fetch(session, dag_ids=wanted)
     return [
-        WaitingRow(dag_id, _object(schedule), most, each, _object(params), *others)
+        WaitingRow(dag_id, json_from(schedule), most, each, json_from(params), *others)
         for dag_id, schedule, most, each, params, *others in await _SNAPSHOT.fetch(
             session, dag_ids=wanted, bound=bound
         )
     ]
-
-
-def _object(value: Any) -> dict[str, Any]:
-    """A JSON object, which PostgreSQL's driver has decoded already."""
-    decoded: dict[str, Any] = json.loads(value) if isinstance(value, str) else value
-    return decoded
 
 
 async def create_run(
@@ -209,15 +203,13 @@ async def _insert_run(
     params: Mapping[str, Any],
 ) -> int | None:
     """The new run's key; None if there is a run of this id."""
-    # SQLite's text is in the format of SQLAlchemy's DateTime: naive UTC with microseconds.
-    naive = run_after.replace(tzinfo=None).isoformat(" ", "microseconds")
     rows = await _CREATE.fetch(
         session,
         dag_id=dag_id,
         run_id=run_id,
         run_type=str(run_type),
         state=str(RunState.QUEUED),
-        run_after=naive if is_sqlite(session) else run_after,
+        run_after=instant_in(session, run_after),
         params=json.dumps(dict(params)),
     )
     return int(rows[0][0]) if rows else None
