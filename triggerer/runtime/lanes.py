@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple
@@ -123,8 +124,10 @@ class Lanes:
             ready.popleft().is_queued = False
         return bool(ready)
 
-    def take(self) -> tuple[Lane, list[AdvanceItem]]:
-        """Take the ready prefix of the lane that has waited longest; `finish` it before it is queued again.
+    def take(self, limit: int = sys.maxsize) -> tuple[Lane, list[AdvanceItem]]:
+        """Take the ready prefix, `limit` events at most, of the lane that has waited longest.
+
+        `finish` it before it is queued again.
 
         Raises:
             IndexError: No lane is ready; see `has_ready`.
@@ -134,7 +137,7 @@ class Lanes:
         lane.is_advancing = True
         entries = lane.entries
         batch: list[AdvanceItem] = []
-        while entries and not entries[0].unresolved:
+        while entries and not entries[0].unresolved and len(batch) < limit:
             entry = entries.popleft()
             entry.is_taken = True
             batch.append(AdvanceItem(entry.payload, self._outcome(entry)))

@@ -11,6 +11,7 @@ the number of outstanding events.
 from __future__ import annotations
 
 import heapq
+import sys
 from bisect import bisect_left
 from collections.abc import Hashable
 from operator import itemgetter
@@ -203,27 +204,32 @@ class Ledger:
         self.lowest()
         return self._heap[0][2] if self._heap else None
 
-    def settle(self) -> None:
-        """Hand on what everybody has passed since the last call. O(what was passed), amortised."""
+    def settle(self, limit: int = sys.maxsize) -> bool:
+        """Hand on what everybody has passed since the last call, `limit` events at most; return whether more is left.
+
+        O(what was passed), amortised.
+        """
         lowest = self.lowest()
         if lowest == self.passed:
-            return
+            return False
+        until = min(lowest, self.passed + limit)
         if self.lanes is not None:
-            self._release(lowest)
-        self.passed = lowest
-        behind = lowest - self.base
+            self._release(until)
+        self.passed = until
+        behind = until - self.base
         if behind >= _TRIM_AT or behind == len(self.events):
             del self.events[:behind]
             del self.entries[:behind]
-            self.base = lowest
+            self.base = until
+        return until < lowest
 
-    def _release(self, lowest: int) -> None:
+    def _release(self, until: int) -> None:
         assert self.lanes is not None
         note_resolved = self.lanes.note_resolved
         standing = self._standing
         steps = self._steps
         upcoming = steps[0][0] if steps else self.head + 1
-        for entry in self.entries[self.passed - self.base : lowest - self.base]:
+        for entry in self.entries[self.passed - self.base : until - self.base]:
             if entry.seq >= upcoming:
                 standing = self._advance_standing(entry.seq)
                 upcoming = steps[0][0] if steps else self.head + 1

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import anyio
-from anyio.lowlevel import checkpoint_if_cancelled
+from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from triggerer.abc import AdvanceItem, SharedStreamProducer
 from triggerer.runtime.cancellation import plugin_code
@@ -14,6 +14,10 @@ from triggerer.runtime.lanes import Lane
 
 if TYPE_CHECKING:
     from triggerer.runtime.group import Group
+
+
+_BURST: Final = 1024
+"""Events that are handed on before everybody else gets a turn, when very many become ready at once."""
 
 
 class Pump:
@@ -25,33 +29,40 @@ class Pump:
 
     def __init__(self, group: Group) -> None:
         self._group = group
+        self._what = f"advance() of the shared stream {group.key!r}"
 
     async def run(self) -> None:
         group = self._group
-        if group.producer is None:
-            while True:
-                await group.wait_for_progress()
-                group.clear_progress()
-                group.ledger.settle()
         async with anyio.create_task_group() as tasks:
             while True:
                 await group.wait_for_progress()
                 group.clear_progress()
-                group.ledger.settle()
-                while group.lanes.has_ready:
-                    lane, batch = group.lanes.take()
-                    if group.producer.lanes_advance_side_by_side:
-                        tasks.start_soon(self._advance, group.producer, lane, batch)
-                    else:
-                        await self._advance(group.producer, lane, batch)
-                        group.ledger.settle()
+                while group.ledger.settle(_BURST):
+                    await self._advance_ready(tasks)
+                    await checkpoint()
+                await self._advance_ready(tasks)
+
+    async def _advance_ready(self, tasks: anyio.abc.TaskGroup) -> None:
+        group = self._group
+        handled = 0
+        while group.lanes.has_ready:
+            assert group.producer is not None
+            lane, batch = group.lanes.take(_BURST)
+            if group.producer.lanes_advance_side_by_side:
+                tasks.start_soon(self._advance, group.producer, lane, batch)
+            else:
+                await self._advance(group.producer, lane, batch)
+            handled += len(batch)
+            if handled >= _BURST:
+                handled = 0
+                await checkpoint()
 
     async def _advance(
         self, producer: SharedStreamProducer, lane: Lane, batch: Sequence[AdvanceItem]
     ) -> None:
         group = self._group
         try:
-            with plugin_code(f"advance() of the shared stream {group.key!r}"):
+            with plugin_code(self._what):
                 await producer.advance(batch)
         except Exception:
             group.begin_end()
