@@ -8,6 +8,7 @@ each turn of the loop.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ import airflow.triggers.shared_stream as theirs_streams
 from triggerer import abc as ours_abc
 from triggerer.domain.events import EventSource, UnsettledEvent, WatcherRef
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
+from triggerer.runtime.clock import SystemClock
 
 _BURST: Final = 128
 MANY: Final = 2_000_000
@@ -224,13 +226,13 @@ class _Ours:
 
 @asynccontextmanager
 async def ours(
-    keys: Sequence[int], *, confirms: bool, is_fast: bool = False
+    keys: Sequence[int], *, confirms: bool, is_fast: bool = False, is_real_time: bool = False
 ) -> AsyncIterator[Side]:
     """Subscribe one filter for each of `keys`."""
     kind: Any = OurFastFilter if is_fast else OurFilter
     sink = _OurSink(keeps=confirms)
     settings = RuntimeSettings(
-        ack_timeout=ACK_TIMEOUT,
+        ack_timeout=300.0 if is_real_time else ACK_TIMEOUT,
         subscriber_queue_size=MANY,
         max_outstanding=MANY,
         max_unsettled=MANY,
@@ -243,7 +245,12 @@ async def ours(
         return TriggerSpec(f"filter {number}", lambda: kind(**kwargs), kwargs, source)
 
     clock = JumpingClock()
-    context = RuntimeContext(sink, clock=clock, settings=settings, restarts=False)
+    context = RuntimeContext(
+        sink,
+        clock=SystemClock() if is_real_time else clock,
+        settings=settings,
+        restarts=False,
+    )
     async with Manager(context) as manager:
         hosted = manager.add([spec(number, key) for number, key in enumerate(keys)])
         yield _Ours(manager, hosted, clock)
@@ -251,10 +258,12 @@ async def ours(
 
 
 class _Theirs:
-    def __init__(self) -> None:
+    def __init__(self, *, is_real_time: bool) -> None:
         self.clock = JumpingClock()
         self.manager: Any = theirs_streams.SharedStreamManager(
-            max_subscriber_queue=MANY, ack_timeout=ACK_TIMEOUT, _now=self.clock.monotonic
+            max_subscriber_queue=MANY,
+            ack_timeout=300.0 if is_real_time else ACK_TIMEOUT,
+            _now=time.monotonic if is_real_time else self.clock.monotonic,
         )
         self.unconfirmed: list[int] = []
         self.tasks: list[asyncio.Task[None]] = []
@@ -288,11 +297,11 @@ class _Theirs:
 
 @asynccontextmanager
 async def theirs(
-    keys: Sequence[int], *, confirms: bool, is_fast: bool = False
+    keys: Sequence[int], *, confirms: bool, is_fast: bool = False, is_real_time: bool = False
 ) -> AsyncIterator[Side]:
     """Subscribe one filter for each of `keys`."""
     kind: Any = TheirFastFilter if is_fast else TheirFilter
-    side = _Theirs()
+    side = _Theirs(is_real_time=is_real_time)
     for number, key in enumerate(keys):
         driven = side.drive(number, kind(number=number, key=key), keeps=confirms)
         side.tasks.append(asyncio.ensure_future(driven))
