@@ -29,7 +29,7 @@ def print_table(
 
     shown = list(rows)
     # Not a terminal: no wrapping, so that a line of the table is a line for grep.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 250)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
     if not shown:
         console.print(empty)
         return
@@ -96,3 +96,11 @@ _STYLES = {
     "failed": "red",
     "cancelled": "magenta",
 }
+
+
+def one_line(error: str | None) -> str | None:
+    """The line of an error that says most: the last of a traceback, else the first."""
+    lines = (error or "").strip().splitlines()
+    if not lines:
+        return None
+    return lines[-1] if lines[0].startswith("Traceback") else lines[0]

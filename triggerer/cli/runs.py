@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from triggerer.cli import options
-from triggerer.cli.output import elapsed, print_fields, print_json, print_table, text, wrong_use
+from triggerer.cli.output import (
+    elapsed,
+    one_line,
+    print_fields,
+    print_json,
+    print_table,
+    text,
+    wrong_use,
+)
 from triggerer.cli.session import read, write
 from triggerer.errors import TriggererError
 
@@ -59,7 +67,7 @@ def list_(
                 row.state,
                 row.queued_at,
                 elapsed(row.started_at, row.ended_at),
-                row.error and row.error.strip().splitlines()[-1],
+                one_line(row.error),
             )
             for row in found
         ),
@@ -109,7 +117,7 @@ def show(
                     task.try_number,
                     text(task.started_at),
                     elapsed(task.started_at, task.ended_at),
-                    task.error and task.error.strip().splitlines()[-1],
+                    one_line(task.error),
                 )
                 for task in tasks
             ),

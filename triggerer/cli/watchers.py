@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from triggerer.cli import options
-from triggerer.cli.output import print_fields, print_json, print_table, wrong_use
+from triggerer.cli.output import one_line, print_fields, print_json, print_table, wrong_use
 from triggerer.cli.session import read
 from triggerer.errors import TriggererError
 
@@ -52,7 +52,7 @@ def list_(
                 row.trigger.rpartition(".")[2],
                 row.stream,
                 row.owner,
-                row.error and row.error.strip().splitlines()[-1],
+                one_line(row.error),
             )
             for row in found
         ),
