@@ -35,10 +35,12 @@ class Roster:
     def __init__(self) -> None:
         self._placed: dict[int, Placed] = {}
         self._by_hosted: dict[HostedTrigger, Placed] = {}
+        self._by_stream: dict[str, dict[int, Placed]] = {}
 
     def place(self, placed: Placed) -> None:
         self._placed[placed.row.trigger_id] = placed
         self._by_hosted[placed.hosted] = placed
+        self._by_stream.setdefault(placed.fence.stream_digest, {})[placed.row.trigger_id] = placed
 
     def of(self, hosted: HostedTrigger) -> Placed | None:
         """Where a hosted trigger stands; None once it is no longer ours."""
@@ -47,21 +49,28 @@ class Roster:
     def drop(self, placed: Placed) -> None:
         self._placed.pop(placed.row.trigger_id, None)
         self._by_hosted.pop(placed.hosted, None)
+        siblings = self._by_stream.get(placed.fence.stream_digest, {})
+        siblings.pop(placed.row.trigger_id, None)
+        if not siblings:
+            self._by_stream.pop(placed.fence.stream_digest, None)
 
     def on_stream(self, digest: str) -> list[Placed]:
-        return [p for p in self._placed.values() if p.row.stream_digest == digest]
+        return list(self._by_stream.get(digest, {}).values())
 
     def difference(self, rows: Collection[TriggerRow]) -> Difference:
-        """Compare with what the store says of the streams that we own."""
-        wanted = {row.trigger_id: row for row in rows}
-        gone = [p for p in self._placed.values() if p.row.trigger_id not in wanted]
+        """Compare with what the store says of the streams that we own.
+
+        A trigger whose class derives another key now has moved to another stream, under another lease: gone and new.
+        """
+        wanted = {(row.trigger_id, row.stream_digest): row for row in rows}
+        placed = {(p.row.trigger_id, p.fence.stream_digest): p for p in self._placed.values()}
+        gone = [p for key, p in placed.items() if key not in wanted]
         changed = [
-            (placed, row)
-            for trigger_id, row in wanted.items()
-            if (placed := self._placed.get(trigger_id)) is not None
-            and placed.row.watchers != row.watchers
+            (placed[key], row)
+            for key, row in wanted.items()
+            if key in placed and placed[key].row.watchers != row.watchers
         ]
-        new = [row for trigger_id, row in wanted.items() if trigger_id not in self._placed]
+        new = [row for key, row in wanted.items() if key not in placed]
         return Difference(gone, changed, new)
 
 
