@@ -266,7 +266,7 @@ async def test_quiesce_waits_for_work_in_threads(upstream: Upstream) -> None:
 async def test_a_thread_that_waits_for_the_outside_holds_quiesce_up_once_and_not_for_ever(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("triggerer.testing.threads._PATIENCE_S", 0.05)
+    monkeypatch.setattr("triggerer.testing.threads._PATIENCE_S", 0.2)
     outside = threading.Event()
 
     async def act(event: Any) -> None:
@@ -281,7 +281,7 @@ async def test_a_thread_that_waits_for_the_outside_holds_quiesce_up_once_and_not
         started = time.monotonic()
         for _ in range(20):
             await streams.quiesce()
-        assert time.monotonic() - started < 0.5
+        assert time.monotonic() - started < 2
         assert (values(stuck.events), values(fine.events)) == ([], [0])
         outside.set()
         with anyio.fail_after(10):
@@ -291,21 +291,18 @@ async def test_a_thread_that_waits_for_the_outside_holds_quiesce_up_once_and_not
 
 async def test_quiesce_does_not_wait_for_real_time_to_pass(upstream: Upstream) -> None:
     async def act(event: Any) -> None:
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(3600)
 
     upstream.on_filter["one"] = act
     async with StreamHarness() as streams:
         one = await streams.add(Acking(upstream.name))
         upstream.put(0)
-        started = time.monotonic()
         await streams.quiesce()
-        assert time.monotonic() - started < 0.15
         assert one.events == []
-        await streams.sleep(100)
+        await streams.sleep(200)
         assert one.events == [], "the harness's clock is the runtime's own, not the filter's"
-        await asyncio.sleep(0.25)
-        await streams.quiesce()
-        assert values(one.events) == [0]
+        await streams.sleep(100)
+        assert isinstance(one.error, AckTimeout)
 
 
 async def test_quiesce_follows_a_filter_through_many_turns_of_the_loop(upstream: Upstream) -> None:

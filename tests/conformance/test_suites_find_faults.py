@@ -250,6 +250,8 @@ def test_a_triggers_fault_is_found_by_its_case(fault: type[numbers.Evens]) -> No
 class TestEvens(numbers.NumbersConformance):
     """What the faults are put into keeps every rule itself."""
 
+    patience_s = 10.0
+
 
 class TestAlone(TriggerConformance):
     def new_trigger(self) -> BaseEventTrigger:

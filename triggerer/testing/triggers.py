@@ -137,16 +137,26 @@ class TriggerConformance:
         expected = stream_digest(trigger.shared_stream_key())
         classpath, arguments = trigger.serialize()
         asked = json.dumps([[path or "." for path in sys.path], *_split(classpath), arguments])
-        for seed in ("1", "2"):  # what a set or a dict of the key would be ordered by
-            done = await anyio.run_process(
-                [sys.executable, "-c", _DIGEST_OF],
-                input=asked.encode(),
-                env={**os.environ, "PYTHONHASHSEED": seed},
-                check=False,
-                stderr=subprocess.PIPE,
+        done: list[subprocess.CompletedProcess[bytes]] = []
+
+        async def ask(seed: str) -> None:
+            done.append(
+                await anyio.run_process(
+                    [sys.executable, "-c", _DIGEST_OF],
+                    input=asked.encode(),
+                    env={**os.environ, "PYTHONHASHSEED": seed},
+                    check=False,
+                )
             )
-            assert done.returncode == 0, done.stderr.decode()
-            assert done.stdout.decode().strip() == expected, "a trigger of another process differs"
+
+        async with anyio.create_task_group() as tasks:
+            for seed in ("1", "2"):  # what a set or a dict of the key would be ordered by
+                tasks.start_soon(ask, seed)
+        for process in done:
+            assert process.returncode == 0, process.stderr.decode()
+            assert process.stdout.decode().strip() == expected, (
+                "a trigger of another process differs"
+            )
 
     @case()
     async def test_siblings_share_its_stream_and_strangers_do_not(self) -> None:

@@ -3,7 +3,8 @@
 import json
 import os
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import anyio
@@ -46,39 +47,27 @@ class LinesSharedStreamProducer(SharedStreamProducer):
 
     async def open_stream(self) -> AsyncIterator[tuple[Line, Line]]:
         positions = await to_thread.run_sync(load_positions, self._directory)
+        self._files = {name: _File(inode, end, end) for name, (inode, end) in positions.items()}
         while True:
-            lines = await to_thread.run_sync(self._read_all, positions)
+            # Copies: an advance may step back while the thread reads, and what it reads then counts no more.
+            files = {name: replace(file) for name, file in self._files.items()}
+            lines = await to_thread.run_sync(read_lines, self._directory, files)
             for line in lines:
                 if self._paused is not None:
                     await self._paused.wait()
-                file = self._files[line.file]
-                # Else it was read before another line of its file failed: it comes again, after that one.
+                file = self._file_of(line)
                 if line.delivery == file.delivery:
                     file.read = line.end
                     yield line, line
             if not lines:
                 await anyio.sleep(self._poll_s)
 
-    def _read_all(self, positions: dict[str, tuple[int, int]]) -> list[Line]:
-        lines: list[Line] = []
-        for path in sorted(self._directory.glob("*.lines")):
-            with path.open("rb") as opened:
-                inode = os.fstat(opened.fileno()).st_ino
-                file = self._files.get(path.name)
-                if file is None or file.inode != inode:
-                    known, position = positions.get(path.name, (inode, 0))
-                    # Another file under a known name begins at its beginning.
-                    start = position if known == inode else 0
-                    file = self._files[path.name] = _File(inode, start, start)
-                begin = file.read
-                opened.seek(begin)
-                for raw in opened:
-                    if not raw.endswith(b"\n") or len(lines) >= _BATCH:
-                        break  # still being written; or the next look's
-                    end = begin + len(raw)
-                    lines.append(Line(path.name, inode, begin, end, raw[:-1], file.delivery))
-                    begin = end
-        return lines
+    def _file_of(self, line: Line) -> _File:
+        file = self._files.get(line.file)
+        if file is None or file.inode != line.inode:
+            # Another file under a known name begins at its beginning.
+            file = self._files[line.file] = _File(line.inode, 0, 0)
+        return file
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         for line, outcome in batch:
@@ -106,6 +95,26 @@ class LinesSharedStreamProducer(SharedStreamProducer):
         if self._paused is not None:
             self._paused.set()
         self._paused = None
+
+
+def read_lines(directory: Path, files: dict[str, _File]) -> list[Line]:
+    """The next complete lines of each file, in order."""
+    lines: list[Line] = []
+    for path in sorted(directory.glob("*.lines")):
+        with path.open("rb") as opened:
+            inode = os.fstat(opened.fileno()).st_ino
+            file = files.get(path.name)
+            if file is None or file.inode != inode:
+                file = _File(inode, 0, 0)
+            begin = file.read
+            opened.seek(begin)
+            for raw in islice(opened, _BATCH):
+                if not raw.endswith(b"\n"):
+                    break  # still being written
+                end = begin + len(raw)
+                lines.append(Line(path.name, inode, begin, end, raw[:-1], file.delivery))
+                begin = end
+    return lines
 
 
 def load_positions(directory: Path) -> dict[str, tuple[int, int]]:
