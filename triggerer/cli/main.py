@@ -7,7 +7,18 @@ from collections.abc import Iterator
 
 import typer
 
-from triggerer.cli import assets, check, config, dags, database, demo, runs, services, watchers
+from triggerer.cli import (
+    assets,
+    check,
+    config,
+    dags,
+    database,
+    demo,
+    runs,
+    services,
+    simulate,
+    watchers,
+)
 from triggerer.errors import TriggererError
 
 app = typer.Typer(
@@ -20,7 +31,7 @@ app = typer.Typer(
 )
 for group in (dags, assets, runs, watchers, database, config):
     app.add_typer(group.app)
-for commands in (services, demo, check):
+for commands in (services, demo, check, simulate):
     commands.register(app)
 
 

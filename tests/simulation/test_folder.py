@@ -1,0 +1,66 @@
+"""`triggerer simulate`: users' own files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from triggerer.cli.main import app
+
+DAGS = """
+from triggerer import DAG, Asset, AssetWatcher, task
+from watchers.kafka import KafkaEventTrigger
+
+orders = Asset("orders", watchers=[
+    AssetWatcher("all", KafkaEventTrigger("orders")),
+    AssetWatcher("created", KafkaEventTrigger("orders", match={"value.type": "created"})),
+])
+lines = Asset("lines", watchers=[AssetWatcher("text", KafkaEventTrigger("lines", decode="text"))])
+
+with DAG("both", schedule=orders & lines):
+    @task
+    def show(): ...
+    show()
+
+with DAG("by_hand", schedule=None):
+    @task
+    def show(): ...
+    show()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "dags"
+    made.mkdir()
+    (made / "orders.py").write_text(DAGS)
+    return made
+
+
+def simulate(folder: Path, *options: str) -> tuple[int, str]:
+    ran = CliRunner().invoke(app, ["simulate", "--dags-folder", str(folder), *options])
+    return ran.exit_code, ran.output
+
+
+def test_users_filters_and_expressions_are_run(folder: Path) -> None:
+    code, told = simulate(folder, "--seeds", "3", "--steps", "500")
+    assert code == 0, told
+    assert "left out: DAG by_hand: it does not wait for assets alone" in told
+    assert "3 seeds kept every promise" in told
+
+
+def test_messages_are_taken_from_a_file(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "messages").write_text("not JSON\n")
+    options = ("--replay", "3", "--steps", "500", "--messages", str(tmp_path / "messages"))
+    code, told = simulate(folder, *options)
+    assert code == 0, told
+    # What is no JSON is rejected by the two watchers that read it as JSON.
+    assert "rejected=2" in told
+
+
+def test_a_folder_without_shared_streams_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.py").write_text("")
+    code, _ = simulate(tmp_path)
+    assert code == 1

@@ -1,0 +1,91 @@
+"""The virtual event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from triggerer.testing.simulation.loop import Deadlock, VirtualLoop
+
+
+@pytest.fixture
+def loop() -> Iterator[VirtualLoop]:
+    made = VirtualLoop(random.Random(1), 100.0, lambda: None)
+    yield made
+    made.close()
+
+
+def test_a_year_passes_at_once(loop: VirtualLoop) -> None:
+    loop.run_until_complete(asyncio.sleep(365 * 86400))
+    assert loop.time() == pytest.approx(100 + 365 * 86400, abs=1)
+
+
+def test_ready_callbacks_run_in_the_order_in_which_they_were_made_ready(loop: VirtualLoop) -> None:
+    seen: list[int] = []
+    for number in range(50):
+        loop.call_soon(seen.append, number)
+    loop.run_until_complete(asyncio.sleep(0))
+    assert seen == list(range(50))
+
+
+def order_of_equal_timers(seed: int) -> list[int]:
+    loop = VirtualLoop(random.Random(seed), 0.0, lambda: None)
+    seen: list[int] = []
+    for number in range(10):
+        loop.call_at(5.0, seen.append, number)
+    loop.run_until_complete(asyncio.sleep(6.0))
+    loop.close()
+    return seen
+
+
+def test_timers_that_fall_due_together_run_in_an_order_that_the_seed_draws() -> None:
+    orders = [order_of_equal_timers(seed) for seed in range(5)]
+    assert all(sorted(order) == list(range(10)) for order in orders)
+    assert len({tuple(order) for order in orders}) > 1
+    assert order_of_equal_timers(3) == orders[3]
+
+
+def test_a_loop_in_which_nothing_can_happen_any_more_says_so(loop: VirtualLoop) -> None:
+    async def wait_for_ever() -> None:
+        await asyncio.Event().wait()
+
+    task = loop.create_task(wait_for_ever())
+    with pytest.raises(Deadlock):
+        loop.run_until_complete(task)
+    unwind(loop, task)
+
+
+class Stop(BaseException):
+    pass
+
+
+def test_a_step_that_raises_stops_the_loop_before_the_callback() -> None:
+    steps = 0
+
+    def count() -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 3:
+            raise Stop
+
+    loop = VirtualLoop(random.Random(1), 0.0, count)
+    seen: list[int] = []
+    for number in range(5):
+        loop.call_soon(seen.append, number)
+    with pytest.raises(Stop):
+        loop.run_forever()
+    assert seen == [0, 1]
+    loop.close()
+
+
+def unwind(loop: VirtualLoop, task: asyncio.Task[Any]) -> None:
+    async def wait() -> None:
+        task.cancel()
+        await asyncio.wait([task])
+
+    waiting: Coroutine[Any, Any, None] = wait()
+    loop.run_until_complete(waiting)

@@ -1,0 +1,91 @@
+"""Seeds of the simulation: a share in every run, the rest in `make soak`."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from triggerer.testing.simulation import simulate
+from triggerer.testing.simulation.command import main, outcomes
+from triggerer.testing.simulation.sandbox import sandbox
+
+SHARE = 100
+SOAK = 10_000
+
+
+def assert_kept(seeds: range) -> None:
+    tried = 0
+    for outcome in outcomes(seeds, steps=1000, jobs=os.cpu_count() or 1):
+        tried += 1
+        assert outcome.violation is None, f"seed {outcome.plan.seed}: {outcome.violation}"
+        assert outcome.steps >= 1000
+    assert tried == len(seeds)
+
+
+def test_a_share_of_the_seeds_keeps_every_promise() -> None:
+    assert_kept(range(SHARE))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(4 * 3600)
+def test_ten_thousand_seeds_keep_every_promise() -> None:
+    assert_kept(range(SHARE, SOAK + SHARE))
+
+
+def trace(seed: int) -> list[tuple[float, int, str]]:
+    lines: list[tuple[float, int, str]] = []
+    with sandbox():
+        simulate(seed, note=lambda *line: lines.append(line))
+    return lines
+
+
+def test_a_seed_decides_everything() -> None:
+    first = trace(3)
+    assert len(first) > 50
+    assert trace(3) == first
+    assert trace(5) != first
+
+
+def test_the_seeds_together_go_through_every_kind_of_trouble() -> None:
+    lines = [line for seed in range(12) for _, _, line in trace(seed)]
+    for wanted in (
+        "CRASH",
+        "stopped in order",
+        "take over",
+        "rebalance",
+        "jump",
+        "replace",
+        "delete all",
+        "raises",
+        "is cancelled",
+        "stalls",
+        "returns",
+        "rejected=1",
+        "failed=1",
+    ):
+        assert any(wanted in line for line in lines), wanted
+
+
+def test_many_seeds_leave_messages_events_and_runs_behind() -> None:
+    found = list(outcomes(range(10), steps=1000))
+    assert sum(outcome.messages for outcome in found) > 50
+    assert sum(outcome.events for outcome in found) > 50
+    assert sum(outcome.runs for outcome in found) > 20
+
+
+def test_the_command_says_what_it_tried(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--seeds", "3", "--start", "7", "--jobs", "1", "--steps", "300"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("3 seeds kept every promise: ")
+
+
+def test_a_replay_shows_the_trace_and_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--replay", "7", "--steps", "300"])
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    assert "publish" in told
+    assert "plan: seed=7 " in told
+    assert told.endswith("every promise was kept\n")

@@ -1,0 +1,79 @@
+"""`triggerer simulate`: a folder's filters and expressions, on virtual time, with everything that can go wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from triggerer.cli import options
+from triggerer.cli.output import print_note
+from triggerer.cli.session import settings_for
+from triggerer.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from triggerer.dag_processing import ParsedFolder
+
+Seeds = Annotated[int, typer.Option("--seeds", min=1, help="How many to try.")]
+Start = Annotated[int, typer.Option("--start", min=0, help="The first seed.")]
+Steps = Annotated[int, typer.Option("--steps", min=1, help="With faults; then it comes to rest.")]
+Replay = Annotated[int | None, typer.Option("--replay", help="Show the trace of this seed.")]
+Messages = Annotated[
+    Path | None,
+    typer.Option("--messages", metavar="FILE", help="Values of messages, one in each line."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command()(simulate)
+
+
+def simulate(
+    dags_folder: options.DagsFolder = None,
+    seeds: Seeds = 100,
+    start: Start = 0,
+    steps: Steps = 1000,
+    replay: Replay = None,
+    messages: Messages = None,
+    config: options.Config = None,
+) -> None:
+    """Run your watchers' filters and your DAGs' expressions against a broker and a store that fail."""
+    import anyio
+
+    from triggerer.dag_processing import parse_once
+    from triggerer.testing.simulation import command
+    from triggerer.testing.simulation.folder import select
+
+    settings = settings_for(config, dags_folder=dags_folder)
+    folder = settings.core.dags_folder
+    if not folder.is_dir():
+        raise ConfigurationError(
+            f"there is no DAGs folder {folder}", hint="name it with --dags-folder"
+        )
+    samples: tuple[bytes, ...] = ()
+    if messages is not None:
+        if not messages.is_file():
+            raise ConfigurationError(f"there is no file {messages}")
+        samples = tuple(messages.read_bytes().splitlines())
+
+    async def parse() -> ParsedFolder:
+        return await parse_once(folder, allowed_modules=settings.core.allowed_trigger_modules)
+
+    parsed = anyio.run(parse)
+    for error in parsed.errors:
+        print_note(f"error: {error}")
+    if parsed.errors:
+        raise typer.Exit(1)
+    selection = select(
+        parsed.folder,
+        folder,
+        allowed_modules=tuple(settings.core.allowed_trigger_modules),
+        samples=samples,
+    )
+    for reason in selection.left_out:
+        print_note(f"left out: {reason}")
+    if replay is not None:
+        raise typer.Exit(command.replay(replay, steps=steps, prepare=selection.scenario))
+    raise typer.Exit(command.search(start, seeds, steps=steps, prepare=selection.scenario))

@@ -1,0 +1,11 @@
+"""The real runtime, recorder and scheduler on virtual time, against models of broker, store and clock with faults.
+
+`python -m triggerer.testing.simulation --seeds N` looks for a seed that breaks a promise; `--replay SEED` shows how.
+What is simulated, what is checked and what is not stands in `docs/simulation.md`.
+"""
+
+from triggerer.testing.simulation.checker import Violation
+from triggerer.testing.simulation.plan import Plan
+from triggerer.testing.simulation.world import Outcome, simulate
+
+__all__ = ["Outcome", "Plan", "Violation", "simulate"]

@@ -1,0 +1,385 @@
+"""A model of a broker, and the producer that a careful plugin author would write for it."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from triggerer.abc import AdvanceItem, SharedStreamProducer
+from triggerer.errors import BrokerUnavailable
+
+if TYPE_CHECKING:
+    from triggerer.runtime.subscriber import Subscriber
+    from triggerer.testing.simulation.chance import Chance
+    from triggerer.testing.simulation.checker import Checker
+    from triggerer.testing.simulation.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What was published; the broker keeps it for ever."""
+
+    topic: str
+    lane: int
+    offset: int
+    event: Any
+
+    @property
+    def key(self) -> str:
+        return f"{self.topic}/{self.lane}/{self.offset}"
+
+
+@dataclass(slots=True)
+class Lane:
+    """A partition, or an ordering key, as the broker keeps it across crashes."""
+
+    messages: list[Message] = field(default_factory=list)
+    position: int = 0
+    """A log's committed position: everything before it is done with."""
+    acked: set[int] = field(default_factory=set)
+    """A queue's messages that were acknowledged one by one."""
+    deliveries: dict[int, int] = field(default_factory=dict)
+    generation: int = 0
+
+    def is_done(self, offset: int) -> bool:
+        return offset < self.position or offset in self.acked
+
+    @property
+    def is_finished(self) -> bool:
+        return len(self.messages) == self.position + len(self.acked)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a watcher's filter made of one delivery."""
+
+    yielded: int
+    is_rejected: bool
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """One handing out of a message; the producer's broker payload. The rest is kept for the checker."""
+
+    message: Message
+    session: Session
+    generation: int
+    number: int = -1
+    """Its place in the group's order of broadcasts."""
+    cohort: dict[int, Subscriber | None] = field(default_factory=dict)
+    """Who had to answer for it when it was broadcast; None: known, and not there."""
+    opened: set[int] = field(default_factory=set)
+    answers: dict[int, Answer] = field(default_factory=dict)
+
+    @property
+    def cohort_names(self) -> str:
+        """The watchers that had to answer; in parentheses those that were not there."""
+        return ",".join(f"{one}" if there else f"({one})" for one, there in self.cohort.items())
+
+    @property
+    def is_duplicate(self) -> bool:
+        """Whether the broker hands this message out more than once for no reason."""
+        return (self.message.lane, self.message.offset) in self.session.duplicated
+
+
+class Broker:
+    """One topic with its lanes; it outlives every process."""
+
+    def __init__(self, topic: str, plan: Plan, chance: Chance, checker: Checker) -> None:
+        self.topic = topic
+        self.plan = plan
+        self.chance = chance
+        self.checker = checker
+        self.lanes = [Lane() for _ in range(plan.lanes)]
+        self.session: Session | None = None
+        """Who consumes; a new one takes everything from the one before."""
+        self.delivered = 0
+        self.sessions = 0
+        self._members: list[Session] = []
+
+    @property
+    def is_finished(self) -> bool:
+        return all(lane.is_finished for lane in self.lanes)
+
+    def publish(self, lane: int, event: Any) -> Message:
+        messages = self.lanes[lane].messages
+        message = Message(self.topic, lane, len(messages), event)
+        messages.append(message)
+        if self.session is not None:
+            self.session.wake()
+        return message
+
+    def connect(self, owner: Any) -> Session:
+        """Consume everything from the committed positions on, in place of whoever consumed before."""
+        self.sessions += 1
+        session = Session(self, owner, self.sessions)
+        self._members.append(session)
+        self._elect()
+        return session
+
+    def disconnect(self, session: Session) -> None:
+        """What it consumed goes to whoever else is connected."""
+        if session in self._members:
+            self._members.remove(session)
+            if session is self.session:
+                self._elect()
+
+    def _elect(self) -> None:
+        self._members = [session for session in self._members if session.is_alive]
+        self.session = self._members[-1] if self._members else None
+        if self.session is not None:
+            for lane in range(len(self.lanes)):
+                self._assign(lane)
+            self.session.wake()
+
+    def rebalance(self, lane: int) -> None:
+        """Take a lane from its consumer and give it back, from the committed position."""
+        if self.session is not None and self.plan.is_log:
+            self._assign(lane)
+            self.session.wake()
+
+    def _assign(self, lane: int) -> None:
+        self.lanes[lane].generation += 1
+        assert self.session is not None
+        self.session.start_lane(lane)
+
+    # What a consumer tells
+
+    def commit(self, delivery: Delivery, position: int) -> None:
+        """Move a log's position; ignored where the lane was given to somebody else since."""
+        lane = self.lanes[delivery.message.lane]
+        if delivery.generation == lane.generation and delivery.session.is_alive:
+            for message in lane.messages[lane.position : position]:
+                self.checker.on_passed(message, delivery)
+            lane.position = max(lane.position, position)
+
+    def acknowledge(self, delivery: Delivery) -> None:
+        """Forget one message of a queue. A receipt of a consumer that was replaced is still good."""
+        if delivery.session.is_alive:
+            lane = self.lanes[delivery.message.lane]
+            self.checker.on_passed(delivery.message, delivery)
+            lane.acked.add(delivery.message.offset)
+
+
+class Session:
+    """A consumer's connection: what it has been handed, and what it is handed next."""
+
+    def __init__(self, broker: Broker, owner: Any, number: int) -> None:
+        self.broker = broker
+        self.owner = owner
+        self.number = number
+        self.duplicated: set[tuple[int, int]] = set()
+        self._next = [0] * len(broker.lanes)
+        self._again: list[tuple[float, int, int, int]] = []
+        self._arrived = asyncio.Event()
+
+    @property
+    def is_alive(self) -> bool:
+        return bool(self.owner.is_alive)
+
+    def start_lane(self, lane: int) -> None:
+        model = self.broker.lanes[lane]
+        self._next[lane] = model.position
+        self._again = [item for item in self._again if item[2] != lane]
+        heapq.heapify(self._again)
+
+    def wake(self) -> None:
+        self._arrived.set()
+
+    def again_later(self, delivery: Delivery) -> None:
+        """Hand the message out once more, after the delay."""
+        message = delivery.message
+        lane = self.broker.lanes[message.lane]
+        if not self.broker.plan.is_log or delivery.generation == lane.generation:
+            delay = self.broker.plan.redelivery_delay * self.broker.chance.random.uniform(0.5, 2.0)
+            due = asyncio.get_running_loop().time() + delay
+            self.broker.delivered += 1
+            current = self.broker.session or self
+            item = (due, self.broker.delivered, message.lane, message.offset)
+            heapq.heappush(current._again, item)  # noqa: SLF001  (its own class)
+            current.wake()
+
+    def take(self) -> Delivery | None:
+        """The next message that is due; which lane's is a matter of chance."""
+        lanes = self.broker.lanes
+        chance = self.broker.chance
+        now = asyncio.get_running_loop().time()
+        if self._again and self._again[0][0] <= now:
+            _, _, lane, offset = heapq.heappop(self._again)
+            return None if lanes[lane].is_done(offset) else self._deliver(lane, offset)
+        candidates = [at for at, lane in enumerate(lanes) if self._next[at] < len(lane.messages)]
+        if not candidates:
+            return None
+        lane = chance.random.choice(candidates)
+        offset = self._next[lane]
+        self._next[lane] += 1
+        if lanes[lane].is_done(offset):
+            return None
+        if chance.strikes(self.broker.plan.broker_trouble):
+            # A duplicate: handed out now, and once more later.
+            heapq.heappush(self._again, (now + chance.random.uniform(0.0, 2.0), -1, lane, offset))
+            self.duplicated.add((lane, offset))
+        return self._deliver(lane, offset)
+
+    def _deliver(self, lane: int, offset: int) -> Delivery:
+        model = self.broker.lanes[lane]
+        model.deliveries[offset] = model.deliveries.get(offset, 0) + 1
+        message = model.messages[offset]
+        return Delivery(message, self, model.generation)
+
+    @property
+    def has_backlog(self) -> bool:
+        lanes = self.broker.lanes
+        return any(self._next[at] < len(lane.messages) for at, lane in enumerate(lanes))
+
+    async def wait(self) -> None:
+        """Until something may be due."""
+        if self.has_backlog:
+            return
+        self._arrived = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        timer = None
+        if self._again:
+            timer = loop.call_at(self._again[0][0], self._arrived.set)
+        try:
+            await self._arrived.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+
+class SimulatedProducer(SharedStreamProducer):
+    """Commits a log's lane up to its lowest message that is not done with; hands failed ones out again."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        owner: Any,
+        cohort: Callable[[], dict[int, Subscriber | None]],
+    ) -> None:
+        self.lanes_advance_side_by_side = broker.plan.side_by_side  # type: ignore[misc]
+        self._broker = broker
+        self._owner = owner
+        self._cohort = cohort
+        self._done: dict[tuple[int, int], set[int]] = {}
+        self._broadcasts: dict[Hashable, list[int]] = {}
+        self._numbers = 0
+        self._session: Session | None = None
+        self._closed = 0
+        self._advancing: set[Hashable] = set()
+
+    async def open_stream(self) -> AsyncIterator[tuple[Any, Delivery]]:
+        chance, trouble = self._broker.chance, self._broker.plan.broker_trouble
+        await chance.delay()
+        if chance.strikes(trouble):
+            raise BrokerUnavailable("the broker does not answer")
+        session = self._session = self._broker.connect(self._owner)
+        while True:
+            await chance.delay()
+            self._break_sometimes(trouble / 4)
+            delivery = session.take()
+            if delivery is not None:
+                yield delivery.message.event, delivery
+            else:
+                await session.wait()
+
+    def get_advance_lane(self, broker_payload: Delivery) -> Hashable:
+        """Called at the broadcast, so this is where those who have to answer are noted."""
+        self._numbers += 1
+        broker_payload.number = self._numbers
+        broker_payload.cohort = self._cohort()
+        lane = broker_payload.message.lane
+        self._broadcasts.setdefault(lane, []).append(self._numbers)
+        self._broker.checker.on_broadcast(broker_payload)
+        return lane
+
+    def get_idempotency_key(self, broker_payload: Delivery) -> str | None:
+        return broker_payload.message.key
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        broker = self._broker
+        chance, trouble = broker.chance, broker.plan.broker_trouble
+        lane = batch[0].broker_payload.message.lane
+        self._note_order(lane, batch)
+        self._advancing.add(lane)
+        try:
+            await chance.delay()
+            self._break_sometimes(trouble)
+            for item in batch:
+                broker.checker.on_advance(item.broker_payload, item.outcome)
+            self._tell(batch)
+            await chance.delay()
+            self._break_sometimes(trouble)
+        finally:
+            self._advancing.discard(lane)
+
+    def _note_order(self, lane: int, batch: Sequence[AdvanceItem]) -> None:
+        checker = self._broker.checker
+        given = [item.broker_payload.number for item in batch]
+        expected = self._broadcasts[lane][: len(given)]
+        del self._broadcasts[lane][: len(given)]
+        if given != expected:
+            checker.fail("S5", f"lane {lane}: advance of {given}, expected {expected}")
+        if lane in self._advancing:
+            checker.fail("S5", f"lane {lane}: a second advance before the first returned")
+        if self._advancing and not self.lanes_advance_side_by_side:
+            checker.fail("S5", f"lane {lane}: advanced beside {self._advancing}")
+        if self._closed:
+            checker.fail("S6", "advance after aclose")
+
+    def _tell(self, batch: Sequence[AdvanceItem]) -> None:
+        """Everything that is not failed is done with; what failed comes again, or is dead-lettered at the limit."""
+        for delivery, outcome in batch:
+            if outcome.is_clean or (outcome.rejected and not outcome.failed):
+                self._note_done(delivery)
+            elif self._is_at_limit(delivery):
+                self._broker.checker.on_dead_letter(delivery)
+                self._note_done(delivery)
+            else:
+                delivery.session.again_later(delivery)
+        if self._broker.plan.is_log:
+            last = batch[-1].broker_payload
+            self._broker.commit(last, self._position(last))
+
+    def _is_at_limit(self, delivery: Delivery) -> bool:
+        lane = self._broker.lanes[delivery.message.lane]
+        return lane.deliveries[delivery.message.offset] >= self._broker.plan.delivery_limit
+
+    def _note_done(self, delivery: Delivery) -> None:
+        if self._broker.plan.is_log:
+            at = (delivery.message.lane, delivery.generation)
+            self._done.setdefault(at, set()).add(delivery.message.offset)
+        else:
+            self._broker.acknowledge(delivery)
+
+    def _position(self, delivery: Delivery) -> int:
+        """The lowest offset of the lane that is not done with, in the generation that is advanced."""
+        done = self._done.get((delivery.message.lane, delivery.generation), set())
+        position = self._broker.lanes[delivery.message.lane].position
+        while position in done:
+            position += 1
+        return position
+
+    def _break_sometimes(self, rate: float) -> None:
+        chance = self._broker.chance
+        if chance.strikes(rate):
+            if chance.random.random() < 0.4:
+                raise asyncio.CancelledError("invented by a client library")
+            raise BrokerUnavailable("the broker hung up")
+
+    async def pause(self) -> None:
+        await self._broker.chance.delay()
+
+    async def aclose(self) -> None:
+        self._closed += 1
+        if self._closed > 1:
+            self._broker.checker.fail("S6", "aclose was called twice")
+        if self._session is not None:
+            self._broker.disconnect(self._session)
+        chance = self._broker.chance
+        await chance.delay()
+        if chance.strikes(self._broker.plan.broker_trouble):
+            raise BrokerUnavailable("it is gone already")

@@ -1,0 +1,159 @@
+"""What must always hold, asserted from evidence that the models collect, never from what the runtime says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from triggerer.abc import AdvanceOutcome
+
+if TYPE_CHECKING:
+    from triggerer.runtime.group import Group
+    from triggerer.runtime.subscriber import Subscriber
+    from triggerer.testing.simulation.broker import Delivery, Message
+
+Identity = tuple[int, str, int]
+"""Watcher, idempotency key, ordinal."""
+
+
+class Violation(AssertionError):
+    """A promise was broken. `rule` is one of S1-S10 and L1-L4, as `docs/simulation.md` lists them."""
+
+    def __init__(self, rule: str, detail: str) -> None:
+        super().__init__(f"{rule}: {detail}")
+        self.rule = rule
+        self.detail = detail
+
+
+class Checker:
+    """Notes what happened, and the first violation; the loop asks for it before each step.
+
+    It is told from within the models, under the runtime's own handlers, so it notes a violation rather than raise it.
+    """
+
+    def __init__(self) -> None:
+        self.violation: Violation | None = None
+        self.durable: set[Identity] = set()
+        """What the store has committed."""
+        self.refused: set[Identity] = set()
+        self.deleted: set[int] = set()
+        """Watchers that were deleted on purpose: they are owed nothing."""
+        self.is_owner: Callable[[object], bool] = lambda _: True
+        self._settled: set[tuple[str, int, int]] = set()
+        self._rejected: set[tuple[str, int, int]] = set()
+        self.note: Callable[..., None] = lambda *_, **__: None
+
+    def fail(self, rule: str, detail: str) -> None:
+        if self.violation is None:
+            self.violation = Violation(rule, detail)
+
+    # The broker's side
+
+    def on_broadcast(self, delivery: Delivery) -> None:
+        self.note(
+            "broadcast", message=delivery.message.key, n=delivery.number, to=delivery.cohort_names
+        )
+        if _place(delivery) in self._rejected and not delivery.is_duplicate:
+            self.fail("S10", f"{delivery.message.key} was rejected, and is handed out again")
+
+    def on_advance(self, delivery: Delivery, outcome: AdvanceOutcome) -> None:
+        """The producer is told of `outcome`; compare it with what the filters did and the store holds."""
+        if not delivery.session.is_alive:
+            return
+        self.note("advance", message=delivery.message.key, n=delivery.number, outcome=outcome)
+        name = f"{delivery.message.key} (delivery {delivery.number}) advanced as {outcome}"
+        cohort = delivery.cohort
+        if outcome.acked + outcome.failed + outcome.rejected != len(cohort):
+            self.fail("S3", f"{name}, but {len(cohort)} had to answer: {sorted(cohort)}")
+        owed = {watcher for watcher in cohort if watcher not in self.deleted}
+        wild = len(cohort) - len(owed)
+        accepted = {watcher for watcher in owed if self._has_accepted(delivery, watcher)}
+        rejected = {watcher for watcher in owed if _has_rejected(delivery, watcher)}
+        if outcome.acked > len(accepted) + wild:
+            self.fail("S2/S7", f"{name}, but only {sorted(accepted)} of {sorted(owed)} accepted it")
+        if outcome.rejected > len(rejected) + wild:
+            self.fail("S3", f"{name}, but only {sorted(rejected)} rejected it")
+        healthy = {
+            watcher for watcher in accepted | rejected if self._is_healthy(delivery, watcher)
+        }
+        if outcome.failed > len(cohort) - len(healthy):
+            self.fail("S8", f"{name}, but {sorted(healthy)} did nothing wrong")
+        if not outcome.failed and outcome.acked + outcome.rejected:
+            self._settled.add(_place(delivery))
+            if outcome.rejected:
+                self._rejected.add(_place(delivery))
+
+    def on_dead_letter(self, delivery: Delivery) -> None:
+        self._settled.add(_place(delivery))
+
+    def on_passed(self, message: Message, delivery: Delivery) -> None:
+        """The broker will not hand `message` out again; `delivery` is the one that said so."""
+        if (message.key, *_place(delivery)[1:]) not in self._settled:
+            self.fail(
+                "S1", f"the position passed {message.key}, which is not resolved by everybody"
+            )
+
+    def _has_accepted(self, delivery: Delivery, watcher: int) -> bool:
+        answer = delivery.answers.get(watcher)
+        if answer is None or answer.is_rejected:
+            return False
+        return all(identity in self.durable for identity in _derived(delivery, watcher))
+
+    def _is_healthy(self, delivery: Delivery, watcher: int) -> bool:
+        subscriber = delivery.cohort[watcher]
+        if subscriber is None or not subscriber.is_present:
+            return False
+        if not self.is_owner(delivery.session.owner):
+            return False
+        return not any(one in self.refused for one in _derived(delivery, watcher))
+
+    # The runtime's side
+
+    def on_opened(self, delivery: Delivery, subscriber: Subscriber, watcher: int) -> None:
+        """A filter was handed `delivery`."""
+        self.note("opened", message=delivery.message.key, n=delivery.number, watcher=watcher)
+        if watcher in delivery.opened:
+            self.fail("S3", f"watcher {watcher} was handed {delivery.message.key} twice")
+        delivery.opened.add(watcher)
+        if delivery.cohort.get(watcher) is not subscriber:
+            self.fail(
+                "S3", f"watcher {watcher} reads {delivery.message.key}, which it does not owe"
+            )
+
+    def check_group(self, group: Group) -> None:
+        """Conservation and bounds, at every step."""
+        ledger, lanes, settings = group.ledger, group.lanes, group.settings
+        if lanes.outstanding > settings.max_outstanding:
+            self.fail("S9", f"{lanes.outstanding} outstanding of {settings.max_outstanding}")
+        counted = 0
+        for lane in lanes:
+            counted += len(lane.entries)
+        if counted != lanes.outstanding:
+            self.fail("S3", f"the lanes hold {counted}, outstanding are {lanes.outstanding}")
+        head, passed, size = ledger.head, ledger.passed, settings.subscriber_queue_size
+        for subscriber in group.subscribers:
+            pulled, done = subscriber.pulled, subscriber.done
+            if not (passed <= done <= pulled <= head and pulled - done <= 1):
+                self.fail(
+                    "S3", f"{subscriber.name}: {passed=}, {done=}, {pulled=}, broadcast={head}"
+                )
+            if head - pulled > size:
+                self.fail("S9", f"{subscriber.name} lags {head - pulled} events of {size}")
+
+
+def _place(delivery: Delivery) -> tuple[str, int, int]:
+    return delivery.message.key, delivery.session.number, delivery.generation
+
+
+def _derived(delivery: Delivery, watcher: int) -> list[Identity]:
+    answer = delivery.answers.get(watcher)
+    count = answer.yielded if answer is not None else 0
+    return [(watcher, delivery.message.key, ordinal) for ordinal in range(count)]
+
+
+def _has_rejected(delivery: Delivery, watcher: int) -> bool:
+    answer = delivery.answers.get(watcher)
+    if answer is None:
+        # A reject resolves at once, while the filter still has the event open.
+        return watcher in delivery.opened
+    return answer.is_rejected

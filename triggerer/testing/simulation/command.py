@@ -1,0 +1,114 @@
+"""The command line of the simulation: many seeds side by side, or one with its trace."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from triggerer.testing.simulation.sandbox import sandbox
+from triggerer.testing.simulation.world import Outcome, World, simulate
+
+_CHUNK = 10
+Prepare = Callable[[World], None]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Parse the command line and run; exits with 1 if a promise was broken."""
+    parser = argparse.ArgumentParser(
+        prog="python -m triggerer.testing.simulation",
+        description="Look for a seed that breaks a promise.",
+    )
+    parser.add_argument("--seeds", type=int, default=100, help="how many to try")
+    parser.add_argument("--start", type=int, default=0, help="the first seed")
+    parser.add_argument(
+        "--steps", type=int, default=1000, help="with faults; then it comes to rest"
+    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--replay", type=int, metavar="SEED", help="show the trace of one seed")
+    given = parser.parse_args(arguments)
+    if given.replay is not None:
+        sys.exit(replay(given.replay, steps=given.steps))
+    sys.exit(search(given.start, given.seeds, steps=given.steps, jobs=given.jobs))
+
+
+def search(
+    start: int, seeds: int, *, steps: int, jobs: int = 1, prepare: Prepare | None = None
+) -> int:
+    """Try `seeds` seeds from `start` on and stop at the first that breaks a promise; returns the exit code."""
+    began = time.monotonic()
+    tried = total_steps = messages = events = runs = 0
+    for outcome in outcomes(range(start, start + seeds), steps=steps, jobs=jobs, prepare=prepare):
+        tried += 1
+        total_steps += outcome.steps
+        messages += outcome.messages
+        events += outcome.events
+        runs += outcome.runs
+        if outcome.violation is not None:
+            _say(f"seed {outcome.plan.seed} at step {outcome.steps}: {outcome.violation}")
+            _say(f"  show it: --replay {outcome.plan.seed} --steps {steps}")
+            return 1
+    took = time.monotonic() - began
+    _say(
+        f"{tried} seeds kept every promise: {total_steps} steps, {messages} messages, {events} asset"
+        f" events, {runs} runs in {took:.1f} s ({tried / max(took, 0.001):.1f} seeds/s)"
+    )
+    return 0
+
+
+def outcomes(
+    seeds: range, *, steps: int, jobs: int = 1, prepare: Prepare | None = None
+) -> Iterator[Outcome]:
+    """The outcome of each seed, in order."""
+    run = partial(_chunk, steps=steps, prepare=prepare)
+    chunks = [seeds[at : at + _CHUNK] for at in range(0, len(seeds), _CHUNK)]
+    if jobs <= 1 or len(chunks) <= 1:
+        for chunk in chunks:
+            yield from run(chunk)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(jobs, len(chunks)), mp_context=context) as pool:
+        try:
+            for found in pool.map(run, chunks):
+                yield from found
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _chunk(seeds: range, *, steps: int, prepare: Prepare | None) -> list[Outcome]:
+    with sandbox():
+        found: list[Outcome] = []
+        for seed in seeds:
+            found.append(simulate(seed, steps=steps, prepare=prepare))
+            if found[-1].violation is not None:
+                break
+        return found
+
+
+def replay(seed: int, *, steps: int, prepare: Prepare | None = None) -> int:
+    """Print what a seed stands for and what happens in it; returns the exit code."""
+
+    def note(now: float, step: int, line: str) -> None:
+        _say(f"{now:10.3f} s {step:6d}  {line}")
+
+    def log(_: object, level: str, event: dict[str, Any]) -> dict[str, Any]:
+        told = {name: value for name, value in event.items() if name != "event"}
+        _say(f"{'':20}log {level}: {event['event']} {told or ''}")
+        return event
+
+    with sandbox(log):
+        outcome = simulate(seed, steps=steps, note=note, prepare=prepare)
+    _say("plan: " + " ".join(f"{name}={value}" for name, value in asdict(outcome.plan).items()))
+    _say(str(outcome.violation or "every promise was kept"))
+    return 1 if outcome.violation is not None else 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")

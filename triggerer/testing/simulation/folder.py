@@ -1,0 +1,182 @@
+"""Users' own DAG files under simulation: their filters and expressions, on messages that are made up or given."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from triggerer.abc import BaseEventTrigger
+from triggerer.domain.conditions import aliases_of, assets_of, condition_from_json
+from triggerer.domain.merging import Folder
+from triggerer.domain.parsed import ParsedWatcher
+from triggerer.errors import DagError
+from triggerer.plugins import load_trigger_class
+from triggerer.testing.simulation.broker import Broker
+from triggerer.testing.simulation.store import Dag
+from triggerer.testing.simulation.world import Stream, Template, World
+
+_MADE_UP = (
+    b"{}",
+    b'{"id": 1}',
+    b'{"id": 2, "type": "created", "value": 10}',
+    b'{"id": 3, "type": "deleted", "nested": {"value": null}}',
+    b"[1, 2]",
+    b'"text"',
+    b"not JSON",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Where a message came from, as filters of positioned brokers read it."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SampleMessage:
+    """What a filter is handed: the attributes that messages of the supported brokers have in common."""
+
+    record: Record
+
+    @property
+    def value(self) -> bytes | None:
+        return self.record.value
+
+    @property
+    def topic(self) -> str:
+        return self.record.topic
+
+    @property
+    def partition(self) -> int:
+        return self.record.partition
+
+    @property
+    def offset(self) -> int:
+        return self.record.offset
+
+    @property
+    def timestamp(self) -> int:
+        return self.record.timestamp
+
+    def json(self) -> Any:
+        """The decoded value; None for a tombstone.
+
+        Raises:
+            ValueError: It is no JSON.
+        """
+        return None if self.value is None else json.loads(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class FolderScenario:
+    """Puts a folder's DAGs and watchers in place of the simulation's own; call it with a world that has not begun."""
+
+    dags: tuple[Dag, ...]
+    watchers: tuple[ParsedWatcher, ...]
+    dags_folder: Path
+    allowed_modules: tuple[str, ...] = ()
+    samples: tuple[bytes, ...] = _MADE_UP
+
+    def __call__(self, world: World) -> None:
+        names = sorted(
+            {asset.name for dag in self.dags for asset in assets_of(dag.condition)}
+            | {watcher.asset_name for watcher in self.watchers}
+        )
+        asset_ids = {name: number for number, name in enumerate(names, 1)}
+        world.replace_dags(self.dags, asset_ids)
+        by_stream: dict[str, list[Template]] = {}
+        for watcher in self.watchers:
+            cls = self.load(watcher)
+            template = Template(cls, watcher.kwargs, asset_ids[watcher.asset_name])
+            by_stream.setdefault(watcher.stream_digest, []).append(template)
+        world.streams.clear()
+        for digest, templates in by_stream.items():
+            broker = Broker(digest, world.plan, world.chance, world.checker)
+            make = partial(_message, self.samples, digest)
+            stream = Stream(digest, broker, tuple(templates), make)
+            world.streams.append(stream)
+            for template in templates:
+                world.new_watcher(stream, template)
+
+    def load(self, watcher: ParsedWatcher) -> type[BaseEventTrigger]:
+        """The watcher's class.
+
+        Raises:
+            PluginError: It cannot be had from where classes may come from.
+        """
+        return load_trigger_class(
+            watcher.classpath,
+            dags_folder=self.dags_folder,
+            allowed_modules=self.allowed_modules,
+        )
+
+
+def _message(
+    samples: tuple[bytes, ...], topic: str, number: int, lane: int, offset: int
+) -> SampleMessage:
+    value = samples[crc32(str(number).encode()) % len(samples)]
+    return SampleMessage(Record(topic, lane, offset, 1_767_225_600_000 + number, None, value))
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What of a folder can be simulated; `left_out` says what cannot, and why."""
+
+    scenario: FolderScenario
+    left_out: tuple[str, ...]
+
+
+def select(
+    folder: Folder,
+    dags_folder: Path,
+    *,
+    allowed_modules: tuple[str, ...] = (),
+    samples: tuple[bytes, ...] = (),
+) -> Selection:
+    """Take the DAGs that wait for assets and the watchers that share a stream.
+
+    Raises:
+        DagError: There is no watcher to simulate.
+    """
+    left_out: list[str] = []
+    dags: list[Dag] = []
+    for parsed, _ in folder.dags.values():
+        try:
+            condition = condition_from_json(parsed.schedule)
+        except DagError:
+            left_out.append(f"DAG {parsed.dag_id}: it does not wait for assets alone")
+            continue
+        if aliases_of(condition):
+            left_out.append(f"DAG {parsed.dag_id}: aliases are resolved by tasks, which do not run")
+        else:
+            dags.append(
+                Dag(parsed.dag_id, condition, parsed.max_active_runs, parsed.events_per_run)
+            )
+    chosen: list[ParsedWatcher] = []
+    scenario = FolderScenario((), (), dags_folder, allowed_modules)
+    for watcher, _ in folder.watchers.values():
+        trigger = scenario.load(watcher)(**watcher.kwargs)
+        if trigger.shared_stream_key() is None:
+            left_out.append(f"watcher {watcher.name}: it runs alone, without a shared stream")
+        else:
+            chosen.append(watcher)
+    if not chosen:
+        raise DagError(
+            f"no watcher in {dags_folder} shares a stream", hint="; ".join(left_out) or None
+        )
+    scenario = FolderScenario(
+        tuple(dags), tuple(chosen), dags_folder, allowed_modules, samples or _MADE_UP
+    )
+    return Selection(scenario, tuple(left_out))

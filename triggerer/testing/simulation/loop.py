@@ -1,0 +1,119 @@
+"""An asyncio event loop whose time is virtual and whose every choice comes from a seed. No I/O, no threads."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import random
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any, TypeVarTuple, cast
+
+_Ts = TypeVarTuple("_Ts")
+
+_CPU_TIME = 0.002
+"""At most so many seconds pass while a turn of the loop runs, so that timers fall due in the middle of work."""
+
+
+class Deadlock(Exception):
+    """Nothing is ready and nobody waits for time to pass."""
+
+
+class _Task(asyncio.Task[Any]):
+    """Hashed by its number: anyio keeps tasks in sets and cancels them in the order in which those iterate."""
+
+    def __init__(self, number: int, coro: Any, **kwargs: Any) -> None:
+        self._number = number
+        super().__init__(coro, **kwargs)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """Runs ready callbacks in the order in which they were made ready, as asyncio promises.
+
+    What asyncio leaves open is drawn: the order of timers that fall due together, and how much time passes while
+    callbacks run. `on_step` is called before each callback and may raise, which stops the loop at that point.
+    """
+
+    def __init__(self, chance: random.Random, now: float, on_step: Callable[[], None]) -> None:
+        super().__init__()
+        self.now = now
+        self.on_step: Callable[[], None] | None = on_step
+        self.stop_at: float | None = None
+        self._chance = chance
+        self._callbacks: deque[asyncio.Handle] = deque()
+        self._timers: list[tuple[float, float, int, asyncio.TimerHandle]] = []
+        self._numbers = 0
+        self.set_task_factory(cast("Any", self._make_task))
+
+    def _make_task(self, loop: VirtualLoop, coro: Any, **kwargs: Any) -> _Task:
+        self._numbers += 1
+        return _Task(self._numbers, coro, loop=loop, **kwargs)
+
+    def time(self) -> float:
+        return self.now
+
+    def call_soon(
+        self, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._callbacks.append(handle)
+        return handle
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*_Ts], object],
+        *args: *_Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._numbers += 1
+        heapq.heappush(self._timers, (when, self._chance.random(), self._numbers, timer))
+        return timer
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Cancelled timers are dropped when they fall due."""
+
+    def _run_once(self) -> None:
+        """One turn, called by `run_forever`: what fell due, then everything that was ready before."""
+        timers, callbacks = self._timers, self._callbacks
+        while timers and timers[0][3].cancelled():
+            heapq.heappop(timers)
+        self.now += self._chance.random() * _CPU_TIME
+        if not callbacks:
+            if not timers:
+                raise Deadlock
+            self.now = max(self.now, timers[0][0])
+        while timers and timers[0][0] <= self.now:
+            callbacks.append(heapq.heappop(timers)[3])
+        for _ in range(len(callbacks)):
+            handle = callbacks[0]
+            if not handle.cancelled():
+                if self.on_step is not None:
+                    self.on_step()
+                callbacks.popleft()
+                handle._run()  # noqa: SLF001  (this is what an event loop does)
+            else:
+                callbacks.popleft()
+
+
+class LoopClock:
+    """Implements `triggerer.runtime.Clock` on the running loop's time."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+
+    def monotonic(self) -> float:
+        return self._loop.now
+
+    async def sleep_until(self, deadline: float) -> None:
+        await asyncio.sleep(max(0.0, deadline - self._loop.now))

@@ -1,0 +1,76 @@
+"""What a seed stands for: the sizes, the bounds, and how often what goes wrong."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Drawn once for each seed. Rates are probabilities for each occasion; durations are in seconds."""
+
+    seed: int
+    streams: int
+    lanes: int
+    watchers: int
+    is_log: bool
+    """A broker of positions (Kafka), fenced by generations; otherwise one that acknowledges each message (SQS)."""
+    is_exclusive: bool
+    """One writer at a time (SQLite); otherwise transactions run side by side (PostgreSQL)."""
+    side_by_side: bool
+    delivery_limit: int
+    redelivery_delay: float
+    ack_timeout: float
+    queue_size: int
+    overflow_grace: float
+    max_outstanding: int
+    max_unsettled: int
+    burst: int
+    max_batch_rows: int
+    restart_longest: float
+    latency: float
+    crash: float
+    operate: float
+    broker_trouble: float
+    store_trouble: float
+    filter_trouble: float
+    make_trouble: float
+    slow: float
+
+
+def draw_plan(seed: int) -> Plan:
+    """Draw the plan of a seed. Many seeds leave some kinds of trouble out, so that the others get further."""
+    chance = random.Random(seed)
+
+    def rate(highest: float) -> float:
+        return 0.0 if chance.random() < 0.35 else highest * chance.random()
+
+    pick = chance.choice
+    return Plan(
+        seed=seed,
+        streams=pick((1, 1, 1, 2)),
+        lanes=pick((1, 2, 3)),
+        watchers=pick((1, 2, 2, 3)),
+        is_log=chance.random() < 0.7,
+        is_exclusive=chance.random() < 0.5,
+        side_by_side=chance.random() < 0.4,
+        delivery_limit=pick((3, 8, 50)),
+        redelivery_delay=pick((0.1, 1.0, 5.0)),
+        ack_timeout=pick((5.0, 30.0, 300.0)),
+        queue_size=pick((2, 8, 64)),
+        overflow_grace=pick((0.0, 0.5, 5.0)),
+        max_outstanding=pick((3, 20, 200)),
+        max_unsettled=pick((2, 20, 200)),
+        burst=pick((1, 4, 256)),
+        max_batch_rows=pick((1, 5, 100)),
+        restart_longest=pick((1.0, 10.0, 60.0)),
+        latency=pick((0.001, 0.01, 0.1)),
+        crash=rate(0.004),
+        operate=pick((0.2, 1.0, 5.0)),
+        broker_trouble=rate(0.05),
+        store_trouble=rate(0.3),
+        filter_trouble=rate(0.1),
+        make_trouble=rate(0.3),
+        slow=rate(0.1),
+    )

@@ -1,0 +1,79 @@
+"""What has to be swapped in the process for a seed to decide everything, and is put back afterwards."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import anyio
+import structlog
+
+from triggerer.runtime import hosted, stream
+from triggerer.runtime.backoff import Backoff
+from triggerer.scheduler import loop as scheduler_loop
+from triggerer.testing.simulation import store
+
+jitter = random.Random()
+"""Where the runtime's back-offs draw from; seeded by each simulation."""
+
+
+def _backoff(**bounds: Any) -> Backoff:
+    return Backoff(random=jitter, **bounds)
+
+
+async def _scope_class() -> type[anyio.CancelScope]:
+    return type(anyio.CancelScope())
+
+
+def _same_for_all(_: object) -> int:
+    return 0
+
+
+@contextmanager
+def sandbox(*processors: Any) -> Iterator[None]:
+    """Everything inside depends on seeds alone; what is logged goes through `processors`, or nowhere."""
+    scope = anyio.run(_scope_class)
+    swaps: list[tuple[Any, str, Any]] = [
+        (hosted, "Backoff", _backoff),
+        (stream, "Backoff", _backoff),
+        # anyio keeps scopes in sets and cancels in the order in which those iterate: by address.
+        (scope, "__hash__", _same_for_all),
+        *(
+            (scheduler_loop, name, getattr(store, name))
+            for name in (
+                "find_candidates",
+                "lock_and_read",
+                "create_run",
+                "take_all_events",
+                "take_oldest_events",
+                "database_now",
+            )
+        ),
+    ]
+    before = [(where, name, getattr(where, name)) for where, name, _ in swaps]
+    configured, state = structlog.get_config(), random.getstate()
+    disabled = logging.root.manager.disable
+    try:
+        for where, name, value in swaps:
+            setattr(where, name, value)
+        if not processors:
+            logging.disable()
+        structlog.configure(
+            processors=[*processors, _drop],
+            wrapper_class=structlog.make_filtering_bound_logger(0 if processors else 50),
+            cache_logger_on_first_use=False,
+        )
+        yield
+    finally:
+        for where, name, value in before:
+            setattr(where, name, value)
+        structlog.configure(**configured)
+        logging.disable(disabled)
+        random.setstate(state)
+
+
+def _drop(*_: Any) -> Any:
+    raise structlog.DropEvent

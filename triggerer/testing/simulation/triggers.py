@@ -1,0 +1,155 @@
+"""Triggers under simulation: the simulation's own, and users', whose filters are run as they are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Hashable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+from zlib import crc32
+
+from triggerer.abc import (
+    BaseEventTrigger,
+    SharedStreamProducer,
+    TriggerEvent,
+    current_subscriber,
+    reject_shared_stream_event,
+)
+from triggerer.testing.simulation.broker import Answer, Delivery, SimulatedProducer
+from triggerer.testing.simulation.store import REFUSED
+
+if TYPE_CHECKING:
+    from triggerer.runtime.subscriber import Subscriber
+    from triggerer.testing.simulation.world import Hosting
+
+
+class FilterTrouble(Exception):
+    """What a filter raises when its author made a mistake."""
+
+
+class Choosing(BaseEventTrigger):
+    """Skips, yields, rejects, or yields what the store refuses: for each message always the same."""
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{type(self).__module__}.{type(self).__qualname__}", {}
+
+    def shared_stream_key(self) -> Hashable:
+        return "simulated"
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[str]
+    ) -> AsyncIterator[TriggerEvent]:
+        subscriber = cast("Subscriber", current_subscriber.get())
+        watcher = subscriber.source.watchers[0].watcher_id
+        async for event in shared_stream:
+            drawn = crc32(f"{event} {watcher}".encode()) % 100
+            if drawn < 5:
+                reject_shared_stream_event()
+            elif drawn < 8:
+                yield TriggerEvent({"event": event, "text": "\0"})
+            elif drawn < 60:
+                for number in range(1 + drawn % 3 % 2):
+                    yield TriggerEvent({"event": event, "number": number})
+
+
+class UnderSimulation(BaseEventTrigger):
+    """Mixed in before a trigger's class: the model's producer instead of its own, and troubles in its filter."""
+
+    hosting: ClassVar[Hosting]
+
+    def shared_stream_key(self) -> Hashable:
+        return self.hosting.stream.key
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        hosting = cls.hosting
+        return SimulatedProducer(hosting.stream.broker, hosting, hosting.cohort)
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[Any]
+    ) -> AsyncIterator[TriggerEvent]:
+        probe = Probe(self.hosting, cast("Subscriber", current_subscriber.get()))
+        async with aclosing(probe.reading(shared_stream)) as raw:
+            events = cast("AsyncGenerator[TriggerEvent]", super().filter_shared_stream(raw))
+            async with aclosing(events):
+                async for event in events:
+                    probe.yielded += 1
+                    yield event
+                    await self.hosting.chance.delay()
+            # It returned: done with the event that it has open.
+            probe.note_answer()
+
+    async def cleanup(self) -> None:
+        await self.hosting.chance.delay()
+        if self.hosting.chance.strikes(self.hosting.plan.filter_trouble):
+            raise FilterTrouble("in cleanup")
+        await super().cleanup()
+
+
+def bind(cls: type[BaseEventTrigger], hosting: Hosting) -> type[BaseEventTrigger]:
+    """The class with the model's producer in place of its own."""
+    return type(f"Simulated{cls.__name__}", (UnderSimulation, cls), {"hosting": hosting})
+
+
+class Probe:
+    """Stands between the runtime's stream and the filter: notes what the filter does, and troubles it."""
+
+    def __init__(self, hosting: Hosting, subscriber: Subscriber) -> None:
+        self.yielded = 0
+        self._hosting = hosting
+        self._subscriber = subscriber
+        self._last = 0
+
+    async def reading(self, shared_stream: AsyncIterator[Any]) -> AsyncGenerator[Any]:
+        subscriber, checker = self._subscriber, self._hosting.checker
+        watcher = subscriber.source.watchers[0].watcher_id
+        async for event in shared_stream:
+            entry = subscriber.open_entry
+            assert entry is not None
+            delivery: Delivery = entry.payload
+            checker.on_opened(delivery, subscriber, watcher)
+            if delivery.number <= self._last:
+                checker.fail("S5", f"watcher {watcher} got {delivery.number} after {self._last}")
+            self._last = delivery.number
+            self.yielded = 0
+            if await self._returns():
+                return
+            yield event
+            # Asked for the next one: whatever it wanted to do with this one is done.
+            self.note_answer()
+
+    def note_answer(self) -> None:
+        """The filter is done with the event that it has open, if any."""
+        subscriber = self._subscriber
+        entry = subscriber.open_entry
+        if entry is not None:
+            delivery: Delivery = entry.payload
+            watcher = subscriber.source.watchers[0].watcher_id
+            delivery.answers[watcher] = Answer(self.yielded, subscriber.done > entry.seq)
+
+    async def _returns(self) -> bool:
+        """Make trouble, or not; whether the filter shall return."""
+        chance, plan = self._hosting.chance, self._hosting.plan
+        await chance.delay()
+        if not chance.strikes(plan.filter_trouble):
+            return False
+        trouble = chance.random.randrange(5)
+        self._hosting.checker.note(
+            ("raises", "is cancelled", "returns", "stalls", "is slow")[trouble],
+            watcher=self._subscriber.name,
+        )
+        match trouble:
+            case 0:
+                raise FilterTrouble("in the filter")
+            case 1:
+                raise asyncio.CancelledError("invented in the filter")
+            case 2:
+                return True
+            case 3:
+                await asyncio.sleep(chance.random.uniform(0.5, 2.0) * plan.ack_timeout)
+            case _:
+                await asyncio.sleep(chance.random.uniform(0.0, 2.0))
+        return False
+
+
+__all__ = ["REFUSED", "Choosing", "FilterTrouble", "UnderSimulation", "bind"]
