@@ -180,8 +180,11 @@ async def test_a_file_that_is_gone_leaves_stale_dags_and_no_watchers(database: D
     assert changed.dag_ids == {"d", "by_hand"}
     assert changed.stream_digests == {"s"}
     assert all(row.is_stale for row in await rows(database, Dag))
-    for model in (Watcher, Trigger, Stream, DagFile):
+    for model in (Trigger, Stream, DagFile):
         assert await rows(database, model) == []
+    assert {row.trigger_id for row in await rows(database, Watcher)} == {None}
+    async with database.reading() as session:
+        assert (await read_incumbents(session)).watchers == {}
     assert [row.declared_in for row in await rows(database, Asset)] == [None, None]
 
 
@@ -240,9 +243,21 @@ async def test_a_broken_watcher_keeps_its_row_and_the_rest_goes_on(database: Dat
         database,
         file(assets=FULL.assets, broken_watchers=(key,), errors=(Problem("a.py", 1, "no"),)),
     )
-    (kept,) = await rows(database, Watcher)
+    (kept,) = [row for row in await rows(database, Watcher) if row.trigger_id is not None]
     x, _ = await rows(database, Asset)
     assert kept.asset_id == x.id
+
+
+async def test_a_watcher_that_comes_back_is_the_one_that_went(database: Database) -> None:
+    """Or a message that is redelivered meanwhile would fire once for each of the two."""
+    await sync(database, FULL)
+    before = {(row.asset_id, row.name): row.id for row in await rows(database, Watcher)}
+    await sync(database)
+    changed = await sync(database, FULL)
+    assert changed.stream_digests == {"s"}
+    after = {(row.asset_id, row.name): row.id for row in await rows(database, Watcher)}
+    assert after == before
+    assert None not in {row.trigger_id for row in await rows(database, Watcher)}
 
 
 async def test_a_newcomer_that_contradicts_is_left_out_and_named(database: Database) -> None:

@@ -28,7 +28,11 @@ class Trigger(Base):
 
 
 class Watcher(Base):
-    """An asset's watcher, identified by asset and name; it survives a change of arguments."""
+    """An asset's watcher, identified by asset and name; it survives a change of arguments.
+
+    And its removal: its id is part of what tells a redelivered message from a new one, so that one that
+    is declared again must have the same.
+    """
 
     __tablename__ = "watcher"
     __table_args__ = (UniqueConstraint("asset_id", "name"),)
@@ -36,7 +40,8 @@ class Watcher(Base):
     id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
     asset_id: Mapped[int] = mapped_column(ForeignKey("asset.id"))
     name: Mapped[str] = mapped_column(Text)
-    trigger_id: Mapped[int] = mapped_column(ForeignKey("trigger.id"), index=True)
+    trigger_id: Mapped[int | None] = mapped_column(ForeignKey("trigger.id"), index=True)
+    """None: no file declares it any more."""
     path: Mapped[str] = mapped_column(Text)
     """The DAG file that declares it."""
     state: Mapped[str] = mapped_column(String(20), default="waiting")

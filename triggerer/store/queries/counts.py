@@ -64,8 +64,10 @@ async def count_all(session: AsyncSession) -> Counts:
         .group_by(QueuedAssetEvent.dag_id, Asset.name)
     )
     runs = select(DagRun.dag_id, DagRun.state, func.count()).group_by(DagRun.dag_id, DagRun.state)
-    watchers = select(Asset.name, Watcher.state, Watcher.error).join(
-        Asset, Asset.id == Watcher.asset_id
+    watchers = (
+        select(Asset.name, Watcher.state, Watcher.error)
+        .join(Asset, Asset.id == Watcher.asset_id)
+        .where(Watcher.trigger_id.is_not(None))
     )
     files = await session.scalars(select(DagFile.errors))
     return Counts(

@@ -49,9 +49,9 @@ async def read_incumbents(session: AsyncSession) -> Incumbents:
         select(Asset.name, Asset.uri, Asset.declared_in).where(Asset.declared_in.is_not(None))
     )
     watchers = await session.execute(
-        select(Asset.name, Asset.uri, Watcher.name, Watcher.path).join(
-            Asset, Asset.id == Watcher.asset_id
-        )
+        select(Asset.name, Asset.uri, Watcher.name, Watcher.path)
+        .join(Asset, Asset.id == Watcher.asset_id)
+        .where(Watcher.trigger_id.is_not(None))
     )
     return Incumbents(
         dags={row.dag_id: row.path for row in dags},
@@ -298,9 +298,9 @@ async def _sync_watchers(
             session.add(row)
             changed.stream_digests.add(trigger.stream_digest)
         elif row.trigger_id != trigger.id:
-            changed.stream_digests.update(
-                (by_id[row.trigger_id].stream_digest, trigger.stream_digest)
-            )
+            changed.stream_digests.add(trigger.stream_digest)
+            if row.trigger_id is not None:
+                changed.stream_digests.add(by_id[row.trigger_id].stream_digest)
             # Whatever failed did so with the arguments of before.
             _assign(row, trigger_id=trigger.id, state="waiting", error=None, updated_at=now)
         _assign(row, path=path)
@@ -308,12 +308,12 @@ async def _sync_watchers(
     spared = {identity(key) for key in folder.broken_watchers}
     for key in rows.keys() - wanted.keys():
         row = rows[key]
-        if row.path not in kept and key not in spared:
+        if row.trigger_id is not None and row.path not in kept and key not in spared:
             changed.stream_digests.add(by_id[row.trigger_id].stream_digest)
-            await session.delete(row)
-            del rows[key]
+            _assign(row, trigger_id=None, state="waiting", error=None, owner=None, updated_at=now)
     await session.flush()
-    await _drop_unused(session, {row.trigger_id for row in rows.values()}, triggers, changed)
+    used = {row.trigger_id for row in rows.values() if row.trigger_id is not None}
+    await _drop_unused(session, used, triggers, changed)
 
 
 async def _ensure_triggers(

@@ -62,8 +62,10 @@ async def load_triggers(session: AsyncSession, stream_digests: Iterable[str]) ->
 
 async def existing_watchers(session: AsyncSession, watcher_ids: Iterable[int]) -> set[int]:
     """Which of these watchers are still declared, by whatever trigger."""
-    rows = await session.scalars(select(Watcher.id).where(Watcher.id.in_(list(watcher_ids))))
-    return set(rows)
+    declared = select(Watcher.id).where(
+        Watcher.id.in_(list(watcher_ids)), Watcher.trigger_id.is_not(None)
+    )
+    return set(await session.scalars(declared))
 
 
 async def write_states(session: AsyncSession, states: Sequence[WatcherState]) -> None:

@@ -233,7 +233,7 @@ def upgrade() -> None:
         sa.Column("id", BIG_ID, autoincrement=True, nullable=False),
         sa.Column("asset_id", BIG_ID, nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
-        sa.Column("trigger_id", BIG_ID, nullable=False),
+        sa.Column("trigger_id", BIG_ID, nullable=True),
         sa.Column("path", sa.Text(), nullable=False),
         sa.Column("state", sa.String(length=20), nullable=False),
         sa.Column("error", sa.Text(), nullable=True),
