@@ -57,6 +57,8 @@ class Store:
         self.dags: dict[str, Dag] = {}
         self.asset_ids: dict[str, int] = {}
         self.leases: dict[str, tuple[str, int]] = {}
+        self.stream_of: dict[int, str] = {}
+        """The stream of each watcher, whose owner alone may write for it."""
         self.events: dict[int, int] = {}
         """The asset of each event, by the event's id."""
         self.queues: dict[str, dict[int, int | None]] = {}
@@ -184,6 +186,20 @@ class Database:
         asyncio.get_running_loop().call_later(delay, land)
 
 
+class OwnersDatabase:
+    """The database as one instance sees it; what is committed through it is committed in its name."""
+
+    def __init__(self, database: Database, owner: str) -> None:
+        self._database = database
+        self._owner = owner
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        async with self._database.transaction() as session:
+            session.owner = self._owner
+            yield session
+
+
 class _Dialect:
     name = "postgresql"
 
@@ -197,6 +213,7 @@ class Transaction:
         self.info: dict[str, Any] = {}
         self.store = database.store
         self.is_landing = False
+        self.owner: str | None = None
         self._database = database
         self._rows: list[tuple[int, int, int, str, int]] = []
         self._made: list[Run] = []
@@ -278,6 +295,9 @@ class Transaction:
         """Make all of it durable at once."""
         store, checker = self.store, self.store.checker
         for event, asset, watcher, key, ordinal in self._rows:
+            holder = store.leases[store.stream_of[watcher]][0] if watcher else self.owner
+            if holder != self.owner:
+                checker.fail("S6", f"{self.owner} wrote {key}, and {holder} has the lease")
             if (watcher, key, ordinal) in checker.durable:
                 continue
             checker.durable.add((watcher, key, ordinal))

@@ -26,7 +26,7 @@ from triggerer.testing.simulation.chance import Chance
 from triggerer.testing.simulation.checker import Checker, Violation
 from triggerer.testing.simulation.loop import Deadlock, LoopClock, VirtualLoop
 from triggerer.testing.simulation.plan import Plan, draw_plan
-from triggerer.testing.simulation.store import Dag, Database, Store
+from triggerer.testing.simulation.store import Dag, Database, OwnersDatabase, Store
 from triggerer.testing.simulation.triggers import Choosing, FilterTrouble, bind
 
 _CALM_STEPS = 400_000
@@ -154,7 +154,7 @@ class Instance:
         self.process = process
         self.hostings: dict[str, Hosting] = {}
         self.recorder = EventRecorder(
-            cast("Any", process.database),
+            cast("Any", OwnersDatabase(process.database, name)),
             on_fenced=self._note_fenced,
             max_batch_rows=plan.max_batch_rows,
             clock=process.world.store.now,
@@ -442,6 +442,7 @@ class World:
         asset = template.asset_id
         if asset is None:
             asset = self.chance.random.choice(sorted(self.store.asset_ids.values()))
+        self.store.stream_of[number] = stream.key
         watcher = stream.watchers[number] = Watcher(number, asset, template.cls, template.kwargs)
         return watcher
 
