@@ -222,12 +222,12 @@ async def _watchers(side: str, groups: int, of: int, seconds: float) -> Row:
     process = psutil.Process()
     gc.collect()
     before = process.memory_info().rss
-    began = time.perf_counter()
+    began, began_busy = time.perf_counter(), time.process_time()
     keys = [group for group in range(groups) for _ in range(of)]
     async with SIDES[side](keys, confirms=False, is_real_time=True):
         while work.started < groups * of:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        started = time.perf_counter() - began
+        started, started_busy = time.perf_counter() - began, time.process_time() - began_busy
         await asyncio.sleep(2)
         busy = sum(process.cpu_times()[:2])
         await asyncio.sleep(seconds)
@@ -235,6 +235,7 @@ async def _watchers(side: str, groups: int, of: int, seconds: float) -> Row:
         return {
             "side": side,
             "start s": started,
+            "of it CPU s": started_busy,
             "memory MiB": (process.memory_info().rss - before) / 2**20,
             "idle CPU %": busy / seconds * 100,
         }

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from triggerer.runtime.group import Group
 
 
-_BURST: Final = 1024
+_BURST: Final = 512
 """Events that are handed on before everybody else gets a turn, when very many become ready at once."""
 
 

@@ -71,7 +71,7 @@ async def test_events_behind_a_stuck_head_are_advanced_in_order_with_turns_for_o
             tasks.cancel_scope.cancel()
         assert one.error is None
     assert [number for batch in Numbers.batches for number in batch] == list(range(_EVENTS))
-    assert max(map(len, Numbers.batches)) <= 1_024
+    assert max(map(len, Numbers.batches)) <= 512
     assert len(set(Numbers.turns_at)) == len(Numbers.turns_at)
 
 
