@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import pickle
 
 import pytest
 
-from triggerer.testing.simulation import simulate
+from triggerer.testing.simulation import Violation, simulate
 from triggerer.testing.simulation.command import main, outcomes
 from triggerer.testing.simulation.sandbox import sandbox
 
@@ -31,6 +32,11 @@ def test_a_share_of_the_seeds_keeps_every_promise() -> None:
 @pytest.mark.timeout(4 * 3600)
 def test_ten_thousand_seeds_keep_every_promise() -> None:
     assert_kept(range(SHARE, SOAK + SHARE))
+
+
+def test_a_violation_comes_back_from_the_process_that_found_it() -> None:
+    found = pickle.loads(pickle.dumps(Violation("S1", "passed")))
+    assert (found.rule, found.detail, str(found)) == ("S1", "passed", "S1: passed")
 
 
 def trace(seed: int) -> list[tuple[float, int, str]]:

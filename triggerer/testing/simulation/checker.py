@@ -24,6 +24,10 @@ class Violation(AssertionError):
         self.rule = rule
         self.detail = detail
 
+    def __reduce__(self) -> tuple[type[Violation], tuple[str, str]]:
+        """Exceptions are pickled by their `args`, which is the message; seeds run in processes of their own."""
+        return Violation, (self.rule, self.detail)
+
 
 class Checker:
     """Notes what happened, and the first violation; the loop asks for it before each step.
