@@ -104,9 +104,13 @@ class Hosting:
         return self.process.is_alive
 
     def cohort(self) -> dict[int, Any]:
-        """Who has to answer for what is broadcast now; None for those who are not there."""
+        """Who has to answer for what is broadcast now; None for those who are not there.
+
+        A group that drains without members outlives its lease; who joins it then belongs to the next one.
+        """
+        present = self.instance.hostings.get(self.stream.key, self)
         found: dict[int, Any] = {}
-        for watcher, hosted in self.hosted.items():
+        for watcher, hosted in present.hosted.items():
             subscriber = hosted.subscriber
             found[watcher] = (
                 subscriber if subscriber is not None and subscriber.is_present else None
