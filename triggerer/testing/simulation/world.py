@@ -204,6 +204,7 @@ class Process:
         self.world = world
         self.loop = loop
         self.is_alive = True
+        self.is_stopping = False
         self.database = Database(world.store, self)
         self.instances = [Instance(self, name) for name in "ab"]
         self.schedulers = [
@@ -233,6 +234,7 @@ class Process:
                     await tasks.start(scheduler.run)
                 tasks.start_soon(self._execute)
                 await self._operate(tasks)
+                self.is_stopping = True
                 for instance in self.instances:
                     await instance.manager.drain(self.world.chance.random.uniform(0.0, 10.0))
             tasks.cancel_scope.cancel()
@@ -343,7 +345,7 @@ class Process:
         """The other instance claims the lease; the one that had it learns of that when it writes, or later."""
         await self.database.until_unshared()
         before = self.hosting(stream)
-        if before is None or len(before.hosted) != len(stream.watchers):
+        if self.is_stopping or before is None or len(before.hosted) != len(stream.watchers):
             return
         others = [one for one in self.instances if one is not before.instance]
         if stream.key in others[0].hostings:
