@@ -16,7 +16,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from triggerer.errors import RunFailed
 from triggerer.execution.failures import Stopped, storable
@@ -172,11 +172,16 @@ def die_with_executor(lifeline: int) -> None:
             os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
+_NICENESS: Final = 5
+
+
 def main() -> NoReturn:
     """Run a worker over the inherited channel."""
     channel = ChildChannel.from_environment()
     setup = channel.receive()
     die_with_executor(setup["lifeline"])
+    # Where processors are short, the way of a message into its run goes before what runs do.
+    os.nice(_NICENESS)
     set_up_logging()
     Worker(channel, setup).serve()
 
