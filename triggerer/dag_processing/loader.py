@@ -137,7 +137,9 @@ def _own_dags(file: str, relative: str, found: Iterable[DAG]) -> dict[str, DAG]:
 
 def _values(module: ModuleType, kind: type[Any]) -> Iterator[Any]:
     """Yield module-level values of that kind, also inside lists, tuples and mappings."""
-    for value in list(vars(module).values()):
+    for name, value in list(vars(module).items()):
+        if name == "__builtins__":
+            continue
         match value:
             case list() | tuple():
                 yield from (item for item in value if isinstance(item, kind))

@@ -151,7 +151,10 @@ class DagsFolder:
                 del sys.modules[name]
         for path in self.imported_files():
             del _stamps[str(self.root / path)]
-        importlib.invalidate_caches()
+        # Ours alone: listing what is installed, for each run, took longer than the run's own file.
+        for path, finder in list(sys.path_importer_cache.items()):
+            if isinstance(finder, FileFinder) and f"{path}{os.sep}".startswith(self._prefix):
+                finder.invalidate_caches()
 
     def imported_files(self) -> tuple[str, ...]:
         """Return the files that were run since `forget`, relative; also those that failed."""
