@@ -210,6 +210,7 @@ class TriggerHost:
         for placed in self._roster.on_stream(digest):
             self._roster.drop(placed)
             self._manager.abandon(placed.hosted)
+        self._manager.close_stream_known_as(digest)
 
     # Hosting
 

@@ -88,6 +88,12 @@ class Manager:
             self._ending[key] = stream
             stream.close()
 
+    def close_stream_known_as(self, stream_id: str) -> None:
+        """As `close_stream`; also reaches one whose members have all left, and which resolves what they owe."""
+        stream = self._by_id.get(stream_id)
+        if stream is not None:
+            self.close_stream(stream.key)
+
     def abandon(self, member: HostedTrigger) -> None:
         """Stop a trigger, and the stream that it belongs to, at once and resolve nothing."""
         self._unmade.get(member.spec.stream_id, {}).pop(member, None)

@@ -183,3 +183,24 @@ async def test_a_trigger_without_a_stream_pauses_while_the_store_is_away_whateve
         service.store.settle()
         await service.settle_down()
         assert len(service.store.waiting) > 0
+
+
+async def test_a_lost_lease_ends_a_stream_that_only_waits_for_what_its_last_watcher_owes(
+    upstream: Upstream,
+) -> None:
+    """Or the watchers of a later lease would join it, and run under one that is over."""
+    async with supervised() as service:
+        service.store.is_automatic = False
+        (leaves,) = service.host(YieldsThenWaits(upstream.name, "leaves"))
+        upstream.put("pulled")
+        await service.settle_down()
+        service.manager.remove(leaves, on_purpose=True)
+        await service.settle_down()
+        assert len(service.manager.streams) == 1
+        service.manager.close_stream_known_as("stream")
+        await service.settle_down()
+        assert service.manager.streams == {}
+        service.store.settle()
+        await service.settle_down()
+        assert upstream.outcomes() == {}
+        assert upstream.closed == 1
