@@ -25,7 +25,7 @@ from producers.kafka.protocol import DescribeTopicsRequest
 from triggerer.errors import BrokerRefused, BrokerUnavailable
 
 _NO_ID = bytes(16)
-_LONG_WAIT_MS, _SHORT_WAIT_MS = 500, 50
+_SHORT_WAIT_MS = 50
 
 
 class Membership(NamedTuple):
@@ -47,8 +47,11 @@ class TopicDescription:
 class Cluster:
     """Requests on a started consumer's connections. Everything raises `BrokerError` only."""
 
-    def __init__(self, consumer: AIOKafkaConsumer, group: str, servers: str) -> None:
+    def __init__(
+        self, consumer: AIOKafkaConsumer, group: str, servers: str, *, fetch_max_wait_ms: int
+    ) -> None:
         self._consumer = consumer
+        self._fetch_max_wait_ms = fetch_max_wait_ms
         self._group = group
         self._where = f"at {servers}"
         self._knows_ids = True
@@ -74,7 +77,8 @@ class Cluster:
         """
         fetcher: Any = self._consumer._fetcher  # noqa: SLF001 - see the module's docstring
         if fetcher is not None:
-            fetcher._fetch_max_wait_ms = _LONG_WAIT_MS if is_long else _SHORT_WAIT_MS  # noqa: SLF001
+            wait_ms = self._fetch_max_wait_ms
+            fetcher._fetch_max_wait_ms = wait_ms if is_long else min(wait_ms, _SHORT_WAIT_MS)  # noqa: SLF001
 
     async def describe(self, topics: Collection[str]) -> dict[str, TopicDescription]:
         """The topics by name. None is created by asking.

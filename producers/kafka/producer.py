@@ -129,7 +129,12 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             max_poll_interval_ms=2**31 - 1,
         )
         self._consumer = consumer
-        cluster = Cluster(consumer, self._group, settings.bootstrap_servers)
+        cluster = Cluster(
+            consumer,
+            self._group,
+            settings.bootstrap_servers,
+            fetch_max_wait_ms=settings.fetch_max_wait_ms,
+        )
         commits = Commits(cluster, timeout_s=settings.commit_timeout_s)
         self._assignment = Assignment(
             consumer,
