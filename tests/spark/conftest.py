@@ -45,9 +45,9 @@ def home(trained: Trained) -> Path:
     return trained.home
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def spark(home: Path) -> Iterator[Any]:
-    """One classic session in this process for all tests that only need a session."""
+    """One classic session in this process, gone before the next module looks for Javas left behind."""
     session = open_session(
         SparkSettings(master="local[2]"), home=home, app_name="tests", train_after=None
     )

@@ -18,7 +18,8 @@ IMPURE_STDLIB = {
     "shutil", "socket", "sqlite3", "subprocess", "tempfile", "threading", "time",
 }  # fmt: skip
 # What a plugin may use beside the one client library of its broker.
-COMMON = {"anyio", "orjson"}
+# Airflow brings asgiref, which its hooks need.
+COMMON = {"anyio", "asgiref", "orjson"}
 
 
 @cache
