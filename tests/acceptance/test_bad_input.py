@@ -14,6 +14,7 @@ import pytest
 
 from tests.acceptance.instance import Instance, wait_until
 from tests.acceptance.records import Records, conservation
+from tests.services.availability import skip_or_fail
 from tests.services.kafka import KafkaServer
 from tests.services.process import free_ports
 
@@ -224,7 +225,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         check=False,
     )
     if mounted.returncode:
-        pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.strip()}")
+        skip_or_fail(f"a small disk cannot be mounted here: {mounted.stderr.strip()}")
     yield place
     subprocess.run(["umount", "-l", str(place)], check=True)
 
