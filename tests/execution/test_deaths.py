@@ -11,6 +11,7 @@ import anyio
 import psutil
 
 from tests.execution.conftest import House
+from triggerer.store.queries.orphans import MAX_ATTEMPTS
 
 SLEEPS = """
     with DAG("sleeps"):
@@ -140,15 +141,36 @@ async def test_shutting_down_puts_running_runs_back_and_leaves_no_process(
         family = _descendants(executor.worker_pids[0])
     await _all_gone(family)
     runs = [await house.run(pk) for pk in pks]
-    assert [(run.state, run.attempt) for run in runs] == [("queued", 1), ("queued", 0)]
+    assert [(run.state, run.attempt) for run in runs] == [("queued", 0), ("queued", 0)]
     for pk in pks:
         await house.change_run(pk, params={"marker": str(marker), "long": False})
     async with house.executor("two"):
         runs = await house.ended(*pks)
     assert [(run.state, run.attempt, run.executor) for run in runs] == [
-        ("success", 2, "two"),
+        ("success", 1, "two"),
         ("success", 1, "two"),
     ]
+
+
+async def test_clean_restarts_use_up_none_of_a_runs_attempts(any_house: House) -> None:
+    house = any_house
+    await house.add_dag("sleeps", SLEEPS)
+    (pk,) = await house.queue("sleeps", params={})
+    for number in range(MAX_ATTEMPTS + 1):
+        marker = house.folder / f"marker{number}"
+        await house.change_run(pk, params={"marker": str(marker)})
+        async with house.executor(f"start{number}"):
+            await _started(house, pk, marker)
+            assert (await house.run(pk)).attempt == 1
+        assert (await house.run(pk)).state == "queued"
+    # The next start dies without a word: that one counts, and the run is tried again all the same.
+    params = {"marker": str(house.folder / "last"), "long": False}
+    lost = {"state": "running", "executor": "dead", "attempt": 1}
+    await house.change_run(pk, params=params, **lost)
+    await house.add_instance("dead", alive=False)
+    async with house.executor("end"):
+        (run,) = await house.ended(pk)
+    assert (run.state, run.attempt) == ("success", 2)
 
 
 async def test_shutting_down_lets_a_run_end_within_the_grace(house: House) -> None:

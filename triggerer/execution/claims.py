@@ -54,9 +54,7 @@ class Claims:
             recovered = await recover_orphans(session, executor=self._executor, alone=alone)
             ours = await queries.running_of(session, executor=self._executor)
             unknown = {pk: ours.pop(pk).attempt for pk in ours.keys() - known}
-            await queries.requeue_runs(
-                session, executor=self._executor, attempts=unknown, unstarted=True
-            )
+            await queries.requeue_runs(session, executor=self._executor, attempts=unknown)
             if recovered.requeued or unknown:
                 announce(session, Signal.RUNS_QUEUED)
             if recovered.given_up:
@@ -69,8 +67,8 @@ class Claims:
             )
         return ours
 
-    async def requeue(self, orders: Sequence[RunOrder], *, unstarted: bool) -> None:
-        """Put runs back, unless they are somebody else's by now."""
+    async def requeue(self, orders: Sequence[RunOrder]) -> None:
+        """Put runs back, unless they are somebody else's by now; these attempts do not count."""
         if not orders:
             return
         async with self._database.transaction() as session:
@@ -78,7 +76,6 @@ class Claims:
                 session,
                 executor=self._executor,
                 attempts={order.run_pk: order.attempt for order in orders},
-                unstarted=unstarted,
             )
             announce(session, Signal.RUNS_QUEUED, *{order.dag_id for order in orders})
 

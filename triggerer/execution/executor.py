@@ -243,11 +243,11 @@ class Executor:
     async def _give_back(self) -> None:
         if any(slot.spark is Spark.WARMING for slot in self._slots):
             return
-        await self._requeue(self._backlog.take_all(), unstarted=True)
+        await self._requeue(self._backlog.take_all())
 
-    async def _requeue(self, orders: list[RunOrder], *, unstarted: bool) -> None:
+    async def _requeue(self, orders: list[RunOrder]) -> None:
         try:
-            await self._claims.requeue(orders, unstarted=unstarted)
+            await self._claims.requeue(orders)
         except (StoreUnavailable, Conflict, OutcomeUnknown) as error:
             # They still stand there as ours, and we do not know them: a sweep of ours, or of
             # whoever comes after us, puts them back.
@@ -256,7 +256,7 @@ class Executor:
 
     async def _wind_down(self) -> None:
         with anyio.move_on_after(_WRITE_SECONDS):
-            await self._requeue(self._backlog.take_all(), unstarted=True)
+            await self._requeue(self._backlog.take_all())
         with anyio.move_on_after(self._shutdown_grace.total_seconds()):
             for slot in self._slots:
                 await slot.idle()
@@ -270,6 +270,6 @@ class Executor:
             await self._bookkeeper.written()
             if killed:
                 _log.warning("runs were interrupted and go back into the queue", runs=len(killed))
-                await self._requeue(killed, unstarted=False)
+                await self._requeue(killed)
         if patience.cancelled_caught:
             _log.warning("the store did not take all results; their runs will be repeated")

@@ -268,20 +268,22 @@ _END_TASKS: Final = (
 )
 
 
-async def requeue_runs(
-    session: AsyncSession, *, executor: str, attempts: Mapping[int, int], unstarted: bool = False
-) -> int:
+async def requeue_runs(session: AsyncSession, *, executor: str, attempts: Mapping[int, int]) -> int:
     """Put runs of ours back into the queue; how many were still ours.
+
+    The attempt that is given up does not count, however far it had come: attempts are counted to find a run that
+    kills its executors, and an executor that hands runs back is alive.
 
     Args:
         attempts: By primary key, the attempt that is given up.
-        unstarted: Nothing of them was executed, so that the attempt does not count either.
     """
     requeued = 0
     for pk, attempt in attempts.items():
-        values: dict[str, Any] = {"state": RunState.QUEUED.value, "started_at": None}
-        if unstarted:
-            values["attempt"] = attempt - 1
+        values: dict[str, Any] = {
+            "state": RunState.QUEUED.value,
+            "started_at": None,
+            "attempt": attempt - 1,
+        }
         result = await session.execute(
             update(_RUNS)
             .where(
