@@ -3,6 +3,9 @@
 A file is deleted once its event is durable, and not before: whoever stops in between finds the file again, and its
 idempotency key (path, inode and time of change) keeps it from firing twice. Write a file under another name and
 rename it when it is complete; a file that is still being written fires too.
+
+A file that a filter of somebody's own rejects, and that nobody failed, is moved into `.rejected` beside it, which no
+scan looks into: a broker passes such a message and still has it, but a deleted file would be gone.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections.abc import AsyncIterator, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import anyio
 from anyio import CapacityLimiter, to_thread
@@ -23,6 +26,8 @@ from triggerer.abc import AdvanceItem, BaseEventTrigger, SharedStreamProducer, T
 from triggerer.errors import DagError
 
 logger = logging.getLogger(__name__)
+
+_REJECTED: Final = ".rejected"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,7 @@ class FilesProducer(SharedStreamProducer):
     """Looks into a directory, asks the subscribers which files they wait for, hands those over, and deletes them.
 
     Subscribers are asked at every look at which there are files, so that one that joined meanwhile gets what was
-    there before it. What is failed stays, and is handed over again at the next look.
+    there before it. What is failed stays, and is handed over again at the next look; what is rejected is set aside.
     """
 
     def __init__(self, directory: Path, *, only: str | None = None, poke_interval: float) -> None:
@@ -108,19 +113,22 @@ class FilesProducer(SharedStreamProducer):
                 continue
             try:
                 if outcome.is_clean:
-                    await self._delete(payload)
+                    await self._take_away(payload, is_rejected=False)
+                elif outcome.rejected and not outcome.failed:
+                    logger.warning("%s was rejected; it goes into %s", payload.path, _REJECTED)
+                    await self._take_away(payload, is_rejected=True)
             finally:
                 self._in_flight.pop(payload.path.name, None)
 
-    async def _delete(self, found: FoundFile) -> None:
+    async def _take_away(self, found: FoundFile, *, is_rejected: bool) -> None:
         try:
-            await self._in_thread(_delete_version, found)
+            await self._in_thread(_take_away, found, is_rejected)
         except FileNotFoundError:
             logger.info("%s is gone already; somebody else took it", found.path)
         except OSError as error:
-            # It has fired, and its key keeps it from firing again; what is left is for the operator.
+            # It is dealt with, and its key keeps it from firing again; what is left is for the operator.
             self._undeletable.add(found.identity)
-            logger.error("%s has fired but cannot be deleted: %s", found.path, error.strerror)
+            logger.error("%s cannot be taken away: %s", found.path, error.strerror)
 
     async def _in_thread(self, function: Any, *arguments: Any) -> Any:
         return await to_thread.run_sync(
@@ -165,10 +173,17 @@ def _stat_all(directory: Path, names: Collection[str]) -> list[FoundFile]:
     return found
 
 
-def _delete_version(found: FoundFile) -> None:
-    """Delete the file unless another has come in its place, which is an occurrence of its own."""
+def _take_away(found: FoundFile, is_rejected: bool) -> None:
+    """Delete the file, or set it aside, unless another has come in its place: that is an occurrence of its own."""
     status = found.path.stat()
-    if (status.st_dev, status.st_ino, status.st_mtime_ns) == found.identity:
+    if (status.st_dev, status.st_ino, status.st_mtime_ns) != found.identity:
+        return
+    if is_rejected:
+        aside = found.path.parent / _REJECTED
+        aside.mkdir(exist_ok=True)
+        # With its time, so that one of the same name that was rejected before is not lost.
+        found.path.rename(aside / f"{found.path.name}.{found.modified_ns}")
+    else:
         found.path.unlink()
 
 

@@ -22,13 +22,6 @@ class TestFilesOfDirectory(ProducerConformance):
         self.directory = tmp_path
         self.published: set[str] = set()
 
-    @pytest.mark.xfail(
-        strict=True,
-        reason="a rejected file stays and is handed over again; no filter of this producer rejects",
-    )
-    def test_a_rejected_message_does_not_come_again(self) -> None:
-        super().test_a_rejected_message_does_not_come_again()
-
     async def publish(self, values: Sequence[str], lane: int = 0) -> None:
         for value in values:
             (self.directory / value).touch()

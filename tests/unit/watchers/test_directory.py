@@ -1,12 +1,14 @@
 """Files that appear, fire once and go, through the real runtime."""
 
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
+from triggerer.abc import reject_shared_stream_event
 from triggerer.errors import DagError
 from triggerer.testing import StreamHarness
 from watchers.directory import DirectoryFileDeleteTrigger, FileDeleteTrigger
@@ -124,6 +126,66 @@ async def test_a_file_that_replaced_the_one_that_fired_is_kept_and_fires_itself(
         await streams.persist()
         await until(lambda: not path.exists())
         assert [event.payload["size_bytes"] for event in one.events] == [5, 10]
+
+
+class Picky(DirectoryFileDeleteTrigger):
+    """Rejects what is empty."""
+
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        async for event in super().filter_shared_stream(shared_stream):
+            if event.payload["size_bytes"]:
+                yield event
+            else:
+                reject_shared_stream_event()
+
+
+async def test_a_rejected_file_is_set_aside_and_not_handed_over_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    aside = tmp_path / ".rejected"
+    async with StreamHarness() as streams:
+        one = await streams.add(Picky(tmp_path, "a", poke_interval=QUICK))
+        for count in (1, 2):
+            (tmp_path / "a").touch()
+            await until(lambda count=count: aside.is_dir() and len(list(aside.iterdir())) == count)
+            assert not (tmp_path / "a").exists()
+        (tmp_path / "a").write_text("full")
+        await until(lambda: len(one.events) == 1)
+    assert sum("was rejected" in text for text in caplog.messages) == 2
+
+
+async def test_a_rejected_file_that_cannot_be_set_aside_is_named_and_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / ".rejected").touch()
+    async with StreamHarness() as streams:
+        await streams.add(Picky(tmp_path, "a", poke_interval=QUICK))
+        (tmp_path / "a").touch()
+        await until(lambda: any("cannot be taken away" in text for text in caplog.messages))
+        await scans()
+        assert (tmp_path / "a").exists()
+    assert sum("was rejected" in text for text in caplog.messages) == 1
+
+
+async def test_a_file_that_one_rejects_and_another_fails_stays_and_comes_again(
+    tmp_path: Path,
+) -> None:
+    class Failing(DirectoryFileDeleteTrigger):
+        async def filter_shared_stream(
+            self, shared_stream: AsyncIterator[Any]
+        ) -> AsyncIterator[Any]:
+            async for event in super().filter_shared_stream(shared_stream):
+                raise RuntimeError(event)
+                yield event
+
+    async with StreamHarness() as streams:
+        await streams.add(Picky(tmp_path, "a", poke_interval=QUICK))
+        failing = await streams.add(Failing(tmp_path, "a", poke_interval=QUICK))
+        (tmp_path / "a").touch()
+        await until(lambda: failing.error is not None)
+        # Its sibling alone is left, and is given the file again.
+        await until(lambda: not (tmp_path / "a").exists())
+        assert len(list((tmp_path / ".rejected").iterdir())) == 1
 
 
 async def test_one_file_can_be_watched_alone(tmp_path: Path) -> None:
