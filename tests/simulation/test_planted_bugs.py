@@ -1,4 +1,4 @@
-"""Ten bugs that others had, put back one at a time into a copy of the package: the simulation finds each."""
+"""Bugs that others had, and some of our own, put one at a time into a copy of the package: simulation finds each."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ SEEDS = 300
 RULES = {
     "a_cancellation_ends_the_pump_in_silence": "L1",
     "a_late_commit_is_skipped_by_a_cursor": "L1",
+    "a_lost_lease_leaves_a_draining_stream": "S6",
     "a_sibling_misses_the_restart_cohort": "S3|S2/S7",
     "a_watcher_in_back_off_misses_what_its_sibling_commits": "S3|S2/S7",
     "advance_again_after_an_advance_raised": "L1|S1",
@@ -60,7 +61,7 @@ def find(package: Path) -> subprocess.CompletedProcess[str]:
 
 def test_every_planted_bug_has_its_patch() -> None:
     assert {patch.stem for patch in BUGS.glob("*.patch")} == set(RULES)
-    assert len(RULES) == 10
+    assert len(RULES) >= 10
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,8 @@ from triggerer.testing.simulation.triggers import Choosing, FilterTrouble, bind
 
 _CALM_STEPS = 400_000
 _NEVER = timedelta(days=365)
+_TO_STOP = 2
+"""Turns of the loop: a task that was woken before it was cancelled runs on to its next await."""
 
 
 class _Crash(BaseException):
@@ -98,19 +100,21 @@ class Hosting:
         self.chance = process.world.chance
         self.checker = process.world.checker
         self.hosted: dict[int, HostedTrigger] = {}
+        self._closed_in: int | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the instance knows that the lease is over, and every task had its turns to be cancelled for it."""
+        return self._closed_in is not None and self.process.loop.turns > self._closed_in + _TO_STOP
 
     @property
     def is_alive(self) -> bool:
         return self.process.is_alive
 
     def cohort(self) -> dict[int, Any]:
-        """Who has to answer for what is broadcast now; None for those who are not there.
-
-        A group that drains without members outlives its lease; who joins it then belongs to the next one.
-        """
-        present = self.instance.hostings.get(self.stream.key, self)
+        """Who has to answer for what is broadcast now; None for those who are not there."""
         found: dict[int, Any] = {}
-        for watcher, hosted in present.hosted.items():
+        for watcher, hosted in self.hosted.items():
             subscriber = hosted.subscriber
             found[watcher] = (
                 subscriber if subscriber is not None and subscriber.is_present else None
@@ -129,8 +133,10 @@ class Hosting:
         """The lease is lost: stop at once, resolve nothing."""
         if self.instance.hostings.get(self.stream.key) is self:
             del self.instance.hostings[self.stream.key]
+            self._closed_in = self.process.loop.turns
             for hosted in self.hosted.values():
                 self.instance.manager.abandon(hosted)
+            self.instance.manager.close_stream_known_as(self.stream.key)
 
     def _specification(self, watcher: Watcher) -> TriggerSpec:
         cls = bind(watcher.cls, self)
