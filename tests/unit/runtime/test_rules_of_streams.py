@@ -1,0 +1,508 @@
+"""The rules of the contract's section 2 that no other test is named after; docs/rules.md lists all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Hashable
+from typing import Any, ClassVar
+
+import anyio
+import pytest
+from structlog.testing import capture_logs
+
+from tests.unit.runtime.streams import Acking, Fast, Producer, Upstream, Watching
+from tests.unit.runtime.supervised import Service, Store, supervised
+from triggerer.abc import (
+    AckTimeout,
+    AdvanceItem,
+    AdvanceOutcome,
+    SharedStreamProducer,
+    TriggerEvent,
+    reject_shared_stream_event,
+)
+from triggerer.domain.events import EventSource
+from triggerer.errors import GroupEnded
+from triggerer.runtime import HostedState, RuntimeSettings
+from triggerer.runtime.backlog import Backlog
+from triggerer.runtime.group import Group
+from triggerer.testing import StreamHarness
+from triggerer.testing.clock import VirtualClock
+
+
+@pytest.fixture
+def upstream(request: pytest.FixtureRequest) -> Upstream:
+    return Upstream(request.node.name)
+
+
+def values(events: list[TriggerEvent]) -> list[Any]:
+    return [event.payload["value"] for event in events]
+
+
+class Keyed(Acking):
+    """Has the key that it is given, and counts how often it is asked."""
+
+    asked: ClassVar[list[Any]] = []
+
+    def __init__(self, upstream: str, key: Any) -> None:
+        super().__init__(upstream, repr(key))
+        self.key = key
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return "x.Keyed", {"upstream": self.upstream, "key": self.key}
+
+    def shared_stream_key(self) -> Hashable:
+        self.asked.append(self.key)
+        return (self.upstream, self.key)
+
+
+# Rule 1
+
+
+async def test_keys_that_compare_equal_share_one_poll(upstream: Upstream) -> None:
+    async with StreamHarness() as streams:
+        for key in (1, 1.0, True):
+            await streams.add(Keyed(upstream.name, key))
+        upstream.put("x")
+        await streams.quiesce()
+        assert len(upstream.producers) == 1
+        assert upstream.outcomes() == {"x": (3, 0, 0)}
+
+
+async def test_the_key_is_read_once_when_the_trigger_starts(upstream: Upstream) -> None:
+    Keyed.asked.clear()
+    async with StreamHarness() as streams:
+        await streams.add(Keyed(upstream.name, "k"))
+        upstream.put(1, 2, 3)
+        await streams.quiesce()
+        await streams.sleep(1000)
+        assert Keyed.asked == ["k"]
+
+
+async def test_the_poll_is_a_task_named_after_the_key_and_each_group_logs_one_line(
+    upstream: Upstream,
+) -> None:
+    with capture_logs() as logs:
+        async with StreamHarness() as streams:
+            await streams.add(Keyed(upstream.name, "a"))
+            await streams.add(Keyed(upstream.name, "a"))
+            await streams.add(Keyed(upstream.name, "b"))
+            await streams.quiesce()
+            names = [task.get_name() for task in asyncio.all_tasks()]
+    keys = [(upstream.name, "a"), (upstream.name, "b")]
+    polls = sorted(name for name in names if name.startswith("shared-stream-poll"))
+    assert polls == [f"shared-stream-poll[{key}]" for key in keys]
+    started = [log["event"] for log in logs if "group started" in log["event"]]
+    assert sorted(started) == [f"Shared stream group started key={key}" for key in keys]
+
+
+# Rule 2
+
+
+@pytest.mark.parametrize("mode", [Acking, Fast])
+async def test_the_same_filter_sees_the_same_raw_events_in_both_modes(
+    mode: type[Watching], upstream: Upstream
+) -> None:
+    seen: list[Any] = []
+
+    async def note(event: Any) -> None:
+        seen.append(event)
+
+    upstream.on_filter["one"] = note
+    raw = [1, "two", {"three": 3}, None, b"five"]
+    async with StreamHarness() as streams:
+        one = await streams.add(mode(upstream.name, only=["two"]))
+        upstream.put(*raw)
+        await streams.quiesce()
+        assert seen == raw
+        assert values(one.events) == ["two"]
+
+
+async def test_an_event_is_resolved_by_moving_on_to_the_next(upstream: Upstream) -> None:
+    moves_on = anyio.Event()
+
+    async def hold(event: Any) -> None:
+        await moves_on.wait()
+
+    upstream.on_filter["one"] = hold
+    async with StreamHarness() as streams:
+        await streams.add(Acking(upstream.name, only=[]))
+        upstream.put(0)
+        await streams.quiesce()
+        assert upstream.outcomes() == {}
+        moves_on.set()
+        await streams.quiesce()
+        assert upstream.outcomes() == {0: (1, 0, 0)}
+
+
+class Threefold(Acking):
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[Any]
+    ) -> AsyncIterator[TriggerEvent]:
+        async for event in shared_stream:
+            for part in range(3):
+                yield TriggerEvent({"value": (event, part)})
+
+
+async def test_an_event_is_resolved_once_everything_derived_from_it_is_persisted(
+    upstream: Upstream,
+) -> None:
+    async with StreamHarness(persistence="manual") as streams:
+        one = await streams.add(Threefold(upstream.name))
+        upstream.put(0)
+        await streams.quiesce()
+        # All three are there before the filter pulls again, and none of them is enough alone.
+        assert values(one.unpersisted) == [(0, 0), (0, 1), (0, 2)]
+        for _ in range(2):
+            await streams.persist(1)
+            await streams.quiesce()
+            assert upstream.outcomes() == {}
+        await streams.persist(1)
+        await streams.quiesce()
+        assert upstream.outcomes() == {0: (1, 0, 0)}
+
+
+# Rule 3
+
+
+async def test_those_that_must_resolve_an_event_are_frozen_when_it_is_broadcast(
+    upstream: Upstream,
+) -> None:
+    moves_on = anyio.Event()
+
+    async def hold(event: Any) -> None:
+        await moves_on.wait()
+
+    upstream.on_filter["first"] = hold
+    async with StreamHarness() as streams:
+        await streams.add(Acking(upstream.name, "first"))
+        upstream.put(0, 1)
+        await streams.quiesce()
+        # Both are outstanding while somebody joins, who has seen neither and must not be waited for.
+        late = await streams.add(Acking(upstream.name, "late"))
+        upstream.put(2)
+        await streams.quiesce()
+        assert values(late.events) == [2]
+        moves_on.set()
+        await streams.quiesce()
+        assert upstream.outcomes() == {0: (1, 0, 0), 1: (1, 0, 0), 2: (2, 0, 0)}
+
+
+# Rule 4
+
+
+async def test_advance_gets_a_lanes_contiguous_prefix_in_order_with_its_counts(
+    upstream: Upstream,
+) -> None:
+    async with StreamHarness(persistence="manual") as streams:
+        await streams.add(Acking(upstream.name, "stores", only=["b"]))
+        await streams.add(Acking(upstream.name, "skips", only=[]))
+        upstream.put("a", "b", "c", "d", lane="left")
+        upstream.put("x", lane="right")
+        await streams.quiesce()
+        # What comes after the gap is resolved, and waits behind it all the same.
+        assert upstream.advanced == [("left", [("a", (2, 0, 0))]), ("right", [("x", (2, 0, 0))])]
+        await streams.persist()
+        await streams.quiesce()
+        assert upstream.advanced[2:] == [("left", [(v, (2, 0, 0)) for v in "bcd"])]
+
+
+class SideBySide(Producer):
+    lanes_advance_side_by_side = True
+
+
+class AckingSideBySide(Acking):
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        return SideBySide(Upstream.known[kwargs["upstream"]])
+
+
+@pytest.mark.parametrize(("mode", "at_once"), [(Acking, 1), (AckingSideBySide, 3)])
+async def test_lanes_advance_side_by_side_only_where_the_producer_says_so(
+    mode: type[Acking], at_once: int, upstream: Upstream
+) -> None:
+    goes_on = anyio.Event()
+    under_way: list[Hashable] = []
+    most = 0
+
+    async def on_advance(batch: Any) -> None:
+        nonlocal most
+        lane = batch[0].broker_payload[1]
+        assert lane not in under_way, (
+            "within a lane there is one call at a time, whatever is declared"
+        )
+        under_way.append(lane)
+        most = max(most, len(under_way))
+        await goes_on.wait()
+        under_way.remove(lane)
+
+    upstream.on_advance = on_advance
+    async with StreamHarness() as streams:
+        await streams.add(mode(upstream.name))
+        for number in range(2):
+            for lane in "abc":
+                upstream.put(number, lane=lane)
+            await streams.quiesce()
+        assert len(under_way) == at_once
+        goes_on.set()
+        await streams.quiesce()
+        assert most == at_once
+        assert all(upstream.outcomes(lane) == {0: (1, 0, 0), 1: (1, 0, 0)} for lane in "abc")
+
+
+# Rule 5
+
+
+@pytest.mark.parametrize(
+    ("counts", "is_clean"),
+    [
+        ((1, 0, 0), True),
+        ((3, 0, 0), True),
+        ((0, 0, 0), False),
+        ((1, 1, 0), False),
+        ((1, 0, 1), False),
+        ((0, 1, 0), False),
+        ((0, 0, 1), False),
+        ((0, 1, 1), False),
+    ],
+)
+def test_an_item_is_clean_when_somebody_acked_and_nobody_failed_or_rejected(
+    counts: tuple[int, int, int], is_clean: bool
+) -> None:
+    assert AdvanceOutcome(*counts).is_clean is is_clean
+
+
+def group_of(upstream: Upstream) -> Group:
+    kwargs = {"upstream": upstream.name}
+    return Group(
+        upstream.name,
+        Acking,
+        kwargs,
+        sink=Store(),
+        clock=VirtualClock(),
+        settings=RuntimeSettings(),
+        backlog=Backlog(10),
+    )
+
+
+async def test_an_event_that_is_broadcast_to_nobody_is_not_clean(upstream: Upstream) -> None:
+    told: list[AdvanceItem] = []
+    is_told = anyio.Event()
+
+    async def on_advance(batch: list[AdvanceItem]) -> None:
+        told.extend(batch)
+        is_told.set()
+
+    upstream.on_advance = on_advance
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(group_of(upstream).run)
+        upstream.put(0)
+        with anyio.fail_after(5):
+            await is_told.wait()
+        tasks.cancel_scope.cancel()
+    assert [(item.outcome, item.outcome.is_clean) for item in told] == [
+        (AdvanceOutcome(acked=0, failed=0, rejected=0), False)
+    ]
+
+
+async def test_one_that_rejects_an_event_and_then_fails_it_counts_as_failed(
+    upstream: Upstream,
+) -> None:
+    fails = anyio.Event()
+    moves_on = anyio.Event()
+
+    class RejectsThenRaises(Acking):
+        async def filter_shared_stream(
+            self, shared_stream: AsyncIterator[Any]
+        ) -> AsyncIterator[TriggerEvent]:
+            async for event in shared_stream:
+                if self.name == "both":
+                    reject_shared_stream_event()
+                    await fails.wait()
+                    raise RuntimeError("boom")
+                await moves_on.wait()
+                yield TriggerEvent({"value": event})
+
+    async with StreamHarness() as streams:
+        both = await streams.add(RejectsThenRaises(upstream.name, "both"))
+        await streams.add(RejectsThenRaises(upstream.name, "sibling"))
+        upstream.put(0)
+        await streams.quiesce()
+        fails.set()
+        await streams.quiesce()
+        assert isinstance(both.error, RuntimeError)
+        moves_on.set()
+        await streams.quiesce()
+        assert upstream.outcomes() == {0: (1, 1, 0)}
+
+
+# Rule 6
+
+
+class Particular(Producer):
+    def get_advance_lane(self, broker_payload: Any) -> Hashable:
+        if broker_payload[0] == "has no lane":
+            raise OSError("the end")
+        return super().get_advance_lane(broker_payload)
+
+
+class AckingParticularly(Acking):
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        return Particular(Upstream.known[kwargs["upstream"]])
+
+
+class Ends:
+    """The ways in which a group ends; each is told to an upstream that has advanced one event."""
+
+    @staticmethod
+    def advance_raises(upstream: Upstream) -> None:
+        async def on_advance(batch: Any) -> None:
+            upstream.on_advance = None
+            raise OSError("the end")
+
+        upstream.on_advance = on_advance
+
+    @staticmethod
+    def advance_is_cancelled_by_a_library(upstream: Upstream) -> None:
+        async def on_advance(batch: Any) -> None:
+            upstream.on_advance = None
+            raise asyncio.CancelledError("the end")
+
+        upstream.on_advance = on_advance
+
+    @staticmethod
+    def the_lane_function_raises(upstream: Upstream) -> None:
+        upstream.put("has no lane")
+
+    @staticmethod
+    def open_stream_raises(upstream: Upstream) -> None:
+        upstream.fail(OSError("the end"))
+
+    @staticmethod
+    def open_stream_returns(upstream: Upstream) -> None:
+        upstream.end()
+
+    @staticmethod
+    def open_stream_is_cancelled_by_a_library(upstream: Upstream) -> None:
+        upstream.fail(asyncio.CancelledError("the end"))
+
+
+@pytest.mark.parametrize("end", [name for name in vars(Ends) if not name.startswith("_")])
+async def test_a_group_ends_loudly_tells_every_subscriber_and_starts_again(
+    end: str, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("random.Random.uniform", lambda self, low, high: high)
+    names = ("one", "two")
+    async with supervised() as service:
+        both = service.host(*(AckingParticularly(upstream.name, name) for name in names))
+        upstream.put("before")
+        await service.settle_down()
+        getattr(Ends, end)(upstream)
+        upstream.put("after")
+        with capture_logs() as logs:
+            await service.settle_down()
+            # Nothing past the last successful advance is told to the broker.
+            assert upstream.outcomes() == {"before": (2, 0, 0)}
+            assert [one.state for one in both] == [HostedState.FAILING] * 2
+            assert all(isinstance(one.error, GroupEnded) for one in both)
+            (said,) = [log for log in logs if log["event"] == "shared stream restarts"]
+        assert said["log_level"] == "warning"
+        assert said["delay_s"] == 1
+        assert len(upstream.producers) == upstream.closed == 1
+        await service.pass_time(1)
+        assert [one.state for one in both] == [HostedState.RUNNING] * 2
+        if end.startswith("advance"):
+            # As the broker would: it was not told about it. In the other cases nobody has pulled it yet.
+            upstream.put("after")
+        await service.settle_down()
+        assert upstream.outcomes() == {"before": (2, 0, 0), "after": (2, 0, 0)}
+        assert len(upstream.producers) == 2
+
+
+async def test_nobody_can_join_a_dying_group(upstream: Upstream) -> None:
+    group = group_of(upstream)
+    upstream.fail(OSError("the end"))
+    with pytest.raises(GroupEnded, match="the end"):
+        await group.run()
+    with pytest.raises(GroupEnded, match="is ending"):
+        group.subscribe(Acking(upstream.name), name="late", source=EventSource((), None))
+    assert group.subscribers == {}
+
+
+async def opened_after(service: Service, upstream: Upstream) -> float:
+    """Fail the group, and say how many seconds pass until the next one is there."""
+    count = len(upstream.producers)
+    upstream.fail(OSError("the end"))
+    await service.settle_down()
+    waited = 0.0
+    while len(upstream.producers) == count:
+        waited += 0.5
+        await service.pass_time(0.5)
+    return waited
+
+
+async def test_a_minute_of_health_resets_the_delay_before_a_group_is_opened_again(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("random.Random.uniform", lambda self, low, high: high)
+    async with supervised() as service:
+        service.host(Acking(upstream.name))
+        await service.settle_down()
+        assert [await opened_after(service, upstream) for _ in range(3)] == [1, 2, 4]
+        await service.pass_time(59)
+        assert await opened_after(service, upstream) == 8
+        await service.pass_time(60)
+        assert await opened_after(service, upstream) == 1
+
+
+# Rule 7
+
+
+async def test_the_ack_timeout_is_counted_from_the_broadcast(upstream: Upstream) -> None:
+    """Not from when the filter pulls it: 1 has waited in the queue for most of its time."""
+    moves_on = anyio.Event()
+
+    async def hold(event: Any) -> None:
+        if event == 0:
+            await moves_on.wait()
+        else:
+            await anyio.sleep_forever()
+
+    upstream.on_filter["slow"] = hold
+    async with StreamHarness(ack_timeout=60) as streams:
+        slow = await streams.add(Acking(upstream.name, "slow"))
+        sibling = await streams.add(Acking(upstream.name, "sibling"))
+        upstream.put(0, 1)
+        await streams.sleep(50)
+        moves_on.set()
+        await streams.sleep(9)
+        assert slow.error is None
+        await streams.sleep(1)
+        assert isinstance(slow.error, AckTimeout)
+        assert upstream.outcomes() == {0: (2, 0, 0), 1: (1, 1, 0)}
+        assert sibling.error is None
+
+
+# Rule 11
+
+
+async def test_a_filter_whose_library_cancels_itself_is_not_silently_gone(
+    upstream: Upstream,
+) -> None:
+    async def cancels(event: Any) -> None:
+        if event == "bad":
+            raise asyncio.CancelledError
+
+    upstream.on_filter["one"] = cancels
+    async with supervised() as service:
+        one, two = service.host(Acking(upstream.name, "one"), Acking(upstream.name, "two"))
+        upstream.put("bad")
+        await service.settle_down()
+        assert one.state is HostedState.FAILING
+        assert "nobody here asked for it" in str(one.error)
+        assert two.state is HostedState.RUNNING
+        await service.pass_time(2)
+        assert one.state is HostedState.RUNNING
+        upstream.put("good")
+        await service.settle_down()
+        assert upstream.outcomes() == {"bad": (1, 1, 0), "good": (2, 0, 0)}
