@@ -57,8 +57,8 @@ class Store:
         self.dags: dict[str, Dag] = {}
         self.asset_ids: dict[str, int] = {}
         self.leases: dict[str, tuple[str, int]] = {}
-        self.stream_of: dict[int, str] = {}
-        """The stream of each watcher, whose owner alone may write for it."""
+        self.derived_under: dict[datetime, Fence] = {}
+        """The lease under which the filter ran that yielded an event, by the event's timestamp: no two are equal."""
         self.events: dict[int, int] = {}
         """The asset of each event, by the event's id."""
         self.queues: dict[str, dict[int, int | None]] = {}
@@ -186,20 +186,6 @@ class Database:
         asyncio.get_running_loop().call_later(delay, land)
 
 
-class OwnersDatabase:
-    """The database as one instance sees it; what is committed through it is committed in its name."""
-
-    def __init__(self, database: Database, owner: str) -> None:
-        self._database = database
-        self._owner = owner
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Transaction]:
-        async with self._database.transaction() as session:
-            session.owner = self._owner
-            yield session
-
-
 class _Dialect:
     name = "postgresql"
 
@@ -213,9 +199,8 @@ class Transaction:
         self.info: dict[str, Any] = {}
         self.store = database.store
         self.is_landing = False
-        self.owner: str | None = None
         self._database = database
-        self._rows: list[tuple[int, int, int, str, int]] = []
+        self._rows: list[tuple[int, int, datetime, int, str, int]] = []
         self._made: list[Run] = []
         self._taken: dict[tuple[str, int], int] = {}
         self._held: list[anyio.Semaphore] = []
@@ -243,14 +228,14 @@ class Transaction:
     async def exec_driver_sql(self, _: str, params: tuple[Any, ...]) -> Transaction:
         """Insert asset events, given column by column as `triggerer.store.bulk` does."""
         await self.store.chance.delay()
-        _, assets, extras, _, watchers, keys, ordinals = params
-        for asset, extra, watcher, key, ordinal in zip(
-            assets, extras, watchers, keys, ordinals, strict=True
+        _, assets, extras, timestamps, watchers, keys, ordinals = params
+        for asset, extra, timestamp, watcher, key, ordinal in zip(
+            assets, extras, timestamps, watchers, keys, ordinals, strict=True
         ):
             if REFUSED in extra:
                 self.store.checker.refused.add((watcher, key, ordinal))
                 raise RowRefused("a NUL byte")
-            self._rows.append((self.store.next_id(), asset, watcher, key, ordinal))
+            self._rows.append((self.store.next_id(), asset, timestamp, watcher, key, ordinal))
         return self
 
     def one(self) -> tuple[list[str], None]:
@@ -294,10 +279,9 @@ class Transaction:
     def apply(self) -> None:
         """Make all of it durable at once."""
         store, checker = self.store, self.store.checker
-        for event, asset, watcher, key, ordinal in self._rows:
-            holder = store.leases[store.stream_of[watcher]][0] if watcher else self.owner
-            if holder != self.owner:
-                checker.fail("S6", f"{self.owner} wrote {key}, and {holder} has the lease")
+        for event, asset, timestamp, watcher, key, ordinal in self._rows:
+            if watcher:
+                self._check_lease(store.derived_under[timestamp], key)
             if (watcher, key, ordinal) in checker.durable:
                 continue
             checker.durable.add((watcher, key, ordinal))
@@ -310,6 +294,12 @@ class Transaction:
             store.runs[pk].is_ended = True
         for signal, subjects in announced_in(cast("Any", self)).items():
             store.wakeups.publish(signal, *sorted(subjects))
+
+    def _check_lease(self, fence: Fence, key: str) -> None:
+        digest, *lease = fence
+        holder = self.store.leases[digest]
+        if holder != tuple(lease):
+            self.store.checker.fail("S6", f"{key} was written under {fence}, and {holder} holds it")
 
     def _apply_runs(self) -> None:
         store, checker = self.store, self.store.checker

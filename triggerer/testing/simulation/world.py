@@ -7,16 +7,17 @@ import random
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, cast
 
 import anyio
 
 from triggerer.abc import BaseEventTrigger
 from triggerer.domain.assets import Asset
-from triggerer.domain.events import EventSource, Fence, WatcherRef
+from triggerer.domain.events import EventSource, Fence, UnsettledEvent, WatcherRef
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.runtime.hosted import HostedTrigger
+from triggerer.runtime.subscriber import DerivedEvent
 from triggerer.scheduler.loop import Scheduler
 from triggerer.store.recorder import EventRecorder
 from triggerer.store.wakeups import Signal, announce
@@ -26,8 +27,8 @@ from triggerer.testing.simulation.chance import Chance
 from triggerer.testing.simulation.checker import Checker, Violation
 from triggerer.testing.simulation.loop import Deadlock, LoopClock, VirtualLoop
 from triggerer.testing.simulation.plan import Plan, draw_plan
-from triggerer.testing.simulation.store import Dag, Database, OwnersDatabase, Store
-from triggerer.testing.simulation.triggers import Choosing, FilterTrouble, bind
+from triggerer.testing.simulation.store import Dag, Database, Store
+from triggerer.testing.simulation.triggers import Choosing, FilterTrouble, UnderSimulation, bind
 
 _CALM_STEPS = 400_000
 _NEVER = timedelta(days=365)
@@ -163,11 +164,12 @@ class Instance:
         self.name = name
         self.process = process
         self.hostings: dict[str, Hosting] = {}
+        self._submitting: Fence | None = None
         self.recorder = EventRecorder(
-            cast("Any", OwnersDatabase(process.database, name)),
+            cast("Any", process.database),
             on_fenced=self._note_fenced,
             max_batch_rows=plan.max_batch_rows,
-            clock=process.world.store.now,
+            clock=self._stamp,
         )
         settings = RuntimeSettings(
             ack_timeout=plan.ack_timeout,
@@ -179,12 +181,28 @@ class Instance:
         )
         self.manager = Manager(
             RuntimeContext(
-                self.recorder,
+                self,
                 clock=LoopClock(process.loop),
                 settings=settings,
                 restart_longest=plan.restart_longest,
             )
         )
+
+    def submit_nowait(self, event: UnsettledEvent) -> None:
+        """Hand an event to the recorder; noted is the lease under which its filter was started."""
+        derived = cast("DerivedEvent", event)
+        self._submitting = cast("UnderSimulation", derived.subscriber.trigger).hosting.fence
+        self.recorder.submit_nowait(event)
+
+    def _stamp(self) -> datetime:
+        """The time of the event that is being submitted, which no other event has."""
+        store = self.process.world.store
+        stamp = store.now()
+        while stamp in store.derived_under:
+            stamp += timedelta(microseconds=1)
+        assert self._submitting is not None
+        store.derived_under[stamp] = self._submitting
+        return stamp
 
     def _note_fenced(self, fence: Fence) -> None:
         hosting = self.hostings.get(fence.stream_digest)
@@ -313,6 +331,8 @@ class Process:
                     return
                 case "take over":
                     tasks.start_soon(self._take_over, stream)
+                case "regain":
+                    tasks.start_soon(self._regain, stream)
                 case "rebalance":
                     stream.broker.rebalance(draw.randrange(world.plan.lanes))
                 case "jump":
@@ -361,12 +381,21 @@ class Process:
         await asyncio.sleep(self.world.chance.random.uniform(0.0, 5.0))
         before.close()
 
+    async def _regain(self, stream: Stream) -> None:
+        """The lease ran out, and the instance that had it claims it again: the same owner in the next epoch."""
+        await self.database.until_unshared()
+        before = self.hosting(stream)
+        if not self.is_stopping and before is not None:
+            before.close()
+            before.instance.open(stream)
+
 
 _ACTIONS = (
     "publish",
     "emit",
     "restart",
     "take over",
+    "regain",
     "rebalance",
     "jump",
     "set the clock",
@@ -375,7 +404,7 @@ _ACTIONS = (
     "replace",
     "delete all",
 )
-_WEIGHTS = (14, 3, 1, 1, 2, 1, 1, 3, 2, 2, 1)
+_WEIGHTS = (14, 3, 1, 1, 1, 2, 1, 1, 3, 2, 2, 1)
 
 
 class World:
@@ -454,7 +483,6 @@ class World:
         asset = template.asset_id
         if asset is None:
             asset = self.chance.random.choice(sorted(self.store.asset_ids.values()))
-        self.store.stream_of[number] = stream.key
         watcher = stream.watchers[number] = Watcher(number, asset, template.cls, template.kwargs)
         return watcher
 
