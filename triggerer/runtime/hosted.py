@@ -20,6 +20,7 @@ from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.group import Group
 from triggerer.runtime.runner import run_alone
+from triggerer.runtime.stalls import named_task
 from triggerer.runtime.subscriber import Subscriber
 
 if TYPE_CHECKING:
@@ -82,6 +83,11 @@ class HostedTrigger:
     def name(self) -> str:
         return self.spec.name
 
+    @property
+    def task_name(self) -> str:
+        """Of the tasks that run its code, for whoever looks for what blocks the loop (`stalls.py`)."""
+        return f"watcher[{self.name}]"
+
     def replace_source(self, source: EventSource) -> None:
         """Send its events to other watchers from now on."""
         self.source = source
@@ -95,7 +101,7 @@ class HostedTrigger:
         if self.trigger is not None:
             return True
         try:
-            with plugin_code(f"Making {self.name}"):
+            with named_task(self.task_name), plugin_code(f"Making {self.name}"):
                 trigger = self.spec.make()
                 key = trigger.shared_stream_key()
                 # Whatever of it the runtime is going to use raises here, where it harms nobody else.

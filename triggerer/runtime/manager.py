@@ -128,7 +128,7 @@ class Manager:
         """Bring a trigger that has been made to where it belongs."""
         assert self._tasks is not None
         if member.key is None:
-            self._tasks.start_soon(self._serve_alone, member)
+            self._tasks.start_soon(self._serve_alone, member, name=member.task_name)
             return
         stream = self._streams.get(member.key)
         if stream is None:
@@ -149,7 +149,7 @@ class Manager:
             return
         assert self._tasks is not None
         self._unmade.setdefault(stream_id, {})[member] = None
-        self._tasks.start_soon(self._retry_making, member)
+        self._tasks.start_soon(self._retry_making, member, name=member.task_name)
 
     async def _retry_making(self, member: HostedTrigger) -> None:
         """Try until it can be made, a sibling opens its stream, or it is removed."""

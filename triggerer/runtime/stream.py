@@ -48,7 +48,7 @@ class SharedStream:
         group = self.group
         if group is not None and not group.is_ending and self._tasks is not None:
             member.join(group)
-            self._tasks.start_soon(self._serve, member, group)
+            self._tasks.start_soon(self._serve, member, group, name=member.task_name)
             if self._is_emptied:
                 group.start_pulling()
 
@@ -135,7 +135,7 @@ class SharedStream:
                 for member in self.members:
                     member.is_absent = False
                     member.join(group)
-                    tasks.start_soon(self._serve, member, group)
+                    tasks.start_soon(self._serve, member, group, name=member.task_name)
                 ended = await self._run_until_left(group)
                 if ended is not None:
                     await self._let_members_see_it(ended)
@@ -156,7 +156,7 @@ class SharedStream:
                 tasks.cancel_scope.cancel()
 
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(run)
+            tasks.start_soon(run, name=f"shared-stream[{self.key}]")
             while True:
                 await self._left.wait()
                 self._left = anyio.Event()
