@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,47 @@ def test_users_filters_and_expressions_are_run(folder: Path) -> None:
     assert code == 0, told
     assert "left out: DAG by_hand: it does not wait for assets alone" in told
     assert "3 seeds kept every promise" in told
+
+
+NOTING = """
+import os
+from pathlib import Path
+from triggerer import DAG, Asset, AssetWatcher, BaseEventTrigger, SharedStreamProducer, task
+
+class Noting(BaseEventTrigger):
+    def __init__(self, file):
+        self.file = file
+    def serialize(self):
+        return f"{__name__}.Noting", {"file": self.file}
+    def shared_stream_key(self):
+        return ("noting", self.file)
+    async def filter_shared_stream(self, shared_stream):
+        with Path(self.file).open("a") as file:
+            file.write(f"{os.getpid()}\\n")
+        async for event in shared_stream:
+            if False:
+                yield event
+
+noted = Asset("noted", watchers=[AssetWatcher("noting", Noting(FILE))])
+"""
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_seeds_run_in_as_many_processes_as_are_asked_for(tmp_path: Path, jobs: int) -> None:
+    (tmp_path / "dags").mkdir()
+    noted = tmp_path / "noted"
+    # A process loads a module of this name once, from whichever folder.
+    (tmp_path / "dags" / f"noting_{jobs}.py").write_text(NOTING.replace("FILE", repr(str(noted))))
+    options = ("--seeds", "20", "--steps", "50", "--jobs", str(jobs))
+    code, told = simulate(tmp_path / "dags", *options)
+    assert code == 0, told
+    assert "20 seeds kept every promise" in told
+    processes = set(noted.read_text().split())
+    if jobs == 1:
+        assert processes == {str(os.getpid())}
+    else:
+        assert 1 <= len(processes) <= jobs
+        assert str(os.getpid()) not in processes
 
 
 def test_messages_are_taken_from_a_file(folder: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="How many to try.")]
 Start = Annotated[int, typer.Option("--start", min=0, help="The first seed.")]
 Steps = Annotated[int, typer.Option("--steps", min=1, help="With faults; then it comes to rest.")]
+Jobs = Annotated[
+    int | None,
+    typer.Option("--jobs", min=1, help="Processes, side by side.", show_default="one for each CPU"),
+]
 Replay = Annotated[int | None, typer.Option("--replay", help="Show the trace of this seed.")]
 Messages = Annotated[
     Path | None,
@@ -35,6 +40,7 @@ def simulate(
     seeds: Seeds = 100,
     start: Start = 0,
     steps: Steps = 1000,
+    jobs: Jobs = None,
     replay: Replay = None,
     messages: Messages = None,
     config: options.Config = None,
@@ -76,4 +82,12 @@ def simulate(
         print_note(f"left out: {reason}")
     if replay is not None:
         raise typer.Exit(command.replay(replay, steps=steps, prepare=selection.scenario))
-    raise typer.Exit(command.search(start, seeds, steps=steps, prepare=selection.scenario))
+    raise typer.Exit(
+        command.search(
+            start,
+            seeds,
+            steps=steps,
+            jobs=jobs or os.cpu_count() or 1,
+            prepare=selection.scenario,
+        )
+    )
