@@ -1,0 +1,318 @@
+"""Rules of the contract's section 2 that take the runtime and a store together; docs/rules.md lists all."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Hashable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import select, update
+
+from tests.hosting.test_host import CLASSES, declare, eventually, hosting, owners, watchers
+from tests.store.seeding import count_events, events_in, until
+from tests.unit.runtime.streams import Acking, Producer, Upstream
+from triggerer.abc import SharedStreamProducer, TriggerEvent
+from triggerer.errors import OutcomeUnknown
+from triggerer.store.database import Database, database_now, open_database
+from triggerer.store.migrate import upgrade
+from triggerer.store.models import Stream, Trigger, Watcher
+
+
+@pytest.fixture
+async def database(store_url: str) -> AsyncIterator[Database]:
+    async with open_database(store_url) as opened:
+        await upgrade(opened)
+        yield opened
+
+
+@pytest.fixture
+def upstream(request: pytest.FixtureRequest) -> Upstream:
+    return Upstream(request.node.name)
+
+
+class Unruly(Acking):
+    """One of its methods raises, or answers nonsense: the one that `where` names."""
+
+    def __init__(self, upstream: str, name: str = "one", where: str = "") -> None:
+        if where == "constructor":
+            raise ValueError(where)
+        super().__init__(upstream, name)
+        self.where = where
+
+    def shared_stream_key(self) -> Hashable:
+        if self.where == "key":
+            raise ValueError(self.where)
+        if self.where == "key is not hashable":
+            return [self.where]  # type: ignore[return-value]
+        # That of its siblings, which are of the class above.
+        return ("Acking", self.upstream)
+
+    def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> Any:
+        if self.where == "filter is no generator":
+            return None
+        return self._filter(shared_stream)
+
+    async def _filter(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        async for event in shared_stream:
+            if self.where == "filter":
+                raise ValueError(self.where)
+            if self.where == "payload":
+                yield TriggerEvent({"value": object()})
+            yield "nonsense" if self.where == "event" else TriggerEvent({"value": event})
+
+    async def cleanup(self) -> None:
+        if self.where == "cleanup":
+            raise ValueError(self.where)
+
+
+class UnrulyProducer(Producer):
+    def __init__(self, upstream: Upstream, where: str) -> None:
+        super().__init__(upstream)
+        self.where = where
+
+    def get_advance_lane(self, broker_payload: Any) -> Hashable:
+        if self.where == "lane":
+            raise ValueError(self.where)
+        return super().get_advance_lane(broker_payload)
+
+    def get_idempotency_key(self, broker_payload: Any) -> str | None:
+        if self.where == "idempotency key":
+            raise ValueError(self.where)
+        return super().get_idempotency_key(broker_payload)
+
+
+class UnrulyOpener(Unruly):
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        if kwargs["where"] == "producer":
+            raise ValueError(kwargs["where"])
+        return UnrulyProducer(Upstream.known[kwargs["upstream"]], kwargs["where"])
+
+
+CLASSES |= {"Unruly": Unruly, "UnrulyOpener": UnrulyOpener}
+
+
+# Rule 11: whatever a trigger raises, it harms nobody else
+
+
+@pytest.mark.parametrize(
+    ("where", "outcome"),
+    [
+        ("loading", (1, 1, 0)),
+        ("constructor", (1, 1, 0)),
+        ("key", (1, 1, 0)),
+        ("key is not hashable", (1, 1, 0)),
+        ("filter", (1, 1, 0)),
+        ("filter is no generator", (1, 1, 0)),
+        ("event", (1, 1, 0)),
+        ("payload", (1, 1, 0)),
+    ],
+)
+async def test_a_trigger_that_raises_harms_no_sibling_and_no_neighbour(
+    database: Database, upstream: Upstream, where: str, outcome: tuple[int, int, int]
+) -> None:
+    elsewhere = Upstream(f"{upstream.name}, elsewhere")
+    classpath = "Absent" if where == "loading" else "Unruly"
+    await declare(database, "unruly", upstream, classpath=classpath, where=where)
+    await declare(database, "sibling", upstream)
+    await declare(database, "neighbour", elsewhere, stream="other")
+    async with hosting(database):
+        upstream.put(1)
+        elsewhere.put(1)
+        await until(lambda: bool(upstream.outcomes() and elsewhere.outcomes()))
+        assert upstream.outcomes() == {1: outcome}
+        assert elsewhere.outcomes() == {1: (1, 0, 0)}
+
+        async def is_shown() -> bool:
+            shown = await watchers(database)
+            fine = shown["sibling"][0] == shown["neighbour"][0] == "running"
+            # What the store refuses of an event is that event's matter; its trigger goes on.
+            return fine and (where == "payload" or shown["unruly"][0] == "failing")
+
+        await eventually(is_shown)
+        assert len(upstream.producers) == len(elsewhere.producers) == 1
+
+
+async def test_a_cleanup_that_raises_harms_nobody(database: Database, upstream: Upstream) -> None:
+    await declare(database, "unruly", upstream, classpath="Unruly", where="cleanup")
+    await declare(database, "sibling", upstream)
+    async with hosting(database):
+        upstream.put(1)
+        await until(lambda: bool(upstream.outcomes()))
+    assert upstream.outcomes() == {1: (2, 0, 0)}
+    assert await owners(database) == {"stream": None}
+
+
+@pytest.mark.parametrize("where", ["producer", "lane", "idempotency key"])
+async def test_a_stream_that_raises_is_shown_and_harms_no_other_stream(
+    database: Database, upstream: Upstream, where: str
+) -> None:
+    elsewhere = Upstream(f"{upstream.name}, elsewhere")
+    await declare(database, "unruly", upstream, classpath="UnrulyOpener", where=where)
+    await declare(database, "neighbour", elsewhere, stream="other")
+    async with hosting(database):
+        upstream.put(1)
+        elsewhere.put(1)
+
+        async def is_shown() -> bool:
+            state, error, _ = (await watchers(database))["unruly"]
+            return state == "failing" and where in (error or "")
+
+        await eventually(is_shown)
+        await until(lambda: elsewhere.outcomes() == {1: (1, 0, 0)})
+        assert len(elsewhere.producers) == 1
+        # Nothing of it was taken for accepted.
+        assert upstream.outcomes() in ({}, {1: (0, 1, 0)})
+        assert await count_events(database) == 1
+
+
+# Rule 12
+
+
+async def test_the_broker_is_advanced_only_past_what_another_connection_can_read(
+    database: Database, upstream: Upstream
+) -> None:
+    stored_before_advance: list[tuple[list[int], int]] = []
+
+    async def on_advance(batch: Any) -> None:
+        numbers = [item.broker_payload[0] for item in batch]
+        stored_before_advance.append((numbers, await count_events(database)))
+
+    upstream.on_advance = on_advance
+    await declare(database, "one", upstream)
+    async with hosting(database):
+        for number in range(20):
+            upstream.put(number)
+            await until(lambda number=number: number in upstream.outcomes())
+    assert [numbers for numbers, _ in stored_before_advance] == [[n] for n in range(20)]
+    assert all(count >= numbers[-1] + 1 for numbers, count in stored_before_advance)
+
+
+async def test_a_commit_of_unknown_outcome_is_repeated_and_only_then_advanced(
+    database: Database, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit has happened, and its answer is lost: what is repeated is in the store already."""
+    await declare(database, "one", upstream)
+    async with hosting(database) as host:
+        recorder = host.manager._context.sink
+        flush = recorder._flush  # type: ignore[attr-defined]
+        tries = 0
+
+        async def flush_and_lose_the_answer(*arguments: Any) -> Any:
+            nonlocal tries
+            tries += 1
+            answer = await flush(*arguments)
+            assert upstream.outcomes() == {}
+            if tries == 1:
+                raise OutcomeUnknown("the answer was lost")
+            return answer
+
+        monkeypatch.setattr(recorder, "_flush", flush_and_lose_the_answer)
+        upstream.put(1)
+        await until(lambda: bool(upstream.outcomes()))
+        assert tries == 2
+        assert upstream.outcomes() == {1: (1, 0, 0)}
+        assert await count_events(database) == 1
+
+
+# Rule 13
+
+
+async def test_a_message_that_is_redelivered_makes_no_second_event_and_is_confirmed(
+    database: Database, upstream: Upstream
+) -> None:
+    async def broker_goes(batch: Any) -> None:
+        upstream.on_advance = None
+        raise OSError("gone just before it was told")
+
+    upstream.on_advance = broker_goes
+    await declare(database, "one", upstream)
+    await declare(database, "two", upstream)
+    async with hosting(database):
+        upstream.put("a")
+        await until(lambda: len(upstream.producers) == 2)
+        assert await count_events(database) == 2
+        upstream.put("a")
+        await until(lambda: upstream.outcomes() == {"a": (2, 0, 0)})
+    # And to the next owner, who knows nothing of all this.
+    upstream.advanced.clear()
+    async with hosting(database, "next"):
+        upstream.put("a", "b")
+        await until(lambda: upstream.outcomes() == {"a": (2, 0, 0), "b": (2, 0, 0)})
+    assert sorted(event.extra["value"] for event in await events_in(database)) == [*"aabb"]
+
+
+# Rule 14
+
+
+async def test_after_a_restart_nothing_is_broadcast_before_everybody_in_the_store_has_joined(
+    database: Database, upstream: Upstream
+) -> None:
+    """Messages wait already, and the first of five triggers is enough to open the stream."""
+    for number in range(5):
+        await declare(database, f"w{number}", upstream)
+    await declare(database, "broken", upstream, classpath="Broken")
+    joined: list[list[str]] = []
+    for start in range(3):
+        upstream.put(start)
+        async with hosting(database, f"start{start}") as host:
+            await until(lambda start=start: start in upstream.outcomes())
+            assert upstream.outcomes()[start] == (5, 1, 0)
+            (stream,) = host.manager.streams.values()
+            joined.append([member.name.partition("/")[0] for member in stream.members])
+    # In the order of the store, whatever the database likes to answer first.
+    assert joined == [["w0", "w1", "w2", "w3", "w4", "broken"]] * 3
+
+
+async def test_who_belongs_to_a_stream_is_known_before_any_trigger_is_made(
+    database: Database, upstream: Upstream
+) -> None:
+    """Its class cannot even be loaded, so that nothing but the stored digest says where it belongs."""
+    await declare(database, "fine", upstream)
+    await declare(database, "cannot be loaded", upstream, classpath="Absent")
+    async with hosting(database):
+        upstream.put(1)
+        await until(lambda: bool(upstream.outcomes()))
+        assert upstream.outcomes() == {1: (1, 1, 0)}
+
+
+# Rule 15
+
+
+async def test_what_an_instance_that_died_owned_is_taken_over_when_its_lease_has_expired(
+    database: Database, upstream: Upstream
+) -> None:
+    await declare(database, "one", upstream)
+    async with database.transaction() as session:
+        soon = await database_now(session) + timedelta(seconds=1)
+        await session.execute(update(Stream).values(owner="died", epoch=7, expires_at=soon))
+    async with hosting(database):
+        assert await owners(database) == {"stream": "died"}
+        upstream.put(1)
+        assert upstream.producers == []
+        await until(lambda: upstream.outcomes() == {1: (1, 0, 0)})
+        assert await owners(database) == {"stream": "me"}
+        async with database.reading() as session:
+            assert await session.scalar(select(Stream.epoch)) == 8
+
+
+async def test_triggers_are_their_class_and_arguments_and_serve_all_their_watchers(
+    database: Database, upstream: Upstream
+) -> None:
+    """Two assets with equal triggers: one filter, and an event of each."""
+    await declare(database, "one", upstream)
+    await declare(database, "two", upstream)
+    async with database.transaction() as session:
+        first, second = await session.scalars(select(Trigger).order_by(Trigger.id))
+        await session.execute(
+            update(Watcher).where(Watcher.trigger_id == second.id).values(trigger_id=first.id)
+        )
+        await session.delete(second)
+    async with hosting(database) as host:
+        upstream.put(1)
+        await until(lambda: bool(upstream.outcomes()))
+        assert upstream.outcomes() == {1: (1, 0, 0)}
+        (stream,) = host.manager.streams.values()
+        assert len(stream.members) == 1
+        assert len({event.asset_id for event in await events_in(database)}) == 2
