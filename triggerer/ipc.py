@@ -1,13 +1,16 @@
-"""Frames of JSON between the service and the processes that run users' code, over a socket pair.
+"""Frames, of JSON as a rule, between the service and the processes that run users' code, over a socket pair.
 
 A child inherits one end and finds its number in the environment; its standard streams stay free for the user's code.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
 import socket
 import struct
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,8 +23,7 @@ CHANNEL_VARIABLE = "TRIGGERER_IPC_FD"
 _HEADER = struct.Struct("!I")
 
 
-def _frame(message: Any) -> bytes:
-    body = orjson.dumps(message)
+def _frame(body: bytes) -> bytes:
     return _HEADER.pack(len(body)) + body
 
 
@@ -46,8 +48,12 @@ class Channel:
         Raises:
             anyio.BrokenResourceError: The child is gone.
         """
+        await self.send_bytes(orjson.dumps(message))
+
+    async def send_bytes(self, body: bytes) -> None:
+        """As `send`, of something that is no JSON."""
         async with self._sending:
-            await self._stream.send(_frame(message))
+            await self._stream.send(_frame(body))
 
     async def receive(self) -> Any:
         """Wait for one frame.
@@ -55,8 +61,12 @@ class Channel:
         Raises:
             anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError: The child is gone.
         """
+        return orjson.loads(await self.receive_bytes())
+
+    async def receive_bytes(self) -> bytes:
+        """As `receive`, of something that is no JSON."""
         (size,) = _HEADER.unpack(await self._reader.receive_exactly(_HEADER.size))
-        return orjson.loads(await self._reader.receive_exactly(size))
+        return await self._reader.receive_exactly(size)
 
     async def aclose(self) -> None:
         await self._stream.aclose()
@@ -81,7 +91,10 @@ class ChildChannel:
         return self._socket.fileno()
 
     def send(self, message: Any) -> None:
-        self._socket.sendall(_frame(message))
+        self.send_bytes(orjson.dumps(message))
+
+    def send_bytes(self, body: bytes) -> None:
+        self._socket.sendall(_frame(body))
 
     def receive(self) -> Any:
         """Wait for one frame.
@@ -89,6 +102,10 @@ class ChildChannel:
         Raises:
             EOFError: The service is gone; the child has nothing left to do.
         """
+        return orjson.loads(self.receive_bytes())
+
+    def receive_bytes(self) -> bytes:
+        """As `receive`, of something that is no JSON."""
         header = self._file.read(_HEADER.size)
         if len(header) < _HEADER.size:
             raise EOFError("the service closed the channel")
@@ -96,7 +113,7 @@ class ChildChannel:
         body = self._file.read(size)
         if len(body) < size:
             raise EOFError("the service closed the channel in the middle of a frame")
-        return orjson.loads(body)
+        return body
 
     def close(self) -> None:
         self._file.close()
@@ -112,3 +129,22 @@ class ChildChannel:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def die_with_parent(lifeline: int) -> None:
+    """Have the kernel kill this process, and all that it started, when its parent is gone.
+
+    At once and without our help: the user's code may hold the interpreter's lock just then. A
+    parent-death signal would reach this process alone, and leave behind what it has started.
+
+    Args:
+        lifeline: The reading end of a pipe that the parent never writes to. This process leads its group.
+    """
+    os.set_inheritable(lifeline, False)
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    with suppress(BlockingIOError):
+        # Readable before the signal was set up: the other end is closed already.
+        if os.read(lifeline, 1) == b"":
+            os.killpg(os.getpgrp(), signal.SIGKILL)

@@ -6,14 +6,12 @@ thread reads the channel, hands out answers, and ends everything when the execut
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import logging
 import os
 import queue
 import signal
 import threading
-from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NoReturn
@@ -23,7 +21,7 @@ from triggerer.execution.failures import Stopped, storable
 from triggerer.execution.logs import Output, set_up_logging
 from triggerer.execution.protocol import RunOrder, RunReport, TaskStart, message
 from triggerer.execution.session import SparkHolder
-from triggerer.ipc import ChildChannel
+from triggerer.ipc import ChildChannel, die_with_parent
 
 logger = logging.getLogger(__name__)
 
@@ -153,25 +151,6 @@ class Worker:
         os._exit(128 + signal.SIGTERM)
 
 
-def die_with_executor(lifeline: int) -> None:
-    """Have the kernel kill this process, and all that it started, when the executor is gone.
-
-    At once and without our help: the user's code may hold the interpreter's lock just then. A
-    parent-death signal would reach this process alone, and leave behind what it has started.
-
-    Args:
-        lifeline: The reading end of a pipe that the executor never writes to.
-    """
-    os.set_inheritable(lifeline, False)
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
-    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
-    with suppress(BlockingIOError):
-        # Readable before the signal was set up: the other end is closed already.
-        if os.read(lifeline, 1) == b"":
-            os.killpg(os.getpgrp(), signal.SIGKILL)
-
-
 _NICENESS: Final = 5
 
 
@@ -179,7 +158,7 @@ def main() -> NoReturn:
     """Run a worker over the inherited channel."""
     channel = ChildChannel.from_environment()
     setup = channel.receive()
-    die_with_executor(setup["lifeline"])
+    die_with_parent(setup["lifeline"])
     # Where processors are short, the way of a message into its run goes before what runs do.
     os.nice(_NICENESS)
     set_up_logging()
