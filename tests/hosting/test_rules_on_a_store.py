@@ -216,6 +216,30 @@ async def test_a_commit_of_unknown_outcome_is_repeated_and_only_then_advanced(
         assert await count_events(database) == 1
 
 
+class YieldsWhatItIsTold(Acking):
+    """Yields events that no store takes for the messages called "refused"."""
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[Any]
+    ) -> AsyncIterator[TriggerEvent]:
+        async for event in shared_stream:
+            yield TriggerEvent({"value": object() if event == "refused" else event})
+
+
+CLASSES["YieldsWhatItIsTold"] = YieldsWhatItIsTold
+
+
+async def test_when_the_sink_refuses_message_two_of_three_that_one_alone_fails(
+    database: Database, upstream: Upstream
+) -> None:
+    await declare(database, "one", upstream, classpath="YieldsWhatItIsTold", only=None)
+    upstream.put("first", "refused", "third")
+    async with hosting(database):
+        await until(lambda: len(upstream.outcomes()) == 3)
+    assert upstream.outcomes() == {"first": (1, 0, 0), "refused": (0, 1, 0), "third": (1, 0, 0)}
+    assert [event.extra["value"] for event in await events_in(database)] == ["first", "third"]
+
+
 # Rule 13
 
 
