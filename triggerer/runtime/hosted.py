@@ -247,7 +247,8 @@ class HostedTrigger:
                 else:
                     group.fail(self.subscriber, PluginError(f"{self.name} was replaced"))
                     group.remove_absent()
-            elif self.is_absent:
+            elif self.is_absent or self.subscriber is not None:
+                # Its subscriber was failed from outside, and it had no turn to note that it is absent.
                 group.remove_absent()
         self.is_absent = False
         self._enter(HostedState.ENDED)

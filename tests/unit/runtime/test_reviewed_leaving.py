@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from tests.unit.runtime.streams import Acking, Fast, Upstream
@@ -204,3 +205,26 @@ async def test_a_lost_lease_ends_a_stream_that_only_waits_for_what_its_last_watc
         await service.settle_down()
         assert upstream.outcomes() == {}
         assert upstream.closed == 1
+
+
+@pytest.mark.parametrize("on_purpose", [True, False])
+async def test_who_leaves_in_the_turn_in_which_it_is_failed_is_owed_nothing_any_more(
+    upstream: Upstream, on_purpose: bool
+) -> None:
+    """Found by the simulation: it went on counting as absent, and all that came later was redelivered for it."""
+    settings = RuntimeSettings(ack_timeout=30.0)
+    async with supervised(settings) as service:
+        leaves, _ = service.host(
+            YieldsThenWaits(upstream.name, "leaves"), YieldsThenWaits(upstream.name, "stays")
+        )
+        upstream.put("open")
+        await service.settle_down()
+        service.clock.move_to(service.clock.monotonic() + 30.0)
+        while leaves.subscriber is not None and leaves.subscriber.is_present:
+            await anyio.lowlevel.checkpoint()
+        assert not leaves.is_absent
+        service.manager.remove(leaves, on_purpose=on_purpose)
+        await service.settle_down()
+        upstream.put("after")
+        await service.settle_down()
+        assert upstream.outcomes() == {"open": (1, 1, 0), "after": (1, 0, 0)}
