@@ -94,8 +94,7 @@ async def _insert(database: Database, rows: Sequence[EventRow]) -> float:
     gc.freeze()
     began = time.perf_counter()
     for start in range(0, len(rows), _BATCH_ROWS):
-        async with database.transaction() as session:
-            await insert_events(session, rows[start : start + _BATCH_ROWS])
+        await database.perform(insert_events(rows[start : start + _BATCH_ROWS]))
     rate = len(rows) / (time.perf_counter() - began)
     gc.unfreeze()
     return rate
@@ -110,8 +109,7 @@ async def _series(
         began = time.perf_counter()
         while True:
             rows = [row for record in records for row in _rows(record, watchers, each, "series")]
-            async with database.transaction() as session:
-                await insert_events(session, rows)
+            await database.perform(insert_events(rows))
             await consumer.commit()
             written += len(rows)
             if written == messages * each:

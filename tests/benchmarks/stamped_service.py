@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic_ns
-from typing import Any, Final
+from typing import Any
 
 import orjson
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from producers.kafka import KafkaSharedStreamProducer
 from triggerer.abc import AdvanceItem
@@ -23,13 +22,9 @@ from triggerer.config import load_settings
 from triggerer.logging_setup import set_up_logging
 from triggerer.runtime.lanes import Entry
 from triggerer.runtime.subscriber import DerivedEvent
-from triggerer.scheduler import loop as scheduler_loop
+from triggerer.scheduler import Scheduler
 from triggerer.service import ALL_PARTS, run
-from triggerer.store.database import Database
-from triggerer.store.queries.runs import CreatedRun
 from triggerer.store.recorder import EventRecorder
-
-_RUNS: Final = "benchmark.runs"
 
 
 @dataclass(slots=True)
@@ -69,24 +64,16 @@ class Stamps:
         EventRecorder._settle = stamped  # type: ignore[method-assign]
 
     def note_runs(self) -> None:
-        """The run's own session carries its key to the commit, so that no order has to be guessed."""
-        create_run = scheduler_loop.create_run  # type: ignore[attr-defined]
-        commit = Database._commit
+        """Right after the transaction that made them."""
+        done = Scheduler._done
         queued = self.queued
 
-        async def creating(session: AsyncSession, dag_id: str, **fields: Any) -> CreatedRun:
-            created = await create_run(session, dag_id, **fields)
-            session.info.setdefault(_RUNS, []).append(created.pk)
-            return created
+        def stamped(self: Scheduler, chunk: Sequence[str], plan: Any) -> None:
+            now = monotonic_ns()
+            queued.extend((run.pk, now) for run in plan.created)
+            done(self, chunk, plan)
 
-        async def committing(self: Database, session: AsyncSession) -> None:
-            await commit(self, session)
-            if _RUNS in session.info:
-                now = monotonic_ns()
-                queued.extend((run_pk, now) for run_pk in session.info.pop(_RUNS))
-
-        scheduler_loop.create_run = creating  # type: ignore[attr-defined]
-        Database._commit = committing  # type: ignore[method-assign]
+        Scheduler._done = stamped  # type: ignore[method-assign]
 
     def note_advances(self) -> None:
         advance = KafkaSharedStreamProducer.advance

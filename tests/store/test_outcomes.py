@@ -3,6 +3,7 @@
 import sqlite3
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -30,7 +31,9 @@ from triggerer.store.database import Database, open_database
 from triggerer.store.migrate import upgrade
 from triggerer.store.models import AssetAlias
 from triggerer.store.recorder import EventRecorder
-from triggerer.store.wakeups import Signal, announce
+from triggerer.store.script import Script
+from triggerer.store.statement import Statement
+from triggerer.store.wakeups import Announced, Signal, announce
 
 
 async def _one_dag(database: Database) -> None:
@@ -52,20 +55,21 @@ async def test_a_commit_with_an_unknown_outcome_is_repeated_as_it_was(
     database: Database, monkeypatch: pytest.MonkeyPatch, committed: bool
 ) -> None:
     await _one_dag(database)
-    commit = database._commit
+    perform = database._runner.perform
     calls = 0
 
-    async def lose_the_first_answer(session: AsyncSession) -> None:
+    async def lose_the_first_answer(script: Script[Any], announced: Announced) -> Any:
         nonlocal calls
         calls += 1
         if calls > 1:
-            await commit(session)
-            return
+            return await perform(script, announced)
         if committed:
-            await commit(session)
+            await perform(script, announced)
+        else:
+            script.close()
         raise OutcomeUnknown("the answer was lost")
 
-    monkeypatch.setattr(database, "_commit", lose_the_first_answer)
+    monkeypatch.setattr(database._runner, "perform", lose_the_first_answer)
     # Without a key of the broker's too: the recorder's own is the same in the repeat.
     events = [Event("a", "key"), Event("b")]
     async with recording(database) as recorder:
@@ -258,8 +262,10 @@ async def test_a_full_disk_loses_nothing_and_says_what_to_do(sqlite: Database) -
     await _one_dag(sqlite)
 
     async def limit_pages(number: int) -> None:
-        async with sqlite.transaction() as session:
-            await session.execute(text(f"PRAGMA max_page_count={number}"))
+        def limit() -> Script[None]:
+            yield Statement(f"PRAGMA max_page_count={number}")()
+
+        await sqlite.perform(limit())
 
     async with sqlite.transaction() as session:
         pages = await session.scalar(text("PRAGMA page_count"))

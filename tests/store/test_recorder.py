@@ -3,8 +3,7 @@ from typing import Any
 
 import anyio
 import pytest
-from sqlalchemy import text, update
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy import update
 
 from tests.store.seeding import (
     FENCE,
@@ -23,7 +22,8 @@ from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.errors import LeaseLost, RowRefused
 from triggerer.store.database import Database
 from triggerer.store.models import Stream
-from triggerer.store.wakeups import Signal
+from triggerer.store.postgres_runner import PostgresRunner
+from triggerer.store.wakeups import Announced, Signal
 
 
 async def _one_dag(database: Database) -> None:
@@ -206,7 +206,9 @@ async def test_a_fenced_owner_writes_nothing_and_its_siblings_go_through(
     assert [row.extra for row in await events_in(database)] == [{"payload": "mine"}]
 
 
-async def test_a_takeover_waits_for_the_flush_that_checked_the_lease(postgres: Database) -> None:
+async def test_a_takeover_waits_for_the_flush_that_checked_the_lease(
+    postgres: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await _one_dag(postgres)
     await add_stream(postgres)
     order: list[str] = []
@@ -222,16 +224,17 @@ async def test_a_takeover_waits_for_the_flush_that_checked_the_lease(postgres: D
             order.append("settled")
 
     event = NoticesItsCommit("a", source=EventSource((WatcherRef(7, 1),), FENCE))
-    notify = postgres._notify
+    runner = postgres._runner
+    assert isinstance(runner, PostgresRunner)
+    commit = runner._commit
 
-    async def hold_until_the_takeover_waits(session: AsyncSession) -> None:
+    async def hold_until_the_takeover_waits(connection: Any, announced: Announced) -> None:
         tasks.start_soon(take_over)
-        waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-        while not await session.scalar(waiting):
+        while not await connection.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
             pass
-        await notify(session)
+        await commit(connection, announced)
 
-    postgres._notify = hold_until_the_takeover_waits  # type: ignore[method-assign]
+    monkeypatch.setattr(runner, "_commit", hold_until_the_takeover_waits)
     async with anyio.create_task_group() as tasks, recording(postgres) as recorder:
         await record(recorder, event)
     assert event.error is None

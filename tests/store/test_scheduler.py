@@ -1,5 +1,6 @@
 import re
-from collections.abc import AsyncIterator, Callable
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from itertools import pairwise
@@ -27,10 +28,12 @@ from tests.store.seeding import (
 from triggerer.domain.runs import RunState
 from triggerer.errors import DagError, RowRefused
 from triggerer.scheduler import Scheduler
+from triggerer.store.clock import Clock
 from triggerer.store.database import Database, open_database
 from triggerer.store.emitting import NewAssetEvent, record_events
 from triggerer.store.models import Dag, DagRun
 from triggerer.store.queries.runs import create_manual_run
+from triggerer.store.script import Row, Script
 from triggerer.store.sqlite_thread import in_thread
 from triggerer.store.wakeups import Signal, announce
 
@@ -240,7 +243,7 @@ async def test_no_run_is_older_than_an_event_of_its_own(database: Database) -> N
 async def test_an_instance_whose_clock_is_ahead_makes_no_event_of_the_future(
     postgres: Database,
 ) -> None:
-    from triggerer.store.database import utc_now
+    from triggerer.store.clock import utc_now
 
     await _one_asset(postgres)
     async with recording(postgres, clock=lambda: utc_now() + timedelta(hours=1)) as recorder:
@@ -339,6 +342,24 @@ async def test_a_run_by_hand_of_a_dag_that_is_gone_is_refused(database: Database
                 await create_manual_run(session, dag_id)
 
 
+class _Trace:
+    """A step that has all later statements of the connection noted."""
+
+    def __init__(self, into: list[str]) -> None:
+        self.into = into
+
+    def on_sqlite(self, connection: sqlite3.Connection, clock: Clock) -> list[Row]:
+        connection.set_trace_callback(self.into.append)
+        return []
+
+    def on_postgres(self) -> tuple[str, Sequence[Any]]:
+        raise NotImplementedError
+
+
+def _traced(into: list[str]) -> Script[None]:
+    yield _Trace(into)
+
+
 async def test_an_index_serves_every_question_that_is_asked_for_each_wakeup(
     sqlite: Database,
 ) -> None:
@@ -349,9 +370,9 @@ async def test_an_index_serves_every_question_that_is_asked_for_each_wakeup(
     await emit(sqlite, 2, 3)
     # As SQLite sees them, whoever sent them, with their parameters filled in.
     traced: list[str] = []
-    for engine in (sqlite.writer, sqlite._reader):
-        async with engine.connect() as connection:
-            await in_thread(connection, lambda raw: raw.set_trace_callback(traced.append))
+    await sqlite.perform(_traced(traced))
+    async with sqlite._reader.connect() as connection:
+        await in_thread(connection, lambda raw: raw.set_trace_callback(traced.append))
     assert await Scheduler(sqlite).run_once() == 4
     asked = [statement for statement in traced if "queued_asset_event" in statement]
     for what in ("SELECT d.dag_id FROM dag d", "FROM dag d\nJOIN", "UPDATE queued_asset_event"):

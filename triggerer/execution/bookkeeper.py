@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 import anyio
 import structlog
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreUnavailable
@@ -19,7 +19,8 @@ from triggerer.execution.protocol import RunEnd, RunOrder, RunReport, TaskResult
 from triggerer.runtime.backoff import Backoff
 from triggerer.store.database import Database
 from triggerer.store.queries import execution as queries
-from triggerer.store.wakeups import Signal, announce
+from triggerer.store.script import Announcement, Script, perform
+from triggerer.store.wakeups import Signal
 
 _log = structlog.get_logger(__name__)
 
@@ -138,22 +139,32 @@ class Bookkeeper:
         return entry.refused(str(error))
 
     async def _write(self, group: list[Entry]) -> None:
-        pks = {entry.order.run_pk for entry in group}
+        if not any(entry.events for entry in group):
+            await self._database.perform(self._end_tasks(group))
+            return
         async with self._database.transaction() as session:
-            held = await queries.lock_held(session, executor=self._executor, pks=pks)
-            await self._write_held(
-                session, [entry for entry in group if self._is_ours(entry, held)]
-            )
+            entries = await perform(session, self._held_of(group))
+            await perform(session, self._save(entries))
+            await record_emissions(session, [event for entry in entries for event in entry.events])
 
-    async def _write_held(self, session: AsyncSession, entries: list[Entry]) -> None:
+    def _end_tasks(self, group: Sequence[Entry]) -> Script[None]:
+        yield from self._save((yield from self._held_of(group)))
+
+    def _held_of(self, group: Sequence[Entry]) -> Script[list[Entry]]:
+        pks = {entry.order.run_pk for entry in group}
+        held = yield from queries.lock_held(executor=self._executor, pks=pks)
+        return [entry for entry in group if self._is_ours(entry, held)]
+
+    def _save(self, entries: Sequence[Entry]) -> Script[None]:
         # One row for each task: what came last, a task that has ended rather than that it runs.
         rows = {(row.run_pk, row.task_id): row for entry in entries for row in entry.tasks}
-        await queries.save_tasks(session, list(rows.values()))
-        await record_emissions(session, [event for entry in entries for event in entry.events])
+        yield from queries.save_tasks(list(rows.values()))
         ends = [entry for entry in entries if entry.end is not None]
-        await queries.end_runs(session, [self._end_row(entry) for entry in ends])
+        yield from queries.end_runs([self._end_row(entry) for entry in ends])
         if ends:
-            announce(session, Signal.RUNS_ENDED, *{entry.order.dag_id for entry in ends})
+            yield Announcement(
+                Signal.RUNS_ENDED, tuple(sorted({entry.order.dag_id for entry in ends}))
+            )
 
     def _is_ours(self, entry: Entry, held: dict[int, queries.HeldRun]) -> bool:
         run = held.get(entry.order.run_pk)

@@ -28,10 +28,9 @@ class Claims:
 
     async def claim(self, limit: int) -> list[RunOrder]:
         """Make up to `limit` queued runs ours, oldest first."""
-        async with self._database.transaction() as session:
-            claimed = await queries.claim_runs(
-                session, executor=self._executor, limit=limit, log_path=self._log_path
-            )
+        claimed = await self._database.perform(
+            queries.claim_runs(executor=self._executor, limit=limit, log_path=self._log_path)
+        )
         return [_order(run) for run in claimed]
 
     async def to_cancel(self) -> list[int]:

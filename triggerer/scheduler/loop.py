@@ -7,28 +7,23 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import timedelta
 from itertools import groupby
 from typing import Any, Final
 
 import anyio
 import structlog
 from anyio.abc import TaskStatus
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.conditions import condition_from_json
 from triggerer.domain.runs import RunType
 from triggerer.errors import DagError, StoreError, TriggererError
 from triggerer.scheduler.decide import DagSnapshot, Decisions, RunsToCreate, WaitingAsset, decide
-from triggerer.store.database import Database, database_now
-from triggerer.store.queries.runs import (
-    WaitingRow,
-    create_run,
-    find_candidates,
-    lock_and_read,
-    take_all_events,
-    take_oldest_events,
-)
+from triggerer.store.database import Database
+from triggerer.store.queries.new_run import CreatedRun, Takes
+from triggerer.store.queries.runs import WaitingRow, create_run, find_candidates, lock_and_read
+from triggerer.store.script import Script
 from triggerer.store.wakeups import ALL, Announced, Signal, Wakeups
 
 _log = structlog.get_logger(__name__)
@@ -41,6 +36,7 @@ _MAX_DAGS: Final = 100
 _BOUND: Final = 1_000
 _FIRST_DELAY_S: Final = 0.05
 _LONGEST_DELAY_S: Final = 5.0
+_TICK: Final = timedelta(microseconds=1)
 _NOBODY_CALLED: Final[Announced] = {Signal.EVENTS_QUEUED: {ALL}}
 
 
@@ -142,52 +138,93 @@ class Scheduler:
         chunk = list(self._dirty)[:_MAX_DAGS]
         if not chunk:
             return
-        async with self._database.transaction() as session:
-            rows = await lock_and_read(session, chunk, bound=_BOUND)
-            order = {dag_id: place for place, dag_id in enumerate(chunk)}
-            snapshot = sorted(self._snapshot(rows), key=lambda dag: order[dag.dag_id])
-            decisions = decide(snapshot, limit=self._limit, bound=_BOUND)
-            params = {row.dag_id: row.params for row in rows}
-            if decisions.runs:
-                # Read after the events: a run is not older than one of its own.
-                now = await database_now(session)
-            for due in decisions.runs:
-                await _create(session, due, params[due.dag_id], now)
-        self._done(chunk, decisions)
+        plan = await self._database.perform(_plan(chunk, limit=self._limit))
+        self._report(plan)
+        self._done(chunk, plan)
 
-    def _done(self, chunk: Sequence[str], decisions: Decisions) -> None:
+    def _done(self, chunk: Sequence[str], plan: _Plan) -> None:
         for dag_id in chunk:
             self._dirty.pop(dag_id, None)
+        decisions = plan.decisions
         # A DAG that could take all the runs of every loop goes behind those that got none.
         self._held = (self._held - set(chunk)) | set(decisions.held)
         self._dirty = dict.fromkeys((*decisions.left_out, *self._dirty, *decisions.look_again))
-        self.runs_created += sum(due.count for due in decisions.runs)
+        self.runs_created += len(plan.created)
 
-    def _snapshot(self, rows: Iterable[WaitingRow]) -> list[DagSnapshot]:
-        snapshot = []
-        for dag_id, group in groupby(rows, key=lambda row: row.dag_id):
-            waiting = list(group)
-            first = waiting[0]
-            try:
-                condition = condition_from_json(first.schedule)
-            except DagError as error:
-                # One DAG of another release must not stop the others; said once for each reason.
-                if self._reported.get(dag_id) != str(error):
-                    self._reported[dag_id] = str(error)
-                    _log.error("a schedule cannot be read", dag_id=dag_id, error=str(error))
-                continue
+    def _report(self, plan: _Plan) -> None:
+        """One DAG of another release must not stop the others; said once for each reason."""
+        for dag_id in plan.readable:
             self._reported.pop(dag_id, None)
-            snapshot.append(
-                DagSnapshot(
-                    dag_id,
-                    condition,
-                    first.max_active_runs,
-                    first.active_runs,
-                    first.events_per_run,
-                    _waiting_assets(waiting),
-                )
+        for dag_id, reason in plan.unreadable.items():
+            if self._reported.get(dag_id) != reason:
+                self._reported[dag_id] = reason
+                _log.error("a schedule cannot be read", dag_id=dag_id, error=reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What one transaction has decided and done."""
+
+    decisions: Decisions
+    created: tuple[CreatedRun, ...]
+    readable: tuple[str, ...]
+    unreadable: Mapping[str, str]
+    """DAG id to the reason."""
+
+
+def _plan(dag_ids: Sequence[str], *, limit: int) -> Script[_Plan]:
+    rows = yield from lock_and_read(dag_ids, bound=_BOUND)
+    snapshots, unreadable = _read(rows)
+    order = {dag_id: place for place, dag_id in enumerate(dag_ids)}
+    snapshots.sort(key=lambda dag: order[dag.dag_id])
+    decisions = decide(snapshots, limit=limit, bound=_BOUND)
+    params = {row.dag_id: row.params for row in rows}
+    created: list[CreatedRun] = []
+    for due in decisions.runs:
+        created += yield from _create(due, params[due.dag_id])
+    return _Plan(decisions, tuple(created), tuple(dag.dag_id for dag in snapshots), unreadable)
+
+
+def _create(due: RunsToCreate, params: Mapping[str, Any]) -> Script[list[CreatedRun]]:
+    takes = Takes(due.events_per_run, () if due.events_per_run is None else tuple(due.asset_ids))
+    created: list[CreatedRun] = []
+    while len(created) < due.count:
+        # In the order of their events, and each with an id of its own at the first try.
+        run_after = created[-1].run_after + _TICK if created else None
+        run = yield from create_run(
+            due.dag_id,
+            run_type=RunType.ASSET_TRIGGERED,
+            run_after=run_after,
+            params=params,
+            takes=takes,
+        )
+        created.append(run)
+    return created
+
+
+def _read(rows: Iterable[WaitingRow]) -> tuple[list[DagSnapshot], dict[str, str]]:
+    """What `decide` looks at, and why some DAGs are not among it."""
+    snapshots: list[DagSnapshot] = []
+    unreadable: dict[str, str] = {}
+    for dag_id, group in groupby(rows, key=lambda row: row.dag_id):
+        waiting = list(group)
+        first = waiting[0]
+        try:
+            condition = condition_from_json(first.schedule)
+        except DagError as error:
+            unreadable[dag_id] = str(error)
+            continue
+        snapshots.append(
+            DagSnapshot(
+                dag_id,
+                condition,
+                first.max_active_runs,
+                first.active_runs,
+                first.events_per_run,
+                _waiting_assets(waiting),
             )
-        return snapshot
+        )
+    return snapshots, unreadable
 
 
 def _waiting_assets(rows: Sequence[WaitingRow]) -> tuple[WaitingAsset, ...]:
@@ -198,23 +235,3 @@ def _waiting_assets(rows: Sequence[WaitingRow]) -> tuple[WaitingAsset, ...]:
         first = same[0]
         assets.append(WaitingAsset(asset_id, first.name, first.uri, first.queued, aliases))
     return tuple(assets)
-
-
-async def _create(
-    session: AsyncSession, due: RunsToCreate, params: Mapping[str, Any], now: datetime
-) -> None:
-    run_after = now
-    for _ in range(due.count):
-        run = await create_run(
-            session,
-            due.dag_id,
-            run_type=RunType.ASSET_TRIGGERED,
-            run_after=run_after,
-            params=params,
-        )
-        # In the order of their events, and each with an id of its own at the first try.
-        run_after = run.run_after + timedelta(microseconds=1)
-        if due.events_per_run is None:
-            await take_all_events(session, run)
-        else:
-            await take_oldest_events(session, run, due.asset_ids, each=due.events_per_run)

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy.ext.asyncio import AsyncSession
-
-from triggerer.store.sqlite_thread import in_thread
+from triggerer.store.clock import Clock
+from triggerer.store.script import Row, Script
 
 
 class EventRow(NamedTuple):
@@ -110,37 +109,38 @@ _POSTGRES_SOURCED: Final = _postgres_insert(
 )
 
 
-async def insert_events(
-    session: AsyncSession, rows: Sequence[EventRow], *, want_ids: bool = False
-) -> Inserted:
+@dataclass(frozen=True, slots=True)
+class InsertEvents:
+    """A step: one row of the DAGs that may wait now and, if wanted, of the new events' ids; see `insert_events`."""
+
+    rows: Sequence[EventRow]
+    want_ids: bool
+
+    def on_sqlite(self, connection: sqlite3.Connection, clock: Clock) -> list[Row]:
+        return [_insert_into_sqlite(connection, self.rows, want_ids=self.want_ids)]
+
+    def on_postgres(self) -> tuple[str, Sequence[Any]]:
+        columns = list(map(list, zip(*self.rows, strict=True)))
+        if any(row.source_dag_id is not None for row in self.rows):
+            return _POSTGRES_SOURCED, (self.want_ids, *columns)
+        return _POSTGRES_PLAIN, (self.want_ids, *columns[: len(_PLAIN)])
+
+
+def insert_events(rows: Sequence[EventRow], *, want_ids: bool = False) -> Script[Inserted]:
     """Insert the rows that are new by their identity, and queue them for every DAG that waits.
 
-    Paused DAGs wait too, stale ones do not. Who wakes the scheduler is the caller's business.
-
-    Raises:
-        sqlalchemy.exc.DBAPIError, sqlite3.Error: A row was refused; none of them is written if the transaction
-            is then rolled back, as `Database.transaction` does.
+    Paused DAGs wait too, stale ones do not. Who wakes the scheduler is the caller's business. If a row
+    is refused none of them is written.
     """
     if not rows:
         return Inserted((), ())
-    connection = await session.connection()
-    if connection.dialect.name == "sqlite":
-        return await in_thread(
-            connection, lambda sqlite: _insert_into_sqlite(sqlite, rows, want_ids=want_ids)
-        )
-    columns = list(map(list, zip(*rows, strict=True)))
-    if any(row.source_dag_id is not None for row in rows):
-        statement = _POSTGRES_SOURCED
-    else:
-        statement, columns = _POSTGRES_PLAIN, columns[: len(_PLAIN)]
-    result = await connection.exec_driver_sql(statement, (want_ids, *columns))
-    row: Any = result.one()
-    return Inserted(tuple(row[0] or ()), tuple(row[1] or ()))
+    ((dag_ids, event_ids),) = yield InsertEvents(rows, want_ids)
+    return Inserted(tuple(dag_ids or ()), tuple(event_ids or ()))
 
 
 def _insert_into_sqlite(
     connection: sqlite3.Connection, rows: Sequence[EventRow], *, want_ids: bool
-) -> Inserted:
+) -> tuple[Sequence[str], Sequence[int]]:
     (highest,) = connection.execute(_SQLITE_HIGHEST).fetchone()
     connection.executemany(_SQLITE_INSERT, map(_sqlite_row, rows))
     dag_ids: tuple[str, ...] = ()
@@ -148,7 +148,7 @@ def _insert_into_sqlite(
         asset_ids = json.dumps(sorted({row.asset_id for row in rows}))
         dag_ids = tuple(dag_id for (dag_id,) in connection.execute(_SQLITE_WAITING, (asset_ids,)))
     new = connection.execute(_SQLITE_NEW, (highest,)) if want_ids else ()
-    return Inserted(dag_ids, tuple(event_id for (event_id,) in new))
+    return dag_ids, [event_id for (event_id,) in new]
 
 
 def _sqlite_row(row: EventRow) -> tuple[Any, ...]:

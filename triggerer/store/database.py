@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import anyio
 import structlog
@@ -15,22 +15,19 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from triggerer.errors import ConfigurationError, OutcomeUnknown, TriggererError
 from triggerer.store import engines, relay
+from triggerer.store.clock import CLOCK, Clock, clock_of, utc_now
 from triggerer.store.driver_errors import translate_commit, translated
+from triggerer.store.postgres_runner import PostgresRunner
+from triggerer.store.script import Script, ScriptRunner
+from triggerer.store.sqlite_runner import SqliteRunner
 from triggerer.store.urls import describe, parse_database_url
-from triggerer.store.wakeups import Wakeups, announced_in
+from triggerer.store.wakeups import Announced, Wakeups, announced_in
 
 _log = structlog.get_logger(__name__)
 
 COMMIT_TIMEOUT: Final = timedelta(seconds=30)
 CLOSE_TIMEOUT: Final = timedelta(seconds=5)
-_CLOCK: Final = "triggerer.clock"
-
-Clock = Callable[[], datetime]
-
-
-def utc_now() -> datetime:
-    """The host's clock."""
-    return datetime.now(UTC)
+T = TypeVar("T")
 
 
 class Database:
@@ -42,6 +39,8 @@ class Database:
         *,
         writer: AsyncEngine,
         reader: AsyncEngine,
+        runner: ScriptRunner,
+        link: relay.Relay,
         wakeups: Wakeups,
         commit_timeout: timedelta,
         clock: Clock,
@@ -52,9 +51,10 @@ class Database:
         self.wakeups: Final = wakeups
         self.writer: Final = writer
         """The engine that writes, for migrations and tests; everybody else uses `transaction`."""
-        self.relay: Final = relay.Relay(url)
+        self.relay: Final = link
         """How announcements reach other processes."""
         self._reader = reader
+        self._runner = runner
         self._commit_timeout = commit_timeout
         self._clock = clock
         # SQLite has one writer at a time. Ours queue here, first come first served, rather than in
@@ -93,6 +93,28 @@ class Database:
             async with self._turn, self._transaction() as session:
                 yield session
 
+    async def perform(self, script: Script[T]) -> T:
+        """Have a script performed in a transaction of its own, and committed; return what it returns.
+
+        Raises:
+            As `transaction`; and what the script raises, after which nothing is written.
+        Cancellation: As `transaction`. On SQLite a script that has begun is performed to its end, and
+            committed.
+        """
+        announced: Announced = {}
+        try:
+            if self._turn is None:
+                result = await self._runner.perform(script, announced)
+            else:
+                async with self._turn:
+                    result = await self._runner.perform(script, announced)
+        except OutcomeUnknown:
+            # Perhaps it did commit; a wakeup too many does no harm.
+            await self._deliver(announced)
+            raise
+        await self._deliver(announced)
+        return result
+
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[AsyncSession]:
         session = self._session(self.writer)
@@ -107,11 +129,11 @@ class Database:
                 await self._commit(session)
             except OutcomeUnknown:
                 # Perhaps it did commit; a wakeup too many does no harm.
-                await self._deliver(session)
+                await self._deliver(announced_in(session))
                 raise
         finally:
             await self._close(session)
-        await self._deliver(session)
+        await self._deliver(announced_in(session))
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncSession]:
@@ -131,7 +153,7 @@ class Database:
 
     def _session(self, engine: AsyncEngine) -> AsyncSession:
         # Rows are read after the commit by those who wrote them; nobody reloads them.
-        return AsyncSession(engine, expire_on_commit=False, info={_CLOCK: self._clock})
+        return AsyncSession(engine, expire_on_commit=False, info={CLOCK: self._clock})
 
     async def _notify(self, session: AsyncSession) -> None:
         # Inside the transaction: PostgreSQL delivers on commit, and never otherwise.
@@ -163,8 +185,7 @@ class Database:
         if scope.cancelled_caught:
             _log.warning("a connection was abandoned", database=self.name, after_s=seconds)
 
-    async def _deliver(self, session: AsyncSession) -> None:
-        announced = announced_in(session)
+    async def _deliver(self, announced: Announced) -> None:
         for signal, subjects in announced.items():
             self.wakeups.publish(signal, *subjects)
         await self.relay.poke(announced)
@@ -173,8 +194,7 @@ class Database:
 async def database_now(session: AsyncSession) -> datetime:
     """The database's clock, which all instances share; on SQLite the host's, as there is one."""
     if session.get_bind().dialect.name == "sqlite":
-        clock: Clock = session.info.get(_CLOCK, utc_now)
-        return clock()
+        return clock_of(session)()
     connection = await session.connection()
     now = (await connection.exec_driver_sql("SELECT clock_timestamp()")).scalar_one()
     assert isinstance(now, datetime)
@@ -209,17 +229,31 @@ async def open_database(
     parsed = parse_database_url(
         url if isinstance(url, str) else url.render_as_string(hide_password=False), home=home
     )
-    abandoned = engines.Abandoned()
+    name, link, abandoned = describe(parsed), relay.Relay(parsed), engines.Abandoned()
+    runner: ScriptRunner
     if parsed.get_backend_name() == "sqlite":
         _prepare_file(Path(parsed.database or ""), create=create)
         writer = engines.sqlite_writer(parsed, busy_timeout=busy_timeout, abandoned=abandoned)
         reader = engines.sqlite_reader(parsed, busy_timeout=busy_timeout, abandoned=abandoned)
+        runner = SqliteRunner(
+            parsed.database or "",
+            name=name,
+            clock=clock,
+            busy_timeout=busy_timeout,
+            commit_timeout=commit_timeout,
+            abandoned=abandoned,
+        )
     else:
         writer = reader = engines.postgres_engine(parsed, pool_size=pool_size)
+        runner = PostgresRunner(
+            parsed, name=name, commit_timeout=commit_timeout, encode=link.encode
+        )
     database = Database(
         parsed,
         writer=writer,
         reader=reader,
+        runner=runner,
+        link=link,
         wakeups=wakeups or Wakeups(),
         commit_timeout=commit_timeout,
         clock=clock,
@@ -229,6 +263,7 @@ async def open_database(
         yield database
     finally:
         with anyio.move_on_after(CLOSE_TIMEOUT.total_seconds(), shield=True):
+            await runner.aclose()
             await writer.dispose()
             if reader is not writer:
                 await reader.dispose()

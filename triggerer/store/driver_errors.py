@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+import asyncpg
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -105,8 +106,8 @@ def translate(error: Exception, database: str) -> TriggererError | None:
         return StoreUnavailable(f"{database} did not answer in time")
     if isinstance(error, DBAPIError):
         return _translate_driver(error.orig, error, database)
-    if isinstance(error, sqlite3.Error):
-        # From `in_thread`, past SQLAlchemy.
+    if isinstance(error, sqlite3.Error | asyncpg.PostgresError | asyncpg.InterfaceError):
+        # From a script, past SQLAlchemy.
         return _translate_driver(error, None, database)
     if isinstance(error, StatementError) and isinstance(error.orig, ValueError | OverflowError):
         # A value that its column type refuses before the driver sees it.

@@ -26,6 +26,7 @@ from triggerer.store.models import (
     DagScheduleAlias,
     QueuedAssetEvent,
 )
+from triggerer.store.script import perform
 from triggerer.store.wakeups import Signal, announce
 
 _log = structlog.get_logger(__name__)
@@ -72,7 +73,7 @@ async def record_events(session: AsyncSession, events: Sequence[NewAssetEvent]) 
         return []
     now = await database_now(session)
     rows = [_row(event, now) for event in events]
-    inserted = await insert_events(session, rows, want_ids=True)
+    inserted = await perform(session, insert_events(rows, want_ids=True))
     dag_ids = set(inserted.dag_ids)
     if inserted.event_ids:
         for event, row in zip(events, rows, strict=True):

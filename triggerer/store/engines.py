@@ -6,6 +6,7 @@ import asyncio
 from datetime import timedelta
 from typing import Any, Final
 
+import aiosqlite
 from sqlalchemy import URL, Connection, event
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -16,6 +17,23 @@ SQLITE_BUSY_TIMEOUT: Final = timedelta(seconds=3)
 POSTGRES_POOL_SIZE: Final = 5
 # A peer that vanished without a word is noticed by then; no statement of ours takes so long.
 POSTGRES_STATEMENT_TIMEOUT: Final = timedelta(seconds=60)
+POSTGRES_CONNECT: Final[dict[str, Any]] = {
+    "timeout": 10,
+    "command_timeout": POSTGRES_STATEMENT_TIMEOUT.total_seconds(),
+    # Compiling a plan takes longer than any query of ours.
+    "server_settings": {"application_name": "triggerer", "jit": "off"},
+}
+SQLITE_WRITER_PRAGMAS: Final = (
+    "journal_mode=WAL",
+    # A commit that the broker is told about must survive a power cut.
+    "synchronous=FULL",
+    "foreign_keys=ON",
+    # 16 MiB: a checkpoint syncs the database's file too, so let it be rare at speed.
+    "wal_autocheckpoint=4000",
+    "journal_size_limit=67108864",
+    "cache_size=-16384",
+    "temp_store=MEMORY",
+)
 
 
 class Abandoned:
@@ -31,7 +49,11 @@ class Abandoned:
 
     def abandon(self, dbapi_connection: Any) -> None:
         """Order the end of a pooled connection, without waiting."""
-        future: asyncio.Future[Any] | None = dbapi_connection.driver_connection.stop()
+        self.add(dbapi_connection.driver_connection)
+
+    def add(self, connection: aiosqlite.Connection) -> None:
+        """The same for a connection of aiosqlite's own."""
+        future: asyncio.Future[Any] | None = connection.stop()
         if future is not None:
             self._ending.add(future)
             future.add_done_callback(self._ending.discard)
@@ -52,18 +74,7 @@ def sqlite_writer(url: URL, *, busy_timeout: timedelta, abandoned: Abandoned) ->
 
     @event.listens_for(engine.sync_engine, "connect")
     def set_up(connection: Any, _record: Any) -> None:
-        _pragmas(
-            connection,
-            "journal_mode=WAL",
-            # A commit that the broker is told about must survive a power cut.
-            "synchronous=FULL",
-            "foreign_keys=ON",
-            # 16 MiB: a checkpoint syncs the database's file too, so let it be rare at speed.
-            "wal_autocheckpoint=4000",
-            "journal_size_limit=67108864",
-            "cache_size=-16384",
-            "temp_store=MEMORY",
-        )
+        _pragmas(connection, *SQLITE_WRITER_PRAGMAS)
 
     @event.listens_for(engine.sync_engine, "begin")
     def begin(connection: Connection) -> None:
@@ -115,12 +126,7 @@ def postgres_engine(url: URL, *, pool_size: int = POSTGRES_POOL_SIZE) -> AsyncEn
         pool_size=pool_size,
         max_overflow=pool_size,
         pool_timeout=30,
-        connect_args={
-            "timeout": 10,
-            "command_timeout": POSTGRES_STATEMENT_TIMEOUT.total_seconds(),
-            # Compiling a plan takes longer than any query of ours.
-            "server_settings": {"application_name": "triggerer", "jit": "off"},
-        },
+        connect_args=POSTGRES_CONNECT,
     )
 
     @event.listens_for(engine.sync_engine, "checkout")

@@ -7,7 +7,6 @@ row while it writes. All instants are the database's clock.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,11 +19,9 @@ from triggerer.domain.events import Fence
 from triggerer.errors import LeaseLost
 from triggerer.store.database import database_now
 from triggerer.store.models import Instance, Stream
-from triggerer.store.sqlite_thread import in_thread
+from triggerer.store.script import Script
+from triggerer.store.statement import Statement, in_list
 
-_SQLITE_SHOWN: Final = (
-    "SELECT digest, owner, epoch FROM stream WHERE digest IN (SELECT value FROM json_each(?))"
-)
 LEASE_EXPIRY: Final = timedelta(seconds=15)
 HEARTBEAT_INTERVAL: Final = timedelta(seconds=5)
 
@@ -140,21 +137,19 @@ async def owned_streams(session: AsyncSession, instance_id: str) -> list[Fence]:
     ]
 
 
-async def shown_leases(session: AsyncSession, digests: Iterable[str]) -> set[tuple[Any, ...]]:
+def shown_leases(digests: Iterable[str]) -> Script[set[tuple[str, str | None, int]]]:
     """(digest, owner, epoch) as the store shows them; nobody takes these streams over until we have committed."""
-    wanted = list(digests)
-    if (await session.connection()).dialect.name == "sqlite":
-        # The transaction is the only one that writes.
-        text = json.dumps(wanted)
-        return await in_thread(session, lambda sqlite: set(sqlite.execute(_SQLITE_SHOWN, (text,))))
-    shown = (
-        select(Stream.digest, Stream.owner, Stream.epoch)
-        .where(Stream.digest.in_(wanted))
-        # In one order everywhere, or two flushes could wait for one another.
-        .order_by(Stream.digest)
-        .with_for_update(read=True)
-    )
-    return {tuple(row) for row in await session.execute(shown)}
+    rows = yield SHOWN(digests=sorted(digests))
+    return {(digest, owner, epoch) for digest, owner, epoch in rows}
+
+
+SHOWN: Final = Statement(
+    # In one order everywhere, or two flushes could wait for one another.
+    "SELECT digest, owner, epoch FROM stream WHERE digest {IN_DIGESTS} ORDER BY digest {LOCK}",
+    IN_DIGESTS=in_list("digests", "text"),
+    # On SQLite the transaction is the only one that writes.
+    LOCK=("", "FOR SHARE"),
+)
 
 
 async def extend_leases(

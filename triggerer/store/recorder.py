@@ -27,11 +27,13 @@ from triggerer.errors import (
     TriggererError,
 )
 from triggerer.store.bulk import EventRow, insert_events
-from triggerer.store.database import Clock, Database, utc_now
+from triggerer.store.clock import Clock, utc_now
+from triggerer.store.database import Database
 from triggerer.store.emitting import NewAssetEvent, ensure_asset, record_events
 from triggerer.store.encoding import check_identity, encode_extra
 from triggerer.store.leases import shown_leases
-from triggerer.store.wakeups import Signal, announce
+from triggerer.store.script import Announcement, Script
+from triggerer.store.wakeups import Signal
 
 __all__ = ["EventRecorder", "NewAssetEvent", "ensure_asset", "record_events"]
 
@@ -182,18 +184,8 @@ class EventRecorder:
         """Write what the fences allow in one transaction; return the fences that do not hold."""
         if not batch:
             return frozenset()
-        async with self._database.transaction() as session:
-            lost: frozenset[Fence] = frozenset()
-            fences = {one.fence for one in batch if one.fence is not None}
-            if fences:
-                held = await shown_leases(session, {fence.stream_digest for fence in fences})
-                lost = frozenset(fence for fence in fences if tuple(fence) not in held)
-            writable = batch if not lost else [one for one in batch if one.fence not in lost]
-            rows = [row for one in writable for row in one.rows]
-            inserted = await insert_events(session, rows)
-            if inserted.dag_ids:
-                announce(session, Signal.EVENTS_QUEUED, *inserted.dag_ids)
-        self.rows_written += len(rows)
+        rows, lost = await self._database.perform(_store(batch))
+        self.rows_written += rows
         self.flushes += 1
         return lost
 
@@ -235,3 +227,17 @@ class EventRecorder:
         if self.trouble is not None:
             self.trouble = None
             _log.info("asset events are written again", events=self.unsettled)
+
+
+def _store(batch: Sequence[_Waiting]) -> Script[tuple[int, frozenset[Fence]]]:
+    """Write what the fences allow; return how many rows that was, and the fences that do not hold."""
+    lost: frozenset[Fence] = frozenset()
+    fences = {one.fence for one in batch if one.fence is not None}
+    if fences:
+        held = yield from shown_leases(fence.stream_digest for fence in fences)
+        lost = frozenset(fence for fence in fences if tuple(fence) not in held)
+    rows = [row for one in batch if one.fence not in lost for row in one.rows]
+    inserted = yield from insert_events(rows)
+    if inserted.dag_ids:
+        yield Announcement(Signal.EVENTS_QUEUED, inserted.dag_ids)
+    return len(rows), lost

@@ -1,8 +1,8 @@
 """Several statements of a SQLite transaction in one turn of its connection's thread.
 
 Each statement that goes through SQLAlchemy and aiosqlite costs some 0.3 ms of the event loop's time, a
-turn of the thread 0.05 ms whatever it does (tests/benchmarks/store_bench.py). The transactions between
-a message and its run take this way; all others are written as everywhere.
+turn of the thread 0.07 ms whatever it does (tests/benchmarks/store_bench.py). Scripts take this way
+(`triggerer.store.script`); all others are written as everywhere.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import aiosqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 T = TypeVar("T")
@@ -30,6 +31,14 @@ async def in_thread(
     """
     connection = await session.connection() if isinstance(session, AsyncSession) else session
     driver: Any = (await connection.get_raw_connection()).driver_connection
-    # aiosqlite has no public name for "call this in your thread"; all of its own methods use this one.
+    return await call_in_thread(driver, work)
+
+
+async def call_in_thread(
+    connection: aiosqlite.Connection, work: Callable[[sqlite3.Connection], T]
+) -> T:
+    """The same with a connection of aiosqlite's own."""
+    driver: Any = connection
+    # It has no public name for "call this in your thread"; all of its own methods use this one.
     result: T = await driver._execute(work, driver._conn)  # noqa: SLF001
     return result

@@ -1,27 +1,30 @@
 """Statements of the hot path: text written once for both databases, sent past the compiler.
 
-Between a message and its run the event loop spends its time on the statements, and most of that in
-SQLAlchemy's compilation cache, its result rows and, on SQLite, in a turn of the driver's thread for each
-step. A `Statement` is formatted when its module is imported and handed to the driver as it is. Everything
-that is not on that path is written with SQLAlchemy as usual.
+A `Statement` is formatted when its module is imported and handed to the driver as it is; with its values
+it is a step of a script. Everything that is not on that path is written with SQLAlchemy as usual.
 """
 
 from __future__ import annotations
 
+import sqlite3
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import orjson
-from sqlalchemy import CursorResult
-from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.store.sqlite_thread import in_thread
+from triggerer.store.clock import Clock
+from triggerer.store.script import Row
 
 
 class Statement:
     """A template with `{parameter}`s, and `{CONSTANT}`s that differ between the databases.
+
+    Called with its values it is a step: its rows are as the driver gives them, on SQLite JSON and
+    instants are text; it has none if it only changes rows. Values are given alike for both databases:
+    an instant, which must be aware, becomes what the columns hold, a list what `in_list` takes.
 
     Args:
         constants: For each constant its text on SQLite and on PostgreSQL; may hold parameters in turn.
@@ -30,48 +33,45 @@ class Statement:
     def __init__(self, template: str, **constants: tuple[str, str]) -> None:
         sqlite = {name: texts[0] for name, texts in constants.items()}
         postgres = {name: texts[1] for name, texts in constants.items()}
-        self._parameters: Final = _parameters(_filled(template, postgres))
+        self.parameters: Final = _parameters(_filled(template, postgres))
         self.sqlite: Final = _filled(template, sqlite).format(
-            **{name: f":{name}" for name in self._parameters}
+            **{name: f":{name}" for name in self.parameters}
         )
         self.postgres: Final = _filled(template, postgres).format(
-            **{name: f"${place}" for place, name in enumerate(self._parameters, 1)}
+            **{name: f"${place}" for place, name in enumerate(self.parameters, 1)}
         )
 
-    async def fetch(self, session: AsyncSession, **values: Any) -> list[tuple[Any, ...]]:
-        """Return all rows, as the driver gives them: on SQLite JSON and instants are text.
-
-        Raises:
-            sqlite3.Error, sqlalchemy.exc.DBAPIError: `Database.transaction` translates them.
-        """
-        if is_sqlite(session):
-            return await in_thread(
-                session, lambda sqlite: sqlite.execute(self.sqlite, values).fetchall()
-            )
-        return [tuple(row) for row in await self._send(session, values)]
-
-    async def change(self, session: AsyncSession, **values: Any) -> int:
-        """Execute it, and return how many rows it changed. Raises as `fetch`."""
-        if is_sqlite(session):
-            return await in_thread(
-                session, lambda sqlite: sqlite.execute(self.sqlite, values).rowcount
-            )
-        return (await self._send(session, values)).rowcount
-
-    async def _send(self, session: AsyncSession, values: Mapping[str, Any]) -> CursorResult[Any]:
-        connection = await session.connection()
-        bound = tuple(values[name] for name in self._parameters)
-        return await connection.exec_driver_sql(self.postgres, bound)
+    def __call__(self, **values: Any) -> Ask:
+        return Ask(self, values)
 
 
-def is_sqlite(session: AsyncSession) -> bool:
-    """Whether the session's database is SQLite."""
-    return session.get_bind().dialect.name == "sqlite"
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A statement with its values."""
+
+    statement: Statement
+    values: Mapping[str, Any]
+
+    def on_sqlite(self, connection: sqlite3.Connection, clock: Clock) -> list[Row]:
+        values = {name: _for_sqlite(value) for name, value in self.values.items()}
+        return connection.execute(self.statement.sqlite, values).fetchall()
+
+    def on_postgres(self) -> tuple[str, Sequence[Any]]:
+        values = [self.values[name] for name in self.statement.parameters]
+        return self.statement.postgres, [
+            value.as_json(datetime.isoformat) if isinstance(value, Given) else value
+            for value in values
+        ]
 
 
-def instant_in(session: AsyncSession, instant: datetime) -> Any:
-    """An instant as a parameter: on SQLite the text that SQLAlchemy's DateTime writes, naive UTC."""
-    return sqlite_instant(instant) if is_sqlite(session) else instant
+def _for_sqlite(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return sqlite_instant(value)
+    if isinstance(value, Given):
+        return value.as_json(sqlite_instant)
+    if isinstance(value, list):
+        return orjson.dumps(value).decode()
+    return value
 
 
 def sqlite_instant(instant: datetime) -> str:
@@ -91,16 +91,29 @@ def json_from(value: Any) -> Any:
     return orjson.loads(value) if isinstance(value, str) else value
 
 
-def json_rows(session: AsyncSession, rows: Iterable[Sequence[Any]]) -> str:
-    """Many rows as one parameter: a JSON array of arrays. Instants become what the columns take."""
-    write = sqlite_instant if is_sqlite(session) else datetime.isoformat
-    return orjson.dumps(
-        [[write(v) if isinstance(v, datetime) else v for v in row] for row in rows]
-    ).decode()
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Many rows as one value, for a parameter in `given_rows`."""
+
+    rows: Sequence[Sequence[Any]]
+
+    def as_json(self, instant: Callable[[datetime], str]) -> str:
+        """A JSON array of arrays, whose instants are what the columns take."""
+        return orjson.dumps(
+            [[instant(v) if isinstance(v, datetime) else v for v in row] for row in self.rows]
+        ).decode()
+
+
+def in_list(parameter: str, kind: str) -> tuple[str, str]:
+    """A constant: that what stands before it is in the list given as a parameter, of PostgreSQL's type."""
+    return (
+        f"IN (SELECT value FROM json_each({{{parameter}}}))",
+        f"= ANY({{{parameter}}}::{kind}[])",
+    )
 
 
 def given_rows(**columns: str) -> tuple[str, str]:
-    """A constant: the rows of the parameter `{rows}` as a table, with these columns and PostgreSQL types."""
+    """A constant: the `Given` of the parameter `{rows}` as a table, with these columns and PostgreSQL types."""
     extracted = ", ".join(f"json_extract(value, '$[{i}]') AS {c}" for i, c in enumerate(columns))
     cast = ", ".join(f"(v ->> {i})::{kind} AS {c}" for i, (c, kind) in enumerate(columns.items()))
     return (

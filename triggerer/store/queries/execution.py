@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from sqlalchemy import (
     Table,
-    bindparam,
     select,
     text,
     update,
@@ -22,13 +21,14 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.runs import RunState, TaskState
-from triggerer.store.models import Dag, DagRun, TaskRun
+from triggerer.store.models import Dag, DagRun
+from triggerer.store.script import Script
 from triggerer.store.statement import (
+    Given,
     Statement,
     given_rows,
     instant_from,
     json_from,
-    json_rows,
 )
 
 # Written out, not bound: only so can the planner see that the partial index on active runs covers
@@ -37,7 +37,6 @@ _QUEUED: Final = text("dag_run.state IN ('queued', 'running') AND dag_run.state 
 _RUNNING: Final = text("dag_run.state IN ('queued', 'running') AND dag_run.state = 'running'")
 
 _RUNS: Final = typing.cast(Table, DagRun.__table__)
-_TASKS: Final = typing.cast(Table, TaskRun.__table__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +92,15 @@ class RunEndRow:
     exit_code: int | None
 
 
-async def claim_runs(
-    session: AsyncSession, *, executor: str, limit: int, log_path: Callable[[str, str], str]
-) -> list[ClaimedRun]:
+def claim_runs(
+    *, executor: str, limit: int, log_path: Callable[[str, str], str]
+) -> Script[list[ClaimedRun]]:
     """Move up to `limit` queued runs to running, oldest first, for this executor alone.
 
     Empty if none is queued. Each claim is a new attempt. Runs that other executors are claiming
     right now are passed over, not waited for.
     """
+    rows = yield _CLAIMABLE(limit=limit)
     claimed = [
         ClaimedRun(
             pk=pk,
@@ -132,12 +132,13 @@ async def claim_runs(
             params,
             path,
             tasks,
-        ) in await _CLAIMABLE.fetch(session, limit=limit)
+        ) in rows
     ]
     if claimed:
         now = datetime.now(UTC)
-        rows = [(run.pk, executor, run.attempt, now, run.log_path) for run in claimed]
-        await _CLAIM.change(session, rows=json_rows(session, rows))
+        yield _CLAIM(
+            rows=Given([(run.pk, executor, run.attempt, now, run.log_path) for run in claimed])
+        )
     return claimed
 
 
@@ -171,13 +172,9 @@ FROM {GIVEN} AS given WHERE dag_run.id = given.pk
 )
 
 
-async def lock_held(
-    session: AsyncSession, *, executor: str, pks: Collection[int]
-) -> dict[int, HeldRun]:
+def lock_held(*, executor: str, pks: Collection[int]) -> Script[dict[int, HeldRun]]:
     """Read, and lock until the commit, those of `pks` that this executor was the last to claim."""
-    rows = await _HELD.fetch(
-        session, rows=json_rows(session, [(pk,) for pk in pks]), executor=executor
-    )
+    rows = yield _HELD(rows=Given([(pk,) for pk in pks]), executor=executor)
     return {
         pk: HeldRun(attempt, RunState(state), bool(cancel)) for pk, attempt, state, cancel in rows
     }
@@ -194,7 +191,7 @@ ORDER BY id {LOCK}
 )
 
 
-async def save_tasks(session: AsyncSession, rows: Sequence[TaskRow]) -> None:
+def save_tasks(rows: Sequence[TaskRow]) -> Script[None]:
     """Insert or replace the rows of tasks."""
     if not rows:
         return
@@ -210,7 +207,7 @@ async def save_tasks(session: AsyncSession, rows: Sequence[TaskRow]) -> None:
         )
         for row in rows
     ]
-    await _SAVE_TASKS.change(session, rows=json_rows(session, given))
+    yield _SAVE_TASKS(rows=Given(given))
 
 
 _SAVE_TASKS: Final = Statement(
@@ -234,20 +231,17 @@ ON CONFLICT (run_pk, task_id) DO UPDATE SET
 )
 
 
-async def end_runs(session: AsyncSession, rows: Sequence[RunEndRow]) -> None:
+def end_runs(rows: Sequence[RunEndRow]) -> Script[None]:
     """Write the ends of runs that `lock_held` has shown to be ours; running tasks end likewise."""
     if not rows:
         return
     given = [(row.pk, row.state.value, row.ended_at, row.error, row.exit_code) for row in rows]
-    await _END.change(session, rows=json_rows(session, given))
+    yield _END(rows=Given(given))
     unclean = [row for row in rows if row.state is not RunState.SUCCESS]
     if unclean:
-        await session.execute(
-            _END_TASKS,
-            [
-                {"pk": row.pk, "end_state": row.state.value, "end_at": row.ended_at}
-                for row in unclean
-            ],
+        yield _END_TASKS(
+            rows=Given([(row.pk, row.state.value, row.ended_at) for row in unclean]),
+            running=TaskState.RUNNING.value,
         )
 
 
@@ -261,10 +255,12 @@ FROM {GIVEN} AS given WHERE dag_run.id = given.pk
         pk="bigint", state="text", ended_at="timestamptz", error="text", exit_code="int"
     ),
 )
-_END_TASKS: Final = (
-    update(_TASKS)
-    .where(_TASKS.c.run_pk == bindparam("pk"), _TASKS.c.state == TaskState.RUNNING.value)
-    .values(state=bindparam("end_state"), ended_at=bindparam("end_at"))
+_END_TASKS: Final = Statement(
+    """
+UPDATE task_run SET state = given.state, ended_at = given.ended_at
+FROM {GIVEN} AS given WHERE task_run.run_pk = given.pk AND task_run.state = {running}
+""",
+    GIVEN=given_rows(pk="bigint", state="text", ended_at="timestamptz"),
 )
 
 

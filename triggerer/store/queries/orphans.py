@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from triggerer.domain.runs import RunState
 from triggerer.store.models import DagRun, Instance
 from triggerer.store.queries.execution import RunEndRow, end_runs
+from triggerer.store.script import perform
 
 MAX_ATTEMPTS: Final = 3
 """A run whose executors died this often is given up: it may be what kills them."""
@@ -59,8 +60,7 @@ async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) 
             .values(state=RunState.QUEUED.value, started_at=None)
         )
     spent = [row for row in orphans if row.attempt >= MAX_ATTEMPTS]
-    await end_runs(
-        session,
+    ends = end_runs(
         [
             RunEndRow(
                 row.id,
@@ -71,8 +71,9 @@ async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) 
                 None,
             )
             for row in spent
-        ],
+        ]
     )
+    await perform(session, ends)
     return Recovered([row.dag_id for row in again], [row.dag_id for row in spent])
 
 

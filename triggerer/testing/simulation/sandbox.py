@@ -41,17 +41,7 @@ def sandbox(*processors: Any) -> Iterator[None]:
         (stream, "Backoff", _backoff),
         # anyio keeps scopes in sets and cancels in the order in which those iterate: by address.
         (scope, "__hash__", _same_for_all),
-        *(
-            (scheduler_loop, name, getattr(store, name))
-            for name in (
-                "find_candidates",
-                "lock_and_read",
-                "create_run",
-                "take_all_events",
-                "take_oldest_events",
-                "database_now",
-            )
-        ),
+        (scheduler_loop, "find_candidates", store.find_candidates),
     ]
     before = [(where, name, getattr(where, name)) for where, name, _ in swaps]
     configured, state = structlog.get_config(), random.getstate()

@@ -7,20 +7,27 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import anyio
 
 from triggerer.domain.conditions import Condition, assets_of, condition_to_json, is_satisfied
 from triggerer.domain.events import Fence
 from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreUnavailable
-from triggerer.store.queries.runs import CreatedRun, WaitingRow
-from triggerer.store.wakeups import Signal, Wakeups, announce, announced_in
+from triggerer.store.bulk import EventRow, InsertEvents
+from triggerer.store.leases import SHOWN
+from triggerer.store.queries.new_run import CreateRun, Takes
+from triggerer.store.queries.runs import LOCK, SNAPSHOT
+from triggerer.store.script import Row, Script, Step, perform_steps
+from triggerer.store.statement import Ask
+from triggerer.store.wakeups import Announced, Wakeups, announce, announced_in
 
 if TYPE_CHECKING:
     from triggerer.testing.simulation.chance import Chance
     from triggerer.testing.simulation.checker import Checker
     from triggerer.testing.simulation.plan import Plan
+
+T = TypeVar("T")
 
 REFUSED = "\\u0000"
 """What the store refuses to write, as in PostgreSQL's JSON."""
@@ -147,6 +154,11 @@ class Database:
             if store.plan.is_exclusive:
                 self.turn.release()
 
+    async def perform(self, script: Script[T]) -> T:
+        """A transaction of the script's own; each of its steps takes a while."""
+        async with self.transaction() as session:
+            return await session.perform(script)
+
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[Transaction]:
         await self.store.chance.delay()
@@ -186,14 +198,8 @@ class Database:
         asyncio.get_running_loop().call_later(delay, land)
 
 
-class _Dialect:
-    name = "postgresql"
-
-
 class Transaction:
-    """Stands in for SQLAlchemy's session: the few statements of the recorder, and answers to the scheduler."""
-
-    dialect = _Dialect()
+    """What is done in one transaction: the steps that the product's scripts ask for, and the end of runs."""
 
     def __init__(self, database: Database) -> None:
         self.info: dict[str, Any] = {}
@@ -214,51 +220,97 @@ class Transaction:
             lock.release()
         self._held.clear()
 
-    # What the recorder says
+    async def perform(self, script: Script[T]) -> T:
+        announced: Announced = {}
+        result = await perform_steps(self._answer, script, announced)
+        for signal, subjects in announced.items():
+            announce(cast("Any", self), signal, *sorted(subjects))
+        return result
 
-    async def execute(self, _: Any) -> list[tuple[str, str, int]]:
+    async def _answer(self, step: Step) -> list[Row]:
+        match step:
+            case Ask(statement=statement, values=values) if statement is LOCK:
+                await self._lock_dags(values["dag_ids"])
+                return []
+            case Ask(statement=statement, values=values) if statement is SNAPSHOT:
+                await self.store.chance.delay()
+                return self._waiting(**values)
+            case Ask(statement=statement) if statement is SHOWN:
+                return await self._shown_leases()
+            case InsertEvents(rows=rows):
+                await self.store.chance.delay()
+                return [(self._insert(rows), None)]
+            case CreateRun():
+                await self.store.chance.delay()
+                return [self._create(step)]
+        raise NotImplementedError(f"the model of the database does not know the step {step}")
+
+    # What the recorder asks
+
+    async def _shown_leases(self) -> list[Row]:
         """The leases, which nobody can take over until this transaction is at its end."""
         await self.store.chance.delay()
         self._database.sharing.add(self)
-        return [Fence(digest, *lease) for digest, lease in self.store.leases.items()]
+        return [(digest, *lease) for digest, lease in self.store.leases.items()]
 
-    async def connection(self) -> Transaction:
-        return self
-
-    async def exec_driver_sql(self, _: str, params: tuple[Any, ...]) -> Transaction:
-        """Insert asset events, given column by column as `triggerer.store.bulk` does."""
-        await self.store.chance.delay()
-        _, assets, extras, timestamps, watchers, keys, ordinals = params
-        for asset, extra, timestamp, watcher, key, ordinal in zip(
-            assets, extras, timestamps, watchers, keys, ordinals, strict=True
-        ):
-            if REFUSED in extra:
+    def _insert(self, rows: Sequence[EventRow]) -> list[str]:
+        """Insert asset events; return the DAGs that may wait for them."""
+        for row in rows:
+            watcher, key, ordinal = row.watcher_id, row.idempotency_key, row.ordinal
+            if REFUSED in row.extra:
                 self.store.checker.refused.add((watcher, key, ordinal))
                 raise RowRefused("a NUL byte")
-            self._rows.append((self.store.next_id(), asset, timestamp, watcher, key, ordinal))
-        return self
-
-    def one(self) -> tuple[list[str], None]:
-        assets = {asset for _, asset, *_ in self._rows}
-        waiting = [
+            self._rows.append(
+                (self.store.next_id(), row.asset_id, row.timestamp, watcher, key, ordinal)
+            )
+        assets = {row.asset_id for row in rows}
+        return [
             dag.dag_id
             for dag in self.store.dags.values()
             if assets & {self.store.asset_ids[asset.name] for asset in assets_of(dag.condition)}
         ]
-        return waiting, None
 
     # What the scheduler asks
 
-    async def lock_dags(self, dag_ids: Collection[str]) -> None:
+    async def _lock_dags(self, dag_ids: Collection[str]) -> None:
         for dag_id in sorted(dag_ids):
             lock = self._database.lock(dag_id)
             await lock.acquire()
             self._held.append(lock)
 
-    def make_run(self, dag_id: str) -> Run:
-        run = Run(self.store.next_id(), dag_id)
+    def _waiting(self, dag_ids: Collection[str], bound: int) -> list[Row]:
+        rows: list[Row] = []
+        for dag_id in dag_ids:
+            dag = self.store.dags[dag_id]
+            names = {self.store.asset_ids[one.name]: one for one in assets_of(dag.condition)}
+            for asset, events in self.untaken(dag).items():
+                one = names[asset]
+                rows.append(
+                    (
+                        dag_id,
+                        condition_to_json(dag.condition),
+                        dag.max_active_runs,
+                        dag.events_per_run,
+                        {},
+                        self.store.active_runs(dag_id),
+                        asset,
+                        one.name,
+                        one.uri,
+                        None,
+                        min(len(events), bound),
+                    )
+                )
+        return rows
+
+    def _create(self, step: CreateRun) -> Row:
+        run = Run(self.store.next_id(), step.dag_id)
         self._made.append(run)
-        return run
+        waiting = self.untaken(self.store.dags[step.dag_id])
+        takes = step.takes or Takes(0)
+        for asset in waiting if takes.each is None else takes.asset_ids:
+            for event in waiting.get(asset, [])[: takes.each]:
+                self._taken[step.dag_id, event] = run.pk
+        return run.pk, str(run.pk), step.run_after or self.store.now()
 
     def untaken(self, dag: Dag) -> dict[int, list[int]]:
         """As `Store.waiting`, without what this transaction has taken."""
@@ -267,9 +319,6 @@ class Transaction:
             for asset, events in self.store.waiting(dag).items()
             if (left := [one for one in events if (dag.dag_id, one) not in self._taken])
         }
-
-    def take(self, dag_id: str, event: int, run: int) -> None:
-        self._taken[dag_id, event] = run
 
     def end_run(self, pk: int) -> None:
         self._ended.append(pk)
@@ -331,68 +380,3 @@ async def find_candidates(session: Transaction) -> list[str]:
     store = session.store
     await store.chance.delay()
     return [dag_id for dag_id, dag in store.dags.items() if store.waiting(dag)]
-
-
-async def lock_and_read(
-    session: Transaction, dag_ids: Collection[str], *, bound: int
-) -> list[WaitingRow]:
-    """As `triggerer.store.queries.runs`."""
-    await session.lock_dags(dag_ids)
-    await session.store.chance.delay()
-    rows: list[WaitingRow] = []
-    for dag_id in dag_ids:
-        dag = session.store.dags[dag_id]
-        names = {session.store.asset_ids[one.name]: one for one in assets_of(dag.condition)}
-        for asset, events in session.untaken(dag).items():
-            one = names[asset]
-            rows.append(
-                WaitingRow(
-                    dag_id,
-                    condition_to_json(dag.condition),
-                    dag.max_active_runs,
-                    dag.events_per_run,
-                    {},
-                    session.store.active_runs(dag_id),
-                    asset,
-                    one.name,
-                    one.uri,
-                    None,
-                    min(len(events), bound),
-                )
-            )
-    return rows
-
-
-async def database_now(session: Transaction) -> datetime:
-    """The database's clock."""
-    return session.store.now()
-
-
-async def create_run(
-    session: Transaction, dag_id: str, *, run_after: datetime, **_: Any
-) -> CreatedRun:
-    """As `triggerer.store.queries.runs`."""
-    await session.store.chance.delay()
-    run = session.make_run(dag_id)
-    announce(cast("Any", session), Signal.RUNS_QUEUED, dag_id)
-    return CreatedRun(run.pk, dag_id, str(run.pk), run_after)
-
-
-async def take_all_events(session: Transaction, run: CreatedRun) -> int:
-    """As `triggerer.store.queries.runs`."""
-    dag = session.store.dags[run.dag_id]
-    return _take(session, run, [one for events in session.untaken(dag).values() for one in events])
-
-
-async def take_oldest_events(
-    session: Transaction, run: CreatedRun, asset_ids: Sequence[int], *, each: int
-) -> int:
-    """As `triggerer.store.queries.runs`."""
-    waiting = session.untaken(session.store.dags[run.dag_id])
-    return _take(session, run, [one for at in asset_ids for one in waiting.get(at, [])[:each]])
-
-
-def _take(session: Transaction, run: CreatedRun, events: Sequence[int]) -> int:
-    for event in events:
-        session.take(run.dag_id, event, run.pk)
-    return len(events)

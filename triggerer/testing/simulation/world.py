@@ -19,6 +19,7 @@ from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerS
 from triggerer.runtime.hosted import HostedTrigger
 from triggerer.runtime.subscriber import DerivedEvent
 from triggerer.scheduler.loop import Scheduler
+from triggerer.store.bulk import EventRow, insert_events
 from triggerer.store.recorder import EventRecorder
 from triggerer.store.wakeups import Signal, announce
 from triggerer.testing.simulation import sandbox
@@ -286,11 +287,11 @@ class Process:
         """Another writer, whose rows get their ids long before they are committed."""
         world = self.world
         asset = world.chance.random.choice(sorted(world.store.asset_ids.values()))
-        row = (False, [asset], ["{}"], [None], [0], [f"emitted {world.next_number()}"], [0])
+        row = EventRow(asset, "{}", world.store.now(), 0, f"emitted {world.next_number()}", 0)
         try:
             async with self.database.transaction() as session:
-                await session.exec_driver_sql("", row)
-                announce(cast("Any", session), Signal.EVENTS_QUEUED, *session.one()[0])
+                inserted = await session.perform(insert_events([row]))
+                announce(cast("Any", session), Signal.EVENTS_QUEUED, *inserted.dag_ids)
                 await asyncio.sleep(world.chance.random.uniform(0.0, 3.0))
         except world.store_errors:
             # The emitter is told, and gives up; a commit of unknown outcome may have been one.

@@ -1,0 +1,366 @@
+"""Scripts: what `Database.perform` promises, on each database and in each way of performing one."""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+import pytest
+from sqlalchemy import text
+
+from tests.services.postgres import PostgresServer
+from tests.store.seeding import add_asset, add_dag, asset_json, emit, runs_of
+from triggerer.domain.runs import RunType
+from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreError, StoreUnavailable
+from triggerer.scheduler import Scheduler
+from triggerer.store.clock import Clock
+from triggerer.store.database import Database, open_database
+from triggerer.store.listening import listen
+from triggerer.store.postgres_runner import PostgresRunner
+from triggerer.store.queries.new_run import CreatedRun
+from triggerer.store.queries.runs import create_run
+from triggerer.store.script import (
+    Announcement,
+    DatabaseNow,
+    Row,
+    Script,
+    database_instant,
+    perform,
+)
+from triggerer.store.sqlite_runner import SqliteRunner
+from triggerer.store.statement import Given, Statement, given_rows, in_list, instant_from
+from triggerer.store.wakeups import Announced, Signal
+
+_ADD = Statement("INSERT INTO asset_alias (name) VALUES ({name})")
+_NAMES = Statement("SELECT name FROM asset_alias ORDER BY name")
+
+
+def _add(*names: str) -> Script[list[str]]:
+    for name in names:
+        yield _ADD(name=name)
+    yield Announcement(Signal.DAGS_CHANGED, names)
+    rows = yield _NAMES()
+    return [name for (name,) in rows]
+
+
+class _Calls:
+    """A step at which the test does something, in the connection's thread on SQLite."""
+
+    def __init__(self, act: Callable[[], Any]) -> None:
+        self.act = act
+
+    def on_sqlite(self, connection: sqlite3.Connection, clock: Clock) -> list[Row]:
+        self.act()
+        return []
+
+    def on_postgres(self) -> tuple[str, Sequence[Any]]:
+        self.act()
+        return "SELECT 1", ()
+
+
+async def _names(database: Database) -> list[str]:
+    async with database.reading() as session:
+        return list(await session.scalars(text("SELECT name FROM asset_alias ORDER BY name")))
+
+
+async def test_a_script_returns_commits_and_wakes(database: Database) -> None:
+    woken = database.wakeups.subscribe(Signal.DAGS_CHANGED)
+    assert await database.perform(_add("b", "a")) == ["a", "b"]
+    assert await _names(database) == ["a", "b"]
+    assert woken.take_nowait() == {Signal.DAGS_CHANGED: {"a", "b"}}
+
+
+async def test_a_script_within_a_session_shares_its_transaction(database: Database) -> None:
+    woken = database.wakeups.subscribe(Signal.DAGS_CHANGED)
+
+    async def fails() -> None:
+        async with database.transaction() as session:
+            await session.execute(text("INSERT INTO asset_alias (name) VALUES ('before')"))
+            assert await perform(session, _add("a")) == ["a", "before"]
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fails()
+    assert await _names(database) == []
+    assert woken.take_nowait() == {}
+    async with database.transaction() as session:
+        await perform(session, _add("a"))
+    assert await _names(database) == ["a"]
+    assert woken.take_nowait() == {Signal.DAGS_CHANGED: {"a"}}
+
+
+async def test_what_a_script_or_a_statement_raises_undoes_all_of_it(database: Database) -> None:
+    def raises() -> Script[None]:
+        yield from _add("a")
+        raise Conflict("the script's own")
+
+    woken = database.wakeups.subscribe(Signal.DAGS_CHANGED)
+    with pytest.raises(Conflict, match="own"):
+        await database.perform(raises())
+    with pytest.raises(RowRefused):
+        await database.perform(_add("a", "a"))
+    assert await _names(database) == []
+    assert woken.take_nowait() == {}
+    assert await database.perform(_add("a")) == ["a"]
+
+
+async def test_a_script_that_fails_is_told_so(database: Database) -> None:
+    ended: list[str] = []
+
+    def tidies_up() -> Script[None]:
+        try:
+            yield from _add("a", "a")
+        finally:
+            ended.append("closed")
+
+    with pytest.raises(RowRefused):
+        await database.perform(tidies_up())
+    assert ended == ["closed"]
+
+
+async def test_a_cancelled_script_is_written_whole_or_not_at_all(database: Database) -> None:
+    loop = asyncio.get_running_loop()
+
+    def cancel() -> None:
+        if database.path is None:
+            scope.cancel()
+            return
+        done = threading.Event()
+        loop.call_soon_threadsafe(scope.cancel)
+        loop.call_soon_threadsafe(done.set)
+        assert done.wait(10)
+
+    def cancelled_meanwhile() -> Script[None]:
+        yield _ADD(name="a")
+        yield _Calls(cancel)
+        yield _ADD(name="b")
+
+    returned = False
+    with anyio.CancelScope() as scope:
+        await database.perform(cancelled_meanwhile())
+        returned = True
+        await anyio.lowlevel.checkpoint()
+        pytest.fail("the cancellation was forgotten")
+    # A thread cannot be called back; a statement on its way to a server can.
+    assert returned is (database.path is not None)
+    assert await _names(database) == (["a", "b"] if returned else [])
+    assert "z" in await database.perform(_add("z"))
+
+
+async def test_a_cancellation_during_the_commit_does_not_undo_it(
+    postgres: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = postgres._runner
+    assert isinstance(runner, PostgresRunner)
+    commit = runner._commit
+
+    async def cancelled_meanwhile(connection: Any, announced: Announced) -> None:
+        scope.cancel()
+        await commit(connection, announced)
+
+    monkeypatch.setattr(runner, "_commit", cancelled_meanwhile)
+    returned = False
+    with anyio.CancelScope() as scope:
+        await postgres.perform(_add("a"))
+        returned = True
+    assert returned
+    assert await _names(postgres) == ["a"]
+
+
+class _NeverCommits:
+    """A connection whose server does not answer to COMMIT."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    async def execute(self, statement: str) -> None:
+        if "COMMIT" in statement:
+            await anyio.sleep_forever()
+        await self._connection.execute(statement)
+
+
+async def test_a_commit_that_outlives_its_deadline_is_an_unknown_outcome(
+    store_url: str, database: Database
+) -> None:
+    """Nothing is left behind: neither the lock, nor the transaction, nor the connection."""
+    go_on = threading.Event()
+
+    def slow() -> Script[None]:
+        yield _ADD(name="slow")
+        yield _Calls(lambda: go_on.wait(30))
+
+    quick = timedelta(seconds=0.2)
+    async with open_database(store_url, commit_timeout=quick) as impatient:
+        if isinstance(impatient._runner, PostgresRunner):
+            await impatient.perform(_add("first"))
+            impatient._runner._idle = [_NeverCommits(impatient._runner._idle.pop())]
+            go_on.set()
+        with pytest.raises(OutcomeUnknown, match="did not confirm"), anyio.fail_after(10):
+            await impatient.perform(slow())
+        go_on.set()
+        with anyio.fail_after(10):
+            assert "kept" in await impatient.perform(_add("kept"))
+
+
+async def test_a_sqlite_connection_that_cannot_roll_back_is_replaced(sqlite: Database) -> None:
+    runner = sqlite._runner
+    assert isinstance(runner, SqliteRunner)
+    await sqlite.perform(_add("first"))
+    broken = runner._connection
+
+    class Breaks:
+        """The transaction ends behind our back, so that there is nothing to roll back into."""
+
+        def on_sqlite(self, connection: sqlite3.Connection, clock: Clock) -> list[Row]:
+            connection.execute("COMMIT")
+            connection.close()
+            return []
+
+        def on_postgres(self) -> tuple[str, Sequence[Any]]:
+            raise NotImplementedError
+
+    def breaks() -> Script[None]:
+        yield Breaks()
+        yield _ADD(name="never")
+
+    with pytest.raises(StoreError):
+        await sqlite.perform(breaks())
+    assert await sqlite.perform(_add("kept")) == ["first", "kept"]
+    assert runner._connection is not broken
+
+
+async def test_a_connection_whose_server_was_restarted_is_replaced(
+    postgres: Database, postgres_server: PostgresServer
+) -> None:
+    await postgres.perform(_add("a"))
+    await anyio.to_thread.run_sync(postgres_server.stop)
+    with pytest.raises(StoreUnavailable):
+        await postgres.perform(_add("b"))
+    await anyio.to_thread.run_sync(postgres_server.start)
+    assert await postgres.perform(_add("c")) == ["a", "c"]
+
+
+async def test_an_announcement_may_hold_any_name(postgres: Database, postgres_url: str) -> None:
+    """It is a literal in the statement that commits."""
+    awkward = """it's "quoted" \\ and \x01 odd; COMMIT"""
+
+    def announces() -> Script[None]:
+        yield Announcement(Signal.DAGS_CHANGED, (awkward,))
+
+    async with open_database(postgres_url) as other, anyio.create_task_group() as tasks:
+        await tasks.start(listen, other)
+        heard = other.wakeups.subscribe(Signal.DAGS_CHANGED)
+        await postgres.perform(announces())
+        with anyio.fail_after(10):
+            assert await heard.wait() == {Signal.DAGS_CHANGED: {awkward}}
+        tasks.cancel_scope.cancel()
+
+
+async def test_scripts_on_postgresql_do_not_wait_for_one_another(postgres: Database) -> None:
+    entered = 0
+    all_in = anyio.Event()
+
+    async with anyio.create_task_group() as tasks, anyio.create_task_group() as together:
+
+        def meets() -> Script[None]:
+            nonlocal entered
+            yield DatabaseNow()
+            entered += 1
+            if entered == 4:
+                all_in.set()
+            while not all_in.is_set():
+                yield DatabaseNow()
+
+        for _ in range(4):
+            together.start_soon(postgres.perform, meets())
+        tasks.cancel_scope.deadline = anyio.current_time() + 20
+    assert entered == 4
+
+
+async def test_the_clock_is_the_databases(store_url: str) -> None:
+    fixed = datetime(2026, 1, 1, tzinfo=UTC)
+    async with open_database(store_url, clock=lambda: fixed) as database:
+        now = await database.perform(database_instant())
+        async with database.transaction() as session:
+            same = await perform(session, database_instant())
+        if database.path is None:
+            assert now < same < now + timedelta(seconds=60)
+            assert now.utcoffset() == timedelta(0)
+        else:
+            assert now == same == fixed
+
+
+async def test_values_are_given_alike_on_both_databases(database: Database) -> None:
+    given = Statement(
+        "SELECT n, at FROM {GIVEN} AS given WHERE n {IN_NUMBERS} ORDER BY n",
+        GIVEN=given_rows(n="bigint", at="timestamptz"),
+        IN_NUMBERS=in_list("numbers", "bigint"),
+    )
+    at = datetime(2026, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
+
+    def asks() -> Script[list[Row]]:
+        rows = yield given(rows=Given([(1, at), (2, None), (3, at)]), numbers=[1, 2, 7])
+        return [tuple(row) for row in rows]
+
+    (one, two) = await database.perform(asks())
+    assert (one[0], instant_from(one[1])) == (1, at)
+    assert two == (2, None)
+
+
+async def test_a_run_is_not_older_than_an_event_that_it_takes(postgres: Database) -> None:
+    """Events go on being committed while runs are made."""
+    await add_asset(postgres, 1, "flights")
+    await add_dag(postgres, "report", asset_json("flights"), assets=[1], max_active_runs=10_000)
+    scheduler = Scheduler(postgres)
+
+    async def go_on_emitting() -> None:
+        for _ in range(150):
+            await emit(postgres, 1)
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(go_on_emitting)
+        while True:
+            await scheduler.run_once()
+    async with postgres.reading() as session:
+        younger = await session.scalar(
+            text(
+                "SELECT count(*) FROM queued_asset_event q"
+                " JOIN asset_event e ON e.id = q.asset_event_id JOIN dag_run r ON r.id = q.run_pk"
+                " WHERE e.timestamp > r.run_after"
+            )
+        )
+        taken = text("SELECT count(*) FROM queued_asset_event WHERE run_pk IS NOT NULL")
+        assert await session.scalar(taken)
+    assert younger == 0
+
+
+async def test_a_run_id_that_is_taken_is_followed_by_the_next_instants(database: Database) -> None:
+    await add_dag(database, "report", None)
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def once() -> Script[CreatedRun]:
+        return create_run("report", run_type=RunType.MANUAL, params={"a": 1}, run_after=at)
+
+    def twice() -> Script[list[CreatedRun]]:
+        first = yield from once()
+        return [first, (yield from once())]
+
+    runs = await database.perform(twice())
+    assert [run.run_id for run in runs] == [
+        "manual__2026-01-01T00:00:00.000000+00:00",
+        "manual__2026-01-01T00:00:00.000001+00:00",
+    ]
+    stored = await runs_of(database, "report")
+    assert [(run.id, run.run_id, run.run_after) for run in stored] == [
+        (run.pk, run.run_id, run.run_after) for run in runs
+    ]
+    assert stored[0].params == {"a": 1}

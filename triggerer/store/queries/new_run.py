@@ -1,0 +1,168 @@
+"""The step that makes a run and moves its events into it: one statement on PostgreSQL, a few on SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Any, Final
+
+import orjson
+
+from triggerer.domain.runs import RunState, RunType
+from triggerer.store.clock import Clock
+from triggerer.store.script import Row
+from triggerer.store.statement import sqlite_instant
+
+# SQLite, which keeps no statistics unless told to, would go through a DAG's whole history by the
+# primary key; PostgreSQL sees for itself that the partial index is the small one.
+_INDEX: Final = "INDEXED BY ix_queued_asset_event_waiting"
+HINT: Final = (_INDEX, "")
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedRun:
+    """A run that was made."""
+
+    pk: int
+    dag_id: str
+    run_id: str
+    run_after: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Takes:
+    """Which of a DAG's waiting events a run takes.
+
+    Args:
+        each: None: all of them. Otherwise at most so many of each asset, the oldest.
+        asset_ids: The assets that `each` is about.
+    """
+
+    each: int | None = None
+    asset_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CreateRun:
+    """A step: (primary key, run id, run_after) of the new run, or no row if there is one of this id.
+
+    See `triggerer.store.queries.runs.create_run`.
+    """
+
+    dag_id: str
+    run_type: RunType
+    params: Mapping[str, Any]
+    run_after: datetime | None
+    run_id: str | None
+    takes: Takes | None
+
+    def on_sqlite(self, connection: sqlite3.Connection, clock: Clock) -> list[Row]:
+        # Nobody else can be writing: whatever is queued was queued before this instant.
+        run_after = self.run_after or clock()
+        run_id = self.run_id or f"{self.run_type}__{run_after.isoformat(timespec='microseconds')}"
+        values = {
+            "dag_id": self.dag_id,
+            "run_id": run_id,
+            "run_type": str(self.run_type),
+            "run_after": sqlite_instant(run_after),
+            "params": self._params(),
+        }
+        created = connection.execute(_SQLITE_CREATE, values).fetchall()
+        if not created:
+            return []
+        ((pk,),) = created
+        if self.takes is not None:
+            self._take(connection, pk, self.takes)
+        return [(pk, run_id, run_after)]
+
+    def _take(self, connection: sqlite3.Connection, pk: int, takes: Takes) -> None:
+        values = {"run_pk": pk, "dag_id": self.dag_id, "each": takes.each}
+        if takes.each is None:
+            connection.execute(_SQLITE_TAKE_ALL, values)
+            return
+        for asset_id in takes.asset_ids:
+            connection.execute(_SQLITE_TAKE_OLDEST, {**values, "asset_id": asset_id})
+
+    def on_postgres(self) -> tuple[str, Sequence[Any]]:
+        arguments: list[Any] = [
+            self.run_after,
+            self.dag_id,
+            self.run_id,
+            str(self.run_type),
+            self._params(),
+        ]
+        takes = self.takes
+        if takes is None:
+            return _postgres(()), arguments
+        if takes.each is None:
+            return _postgres((_POSTGRES_TAKE_ALL,)), arguments
+        places = range(7, 7 + len(takes.asset_ids))
+        statement = _postgres(tuple(_POSTGRES_TAKE_OLDEST.format(place=place) for place in places))
+        return statement, [*arguments, takes.each, *takes.asset_ids]
+
+    def _params(self) -> str:
+        return orjson.dumps(dict(self.params)).decode()
+
+
+_COLUMNS: Final = (
+    "dag_id, run_id, run_type, state, run_after, queued_at, params, attempt, cancel_requested"
+)
+_SQLITE_CREATE: Final = f"""
+INSERT INTO dag_run ({_COLUMNS})
+VALUES (:dag_id, :run_id, :run_type, '{RunState.QUEUED}', :run_after, :run_after, :params, 0, false)
+ON CONFLICT (dag_id, run_id) DO NOTHING RETURNING id
+"""
+_SQLITE_TAKE_ALL: Final = f"""
+UPDATE queued_asset_event {_INDEX} SET run_pk = :run_pk WHERE dag_id = :dag_id AND run_pk IS NULL
+"""
+# Up to the last one's id, rather than a list of ids: the inner query is then asked once, whatever
+# the planner believes about the sizes of its parts. The same on PostgreSQL.
+_SQLITE_TAKE_OLDEST: Final = f"""
+UPDATE queued_asset_event {_INDEX} SET run_pk = :run_pk
+WHERE dag_id = :dag_id AND asset_id = :asset_id AND run_pk IS NULL AND asset_event_id <= (
+    SELECT max(asset_event_id) FROM (
+        SELECT q.asset_event_id FROM queued_asset_event q {_INDEX}
+        WHERE q.dag_id = :dag_id AND q.asset_id = :asset_id AND q.run_pk IS NULL
+        ORDER BY q.asset_event_id
+        LIMIT :each) AS oldest)
+"""
+
+# One statement has one snapshot, taken before the clock is read: a run is not older than one of its
+# events, whatever is committed meanwhile.
+_POSTGRES: Final = f"""
+WITH at AS MATERIALIZED (
+    SELECT coalesce($1::timestamptz, clock_timestamp()) AS now
+), run AS (
+    INSERT INTO dag_run ({_COLUMNS})
+    SELECT $2::text,
+           coalesce($3::text, $4::text || '__' || to_char(
+               now AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"')),
+           $4::text, '{RunState.QUEUED}', now, now, $5::text::jsonb, 0, false
+    FROM at
+    ON CONFLICT (dag_id, run_id) DO NOTHING
+    RETURNING id, run_id, run_after
+)
+"""
+_POSTGRES_TAKE_ALL: Final = """(
+    UPDATE queued_asset_event q SET run_pk = run.id FROM run
+    WHERE q.dag_id = $2::text AND q.run_pk IS NULL
+)"""
+_POSTGRES_TAKE_OLDEST: Final = """(
+    UPDATE queued_asset_event q SET run_pk = run.id FROM run
+    WHERE q.dag_id = $2::text AND q.asset_id = ${place}::bigint AND q.run_pk IS NULL
+      AND q.asset_event_id <= (
+          SELECT max(asset_event_id) FROM (
+              SELECT o.asset_event_id FROM queued_asset_event o
+              WHERE o.dag_id = $2::text AND o.asset_id = ${place}::bigint AND o.run_pk IS NULL
+              ORDER BY o.asset_event_id
+              LIMIT $6::bigint) AS oldest)
+)"""
+
+
+@cache
+def _postgres(moves: tuple[str, ...]) -> str:
+    taken = "".join(f", taken_{n} AS {move}" for n, move in enumerate(moves))
+    return f"{_POSTGRES.rstrip()}{taken}\nSELECT id, run_id, run_after FROM run"
