@@ -97,7 +97,7 @@ class TriggererSettings:
     shared_stream_subscriber_queue_size: Count = 1024
     shared_stream_overflow_grace: SecondsOrZero = timedelta(seconds=5)
     capacity: Count = 1000
-    """The most triggers that one instance is to host; read, and not enforced yet."""
+    """The most triggers that one instance hosts; what nobody has room for waits, and says so."""
     max_outstanding_events: Count = 20_000
     """Of one shared stream: fanned out and not yet advanced; beyond it the broker is paused."""
     lease_duration: Seconds = timedelta(seconds=15)

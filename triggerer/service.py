@@ -257,6 +257,7 @@ async def _start_triggerer(
             lease=chosen.lease_duration,
             heartbeat=chosen.lease_duration / 3,
             drain=settings.core.shutdown_grace,
+            capacity=chosen.capacity,
         ),
         takes_over_at_once=database.dialect == "sqlite",
     )

@@ -122,7 +122,7 @@ async def eventually(check: Any, *, timeout: float = 20) -> None:
 
 @asynccontextmanager
 async def hosting(
-    database: Database, name: str = "me", *, is_alone: bool = False
+    database: Database, name: str = "me", *, is_alone: bool = False, capacity: int = 1000
 ) -> AsyncIterator[TriggerHost]:
     recorder = EventRecorder(database, on_fenced=lambda fence: host.note_fenced(fence))  # noqa: PLW0108
     host = TriggerHost(
@@ -131,7 +131,10 @@ async def hosting(
         load_class=CLASSES.__getitem__,
         sink=recorder,
         settings=HostSettings(
-            lease=timedelta(seconds=2), heartbeat=timedelta(seconds=0.3), drain=timedelta(seconds=2)
+            lease=timedelta(seconds=2),
+            heartbeat=timedelta(seconds=0.3),
+            drain=timedelta(seconds=2),
+            capacity=capacity,
         ),
         takes_over_at_once=is_alone,
     )

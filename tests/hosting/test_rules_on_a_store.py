@@ -125,6 +125,8 @@ async def test_a_trigger_that_raises_harms_no_sibling_and_no_neighbour(
         assert elsewhere.outcomes() == {1: (1, 0, 0)}
 
         async def is_shown() -> bool:
+            # It is tried again soon, and fails again with the next message.
+            upstream.put(2)
             shown = await watchers(database)
             fine = shown["sibling"][0] == shown["neighbour"][0] == "running"
             # What the store refuses of an event is that event's matter; its trigger goes on.
@@ -156,6 +158,8 @@ async def test_a_stream_that_raises_is_shown_and_harms_no_other_stream(
         elsewhere.put(1)
 
         async def is_shown() -> bool:
+            # It is tried again soon, and fails again with the next message.
+            upstream.put(2)
             state, error, _ = (await watchers(database))["unruly"]
             return state == "failing" and where in (error or "")
 
@@ -163,7 +167,7 @@ async def test_a_stream_that_raises_is_shown_and_harms_no_other_stream(
         await until(lambda: elsewhere.outcomes() == {1: (1, 0, 0)})
         assert len(elsewhere.producers) == 1
         # Nothing of it was taken for accepted.
-        assert upstream.outcomes() in ({}, {1: (0, 1, 0)})
+        assert set(upstream.outcomes().values()) <= {(0, 1, 0)}
         assert await count_events(database) == 1
 
 

@@ -3,8 +3,6 @@ from datetime import UTC, datetime, timedelta
 
 import anyio
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from sqlalchemy import update
 
 from tests.store.seeding import Event, add_asset, count_events, record, recording
@@ -14,7 +12,6 @@ from triggerer.store.database import Database, database_now, open_database
 from triggerer.store.leases import (
     claim_streams,
     deregister_instance,
-    divide,
     extend_leases,
     forget_instances,
     heartbeat,
@@ -35,7 +32,9 @@ async def _streams(database: Database, count: int) -> None:
 
 async def _claim(database: Database, instance: str, limit: int = 100) -> list[Fence]:
     async with database.transaction() as session:
-        return await claim_streams(session, instance, limit=limit)
+        # One trigger in each, and room for all of them.
+        sizes = dict.fromkeys((f"s{number:02}" for number in range(100)), 1)
+        return await claim_streams(session, instance, limit=limit, room=100, sizes=sizes)
 
 
 async def _expire(database: Database) -> None:
@@ -177,26 +176,10 @@ async def test_sqlites_leases_go_by_the_clock_that_is_given(sqlite_url: str) -> 
         assert await _claim(database, "two") == [Fence("s00", "two", 2)]
 
 
-@given(st.integers(0, 50), st.integers(1, 8))
-def test_dividing_ends_with_every_stream_owned_and_nobody_above_its_share(
-    streams: int, instances: int
-) -> None:
-    free = [Fence(str(number), "", 0) for number in range(streams)]
-    # One instance had them all; the others join.
-    owned: list[list[Fence]] = [free, *([] for _ in range(instances - 1))]
-    free = []
-    for _ in range(3):
-        for mine in owned:
-            division = divide(streams=streams, instances=instances, owned=mine)
-            assert not (division.claim and division.release)
-            free += division.release
-            mine[:] = mine[: len(mine) - len(division.release)]
-            mine += free[: division.claim]
-            del free[: division.claim]
-    assert free == []
-    share = -(-streams // instances)
-    assert all(len(mine) <= share for mine in owned)
-    # Settled: another look moves nothing.
-    assert all(
-        not divide(streams=streams, instances=instances, owned=mine).release for mine in owned
-    )
+async def test_only_what_may_be_claimed_and_fits_is_claimed(database: Database) -> None:
+    await _streams(database, 5)
+    sizes = {"s00": 3, "s01": 3, "s02": 9, "s04": 2}
+    async with database.transaction() as session:
+        claimed = await claim_streams(session, "one", limit=9, room=5, sizes=sizes)
+    # s01 does not fit beside s00, s02 would not fit at all, s03 was not asked for.
+    assert [fence.stream_digest for fence in claimed] == ["s00", "s04"]

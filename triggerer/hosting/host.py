@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -10,10 +10,12 @@ from typing import Any, Final
 import anyio
 import structlog
 from anyio.abc import TaskStatus
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.abc import BaseEventTrigger
 from triggerer.domain.events import EventSink, Fence
 from triggerer.errors import OutcomeUnknown, StoreError
+from triggerer.hosting.division import Division, divide
 from triggerer.hosting.roster import Placed, Roster, source_of, states_of
 from triggerer.runtime import (
     HostedState,
@@ -48,6 +50,8 @@ class HostSettings:
     """A third of the lease: two may fail before anything is lost."""
     drain: timedelta = timedelta(seconds=10)
     """For what is in flight, when a stream is given to another instance or the service stops."""
+    capacity: int = 1000
+    """The most triggers that this instance hosts; the same for all instances of a database."""
 
 
 class TriggerHost:
@@ -75,6 +79,7 @@ class TriggerHost:
         self._settings: Final = settings or HostSettings()
         self._takes_over_at_once = takes_over_at_once
         self._owned: dict[str, Fence] = {}
+        self._crowded: frozenset[str] = frozenset()
         self._roster = Roster()
         self._dirty: dict[HostedTrigger, None] = {}
         self._has_dirty = anyio.Event()
@@ -165,20 +170,65 @@ class TriggerHost:
             # What the store shows as ours counts, so that a claim whose commit was not seen is ours too.
             shown = await leases.owned_streams(session, self._instance_id)
             kept = await leases.extend_leases(session, shown, expiry=expiry)
-            division = leases.divide(
-                streams=await leases.count_streams(session),
-                instances=len(await leases.live_instances(session, kind=_KIND)),
+            division = divide(
+                await queries.stream_loads(session),
+                me=self._instance_id,
+                instances=await leases.live_instances(session, kind=_KIND),
                 owned=kept,
+                capacity=self._settings.capacity,
             )
-            kept += await leases.claim_streams(
-                session, self._instance_id, limit=division.claim, expiry=expiry
-            )
-        self._adopt(kept)
+            claimed = await self._claim(session, division)
+            waiting = division.waiting(fence.stream_digest for fence in claimed)
+            if waiting:
+                await queries.show_waiting(session, self._reasons(waiting))
+        self._note_crowded(waiting)
+        self._adopt(kept + claimed)
         if division.release:
             await self._give_back([fence.stream_digest for fence in division.release])
             # The next heartbeat is late already.
             self._wake.set()
         await self._reconcile()
+
+    async def _claim(self, session: AsyncSession, division: Division) -> list[Fence]:
+        """Claim our share as far as it fits, then what nobody else would take."""
+        claimed: list[Fence] = []
+        room = division.room
+        rest = {digest: division.free[digest] for digest in division.beyond}
+        for sizes, limit in ((division.free, division.claim), (rest, len(rest))):
+            taken = await leases.claim_streams(
+                session,
+                self._instance_id,
+                limit=limit,
+                room=room,
+                sizes=sizes,
+                expiry=self._settings.lease,
+            )
+            for fence in taken:
+                room -= division.free[fence.stream_digest]
+                rest.pop(fence.stream_digest, None)
+            claimed += taken
+        return claimed
+
+    def _reasons(self, waiting: Mapping[str, int]) -> dict[str, str]:
+        capacity = self._settings.capacity
+        return {
+            digest: f"no room: its stream has {_triggers(size)}, [triggerer] capacity is {capacity}"
+            if size > capacity
+            else f"no room: every instance hosts up to {capacity} triggers ([triggerer] capacity)"
+            for digest, size in waiting.items()
+        }
+
+    def _note_crowded(self, waiting: Mapping[str, int]) -> None:
+        """Warn of streams that nobody has room for, once for each time that they come to wait."""
+        if new := waiting.keys() - self._crowded:
+            _log.warning(
+                "no instance has room for some streams; their watchers wait",
+                streams=len(new),
+                triggers=sum(waiting[digest] for digest in new),
+                capacity=self._settings.capacity,
+                hint="start another instance (PostgreSQL), or raise [triggerer] capacity",
+            )
+        self._crowded = frozenset(waiting)
 
     def _adopt(self, fences: list[Fence]) -> None:
         """Own exactly these leases from now on."""
@@ -302,3 +352,7 @@ class TriggerHost:
         except (StoreError, TimeoutError) as error:
             # They expire by themselves; another instance waits that long.
             _log.warning("leases not given back", error=str(error))
+
+
+def _triggers(count: int) -> str:
+    return f"{count} trigger{'s' * (count != 1)}"

@@ -7,12 +7,11 @@ row while it writes. All instants are the database's clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Final, cast
 
-from sqlalchemy import CursorResult, delete, func, or_, select, tuple_, update
+from sqlalchemy import CursorResult, delete, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.events import Fence
@@ -94,25 +93,34 @@ async def evict_others(session: AsyncSession, instance_id: str, *, kind: str) ->
     await session.execute(delete(Instance).where(Instance.id.in_(others)))
 
 
-async def count_streams(session: AsyncSession) -> int:
-    """How many streams there are to divide."""
-    return await session.scalar(select(func.count()).select_from(Stream)) or 0
-
-
 async def claim_streams(
-    session: AsyncSession, instance_id: str, *, limit: int, expiry: timedelta = LEASE_EXPIRY
+    session: AsyncSession,
+    instance_id: str,
+    *,
+    limit: int,
+    room: int,
+    sizes: Mapping[str, int],
+    expiry: timedelta = LEASE_EXPIRY,
 ) -> list[Fence]:
     """Take up to `limit` streams that are free or whose lease expired; empty if there are none.
 
     Streams that somebody else is claiming at this moment are passed over. The leases hold from the
     caller's commit on; if that is unknown, `owned_streams` says what came of it.
+
+    Args:
+        room: How many triggers they may have together; what does not fit is passed over.
+        sizes: The streams that may be taken, with the number of their triggers.
     """
-    if limit <= 0:
+    fitting = [digest for digest, size in sizes.items() if size <= room]
+    if limit <= 0 or not fitting:
         return []
     now = await database_now(session)
     free = (
         select(Stream)
-        .where(or_(Stream.owner.is_(None), Stream.expires_at.is_(None), Stream.expires_at <= now))
+        .where(
+            Stream.digest.in_(fitting),
+            or_(Stream.owner.is_(None), Stream.expires_at.is_(None), Stream.expires_at <= now),
+        )
         .order_by(Stream.digest)
         .limit(limit)
         .with_for_update(skip_locked=True)
@@ -120,6 +128,9 @@ async def claim_streams(
     )
     fences = []
     for stream in await session.scalars(free):
+        if sizes[stream.digest] > room:
+            continue
+        room -= sizes[stream.digest]
         stream.owner = instance_id
         stream.epoch += 1
         stream.expires_at = now + expiry
@@ -197,27 +208,3 @@ async def _held(session: AsyncSession, fences: Iterable[Fence]) -> list[Fence]:
 async def _changed(session: AsyncSession, statement: Any) -> int:
     result = cast("CursorResult[Any]", await session.execute(statement))
     return result.rowcount
-
-
-@dataclass(frozen=True, slots=True)
-class Division:
-    """What an instance should do so that streams are divided evenly."""
-
-    claim: int
-    """How many more streams it may claim."""
-    release: tuple[Fence, ...]
-    """What it should stop and give up, so that others can claim."""
-
-
-def divide(*, streams: int, instances: int, owned: Sequence[Fence]) -> Division:
-    """Divide `streams` among `instances`: nobody holds more than its share, rounded up.
-
-    An instance takes what is free up to the share and gives up what is above it. A share that is
-    rounded up leaves the last instances with less, but moves no stream for the sake of one.
-
-    Args:
-        instances: Those alive, this one included.
-        owned: What this instance holds.
-    """
-    share = -(-streams // max(instances, 1))
-    return Division(max(share - len(owned), 0), tuple(owned[share:]))

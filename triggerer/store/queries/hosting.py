@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import bindparam, exists, func, select, update
+from sqlalchemy import bindparam, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.events import Fence, WatcherRef
+from triggerer.store.database import database_now
 from triggerer.store.models import Asset, Stream, Trigger, Watcher
 
 
@@ -24,6 +25,16 @@ class TriggerRow:
     watchers: tuple[WatcherRef, ...]
     watcher_names: tuple[str, ...]
     """`<asset>/<watcher>`, parallel to `watchers`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLoad:
+    """A stream, what it weighs, and who hosts it."""
+
+    digest: str
+    triggers: int
+    owner: str | None
+    """None where nobody does: it has no owner, or its owner's lease has expired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +69,48 @@ async def load_triggers(session: AsyncSession, stream_digests: Iterable[str]) ->
             (*(known.watcher_names if known else ()), f"{asset_name}/{watcher_name}"),
         )
     return list(found.values())
+
+
+async def stream_loads(session: AsyncSession) -> list[StreamLoad]:
+    """All streams with the number of their triggers, by digest."""
+    now = await database_now(session)
+    rows = await session.execute(
+        select(Stream.digest, Stream.owner, Stream.expires_at, func.count(Trigger.id))
+        .outerjoin(Trigger, Trigger.stream_digest == Stream.digest)
+        .group_by(Stream.digest)
+        .order_by(Stream.digest)
+    )
+    return [
+        StreamLoad(digest, triggers, owner if expires_at is not None and expires_at > now else None)
+        for digest, owner, expires_at, triggers in rows
+    ]
+
+
+async def show_waiting(session: AsyncSession, reasons: Mapping[str, str]) -> None:
+    """Show why the watchers of these streams wait, by digest; one that somebody claims meanwhile is left alone."""
+    now = await database_now(session)
+    # Locked, as a claim would: nobody can show them as running before we have committed.
+    free = (
+        select(Stream.digest)
+        .where(
+            Stream.digest.in_(list(reasons)),
+            or_(Stream.owner.is_(None), Stream.expires_at.is_(None), Stream.expires_at <= now),
+        )
+        .with_for_update(skip_locked=True)
+    )
+    by_reason: dict[str, list[str]] = {}
+    for digest in await session.scalars(free):
+        by_reason.setdefault(reasons[digest], []).append(digest)
+    for reason, digests in by_reason.items():
+        triggers = select(Trigger.id).where(Trigger.stream_digest.in_(digests))
+        await session.execute(
+            update(Watcher)
+            .where(
+                Watcher.trigger_id.in_(triggers),
+                or_(Watcher.error.is_(None), Watcher.error != reason, Watcher.state != "waiting"),
+            )
+            .values(state="waiting", error=reason, owner=None, updated_at=func.now())
+        )
 
 
 async def existing_watchers(session: AsyncSession, watcher_ids: Iterable[int]) -> set[int]:

@@ -1,0 +1,144 @@
+"""`[triggerer] capacity`: no instance hosts more triggers, and what waits for room says so."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.hosting.test_host import (
+    declare,
+    delete_watcher,
+    eventually,
+    hosting,
+    owners,
+    watchers,
+)
+from tests.store.seeding import until
+from tests.unit.runtime.streams import Upstream
+from triggerer.store.database import Database, open_database
+from triggerer.store.migrate import upgrade
+
+FULL = "no room: every instance hosts up to 2 triggers ([triggerer] capacity)"
+
+
+@pytest.fixture
+async def database(store_url: str) -> AsyncIterator[Database]:
+    async with open_database(store_url) as opened:
+        await upgrade(opened)
+        yield opened
+
+
+@pytest.fixture
+def upstream(request: pytest.FixtureRequest) -> Upstream:
+    return Upstream(request.node.name)
+
+
+async def test_what_is_beyond_the_capacity_waits_with_the_reason_until_there_is_room(
+    database: Database, upstream: Upstream
+) -> None:
+    for number in range(4):
+        await declare(database, f"w{number}", upstream, stream=f"s{number}")
+
+    async def shown() -> dict[str, tuple[str, str | None, str | None]]:
+        return await watchers(database)
+
+    running, waiting = ("running", None, "me"), ("waiting", FULL, None)
+    with capture_logs() as logs:
+        async with hosting(database, capacity=2) as host:
+
+            async def is_full() -> bool:
+                there = {"w0": running, "w1": running, "w2": waiting, "w3": waiting}
+                return await shown() == there
+
+            await eventually(is_full)
+            assert sum(len(stream.members) for stream in host.manager.streams.values()) == 2
+            # Several heartbeats later it still holds, and is not said again.
+            for _ in range(3):
+                await host._tick()
+            assert await is_full()
+            await delete_watcher(database, "w0")
+
+            async def has_moved_up() -> bool:
+                now = await shown()
+                return (now["w2"], now["w3"]) == (running, waiting)
+
+            await eventually(has_moved_up)
+    warnings = [log for log in logs if "has room" in log["event"]]
+    assert [(log["streams"], log["triggers"], log["capacity"]) for log in warnings] == [(2, 2, 2)]
+
+
+async def test_a_stream_that_is_larger_than_the_capacity_says_how_large_it_is(
+    database: Database, upstream: Upstream
+) -> None:
+    elsewhere = Upstream(f"{upstream.name}, elsewhere")
+    for number in range(4):
+        await declare(database, f"w{number}", upstream)
+    await declare(database, "small", elsewhere, stream="small")
+    async with hosting(database, capacity=3):
+        reason = "no room: its stream has 4 triggers, [triggerer] capacity is 3"
+
+        async def is_shown() -> bool:
+            now = await watchers(database)
+            rest = {now[f"w{number}"] for number in range(4)}
+            return now["small"][0] == "running" and rest == {("waiting", reason, None)}
+
+        await eventually(is_shown)
+        # It is hosted whole, or not at all: no watcher of it may miss what another one sees.
+        await delete_watcher(database, "w0")
+        await delete_watcher(database, "w1")
+        upstream.put(1)
+        await until(lambda: upstream.outcomes() == {1: (2, 0, 0)})
+
+
+async def test_a_stream_that_outgrows_the_capacity_is_given_up_and_nothing_else_is(
+    database: Database, upstream: Upstream
+) -> None:
+    elsewhere = Upstream(f"{upstream.name}, elsewhere")
+    await declare(database, "stays", elsewhere, stream="a")
+    await declare(database, "grows", upstream, stream="b")
+    async with hosting(database, capacity=2):
+        assert await owners(database) == {"a": "me", "b": "me"}
+        await declare(database, "more", upstream, stream="b")
+
+        async def is_given_up() -> bool:
+            now = await watchers(database)
+            waiting = ("waiting", FULL, None)
+            return (now["grows"], now["more"]) == (waiting, waiting)
+
+        await eventually(is_given_up)
+        assert (await watchers(database))["stays"] == ("running", None, "me")
+        elsewhere.put(1)
+        await until(lambda: elsewhere.outcomes() == {1: (1, 0, 0)})
+        assert len(elsewhere.producers) == 1
+
+
+async def test_with_a_second_instance_the_rest_goes_there(
+    postgres_url: str, upstream: Upstream
+) -> None:
+    async with open_database(postgres_url) as database:
+        await upgrade(database)
+        for number in range(4):
+            await declare(database, f"w{number}", upstream, stream=f"s{number}")
+
+        async def states() -> list[str]:
+            return sorted(state for state, _, _ in (await watchers(database)).values())
+
+        async with hosting(database, "first", capacity=2):
+
+            async def is_full() -> bool:
+                return await states() == ["running", "running", "waiting", "waiting"]
+
+            await eventually(is_full)
+            async with hosting(database, "second", capacity=2):
+
+                async def all_run() -> bool:
+                    return await states() == ["running"] * 4
+
+                await eventually(all_run)
+                assert sorted(filter(None, (await owners(database)).values())) == [
+                    *["first"] * 2,
+                    *["second"] * 2,
+                ]
+            await eventually(is_full)
