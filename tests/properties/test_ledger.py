@@ -192,7 +192,9 @@ class LedgerMachine(RuleBasedStateMachine):
                 ready = True
         assert self.lanes.has_ready == ready
         advanced = sum(map(len, self.advanced.values()))
-        assert self.lanes.outstanding == len(self.model) - advanced
+        in_flight = sum(len(batch) for _, batch in self.advancing)
+        assert self.lanes.outstanding == len(self.model) - advanced + in_flight
+        assert self.lanes.outstanding == sum(lane.outstanding for lane in self.lanes)
         assert self.ledger.head - self.ledger.base == len(self.ledger.events)
 
 

@@ -28,7 +28,10 @@ class EventSource(NamedTuple):
 
 
 class UnsettledEvent(Protocol):
-    """One `TriggerEvent` that is not yet durable. The sink settles each exactly once, on the event loop."""
+    """One `TriggerEvent` that is not yet durable. The sink settles each exactly once, on the event loop.
+
+    What it carries is read while it is submitted: nothing but the sink's own form of it is kept while the store lags.
+    """
 
     @property
     def payload(self) -> Any: ...

@@ -8,38 +8,34 @@ import anyio
 class Backlog:
     """Counts the events of one stream, or of one trigger without a stream, that the store still holds.
 
-    It outlives groups and restarts: while the store is away, neither an ack timeout nor a redelivery makes room.
+    It outlives groups and restarts: while the store is away, neither an ack timeout nor a redelivery makes room. Who
+    submits adds one to `count` and, once that has reached `limit`, awaits `wait_for_room`; who hears the store's answer
+    takes one away.
     """
+
+    __slots__ = ("_changed", "count", "is_awaited", "limit")
 
     def __init__(self, limit: int) -> None:
         self.count = 0
-        self.is_full = False
-        """Whether filters are to pause; somebody who is paused waits with `wait_for_room`."""
-        self._limit = limit
-        self._is_closed = False
-        self._changed: anyio.Event | None = None
+        """Submitted and not answered."""
+        self.limit = limit
+        """Filters pause from here on; zero once the service is stopping."""
+        self.is_awaited = False
+        """Whether somebody is to hear of it when `count` falls."""
+        self._changed = anyio.Event()
 
-    def add(self) -> None:
-        """One event was submitted."""
-        self.count += 1
-        if self.count >= self._limit:
-            self.is_full = True
-
-    def remove(self) -> None:
-        """The store answered for one."""
-        self.count -= 1
-        if self.is_full and self.count < self._limit:
-            self.is_full = self._is_closed
-        if self._changed is not None and (not self.count or not self.is_full):
+    def note_room(self) -> None:
+        """`count` has fallen; called if somebody waits."""
+        if not self.count or self.count < self.limit:
+            self.is_awaited = False
             self._changed.set()
-            self._changed = None
 
     def close(self) -> None:
         """Let whoever waits for room wait until it is cancelled: the service is stopping."""
-        self._is_closed = self.is_full = True
+        self.limit = 0
 
     async def wait_for_room(self) -> None:
-        while self.is_full:
+        while self.count >= self.limit:
             await self._next_change()
 
     async def wait_until_empty(self) -> None:
@@ -47,6 +43,7 @@ class Backlog:
             await self._next_change()
 
     async def _next_change(self) -> None:
-        if self._changed is None:
+        if not self.is_awaited:
+            self.is_awaited = True
             self._changed = anyio.Event()
         await self._changed.wait()

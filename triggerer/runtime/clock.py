@@ -20,8 +20,7 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's monotonic clock."""
 
-    def monotonic(self) -> float:
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)
 
     async def sleep_until(self, deadline: float) -> None:
         await anyio.sleep(max(0.0, deadline - time.monotonic()))

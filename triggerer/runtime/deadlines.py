@@ -33,7 +33,7 @@ def _oldest(group: Group, now: float) -> float:
         if subscriber.done < group.ledger.head:
             oldest = min(oldest, group.ledger.entry(subscriber.done).broadcast_at)
     for subscriber in (*group.subscribers, *group.departed):
-        unsettled = subscriber.oldest_unsettled()
+        unsettled = subscriber.oldest_unsettled
         if unsettled is not None:
             oldest = min(oldest, unsettled.overdue_since)
     return oldest
@@ -47,7 +47,7 @@ def fail_overdue(group: Group, limit: float) -> None:
             if entry.broadcast_at <= limit:
                 group.fail(subscriber, _not_resolved(group, subscriber))
     for subscriber in [*group.subscribers, *group.departed]:
-        while (derived := subscriber.oldest_unsettled()) is not None:
+        while (derived := subscriber.oldest_unsettled) is not None:
             if derived.overdue_since > limit:
                 break
             _abandon(group, subscriber, derived)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Hashable
+from collections.abc import AsyncGenerator, Hashable
 from contextlib import aclosing
 from typing import Any
 
@@ -10,7 +10,7 @@ import anyio
 import structlog
 from anyio.lowlevel import checkpoint
 
-from triggerer.abc import BaseEventTrigger, SharedStreamProducer, TriggerEvent
+from triggerer.abc import BaseEventTrigger, SharedStreamProducer
 from triggerer.domain.events import EventSink, EventSource
 from triggerer.errors import GroupEnded, PluginError, SubscriberOverflow
 from triggerer.runtime.backlog import Backlog
@@ -21,7 +21,8 @@ from triggerer.runtime.lanes import Entry, Lanes
 from triggerer.runtime.ledger import Ledger
 from triggerer.runtime.pump import Pump
 from triggerer.runtime.settings import RuntimeSettings
-from triggerer.runtime.subscriber import DerivedEvent, Subscriber
+from triggerer.runtime.subscriber import Subscriber
+from triggerer.runtime.wakeups import Turns, Wakeup
 
 _log = structlog.get_logger(__name__)
 
@@ -57,7 +58,7 @@ class Group:
         self.settings = settings
         self._opener = opener
         self._kwargs = kwargs
-        self._sink = sink
+        self.sink = sink
         self.is_acknowledged = is_acknowledged(opener)
         self.lanes = Lanes()
         self.ledger = Ledger(self.lanes if self.is_acknowledged else None)
@@ -68,10 +69,14 @@ class Group:
         self.is_ending = False
         self.error: BaseException | None = None
         self.is_progress_noted = False
-        self._progress = anyio.Event()
+        """Whether the pump and a pausing poll know that somebody moved; who moves looks here before it tells them."""
+        self._progress = Wakeup()
         self._moved: anyio.Event | None = None
         self._readers: dict[Subscriber, None] = {}
         self._is_stopping = False
+        self._look_at = 0
+        """The poll may broadcast up to here without a look at its bounds."""
+        self._turn_at = self.settings.burst
         self._tasks: anyio.abc.TaskGroup | None = None
 
     # Membership
@@ -83,7 +88,6 @@ class Group:
         name: str,
         source: EventSource,
         was_absent: bool = False,
-        on_settled: Callable[[TriggerEvent, Exception | None], None] | None = None,
     ) -> Subscriber:
         """Let `trigger` answer for everything that is broadcast from now on.
 
@@ -92,7 +96,7 @@ class Group:
         """
         if self.is_ending:
             raise GroupEnded(f"The shared stream {self.key!r} is ending", key=self.key)
-        subscriber = Subscriber(self, trigger, name=name, source=source, on_settled=on_settled)
+        subscriber = Subscriber(self, trigger, name=name, source=source)
         self.ledger.join(subscriber, was_absent=was_absent)
         subscriber.start_at(subscriber.done)
         self.subscribers[subscriber] = None
@@ -121,8 +125,9 @@ class Group:
 
     def _part(self, subscriber: Subscriber) -> None:
         del self.subscribers[subscriber]
+        subscriber.may_read = False
         self._readers.pop(subscriber, None)
-        if subscriber.oldest_unsettled() is not None:
+        if subscriber.oldest_unsettled is not None:
             self.departed[subscriber] = None
         self.note_progress()
 
@@ -143,46 +148,29 @@ class Group:
         """Somebody moved. Wakes the pump and a pausing poll once, however many move in this turn of the loop."""
         self.is_progress_noted = True
         self._progress.set()
+        self.note_room()
+
+    def note_room(self) -> None:
+        """Something was advanced or read. Wakes a pausing poll."""
         if self._moved is not None:
             self._moved.set()
             self._moved = None
 
-    def submit(self, derived: DerivedEvent) -> None:
-        """Hand a derived event to the store.
-
-        Raises:
-            Exception: What the producer's `get_idempotency_key` raised; the event counts as refused.
-        """
-        self.backlog.add()
-        try:
-            self._sink.submit_nowait(derived)
-        except Exception as error:
-            derived.settle(error)
-            raise
-
-    def note_settled(
-        self, subscriber: Subscriber, entry: Entry | None, error: Exception | None
-    ) -> None:
-        """The store answered for one event that `subscriber` derived from `entry`."""
-        if entry is None:
-            return
-        if error is not None:
-            self.ledger.refuse(subscriber, entry)
-        entry.unresolved -= 1
-        if not entry.unresolved:
-            self.lanes.note_resolved(entry)
-            if not self.is_progress_noted:
-                self.note_progress()
-        if self.departed and subscriber in self.departed and not subscriber.oldest_unsettled():
-            del self.departed[subscriber]
-
     async def wait_for_progress(self) -> None:
-        """Wait until `note_progress` is called; the caller clears `is_progress_noted` before it looks."""
+        """Wait until `note_progress` was called since this returned last; for the pump alone."""
         await self._progress.wait()
-
-    def clear_progress(self) -> None:
+        self._progress.clear()
         self.is_progress_noted = False
-        self._progress = anyio.Event()
+
+    def note_resolved(self, entry: Entry) -> None:
+        """Everybody has moved past it, and the store has answered for all that was derived from it."""
+        self.lanes.note_resolved(entry)
+        if not self.is_progress_noted:
+            self.note_progress()
+
+    def forget(self, departed: Subscriber) -> None:
+        """The store owes nothing any more to a subscriber that is not present."""
+        self.departed.pop(departed, None)
 
     def idempotency_key(self, payload: Any) -> str | None:
         assert self.producer is not None
@@ -284,63 +272,58 @@ class Group:
 
     async def _fan_out(self, events: AsyncGenerator[Any, None]) -> None:
         ledger = self.ledger
-        burst = 0
-        free_until = 0
         async for event in events:
-            if ledger.head >= free_until or self._is_stopping:
-                free_until = await self._room()
+            if ledger.head >= self._look_at:
+                await self._look()
             ledger.broadcast(event)
             if self._readers:
                 self._wake_readers()
             elif not self.subscribers:
                 self.note_progress()
-            burst += 1
-            if burst >= self.settings.burst:
-                burst = 0
-                await checkpoint()
 
     async def _fan_out_acknowledged(self, events: AsyncGenerator[Any, None]) -> None:
         ledger = self.ledger
         producer = self.producer
         assert producer is not None
         get_lane = producer.get_advance_lane
-        now = self.clock.monotonic
-        burst = 0
-        free_until = 0
+        turns = Turns()
+        now = 0.0
         async for event, payload in events:
-            if ledger.head >= free_until or self._is_stopping:
-                free_until = await self._room()
-            ledger.broadcast_in_lane(event, payload, get_lane(payload), now())
+            if ledger.head >= self._look_at:
+                await self._look()
+            if turns.has_turned:
+                # What is broadcast in one turn of the loop is broadcast at one time.
+                turns.watch()
+                now = self.clock.monotonic()
+            ledger.broadcast_in_lane(event, payload, get_lane(payload), now)
             if self._readers:
                 self._wake_readers()
             elif not self.subscribers:
                 self.note_progress()
-            burst += 1
-            if burst >= self.settings.burst:
-                burst = 0
-                await checkpoint()
 
     def _wake_readers(self) -> None:
         readers, self._readers = self._readers, {}
         for reader in readers:
             reader.wake()
 
-    async def _room(self) -> int:
-        """Wait until an event may be broadcast; return the number up to which no further look is needed.
+    async def _look(self) -> None:
+        """Let others have a turn, wait until an event may be broadcast, and note up to which number no look is needed.
 
         The broker keeps the backlog meanwhile: nothing is pulled. A subscriber whose queue is full and does not move
         within the grace is failed, and the others go on.
         """
+        if self.ledger.head >= self._turn_at:
+            self._turn_at = self.ledger.head + self.settings.burst
+            await checkpoint()
         free_until = self._free_until()
-        if self.ledger.head < free_until:
-            return free_until
-        if self.producer is not None:
-            await self.producer.pause()
-        while self.ledger.head >= (free_until := self._free_until()):
-            await self._wait_for_room()
-        if self.producer is not None:
-            await self.producer.resume()
-        return free_until
+        if self.ledger.head >= free_until:
+            if self.producer is not None:
+                await self.producer.pause()
+            while self.ledger.head >= (free_until := self._free_until()):
+                await self._wait_for_room()
+            if self.producer is not None:
+                await self.producer.resume()
+        self._look_at = min(free_until, self._turn_at)
 
     def _free_until(self) -> int:
         """The first number that may not be broadcast as things stand."""
@@ -398,7 +381,7 @@ class Group:
             await self._next_progress()
 
     async def _next_progress(self) -> None:
-        # Not the pump's event: that one stays set for as long as the pump awaits an advance.
+        # Not the pump's wake-up: that one stays set for as long as the pump awaits an advance.
         self.is_progress_noted = False
         if self._moved is None:
             self._moved = anyio.Event()
@@ -407,6 +390,7 @@ class Group:
     def stop_pulling(self) -> None:
         """First stage of a shutdown: pull nothing more, let what is outstanding resolve."""
         self._is_stopping = True
+        self._look_at = 0
 
     def start_pulling(self) -> None:
         """Somebody came after all."""

@@ -11,7 +11,7 @@ import anyio
 import structlog
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from triggerer.abc import BaseEventTrigger, TriggerEvent
+from triggerer.abc import BaseEventTrigger
 from triggerer.domain.events import EventSource
 from triggerer.errors import GroupEnded, PluginError
 from triggerer.runtime.backlog import Backlog
@@ -42,8 +42,6 @@ class TriggerSpec:
     source: EventSource
     stream_id: str | None = None
     """What is known of its stream before it is made: the key's digest, as the DAG processor stored it."""
-    on_settled: Callable[[TriggerEvent, Exception | None], None] | None = None
-    """Called once for each of its events, when the store has answered."""
 
 
 class HostedState(StrEnum):
@@ -173,7 +171,6 @@ class HostedTrigger:
             name=self.name,
             source=self.source,
             was_absent=self.is_absent,
-            on_settled=self.spec.on_settled,
         )
         self.is_absent = False
         self.error = None

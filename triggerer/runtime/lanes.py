@@ -5,34 +5,79 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Hashable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final
 
 from triggerer.abc import AdvanceItem, AdvanceOutcome
 
+_IDLE_LANES: Final = 128
+"""Lanes of a group, at 100 bytes each, that are kept although they are empty: most are needed again at once."""
 
-class Standing(NamedTuple):
+_new_item = tuple.__new__
+"""`AdvanceItem(...)` without the call of a Python function that a named tuple's constructor is."""
+
+
+class Standing:
     """How many subscribers answer for an event, and for how many it counts as failed from the start."""
 
-    acking: int
-    failing: int
+    __slots__ = ("acking", "failing", "outcome")
+
+    def __init__(self, acking: int, failing: int) -> None:
+        self.acking = acking
+        self.failing = failing
+        self.outcome = AdvanceOutcome(acking, failing, 0)
+        """Where there are no exceptions. Almost all outcomes are equal, and frozen: one object serves them all."""
+
+
+class Exceptions:
+    """Who, among the acking subscribers of one event, rejected or failed it."""
+
+    __slots__ = ("failed", "refused_by", "rejected", "rejected_by")
+
+    def __init__(self) -> None:
+        self.rejected = 0
+        self.failed = 0
+        self.refused_by: set[object] | None = None
+        """Who counts among `failed` since the store refused an event that they derived from it."""
+        self.rejected_by: set[object] | None = None
+        """Who rejected it although events of theirs, derived from it, were on their way into the store."""
+
+    def has_refused(self, member: object) -> bool:
+        """Whether it counts as failed by `member` since the store refused what they derived from it."""
+        return self.refused_by is not None and member in self.refused_by
+
+    def note_refused(self, member: object) -> None:
+        """Count it as failed by `member`, once."""
+        if self.refused_by is None:
+            self.refused_by = set()
+        elif member in self.refused_by:
+            return
+        self.refused_by.add(member)
+        self.failed += 1
+        if self.rejected_by is not None and member in self.rejected_by:
+            # Both rejected and failed: failed (contract, rule 5).
+            self.rejected -= 1
+
+    def remember_rejection(self, member: object) -> None:
+        """Have a refusal that may still come take the place of the rejection by `member`."""
+        if self.rejected_by is None:
+            self.rejected_by = set()
+        self.rejected_by.add(member)
 
 
 class Entry:
     """One outstanding event: broadcast, and not advanced.
 
     `unresolved` counts what it waits for: one until every subscriber has moved past it, and one for each unconfirmed
-    `TriggerEvent` that was derived from it. `rejected` and `failed` are the exceptions among the acking subscribers.
+    `TriggerEvent` that was derived from it. The entries of a lane form a chain: no queue of their own for lanes that
+    hold one event at a time.
     """
 
     __slots__ = (
         "broadcast_at",
-        "failed",
-        "is_taken",
+        "exceptions",
         "lane",
+        "next",
         "payload",
-        "refused_by",
-        "rejected",
-        "rejected_by",
         "seq",
         "standing",
         "unresolved",
@@ -41,57 +86,79 @@ class Entry:
     def __init__(self, seq: int, payload: Any, lane: Lane, broadcast_at: float) -> None:
         self.seq = seq
         self.payload = payload
-        self.lane = lane
+        self.lane: Lane | None = lane
+        """None once it was taken for an advance."""
         self.broadcast_at = broadcast_at
         self.unresolved = 1
-        self.rejected = 0
-        self.failed = 0
-        self.standing: Standing | None = None
-        self.is_taken = False
-        self.refused_by: set[object] | None = None
-        """Who counts among `failed` since the store refused an event that they derived from it."""
-        self.rejected_by: set[object] | None = None
-        """Who rejected it although events of theirs, derived from it, were on their way into the store."""
+        self.standing: Standing
+        """Set when everybody has moved past it."""
+        self.exceptions: Exceptions | None = None
+        self.next: Entry | None = None
+
+    @property
+    def is_taken(self) -> bool:
+        return self.lane is None
+
+    def note_exceptions(self) -> Exceptions:
+        """What is known of those who did not simply accept it; made here where nothing was known."""
+        if self.exceptions is None:
+            self.exceptions = Exceptions()
+        return self.exceptions
 
     def outcome(self) -> AdvanceOutcome:
         """What `advance` is told; only once everybody has moved past it."""
-        assert self.standing is not None
-        acking, failing = self.standing
+        standing, exceptions = self.standing, self.exceptions
+        if exceptions is None:
+            return standing.outcome
+        failed, rejected = exceptions.failed, exceptions.rejected
         return AdvanceOutcome(
-            acking - self.rejected - self.failed, failing + self.failed, self.rejected
+            standing.acking - rejected - failed, standing.failing + failed, rejected
         )
 
 
 class Lane:
     """The outstanding events of one lane, in event order."""
 
-    __slots__ = ("entries", "is_advancing", "is_queued", "key")
+    __slots__ = (
+        "head",
+        "in_flight",
+        "is_advancing",
+        "is_queued",
+        "key",
+        "outstanding",
+        "tail",
+    )
 
     def __init__(self, key: Hashable) -> None:
         self.key = key
-        self.entries: deque[Entry] = deque()
+        self.head: Entry | None = None
+        self.tail: Entry | None = None
+        self.outstanding = 0
+        """Broadcast and not advanced: those from `head` to `tail`, and those in flight."""
+        self.in_flight = 0
+        """Handed to the `advance` that has not returned."""
         self.is_advancing = False
         self.is_queued = False
 
     @property
     def is_ready(self) -> bool:
-        return bool(self.entries) and not self.entries[0].unresolved
+        return self.head is not None and not self.head.unresolved
 
 
 class Lanes:
     """All lanes of a group, and a queue of those whose head is ready.
 
     Every method costs O(1), `take` O(what it takes): a lane whose head is stuck is never looked at again until
-    its head resolves. A lane without outstanding events is forgotten.
+    its head resolves. Of the lanes without outstanding events all but some are forgotten.
     """
 
     def __init__(self) -> None:
         self._lanes: dict[Hashable, Lane] = {}
         self._ready: deque[Lane] = deque()
-        self._clean: dict[Standing, AdvanceOutcome] = {}
         self.outstanding = 0
 
     def __iter__(self) -> Iterator[Lane]:
+        """The lanes that are known, also empty ones."""
         return iter(self._lanes.values())
 
     def append(self, key: Hashable, seq: int, payload: Any, now: float) -> Entry:
@@ -100,18 +167,20 @@ class Lanes:
         if lane is None:
             lane = self._lanes[key] = Lane(key)
         entry = Entry(seq, payload, lane, now)
-        lane.entries.append(entry)
+        tail = lane.tail
+        if tail is None:
+            lane.head = entry
+        else:
+            tail.next = entry
+        lane.tail = entry
+        lane.outstanding += 1
         self.outstanding += 1
         return entry
 
     def note_resolved(self, entry: Entry) -> None:
         """Queue the entry's lane if the entry is its head; call once `entry.unresolved` has become zero."""
         lane = entry.lane
-        if lane.entries and lane.entries[0] is entry:
-            self._queue(lane)
-
-    def _queue(self, lane: Lane) -> None:
-        if not lane.is_queued and not lane.is_advancing:
+        if lane is not None and lane.head is entry and not lane.is_queued and not lane.is_advancing:
             lane.is_queued = True
             self._ready.append(lane)
 
@@ -124,6 +193,17 @@ class Lanes:
             ready.popleft().is_queued = False
         return bool(ready)
 
+    def batches(self, limit: int) -> Iterator[list[AdvanceItem]]:
+        """One batch after the other for as long as a lane is ready; asking for the next finishes the one before."""
+        ready = self._ready
+        while ready:
+            lane = ready.popleft()
+            lane.is_queued = False
+            head = lane.head
+            if head is not None and not head.unresolved:
+                yield self._take_from(lane, limit)
+                self.finish(lane)
+
     def take(self, limit: int = sys.maxsize) -> tuple[Lane, list[AdvanceItem]]:
         """Take the ready prefix, `limit` events at most, of the lane that has waited longest.
 
@@ -134,31 +214,34 @@ class Lanes:
         """
         lane = self._ready.popleft()
         lane.is_queued = False
-        lane.is_advancing = True
-        entries = lane.entries
-        batch: list[AdvanceItem] = []
-        while entries and not entries[0].unresolved and len(batch) < limit:
-            entry = entries.popleft()
-            entry.is_taken = True
-            batch.append(AdvanceItem(entry.payload, self._outcome(entry)))
-        self.outstanding -= len(batch)
-        return lane, batch
+        return lane, self._take_from(lane, limit)
 
-    def _outcome(self, entry: Entry) -> AdvanceOutcome:
-        if entry.rejected or entry.failed:
-            return entry.outcome()
-        # Almost all outcomes are equal, and they are frozen: one object serves them all.
-        standing = entry.standing
-        assert standing is not None
-        outcome = self._clean.get(standing)
-        if outcome is None:
-            outcome = self._clean[standing] = entry.outcome()
-        return outcome
+    def _take_from(self, lane: Lane, limit: int) -> list[AdvanceItem]:
+        lane.is_advancing = True
+        batch: list[AdvanceItem] = []
+        entry = lane.head
+        while entry is not None and not entry.unresolved and len(batch) < limit:
+            outcome = entry.standing.outcome if entry.exceptions is None else entry.outcome()
+            batch.append(_new_item(AdvanceItem, (entry.payload, outcome)))
+            # Nobody who still holds the entry (an event derived from it) is to hold those behind it.
+            entry.lane = None
+            following, entry.next = entry.next, None
+            entry = following
+        lane.head = entry
+        if entry is None:
+            lane.tail = None
+        lane.in_flight = len(batch)
+        return batch
 
     def finish(self, lane: Lane) -> None:
         """The advance of what was taken from `lane` has returned."""
         lane.is_advancing = False
-        if lane.is_ready:
-            self._queue(lane)
-        elif not lane.entries:
-            del self._lanes[lane.key]
+        lane.outstanding -= lane.in_flight
+        self.outstanding -= lane.in_flight
+        head = lane.head
+        if head is None:
+            if len(self._lanes) > _IDLE_LANES:
+                del self._lanes[lane.key]
+        elif not head.unresolved:
+            lane.is_queued = True
+            self._ready.append(lane)

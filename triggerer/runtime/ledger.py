@@ -36,12 +36,6 @@ class Member:
         self.order = 0
 
 
-def _note_rejected(member: Member, entry: Entry) -> None:
-    if entry.rejected_by is None:
-        entry.rejected_by = set()
-    entry.rejected_by.add(member)
-
-
 class Ledger:
     """The events that not everybody has passed, and what the lanes are told about those that everybody has.
 
@@ -74,9 +68,10 @@ class Ledger:
     def broadcast_in_lane(self, event: Any, payload: Any, lane: Hashable, now: float) -> None:
         """Append an event; the members present now, and the absent ones, are those that answer for it."""
         assert self.lanes is not None
-        self.entries.append(self.lanes.append(lane, self.head, payload, now))
+        seq = self.head
+        self.entries.append(self.lanes.append(lane, seq, payload, now))
         self.events.append(event)
-        self.head += 1
+        self.head = seq + 1
 
     def entry(self, seq: int) -> Entry:
         """The entry of an event that its member has not passed."""
@@ -112,11 +107,11 @@ class Ledger:
         if opened is not None and not opened.is_taken:
             if opened.seq < member.done:
                 # It rejected the event that it has open, and now fails: failed wins, while it can still be said.
-                _note_rejected(member, opened)
+                opened.note_exceptions().remember_rejection(member)
                 self.refuse(member, opened)
-            elif opened.refused_by is not None and member in opened.refused_by:
+            elif opened.exceptions is not None and opened.exceptions.has_refused(member):
                 # The store refused what it derived from the event that it has open: the step below counts it.
-                opened.failed -= 1
+                opened.exceptions.failed -= 1
         member.failed_from = member.done
         self._step(member.done, -1, 1)
         self._part(member)
@@ -158,26 +153,19 @@ class Ledger:
         """Count the open event as rejected by `member`, which has thereby resolved it."""
         if member.done <= opened.seq:
             member.done = opened.seq + 1
-            if opened.refused_by is not None and member in opened.refused_by:
+            exceptions = opened.note_exceptions()
+            if exceptions.has_refused(member):
                 # Both rejected and failed: failed (contract, rule 5).
                 return
-            opened.rejected += 1
+            exceptions.rejected += 1
             if opened.unresolved > 1:
-                _note_rejected(member, opened)
+                exceptions.remember_rejection(member)
 
     def refuse(self, member: Member, entry: Entry) -> None:
         """Count `entry` as failed by `member`, once: an event derived from it will never be durable."""
         if member.failed_from is not None and entry.seq >= member.failed_from:
             return
-        if entry.refused_by is None:
-            entry.refused_by = set()
-        elif member in entry.refused_by:
-            return
-        entry.refused_by.add(member)
-        entry.failed += 1
-        if entry.rejected_by is not None and member in entry.rejected_by:
-            # Both rejected and failed: failed (contract, rule 5).
-            entry.rejected -= 1
+        entry.note_exceptions().note_refused(member)
 
     # Progress
 
@@ -226,19 +214,22 @@ class Ledger:
     def _release(self, until: int) -> None:
         assert self.lanes is not None
         note_resolved = self.lanes.note_resolved
-        standing = self._standing
         steps = self._steps
-        upcoming = steps[0][0] if steps else self.head + 1
-        for entry in self.entries[self.passed - self.base : until - self.base]:
-            if entry.seq >= upcoming:
-                standing = self._advance_standing(entry.seq)
-                upcoming = steps[0][0] if steps else self.head + 1
-            entry.standing = standing
-            entry.unresolved -= 1
-            if not entry.unresolved:
-                note_resolved(entry)
+        at = self.passed
+        while at < until:
+            # Up to the next step everybody's standing is the same.
+            if steps and steps[0][0] <= at:
+                self._advance_standing(at)
+            end = min(until, steps[0][0]) if steps else until
+            standing = self._standing
+            for entry in self.entries[at - self.base : end - self.base]:
+                entry.standing = standing
+                entry.unresolved -= 1
+                if not entry.unresolved:
+                    note_resolved(entry)
+            at = end
 
-    def _advance_standing(self, seq: int) -> Standing:
+    def _advance_standing(self, seq: int) -> None:
         """Apply the steps up to and including those at `seq`."""
         count = acking = failing = 0
         for at, more_acking, more_failing in self._steps:
@@ -249,4 +240,3 @@ class Ledger:
             count += 1
         del self._steps[:count]
         self._standing = Standing(self._standing.acking + acking, self._standing.failing + failing)
-        return self._standing

@@ -11,6 +11,7 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from triggerer.abc import AdvanceItem, SharedStreamProducer
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.lanes import Lane
+from triggerer.runtime.wakeups import Turns
 
 if TYPE_CHECKING:
     from triggerer.runtime.group import Group
@@ -29,6 +30,7 @@ class Pump:
 
     def __init__(self, group: Group) -> None:
         self._group = group
+        self._turns = Turns()
         self._what = f"advance() of the shared stream {group.key!r}"
 
     async def run(self) -> None:
@@ -36,7 +38,6 @@ class Pump:
         async with anyio.create_task_group() as tasks:
             while True:
                 await group.wait_for_progress()
-                group.clear_progress()
                 while group.ledger.settle(_BURST):
                     await self._advance_ready(tasks)
                     await checkpoint()
@@ -44,20 +45,53 @@ class Pump:
 
     async def _advance_ready(self, tasks: anyio.abc.TaskGroup) -> None:
         group = self._group
+        if not group.lanes.has_ready:
+            return
+        producer = group.producer
+        assert producer is not None
+        if producer.lanes_advance_side_by_side:
+            await self._start_side_by_side(producer, tasks)
+            return
+        try:
+            with plugin_code(self._what):
+                await self._advance_one_by_one(producer)
+        except Exception:
+            group.begin_end()
+            raise
+
+    async def _advance_one_by_one(self, producer: SharedStreamProducer) -> None:
+        group, turns = self._group, self._turns
+        advance = producer.advance
+        turns.watch()
         handled = 0
-        while group.lanes.has_ready:
-            assert group.producer is not None
-            lane, batch = group.lanes.take(_BURST)
-            if group.producer.lanes_advance_side_by_side:
-                tasks.start_soon(self._advance, group.producer, lane, batch)
-            else:
-                await self._advance(group.producer, lane, batch)
+        for batch in group.lanes.batches(_BURST):
+            await advance(batch)
+            if turns.has_turned:
+                # An advance that finished under a shield of its own is the last one: nothing more is told to the
+                # broker. Where the loop has not turned, nobody can have cancelled anything, nor can the poll go on.
+                await checkpoint_if_cancelled()
+                group.note_room()
+            handled += len(batch)
+            if handled >= _BURST:
+                handled = 0
+                group.note_room()
+                await checkpoint()
+        group.note_room()
+
+    async def _start_side_by_side(
+        self, producer: SharedStreamProducer, tasks: anyio.abc.TaskGroup
+    ) -> None:
+        lanes = self._group.lanes
+        handled = 0
+        while lanes.has_ready:
+            lane, batch = lanes.take(_BURST)
+            tasks.start_soon(self._advance_beside_others, producer, lane, batch)
             handled += len(batch)
             if handled >= _BURST:
                 handled = 0
                 await checkpoint()
 
-    async def _advance(
+    async def _advance_beside_others(
         self, producer: SharedStreamProducer, lane: Lane, batch: Sequence[AdvanceItem]
     ) -> None:
         group = self._group
@@ -68,7 +102,6 @@ class Pump:
             group.begin_end()
             raise
         group.lanes.finish(lane)
-        # An advance that finished under a shield of its own is the last one: nothing more is told to the broker.
         await checkpoint_if_cancelled()
         # Either the lane is ready again, or the poll waits for room that this advance has made.
         group.note_progress()

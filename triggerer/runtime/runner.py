@@ -36,9 +36,10 @@ class LoneEvent:
         return self._hosted.source
 
     def settle(self, error: Exception | None) -> None:
-        self._hosted.backlog.remove()
-        if self._hosted.spec.on_settled is not None:
-            self._hosted.spec.on_settled(self.event, error)
+        backlog = self._hosted.backlog
+        backlog.count -= 1
+        if backlog.is_awaited:
+            backlog.note_room()
 
 
 async def run_alone(
@@ -62,6 +63,6 @@ async def run_alone(
                 raise PluginError(
                     f"run() of {hosted.name} yielded {type(event).__qualname__}, not a TriggerEvent"
                 )
-            backlog.add()
+            backlog.count += 1
             context.sink.submit_nowait(LoneEvent(hosted, event))
             await backlog.wait_for_room()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
-from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
@@ -35,23 +35,22 @@ _SETTLED = _Settled.SETTLED
 class DerivedEvent:
     """A `TriggerEvent` on its way into the store, tied to the raw event that was open when the filter yielded it.
 
-    Implements `triggerer.domain.events.UnsettledEvent`. Only (subscriber, entry, event, ordinal) are kept: there may be
-    very many of these while the store lags.
+    Implements `triggerer.domain.events.UnsettledEvent`. There may be very many of these while the store lags, so that
+    they hold no more than they must, 64 bytes; those of a subscriber form a chain, in the order of their derivation.
     """
 
-    __slots__ = ("_entry", "_event", "_subscriber", "ordinal")
+    __slots__ = ("_entry", "_subscriber", "event", "next")
 
-    def __init__(
-        self, subscriber: Subscriber, entry: Entry | None, event: TriggerEvent, ordinal: int
-    ) -> None:
+    ordinal: int = 0
+    """Which one it is among those that the subscriber derived from this raw event; see `LaterDerivedEvent`."""
+
+    def __init__(self, subscriber: Subscriber, entry: Entry | None, event: TriggerEvent) -> None:
         self._subscriber = subscriber
         self._entry: Entry | _Settled | None = entry
-        self._event = event
-        self.ordinal = ordinal
-
-    @property
-    def event(self) -> TriggerEvent:
-        return self._event
+        self.event: TriggerEvent | None = event
+        """None once the sink has taken it: the store has its payload, in its own form."""
+        self.next: DerivedEvent | None = None
+        """The subscriber's next one, until this one is settled and none before it is unsettled."""
 
     @property
     def subscriber(self) -> Subscriber:
@@ -63,7 +62,8 @@ class DerivedEvent:
 
     @property
     def payload(self) -> Any:
-        return self._event.payload
+        assert self.event is not None, "a payload is read while the event is submitted"
+        return self.event.payload
 
     @property
     def source(self) -> EventSource:
@@ -89,7 +89,10 @@ class DerivedEvent:
 
     def settle(self, error: Exception | None) -> None:
         """The store's answer, which comes once."""
-        self._subscriber.group.backlog.remove()
+        backlog = self._subscriber.backlog
+        backlog.count -= 1
+        if backlog.is_awaited:
+            backlog.note_room()
         self.resolve(error)
 
     def resolve(self, error: Exception | None) -> None:
@@ -98,7 +101,40 @@ class DerivedEvent:
         if entry is _SETTLED:
             return
         self._entry = _SETTLED
-        self._subscriber.note_settled(self, entry if isinstance(entry, Entry) else None, error)
+        if entry is None:
+            return
+        subscriber = self._subscriber
+        if subscriber.oldest_unsettled is self:
+            subscriber.oldest_unsettled = self._take_next()
+        if error is not None:
+            subscriber.group.ledger.refuse(subscriber, entry)
+        entry.unresolved -= 1
+        if not entry.unresolved:
+            lane = entry.lane
+            # Those behind their lane's head are found when the head is advanced.
+            if lane is not None and lane.head is entry:
+                subscriber.group.note_resolved(entry)
+        if not subscriber.is_present and subscriber.oldest_unsettled is None:
+            subscriber.group.forget(subscriber)
+
+    def _take_next(self) -> DerivedEvent | None:
+        """Leave the chain; the next one in it that is not settled."""
+        following, self.next = self.next, None
+        while following is not None and following.is_settled:
+            following = following.next
+        return following
+
+
+class LaterDerivedEvent(DerivedEvent):
+    """Not the first that was derived from its raw event: only these need to hold their ordinal."""
+
+    __slots__ = ("ordinal",)
+
+    def __init__(
+        self, subscriber: Subscriber, entry: Entry | None, event: TriggerEvent, ordinal: int
+    ) -> None:
+        super().__init__(subscriber, entry, event)
+        self.ordinal = ordinal
 
 
 class Subscriber(Member):
@@ -109,20 +145,22 @@ class Subscriber(Member):
     """
 
     __slots__ = (
-        "_is_awaiting",
+        "_loop",
         "_loop_thread",
+        "_newest",
         "_ordinal",
-        "_position",
         "_scope",
         "_token",
-        "_unsettled",
-        "_wake",
+        "_waiter",
+        "backlog",
         "error",
         "group",
         "is_open",
+        "may_read",
         "name",
-        "on_settled",
+        "oldest_unsettled",
         "open_entry",
+        "pulled",
         "source",
         "trigger",
     )
@@ -134,70 +172,54 @@ class Subscriber(Member):
         *,
         name: str,
         source: EventSource,
-        on_settled: Callable[[TriggerEvent, Exception | None], None] | None = None,
     ) -> None:
         super().__init__()
         self.group = group
+        self.backlog = group.backlog
         self.trigger = trigger
         self.name = name
         self.source = source
-        self.on_settled = on_settled
         self.error: BaseException | None = None
         """What ended it; set before its filter learns of it."""
+        self.may_read = True
+        """Whether it is neither ended nor gone."""
+        self.pulled = 0
+        """The number of the first event that the filter has not been given."""
         self.is_open = False
         """Whether the filter has pulled an event and has not pulled the next."""
         self.open_entry: Entry | None = None
-        self._position = 0
         self._ordinal = 0
-        self._is_awaiting = False
-        self._wake = anyio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[None] | None = None
         self._scope = anyio.CancelScope()
-        self._unsettled: deque[DerivedEvent] = deque()
+        self.oldest_unsettled: DerivedEvent | None = None
+        """The first of its events, among those that a message waits for, that the store has not answered for."""
+        self._newest: DerivedEvent | None = None
         self._loop_thread = threading.get_ident()
         self._token = current_token()
 
     # What the group asks and tells
 
-    @property
-    def pulled(self) -> int:
-        """The number of the first event that the filter has not been given."""
-        return self._position + 1 if self.is_open else self._position
-
     def start_at(self, seq: int) -> None:
-        self._position = seq
+        self.pulled = seq
 
     def wake(self) -> None:
-        """There is something to read; called once for each time that it waits (see `Group.wake_when_readable`)."""
-        self._wake.set()
+        """There is something to read, or it is to end; does nothing unless its filter awaits the stream."""
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     def interrupt(self, error: BaseException) -> None:
         """End it with `error`: raised where the filter awaits the stream, by cancelling it where it is elsewhere."""
         if self.error is not None:
             return
         self.error = error
-        if self._is_awaiting:
+        self.may_read = False
+        if self._waiter is not None:
             self.wake()
             self.group.cancel_later(self._scope)
         else:
             self._scope.cancel()
-
-    def oldest_unsettled(self) -> DerivedEvent | None:
-        """The first of its events that the store has not answered for."""
-        unsettled = self._unsettled
-        while unsettled and unsettled[0].is_settled:
-            unsettled.popleft()
-        return unsettled[0] if unsettled else None
-
-    def note_settled(
-        self, derived: DerivedEvent, entry: Entry | None, error: Exception | None
-    ) -> None:
-        """Called by a derived event, once."""
-        unsettled = self._unsettled
-        if unsettled and unsettled[0] is derived:
-            unsettled.popleft()
-        self.group.note_settled(self, entry, error)
-        if self.on_settled is not None:
-            self.on_settled(derived.event, error)
 
     # What the filter does
 
@@ -216,33 +238,31 @@ class Subscriber(Member):
         group = self.group
         ledger = group.ledger
         is_acknowledged = ledger.lanes is not None
-        while True:
-            if self.error is not None:
-                raise self.error
-            if not self.is_present:
-                # It left, and the ledger waits for it no more: its filter swallowed the cancellation.
-                return
-            if self._position < ledger.head:
-                at = self._position - ledger.base
+        while self.may_read:
+            seq = self.pulled
+            if seq < ledger.head:
+                at = seq - ledger.base
                 if is_acknowledged:
                     self.open_entry = ledger.entries[at]
                 self._ordinal = 0
                 self.is_open = True
+                self.pulled = seq + 1
                 yield ledger.events[at]
                 self.is_open = False
                 self.open_entry = None
-                self._position += 1
-                self.done = self._position
+                self.done = seq + 1
                 if not group.is_progress_noted:
                     group.note_progress()
             else:
-                self._wake = anyio.Event()
-                self._is_awaiting = True
                 group.wake_when_readable(self)
+                self._waiter = self._loop.create_future()
                 try:
-                    await self._wake.wait()
+                    await self._waiter
                 finally:
-                    self._is_awaiting = False
+                    self._waiter = None
+        if self.error is not None:
+            raise self.error
+        # It left, and the ledger waits for it no more: its filter swallowed the cancellation.
 
     async def run(self) -> None:
         """Drive the filter until it ends, and hand what it yields to the sink.
@@ -251,15 +271,11 @@ class Subscriber(Member):
             Exception: What the filter raised, or what `interrupt` was given.
         """
         current_subscriber.set(self)
-        backlog = self.group.backlog
         try:
             with self._scope, plugin_code(f"The filter of {self.name}"):
                 stream = self.stream()
                 async with aclosing(stream), aclosing(_filtered(self.trigger, stream)) as events:
-                    async for event in events:
-                        self._derive(event)
-                        if backlog.is_full:
-                            await backlog.wait_for_room()
+                    await self._drive(events)
         except Exception as error:
             if self.error is None:
                 raise
@@ -269,21 +285,44 @@ class Subscriber(Member):
         if self.error is not None:
             raise self.error
 
-    def _derive(self, event: TriggerEvent) -> None:
-        if not isinstance(event, TriggerEvent):
-            raise PluginError(
-                f"The filter of {self.name} yielded {type(event).__qualname__}, not a TriggerEvent"
-            )
-        if self.error is not None or not self.is_present:
-            # Its filter goes on although it was ended. The message is failed, and comes again, or its watcher is gone.
-            return
-        entry = self.open_entry
-        derived = DerivedEvent(self, entry, event, self._ordinal)
-        self._ordinal += 1
+    async def _drive(self, events: AsyncGenerator[TriggerEvent, None]) -> None:
+        submit, backlog = self.group.sink.submit_nowait, self.backlog
+        async for event in events:
+            if not isinstance(event, TriggerEvent):
+                raise PluginError(
+                    f"The filter of {self.name} yielded {type(event).__qualname__}, not a TriggerEvent"
+                )
+            if not self.may_read:
+                # Its filter goes on although it was ended. The message fails, and comes again, or its watcher is gone.
+                continue
+            derived = self._derive(event)
+            backlog.count += 1
+            try:
+                submit(derived)
+            except Exception as error:
+                # The producer's `get_idempotency_key` raised: the event counts as refused.
+                derived.settle(error)
+                raise
+            derived.event = None
+            if backlog.count >= backlog.limit:
+                await backlog.wait_for_room()
+
+    def _derive(self, event: TriggerEvent) -> DerivedEvent:
+        entry, ordinal = self.open_entry, self._ordinal
+        if ordinal:
+            derived: DerivedEvent = LaterDerivedEvent(self, entry, event, ordinal)
+        else:
+            derived = DerivedEvent(self, entry, event)
+        self._ordinal = ordinal + 1
         if entry is not None:
             entry.unresolved += 1
-            self._unsettled.append(derived)
-        self.group.submit(derived)
+            if self.oldest_unsettled is None:
+                self.oldest_unsettled = derived
+            else:
+                assert self._newest is not None
+                self._newest.next = derived
+            self._newest = derived
+        return derived
 
 
 def _filtered(

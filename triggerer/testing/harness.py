@@ -72,17 +72,18 @@ class _Event(UnsettledEvent, Protocol):
     """What the runtime submits, shared stream or not."""
 
     @property
-    def event(self) -> TriggerEvent: ...
+    def event(self) -> TriggerEvent | None: ...
 
 
 class _Waiting(NamedTuple):
     view: HostedView
-    event: _Event
+    event: TriggerEvent
+    unsettled: UnsettledEvent
 
     def persist(self) -> None:
         # In the store, whatever the runtime thinks of it meanwhile: after an ack timeout it only comes too late.
-        self.view.note_persisted(self.event.event)
-        self.event.settle(None)
+        self.view.note_persisted(self.event)
+        self.unsettled.settle(None)
 
 
 class _Sink:
@@ -94,10 +95,11 @@ class _Sink:
         self._waiting: deque[_Waiting] = deque()
 
     def submit_nowait(self, event: UnsettledEvent) -> None:
-        submitted = cast(_Event, event)
+        submitted = cast(_Event, event).event
+        assert submitted is not None
         view = self._views[event.source.watchers[0].watcher_id]
-        view.note_submitted(submitted.event)
-        waiting = _Waiting(view, submitted)
+        view.note_submitted(submitted)
+        waiting = _Waiting(view, submitted, event)
         event.idempotency_key  # noqa: B018  (as the store does, so that a producer that raises is found)
         if self._is_automatic:
             waiting.persist()
@@ -227,7 +229,7 @@ class StreamHarness:
             if group is None:
                 views[key] = GroupView(len(stream.members), 0, {})
             elif not group.is_ending:
-                lanes = {lane.key: len(lane.entries) for lane in group.lanes if lane.entries}
+                lanes = {lane.key: lane.outstanding for lane in group.lanes if lane.outstanding}
                 views[key] = GroupView(len(group.subscribers), group.outstanding, lanes)
         return views
 

@@ -138,7 +138,7 @@ class Checker:
             self.fail("S9", f"{lanes.outstanding} outstanding of {settings.max_outstanding}")
         counted = 0
         for lane in lanes:
-            counted += len(lane.entries)
+            counted += lane.outstanding
         if counted != lanes.outstanding:
             self.fail("S3", f"the lanes hold {counted}, outstanding are {lanes.outstanding}")
         head, passed, size = ledger.head, ledger.passed, settings.subscriber_queue_size

@@ -1,0 +1,221 @@
+"""What the runtime keeps for each event, and the parts that make it quick."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import weakref
+from collections.abc import Sequence
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from tests.unit.runtime.streams import Acking, Upstream
+from tests.unit.runtime.supervised import supervised
+from triggerer.abc import AckTimeout, AdvanceItem, TriggerEvent
+from triggerer.domain.events import UnsettledEvent
+from triggerer.runtime import RuntimeSettings
+from triggerer.runtime.lanes import Lanes
+from triggerer.runtime.ledger import Ledger, Member
+from triggerer.runtime.subscriber import DerivedEvent
+from triggerer.runtime.wakeups import Turns, Wakeup
+from triggerer.testing import StreamHarness
+
+
+@pytest.fixture
+def upstream(request: pytest.FixtureRequest) -> Upstream:
+    return Upstream(request.node.name)
+
+
+class Remembered(TriggerEvent):
+    """A `TriggerEvent` of which a test can see whether anybody keeps it."""
+
+    __slots__ = ("__weakref__",)
+
+
+class TwoOfEach(Acking):
+    async def filter_shared_stream(self, shared_stream):  # type: ignore[no-untyped-def]
+        async for event in shared_stream:
+            yield Remembered({"value": event, "half": 0})
+            yield Remembered({"value": event, "half": 1})
+
+
+# What is kept while the store lags
+
+
+async def test_an_unconfirmed_event_takes_64_bytes_and_nobody_keeps_its_payload(
+    upstream: Upstream,
+) -> None:
+    async with supervised() as service:
+        service.store.is_automatic = False
+        kept: list[weakref.ref[TriggerEvent]] = []
+        submit = service.store.submit_nowait
+
+        def watch(event: UnsettledEvent) -> None:
+            assert isinstance(event, DerivedEvent)
+            assert event.event is not None
+            kept.append(weakref.ref(event.event))
+            submit(event)
+
+        service.store.submit_nowait = watch  # type: ignore[method-assign]
+        service.host(TwoOfEach(upstream.name))
+        upstream.put(0, 1)
+        await service.settle_down()
+        assert len(service.store.waiting) == 4
+        gc.collect()
+        # The filter holds the last one, as its loop's variable or its own frame does.
+        assert [event() for event in kept[:-1]] == [None] * 3
+        first, second, *_ = service.store.waiting
+        assert (first.ordinal, second.ordinal) == (0, 1)
+        assert sys.getsizeof(first) <= 64
+        service.store.settle()
+        await service.settle_down()
+        assert upstream.outcomes() == {0: (1, 0, 0), 1: (1, 0, 0)}
+
+
+async def test_events_settled_in_any_order_leave_the_oldest_one_to_time_out(
+    upstream: Upstream,
+) -> None:
+    async with supervised(RuntimeSettings(ack_timeout=10, close_timeout=0.5)) as service:
+        service.store.is_automatic = False
+        (one,) = service.host(Acking(upstream.name))
+        upstream.put(0, 1, 2, 3)
+        await service.settle_down()
+        waiting, service.store.waiting = service.store.waiting, []
+        for number in (1, 3, 0):
+            waiting[number].settle(None)
+        assert one.subscriber is not None
+        assert one.subscriber.oldest_unsettled is waiting[2]
+        await service.settle_down()
+        assert set(upstream.outcomes()) == {0, 1}
+        await service.pass_time(10)
+        assert isinstance(one.error, AckTimeout)
+        assert upstream.outcomes()[2] == (0, 1, 0)
+        assert upstream.outcomes()[3] == (1, 0, 0)
+        # The store answers after all: nothing counts twice.
+        waiting[2].settle(None)
+        await service.settle_down()
+        assert len(upstream.outcomes()) == 4
+
+
+# Lanes
+
+
+def test_few_of_the_lanes_without_events_are_remembered() -> None:
+    lanes = Lanes()
+    ledger = Ledger(lanes)
+    member = Member()
+    ledger.join(member, was_absent=False)
+    for key in range(1_000):
+        ledger.broadcast_in_lane(key, key, key, 0.0)
+    assert len(list(lanes)) == 1_000
+    member.done = 1_000
+    ledger.settle()
+    assert [item.broker_payload for batch in lanes.batches(10) for item in batch] == list(
+        range(1_000)
+    )
+    assert lanes.outstanding == 0
+    assert len(list(lanes)) <= 128
+
+
+async def test_what_an_advance_is_told_is_outstanding_until_it_has_returned(
+    upstream: Upstream,
+) -> None:
+    gate = anyio.Event()
+
+    async def hang(_: Sequence[AdvanceItem]) -> None:
+        await gate.wait()
+
+    upstream.on_advance = hang
+    async with StreamHarness() as streams:
+        await streams.add(Acking(upstream.name))
+        upstream.put(0, 1)
+        upstream.put(2, lane=1)
+        await streams.quiesce()
+        (view,) = streams.groups.values()
+        assert (view.outstanding, view.lanes) == (3, {0: 2, 1: 1})
+        gate.set()
+        await streams.quiesce()
+        (view,) = streams.groups.values()
+        assert (view.outstanding, view.lanes) == (0, {})
+
+
+async def test_draining_waits_for_the_advance_that_is_under_way(upstream: Upstream) -> None:
+    gate = anyio.Event()
+
+    async def hang(_: Sequence[AdvanceItem]) -> None:
+        await gate.wait()
+
+    upstream.on_advance = hang
+    async with supervised() as service:
+        service.host(Acking(upstream.name))
+        upstream.put(0)
+        await service.settle_down()
+        drained = False
+
+        async def drain() -> None:
+            nonlocal drained
+            await service.manager.drain(5)
+            drained = True
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(drain)
+            await service.settle_down()
+            assert not drained
+            gate.set()
+            await service.settle_down()
+            assert drained
+        assert upstream.outcomes() == {0: (1, 0, 0)}
+
+
+# Waking
+
+
+async def test_a_wakeup_that_is_set_before_anybody_waits_is_not_lost() -> None:
+    wakeup = Wakeup()
+    wakeup.set()
+    await wakeup.wait()
+    wakeup.clear()
+    waiting = asyncio.ensure_future(wakeup.wait())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    wakeup.set()
+    await waiting
+
+
+async def test_a_wakeup_whose_waiter_is_cancelled_serves_the_next_one() -> None:
+    wakeup = Wakeup()
+    with anyio.move_on_after(0):
+        await wakeup.wait()
+    wakeup.set()
+    with anyio.fail_after(1):
+        await wakeup.wait()
+
+
+async def test_a_wakeup_that_is_cleared_before_its_waiter_runs_keeps_it_waiting() -> None:
+    wakeup = Wakeup()
+    waiting = asyncio.ensure_future(wakeup.wait())
+    await asyncio.sleep(0)
+    wakeup.set()
+    wakeup.clear()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    wakeup.set()
+    await waiting
+
+
+async def test_turns_tell_whether_others_ran() -> None:
+    turns = Turns()
+    assert turns.has_turned
+    turns.watch()
+    assert not turns.has_turned
+    await anyio.lowlevel.checkpoint()
+    assert turns.has_turned
+    turns.watch()
+    turns.watch()
+    assert not turns.has_turned
+    await anyio.lowlevel.checkpoint()
+    assert turns.has_turned
