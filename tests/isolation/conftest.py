@@ -1,0 +1,107 @@
+"""A folder for notes, an upstream, and the three places where a trigger may run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import anyio
+import psutil
+import pytest
+
+from tests.isolation import triggers
+from tests.unit.runtime.streams import Upstream
+from triggerer.abc import BaseEventTrigger
+from triggerer.isolation import Isolation, IsolationSettings
+
+ROOT = Path(__file__).parents[2]
+GRACE_S = 1.0
+
+
+class Move(Protocol):
+    """Makes a trigger that runs where the test says."""
+
+    def __call__(
+        self, cls: type[BaseEventTrigger], called: str = ..., /, **kwargs: Any
+    ) -> BaseEventTrigger: ...
+
+
+@pytest.fixture
+def upstream(request: pytest.FixtureRequest) -> Upstream:
+    return Upstream(request.node.name)
+
+
+@pytest.fixture
+def isolation(monkeypatch: pytest.MonkeyPatch) -> Iterator[Isolation]:
+    """To be entered. Its processes can import the tests; afterwards neither process nor thread may be left."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    yield Isolation(IsolationSettings(allowed_modules=(triggers.HERE,), grace=GRACE_S))
+    assert psutil.Process().children(recursive=True) == []
+    deadline = time.monotonic() + 5
+    while threads() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threads() == []
+
+
+def threads() -> list[str]:
+    return [one.name for one in threading.enumerate() if one.name.startswith("watcher[")]
+
+
+@pytest.fixture(params=["loop", "thread", "process"])
+def placement(request: pytest.FixtureRequest) -> str:
+    where: str = request.param
+    return where
+
+
+@pytest.fixture
+def move(isolation: Isolation, placement: str) -> Move:
+    return mover(isolation, placement)
+
+
+def mover(isolation: Isolation, placement: str) -> Move:
+    def make(
+        cls: type[BaseEventTrigger], called: str = "one", /, **kwargs: Any
+    ) -> BaseEventTrigger:
+        if placement == "loop":
+            return cls(**kwargs)
+        assert placement in ("thread", "process")
+        moved = isolation.move(
+            cls,
+            placement,  # type: ignore[arg-type]
+            classpath=f"{triggers.HERE}.{cls.__name__}",
+            name=called,
+        )
+        return moved(**kwargs)
+
+    return make
+
+
+def notes_of(notes: Path, name: str = "one") -> list[str]:
+    file = notes / name
+    return file.read_text().splitlines() if file.exists() else []
+
+
+async def until(condition: Callable[[], object], timeout: float = 20) -> None:
+    with anyio.fail_after(timeout):
+        while not condition():  # noqa: ASYNC110  (another thread or process makes it true)
+            await anyio.sleep(0.005)
+
+
+async def settle() -> None:
+    """A moment in which what should not happen could."""
+    for _ in range(20):
+        await asyncio.sleep(0.005)
+
+
+def is_here(placement: str, payload: Any) -> bool:
+    """Whether this was derived where it should be."""
+    return {
+        "loop": payload["pid"] == os.getpid() and payload["thread"] == threading.get_ident(),
+        "thread": payload["pid"] == os.getpid() and payload["thread"] != threading.get_ident(),
+        "process": payload["pid"] != os.getpid(),
+    }[placement]

@@ -1,0 +1,192 @@
+"""Triggers that do what the events tell them; any process can import them, so that they can be moved to one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Hashable
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from tests.unit.runtime.streams import Acking
+from triggerer.abc import BaseEventTrigger, TriggerEvent, reject_shared_stream_event
+
+HERE = "tests.isolation.triggers"
+
+
+class Stubborn(Exception):
+    """Cannot be pickled."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(first + second)
+
+
+class Obeying(Acking):
+    """Yields each event `(number, word)` after it has done what the word says; leaves notes in a folder."""
+
+    def __init__(self, upstream: str, notes: str, name: str = "one") -> None:
+        super().__init__(upstream, name)
+        self.notes = Path(notes)
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{HERE}.{type(self).__name__}", {
+            "upstream": self.upstream,
+            "notes": str(self.notes),
+            "name": self.name,
+        }
+
+    def shared_stream_key(self) -> Hashable:
+        return ("obeying", self.upstream)
+
+    def note(self, text: str) -> None:
+        with (self.notes / self.name).open("a") as file:
+            file.write(f"{text}\n")
+
+    def event(self, number: object) -> TriggerEvent:
+        return TriggerEvent({"value": number, "pid": os.getpid(), "thread": threading.get_ident()})
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[Any]
+    ) -> AsyncIterator[TriggerEvent]:
+        try:
+            async for number, word in shared_stream:
+                answer = await self.obey(word)
+                if answer == "return":
+                    return
+                if answer == "next":
+                    continue
+                for _ in range(int(word) if word.isdigit() else 1):
+                    yield self.event(number)
+        except anyio.get_cancelled_exc_class():
+            self.note("cancelled")
+            raise
+        except Exception as error:
+            self.note(f"raised {type(error).__name__}")
+            raise
+
+    async def obey(self, word: str) -> str:
+        match word:
+            case "skip":
+                return "next"
+            case "return":
+                return "return"
+            case "reject":
+                reject_shared_stream_event()
+                return "next"
+            case "reject in a thread":
+                await asyncio.to_thread(reject_shared_stream_event)
+                return "next"
+            case "raise":
+                raise ValueError("boom")
+            case "raise on go":
+                while not (self.notes / "go").exists():  # noqa: ASYNC110
+                    await anyio.sleep(0.01)
+                raise ValueError("boom")
+            case "raise stubbornly":
+                raise Stubborn("bo", "om")
+            case "sys.exit":
+                sys.exit(4)
+            case "start a child":
+                started = await anyio.open_process(["sleep", "60"])
+                self.note(str(started.pid))
+                await anyio.sleep_forever()
+            case "exit":
+                os._exit(3)
+            case "wait":
+                self.note("waits")
+                await anyio.sleep_forever()
+            case "block":
+                self.note("blocks")
+                while not (self.notes / "go").exists():
+                    time.sleep(0.01)
+        return "yield"
+
+    async def cleanup(self) -> None:
+        self.note(f"cleanup {os.getpid()} {threading.get_ident()}")
+
+
+class Early(Obeying):
+    """Yields before it pulls."""
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[Any]
+    ) -> AsyncIterator[TriggerEvent]:
+        yield self.event("early")
+        async for event in super().filter_shared_stream(shared_stream):
+            yield event
+
+
+class Beside(Obeying):
+    """Reads in a task of its own, and yields while that awaits the stream."""
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[Any]
+    ) -> AsyncIterator[TriggerEvent]:
+        send, receive = anyio.create_memory_object_stream[TriggerEvent](10)
+
+        async def read() -> None:
+            async for number, _ in shared_stream:
+                await send.send(self.event(number))
+
+        reading = asyncio.create_task(read())
+        try:
+            async for event in receive:
+                yield event
+        finally:
+            send.close()
+            receive.close()
+            reading.cancel()
+            await asyncio.wait([reading])
+
+
+class NoEvent(Obeying):
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        async for _ in shared_stream:
+            yield "no event"
+
+
+class NoGenerator(Obeying):
+    def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> Any:
+        return []
+
+
+class Unportable(Obeying):
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[Any]
+    ) -> AsyncIterator[TriggerEvent]:
+        async for _ in shared_stream:
+            yield TriggerEvent({"lock": threading.Lock()})
+
+
+class MadeHereOnly(Obeying):
+    """Cannot be made in another process."""
+
+    def __init__(self, upstream: str, notes: str, name: str = "one") -> None:
+        super().__init__(upstream, notes, name)
+        if int((self.notes / "pid").read_text()) != os.getpid():
+            raise ValueError("not here")
+
+
+class Alone(BaseEventTrigger):
+    """Has no stream: yields what it is told, then does what it is told."""
+
+    def __init__(self, count: int, then: str = "wait") -> None:
+        self.count = count
+        self.then = then
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{HERE}.Alone", {"count": self.count, "then": self.then}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        for value in range(self.count):
+            yield TriggerEvent({"value": value, "pid": os.getpid()})
+        match self.then:
+            case "raise":
+                raise ValueError("boom")
+            case "wait":
+                await anyio.sleep_forever()

@@ -1,0 +1,101 @@
+"""The process of a moved trigger: `python -m triggerer.isolation.child`, started by `ProcessPlace`.
+
+The main thread runs the plugin's code on its event loop. Two more read and write the channel, so that what the plugin
+has done is told at once, however long it blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import signal
+import threading
+from functools import partial
+from typing import Final, NoReturn
+
+import anyio
+
+from triggerer.ipc import ChildChannel, die_with_parent
+from triggerer.isolation.guest import Guest
+from triggerer.isolation.messages import Gone, Report, Setup
+from triggerer.isolation.pickling import from_frame, pack, to_frame, unpack
+from triggerer.logging_setup import set_up_logging
+from triggerer.plugins import load_trigger_class
+
+_MOST_AT_ONCE: Final = 256
+
+
+class _Ended:
+    """Nothing more is written."""
+
+
+def main() -> NoReturn:
+    """Be the guest of the service that started this process."""
+    channel = ChildChannel.from_environment()
+    setup: Setup = pickle.loads(channel.receive_bytes())
+    die_with_parent(setup.lifeline)
+    if setup.log is not None:
+        set_up_logging(setup.log)
+    reports: queue.SimpleQueue[Report | _Ended] = queue.SimpleQueue()
+    writer = threading.Thread(
+        target=_write, args=(channel, reports), name="triggerer-writer", daemon=True
+    )
+    writer.start()
+    try:
+        anyio.run(_be_guest, setup, channel, reports)
+    except BaseException as error:  # noqa: BLE001  (the end of the process: whoever waits for it is told)
+        reports.put(Gone(error))
+    reports.put(_Ended())
+    writer.join()
+    # Threads that the plugin left behind, and that may be blocked, are not waited for.
+    os._exit(0)
+
+
+async def _be_guest(
+    setup: Setup, channel: ChildChannel, reports: queue.SimpleQueue[Report | _Ended]
+) -> None:
+    cls = load_trigger_class(
+        setup.classpath, dags_folder=setup.dags_folder, allowed_modules=setup.allowed_modules
+    )
+    guest = Guest(
+        cls(**setup.kwargs),
+        setup.name,
+        report=reports.put,
+        pack=partial(pack, name=setup.name, what="the payload of an event"),
+        unpack=partial(unpack, name=setup.name, what="a raw event"),
+    )
+    threading.Thread(
+        target=_read, args=(channel, guest), name="triggerer-reader", daemon=True
+    ).start()
+    await guest.live()
+
+
+def _read(channel: ChildChannel, guest: Guest) -> None:
+    while True:
+        try:
+            orders = from_frame(channel.receive_bytes())
+        except (EOFError, OSError):
+            # The service has given this place up, and does not wait for what its plugin is doing.
+            os.killpg(os.getpgrp(), signal.SIGKILL)
+            return
+        for order in orders:
+            guest.orders.put(order)
+
+
+def _write(channel: ChildChannel, reports: queue.SimpleQueue[Report | _Ended]) -> None:
+    while True:
+        chunk = [reports.get()]
+        while len(chunk) < _MOST_AT_ONCE and not reports.empty():
+            chunk.append(reports.get())
+        told = [report for report in chunk if not isinstance(report, _Ended)]
+        try:
+            channel.send_bytes(to_frame(told))
+        except OSError:
+            return  # the reader finds out as well
+        if len(told) < len(chunk):
+            return
+
+
+if __name__ == "__main__":
+    main()

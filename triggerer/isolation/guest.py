@@ -1,0 +1,191 @@
+"""The plugin's side: drives a trigger's code on a loop of its own, and says in order what it did."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any, Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from triggerer.abc import BaseEventTrigger, TriggerEvent, current_subscriber
+from triggerer.errors import PluginError
+from triggerer.isolation.mailbox import Mailbox
+from triggerer.isolation.messages import (
+    Asked,
+    Cancel,
+    CleanedUp,
+    CleanUp,
+    Close,
+    Derived,
+    EndStream,
+    Hand,
+    Opened,
+    Order,
+    Over,
+    Perform,
+    Ready,
+    Rejected,
+    Report,
+    Took,
+    Work,
+)
+from triggerer.runtime.cancellation import plugin_code
+
+MOST_UNTAKEN: Final = 1024
+"""Derived events on their way to the service; a filter that yields more waits, like one whose store lags."""
+
+Codec = Callable[[Any], Any]
+"""Packs, or unpacks, what crosses over; raises `PluginError` for what cannot."""
+
+
+class Guest:
+    """One trigger, and what it performs. Implements `RejectsOpenEvent` for its filter."""
+
+    def __init__(
+        self,
+        trigger: BaseEventTrigger,
+        name: str,
+        *,
+        report: Callable[[Report], None],
+        unpack: Codec,
+        pack: Codec,
+    ) -> None:
+        """`report` may be called from any thread."""
+        self._trigger = trigger
+        self._name = name
+        self._report = report
+        self._unpack = unpack
+        self._pack = pack
+        self._orders: Mailbox[Order] = Mailbox()
+        self._raw: deque[Any] = deque()
+        self._end: EndStream | None = None
+        self._arrived = anyio.Event()
+        self._is_open = False
+        self._untaken = 0
+        self._room = anyio.Event()
+        self._scope = anyio.CancelScope()
+
+    @property
+    def orders(self) -> Mailbox[Order]:
+        return self._orders
+
+    async def live(self) -> None:
+        """Obey until told to close."""
+        self._report(Ready())
+        async with anyio.create_task_group() as tasks:
+            while self._obey(await self._orders.get(), tasks):
+                pass
+            tasks.cancel_scope.cancel()
+
+    def _obey(self, order: Order, tasks: TaskGroup) -> bool:
+        match order:
+            case Perform(work):
+                tasks.start_soon(self._perform, work, name=f"watcher[{self._name}]")
+            case Hand(events):
+                self._raw.extend(events)
+                self._arrived.set()
+            case EndStream():
+                # What was handed over ahead is not pulled any more: a stream that fails fails at once.
+                self._end = order
+                self._raw.clear()
+                self._arrived.set()
+            case Took(number):
+                self._untaken -= number
+                self._room.set()
+            case Cancel():
+                self._scope.cancel()
+            case CleanUp():
+                tasks.start_soon(self._clean_up, name=f"watcher[{self._name}]")
+            case Close():
+                return False
+        return True
+
+    # What the plugin's code does
+
+    async def _perform(self, work: Work) -> None:
+        error: Exception | None = None
+        try:
+            with self._scope:
+                if work is Work.FILTER:
+                    current_subscriber.set(self)
+                    await self._filter()
+                else:
+                    await self._run()
+        except Exception as raised:  # noqa: BLE001  (the boundary: told to the service, where it is shown)
+            error = raised
+        except SystemExit as raised:
+            error = PluginError(f"{work.value} of {self._name} called sys.exit({raised.code!r})")
+        self._report(Over(error))
+
+    async def _filter(self) -> None:
+        stream = self._stream()
+        with plugin_code(f"The filter of {self._name}"):
+            async with (
+                aclosing(stream),
+                aclosing(self._generator(Work.FILTER, stream)) as events,
+            ):
+                async for event in events:
+                    await self._derive(event, "The filter")
+
+    async def _run(self) -> None:
+        with plugin_code(f"run() of {self._name}"):
+            async with aclosing(self._generator(Work.RUN)) as events:
+                async for event in events:
+                    await self._derive(event, "run()")
+
+    def _generator(self, work: Work, *arguments: Any) -> AsyncGenerator[TriggerEvent, None]:
+        trigger = self._trigger
+        method = trigger.filter_shared_stream if work is Work.FILTER else trigger.run
+        events = method(*arguments)
+        if not isinstance(events, AsyncGenerator):
+            raise PluginError(
+                f"{type(trigger).__qualname__}.{work.value} returned {type(events).__qualname__}",
+                hint="write it as an async generator: `async def` with `yield`",
+            )
+        return events
+
+    async def _stream(self) -> AsyncGenerator[Any, None]:
+        """The raw events; asking for the next tells the service that the filter moved on."""
+        while True:
+            self._report(Asked())
+            while not self._raw and self._end is None:
+                self._arrived = anyio.Event()
+                await self._arrived.wait()
+            if self._end is not None:
+                if self._end.error is not None:
+                    raise self._end.error
+                return
+            raw = self._unpack(self._raw.popleft())
+            self._is_open = True
+            self._report(Opened())
+            yield raw
+            self._is_open = False
+
+    async def _derive(self, event: TriggerEvent, what: str) -> None:
+        if not isinstance(event, TriggerEvent):
+            raise PluginError(
+                f"{what} of {self._name} yielded {type(event).__qualname__}, not a TriggerEvent"
+            )
+        self._report(Derived(self._pack(event.payload)))
+        self._untaken += 1
+        while self._untaken >= MOST_UNTAKEN:
+            self._room = anyio.Event()
+            await self._room.wait()
+
+    def reject_open_event(self) -> bool:
+        """See `triggerer.abc.reject_shared_stream_event`; may be called from another thread."""
+        if self._is_open:
+            self._report(Rejected())
+        return self._is_open
+
+    async def _clean_up(self) -> None:
+        error: Exception | None = None
+        try:
+            with plugin_code(f"cleanup() of {self._name}"):
+                await self._trigger.cleanup()
+        except Exception as raised:  # noqa: BLE001  (the boundary, as above)
+            error = raised
+        self._report(CleanedUp(error))

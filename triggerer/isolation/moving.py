@@ -1,0 +1,230 @@
+"""Which triggers are moved, and what the runtime is given in their place."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Iterable, Mapping
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Literal, Self
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+
+from triggerer.abc import BaseEventTrigger, SharedStreamProducer, TriggerEvent
+from triggerer.config import CoreSettings
+from triggerer.errors import PluginError
+from triggerer.isolation.messages import Work
+from triggerer.isolation.place import Place
+from triggerer.isolation.process import ProcessPlace
+from triggerer.isolation.relay import Relay
+from triggerer.isolation.thread import ThreadPlace
+from triggerer.runtime.group import is_acknowledged
+
+_log = structlog.get_logger(__name__)
+
+Placement = Literal["thread", "process"]
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationSettings:
+    """Where triggers run, and what a process needs to make one."""
+
+    placements: Mapping[str, Placement] = field(default_factory=dict)
+    """By class path, or by `<asset>/<watcher>`, which wins. All others run on the service's loop."""
+    dags_folder: Path | None = None
+    allowed_modules: tuple[str, ...] = ()
+    log: CoreSettings | None = None
+    """How a process logs; None: as Python does by itself."""
+    grace: float = 5.0
+    """Seconds that a cancelled filter has to end before its process is killed, or its thread left behind."""
+
+
+class Isolation:
+    """Runs what moved triggers need beside them, for as long as its `async with` block lasts.
+
+    It outlives the triggers: the block of whoever hosts them stands inside.
+    """
+
+    def __init__(self, settings: IsolationSettings) -> None:
+        self.settings = settings
+        self._stack = AsyncExitStack()
+        self._tasks: TaskGroup | None = None
+        self._places: set[Place] = set()
+        self._left_behind: dict[str, ThreadPlace] = {}
+
+    async def __aenter__(self) -> Self:
+        self._tasks = await self._stack.enter_async_context(anyio.create_task_group())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        for place in list(self._places):
+            # Of a trigger whose cleanup() was not called, or was cancelled.
+            await self.close(place)
+        self.tasks.cancel_scope.cancel()
+        return await self._stack.__aexit__(kind, error, trace)
+
+    @property
+    def tasks(self) -> TaskGroup:
+        assert self._tasks is not None, "enter the isolation first"
+        return self._tasks
+
+    def placement_of(self, classpath: str, watchers: Iterable[str]) -> Placement | None:
+        """Where the trigger of these watchers (`<asset>/<watcher>`) runs; None: on the service's loop."""
+        placements = self.settings.placements
+        for name in (*watchers, classpath):
+            if name in placements:
+                return placements[name]
+        return None
+
+    def move(
+        self, cls: type[BaseEventTrigger], placement: Placement, *, classpath: str, name: str
+    ) -> type[BaseEventTrigger]:
+        """Return what stands in for `cls`: made with the same arguments, it runs its code in `placement`.
+
+        Args:
+            classpath: What a process loads the class by.
+            name: Of the trigger, for logs and errors; one trigger at a time has it.
+        """
+        parts = {
+            "__doc__": cls.__doc__,
+            "__module__": cls.__module__,
+            "__qualname__": cls.__qualname__,
+            "isolation": self,
+            "plugin": cls,
+            "placement": placement,
+            "classpath": classpath,
+            "name": name,
+        }
+        base = _MovedAcknowledged if is_acknowledged(cls) else _Moved
+        return type(cls.__name__, (base,), parts)
+
+    def new_thread(self, name: str, trigger: BaseEventTrigger) -> ThreadPlace:
+        """Return a place that is not open yet.
+
+        Raises:
+            PluginError: The trigger's last thread is still blocked.
+        """
+        left = self._left_behind.get(name)
+        if left is not None and left.is_alive:
+            raise PluginError(
+                f"The last thread of {name} is still blocked:\n{left.stack()}",
+                hint='isolate the trigger as "process", which can be ended',
+            )
+        self._left_behind.pop(name, None)
+        place = ThreadPlace(name, trigger)
+        self._places.add(place)
+        return place
+
+    def new_process(self, name: str, classpath: str, kwargs: dict[str, Any]) -> ProcessPlace:
+        """Return a place that is not open yet."""
+        place = ProcessPlace(
+            name,
+            classpath,
+            kwargs,
+            tasks=self.tasks,
+            dags_folder=self.settings.dags_folder,
+            allowed_modules=self.settings.allowed_modules,
+            log=self.settings.log,
+        )
+        self._places.add(place)
+        return place
+
+    async def close(self, place: Place) -> None:
+        """End a place, and remember a thread that does not end."""
+        self._places.discard(place)
+        # What has not ended when it was cancelled has had its grace.
+        await place.aclose(0.0 if place.is_performing else self.settings.grace)
+        if isinstance(place, ThreadPlace) and place.is_alive:
+            self._left_behind[place.name] = place
+
+
+class _Moved(BaseEventTrigger):
+    """Stands in for a trigger whose filter, `run()` and `cleanup()` run elsewhere.
+
+    The trigger is made here as well, for its key. In a thread it is this one that runs; in a process another is made
+    from the same arguments.
+    """
+
+    isolation: ClassVar[Isolation]
+    plugin: ClassVar[type[BaseEventTrigger]]
+    placement: ClassVar[Placement]
+    classpath: ClassVar[str]
+    name: ClassVar[str]
+
+    def __init__(self, **kwargs: Any) -> None:
+        self._kwargs = kwargs
+        self._trigger = self.plugin(**kwargs)
+        self._place: Place | None = None
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return self._trigger.serialize()
+
+    def shared_stream_key(self) -> Hashable | None:
+        return self._trigger.shared_stream_key()
+
+    @classmethod
+    def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Any]:
+        return cls.plugin.open_shared_stream(kwargs)
+
+    def filter_shared_stream(
+        self, shared_stream: AsyncIterator[Any]
+    ) -> AsyncGenerator[TriggerEvent, None]:
+        return self._perform(Work.FILTER, shared_stream)
+
+    def run(self) -> AsyncGenerator[TriggerEvent, None]:
+        return self._perform(Work.RUN, None)
+
+    async def _perform(
+        self, work: Work, stream: AsyncIterator[Any] | None
+    ) -> AsyncGenerator[TriggerEvent, None]:
+        place = await self._open_place()
+        relay = Relay(place, stream)
+        place.perform(work)
+        if stream is not None:
+            self.isolation.tasks.start_soon(relay.pump, name=f"watcher[{self.name}]")
+        try:
+            async with aclosing(relay.events()) as events:
+                async for event in events:
+                    yield event
+        finally:
+            if stream is not None:
+                await relay.stop()
+            await place.stop_performing(self.isolation.settings.grace)
+
+    async def _open_place(self) -> Place:
+        if self.placement == "thread":
+            self._place = self.isolation.new_thread(self.name, self._trigger)
+        else:
+            self._place = self.isolation.new_process(self.name, self.classpath, self._kwargs)
+        await self._place.open()
+        return self._place
+
+    async def cleanup(self) -> None:
+        """Where the trigger ran; a process that was never started holds nothing."""
+        place, self._place = self._place, None
+        if place is None:
+            if self.placement == "process":
+                return
+            place = self.isolation.new_thread(self.name, self._trigger)
+            await place.open()
+        try:
+            if place.is_obliging:
+                await place.clean_up()
+        finally:
+            await self.isolation.close(place)
+
+
+class _MovedAcknowledged(_Moved):
+    """The same in ack mode."""
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        return cls.plugin.create_shared_stream_producer(kwargs)

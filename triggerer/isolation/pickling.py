@@ -1,0 +1,99 @@
+"""What crosses over between two processes."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from triggerer.errors import PluginError
+from triggerer.isolation.messages import Order, Report
+
+
+def pack(value: Any, *, name: str, what: str) -> bytes:
+    """Pickle `value`.
+
+    Raises:
+        PluginError: It cannot be pickled; says whose and what it is.
+    """
+    try:
+        return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    except Exception as error:  # `__reduce__` may raise anything
+        raise PluginError(
+            f"{what} of {name} ({type(value).__qualname__}) cannot be handed to another process: {error}",
+            hint='isolate the trigger as "thread" instead of "process"',
+        ) from error
+
+
+def unpack(packed: bytes, *, name: str, what: str) -> Any:
+    """Undo `pack`.
+
+    Raises:
+        PluginError: Its class cannot be had here, or does not take back what it gave.
+    """
+    try:
+        return pickle.loads(packed)
+    except Exception as error:  # whatever importing and making raise
+        raise PluginError(
+            f"{what} of {name} cannot be read on the other side: {type(error).__name__}: {error}",
+            hint='isolate the trigger as "thread" instead of "process"',
+        ) from error
+
+
+class PackedError(NamedTuple):
+    """An exception on its way; its text alone where it cannot be pickled."""
+
+    pickled: bytes | None
+    text: str
+    trace: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> PackedError:
+        trace = "".join(traceback.format_exception(error))
+        text = f"{type(error).__name__}: {error}"
+        try:
+            pickled = pickle.dumps(error, protocol=pickle.HIGHEST_PROTOCOL)
+            pickle.loads(pickled)
+        except Exception:  # noqa: BLE001  (an exception's own: then it goes as text)
+            pickled = None
+        return cls(pickled, text, trace)
+
+    def unpack(self) -> BaseException:
+        """The error, or a `PluginError` that says what it was; its traceback over there is a note."""
+        error = self._unpickled() or PluginError(self.text)
+        error.add_note(f"In the other process:\n{self.trace}")
+        return error
+
+    def _unpickled(self) -> BaseException | None:
+        if self.pickled is None:
+            return None
+        try:
+            found = pickle.loads(self.pickled)
+        except Exception:  # noqa: BLE001  (its class cannot be had here)
+            return None
+        return found if isinstance(found, BaseException) else None
+
+
+class _WithError(NamedTuple):
+    """A message that carries an error."""
+
+    kind: type[Any]
+    error: PackedError
+
+
+def to_frame(messages: Sequence[Order | Report]) -> bytes:
+    """Pickle these messages; what a plugin put into them is packed already, save for its exceptions."""
+    sent: list[Any] = []
+    for message in messages:
+        error = getattr(message, "error", None)
+        sent.append(message if error is None else _WithError(type(message), PackedError.of(error)))
+    return pickle.dumps(sent, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def from_frame(frame: bytes) -> list[Any]:
+    """Undo `to_frame`."""
+    return [
+        message.kind(message.error.unpack()) if isinstance(message, _WithError) else message
+        for message in pickle.loads(frame)
+    ]

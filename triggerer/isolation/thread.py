@@ -1,0 +1,105 @@
+"""A trigger in a thread of its own, with an event loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import structlog
+
+from triggerer.abc import BaseEventTrigger
+from triggerer.errors import PluginError
+from triggerer.isolation.guest import Guest
+from triggerer.isolation.mailbox import Mailbox
+from triggerer.isolation.messages import Close, Gone, Order, Report
+from triggerer.isolation.place import Place
+
+_log = structlog.get_logger(__name__)
+
+
+class ThreadPlace(Place):
+    """Good for code that waits: nothing is copied. Code that computes still takes its turns with everybody's."""
+
+    def __init__(self, name: str, trigger: BaseEventTrigger) -> None:
+        super().__init__(name)
+        self._trigger = trigger
+        self._orders: Mailbox[Order] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._ended = anyio.Event()
+        self._is_closing = False
+        # Not waited for when the process ends: a thread cannot be killed, and this one may be blocked for ever.
+        self._thread = threading.Thread(target=self._live, name=f"watcher[{name}]", daemon=True)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread has not ended yet."""
+        return self._thread.is_alive()
+
+    async def open(self) -> None:
+        self._thread.start()
+        await self._until_ready()
+
+    def order(self, order: Order) -> None:
+        if self._orders is not None:
+            self._orders.put(order)
+
+    def pack(self, value: Any) -> Any:
+        return value
+
+    def unpack(self, packed: Any) -> Any:
+        return packed
+
+    async def aclose(self, grace: float) -> None:
+        if self._thread.ident is None:
+            return
+        self._is_closing = True
+        self.order(Close())
+        with anyio.move_on_after(grace, shield=True):
+            await self._ended.wait()
+            self._thread.join()
+            return
+        _log.error(
+            "a thread is left behind, blocked",
+            trigger=self.name,
+            stack=self.stack(),
+            hint="a process can be ended where a thread cannot",
+        )
+
+    def stack(self) -> str:
+        """Where the thread is, the innermost call last."""
+        frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001  (documented, for this)
+        return "" if frame is None else "".join(traceback.format_stack(frame)[-15:]).rstrip()
+
+    # In the thread
+
+    def _live(self) -> None:
+        error: BaseException = PluginError(f"The thread of {self.name} has ended")
+        try:
+            anyio.run(self._be_guest)
+        except BaseException as raised:  # noqa: BLE001  (the end of a thread: whoever waits for it is told)
+            error = PluginError(f"The thread of {self.name} failed: {raised!r}")
+            error.__cause__ = raised
+        self._put(Gone(error))
+        # A closed loop had given up on this thread.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._ended.set)
+
+    async def _be_guest(self) -> None:
+        guest = Guest(self._trigger, self.name, report=self._put, pack=_same, unpack=_same)
+        self._orders = guest.orders
+        if self._is_closing:
+            # Told to close before there was anything to tell it to.
+            self._orders.put(Close())
+        await guest.live()
+
+    def _put(self, report: Report) -> None:
+        self._reports.put(report)
+
+
+def _same(value: Any) -> Any:
+    return value
