@@ -102,6 +102,7 @@ def test_what_lists_or_shows_takes_json_and_lists_take_a_limit() -> None:
             assert "--limit" in shown, leaf
             assert "--dag" in shown, leaf
             assert "--asset" in shown, leaf
+            assert "--state" in shown, leaf
 
 
 @pytest.mark.parametrize(
@@ -111,6 +112,8 @@ def test_what_lists_or_shows_takes_json_and_lists_take_a_limit() -> None:
         ["dags", "list", "--nonsense"],
         ["dags", "list", "--limit", "-1"],
         ["dags", "list", "--state", "sleeping"],
+        ["assets", "list", "--state", "queued"],
+        ["assets", "events", "--state", "declared"],
         ["dags", "trigger"],
         ["dags", "trigger", "x", "--params", "{"],
         ["assets", "emit", "x-a", "--extra", "{"],

@@ -43,6 +43,26 @@ async def test_a_queued_run_is_executed_and_its_states_and_log_are_kept(any_hous
     assert "to stderr" in log
 
 
+async def test_a_log_is_for_its_user_alone(house: House) -> None:
+    await house.add_dag(
+        "quiet",
+        """
+        with DAG("quiet"):
+            @task
+            def quiet():
+                pass
+            quiet()
+        """,
+    )
+    async with house.executor():
+        (run,) = await house.ended(*await house.queue("quiet"))
+    log = Path(run.log_path or "")
+    # <home>/logs/<dag_id>/<run_id>.log: nothing of it was there before.
+    modes = [one.stat().st_mode & 0o777 for one in (log, *log.parents[:3])]
+    assert modes == [0o600, 0o700, 0o700, 0o700]
+    assert log.parents[2] == house.home.resolve()
+
+
 async def test_a_failed_task_fails_its_run_and_what_waits_for_it(house: House) -> None:
     await house.add_dag(
         "fails",

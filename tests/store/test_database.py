@@ -1,4 +1,5 @@
 import multiprocessing
+import os
 from multiprocessing.synchronize import Event as ProcessEvent
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from tests.services.process import free_ports
 from triggerer.errors import ConfigurationError, StoreUnavailable
 from triggerer.store.database import open_database
 from triggerer.store.exclusive import lock_exclusively
+from triggerer.store.migrate import upgrade
 from triggerer.store.urls import parse_database_url
 
 
@@ -89,6 +91,30 @@ async def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match="cannot be made"):
         await _open(f"sqlite:///{tmp_path / 'file' / 'x.db'}")
+
+
+async def test_a_database_is_made_for_its_user_alone_whatever_the_umask(tmp_path: Path) -> None:
+    path = tmp_path / "home" / "x.db"
+    umask = os.umask(0)
+    try:
+        async with open_database(f"sqlite:///{path}") as database:
+            with lock_exclusively(database):
+                await upgrade(database)
+                modes = {one.name: one.stat().st_mode & 0o777 for one in path.parent.iterdir()}
+    finally:
+        os.umask(umask)
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert {"x.db", "x.db-wal", "x.db-shm", "x.db.lock"} <= modes.keys()
+    assert set(modes.values()) == {0o600}
+
+
+async def test_a_database_that_exists_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    path.touch(0o640)
+    path.chmod(0o640)
+    async with open_database(f"sqlite:///{path}") as database:
+        await upgrade(database)
+    assert path.stat().st_mode & 0o777 == 0o640
 
 
 async def test_a_command_that_only_reads_makes_no_database(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """What the commands ask, on each database."""
 
+from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tests.store.seeding import NOW, add_asset, add_dag, add_stream, asset_json, emit
+from triggerer.cli.assets import _ASSET_STATES, _EVENT_STATES
 from triggerer.scheduler.loop import Scheduler
 from triggerer.store.database import Database
-from triggerer.store.models import DagFile, DagRun, TaskRun, Trigger, Watcher
+from triggerer.store.models import Asset, DagFile, DagRun, TaskRun, Trigger, Watcher
 from triggerer.store.queries import listing
 from triggerer.store.queries.counts import count_all, count_asset, events_in_runs
 from triggerer.store.queries.pausing import set_paused
@@ -52,6 +54,44 @@ async def test_events_are_listed_newest_first_and_limited(database: Database) ->
         assert await listing.list_asset_events(session, dag="on_a") == []
         # The writer's own keys are nobody's business.
         assert {row.idempotency_key for row in events} == {None}
+
+
+async def test_events_are_queued_consumed_or_unused(database: Database) -> None:
+    await seed(database)
+    await add_asset(database, 3, "c")
+    (unused,) = await emit(database, 3)
+    async with database.reading() as session:
+
+        async def ids(state: str, asset: str | None = None) -> list[int]:
+            rows = await listing.list_asset_events(session, state=state, asset=asset)
+            return sorted(row.id for row in rows)
+
+        every = [row.id for row in await listing.list_asset_events(session)]
+        of_a = [row.id for row in await listing.list_asset_events(session, asset="a")]
+        # `on_a` has taken all of `a`, and `on_both` still waits with them for `b`, which it has now.
+        assert await ids("queued") == sorted(set(every) - {unused})
+        assert await ids("consumed") == []
+        assert await ids("unused") == [unused]
+    await Scheduler(database).run_once()
+    async with database.reading() as session:
+        assert await ids("consumed") == sorted(of_a)
+        # For the paused `on_b` the event of `b` is not over.
+        assert await ids("queued") == sorted(set(every) - {unused, *of_a})
+        assert await ids("queued", asset="a") == []
+        assert set(listing.EVENT_STATES) == set(_EVENT_STATES)
+
+
+async def test_assets_are_declared_or_not(database: Database) -> None:
+    await seed(database)
+    async with database.transaction() as session:
+        await session.execute(update(Asset).where(Asset.name == "a").values(declared_in="f.py:1"))
+    async with database.reading() as session:
+        found = {
+            state: [row.name for row in await listing.list_assets(session, state=state)]
+            for state in _ASSET_STATES
+        }
+    assert found == {"declared": ["a"], "undeclared": ["b"]}
+    assert set(listing.ASSET_STATES) == set(_ASSET_STATES)
 
 
 async def test_dags_show_what_waits_for_them_and_their_newest_run(database: Database) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
     from triggerer.store.queries.views import AssetEventView, AssetView
 
+_ASSET_STATES = ("declared", "undeclared")
+_EVENT_STATES = ("queued", "consumed", "unused")
+
 app = typer.Typer(name="assets", help="Assets and their events.", no_args_is_help=True)
 
 
@@ -22,16 +26,21 @@ app = typer.Typer(name="assets", help="Assets and their events.", no_args_is_hel
 def list_(
     asset: options.Asset = None,
     dag: options.Dag = None,
+    state: options.State = None,
     limit: options.Limit = 100,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """List assets; --dag leaves those that the DAG waits for."""
+    """List assets; --dag leaves those that the DAG waits for.
+
+    States: declared (by a DAG file), undeclared (an event made it, or its file has gone).
+    """
+    _check_state(state, _ASSET_STATES)
 
     async def ask(session: AsyncSession) -> list[AssetView]:
         from triggerer.store.queries.listing import list_assets
 
-        return await list_assets(session, limit=limit, asset=asset, dag=dag)
+        return await list_assets(session, limit=limit, asset=asset, dag=dag, state=state)
 
     found = read(config, ask)
     if json:
@@ -52,16 +61,22 @@ def list_(
 def events(
     asset: options.Asset = None,
     dag: options.Dag = None,
+    state: options.State = None,
     limit: options.Limit = 100,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """List asset events, newest first; --dag leaves those that the DAG's runs emitted."""
+    """List asset events, newest first; --dag leaves those that the DAG's runs emitted.
+
+    States: queued (a DAG still waits to take it into a run), consumed (every DAG that waited has taken it), unused
+    (none waited).
+    """
+    _check_state(state, _EVENT_STATES)
 
     async def ask(session: AsyncSession) -> list[AssetEventView]:
         from triggerer.store.queries.listing import list_asset_events
 
-        return await list_asset_events(session, limit=limit, asset=asset, dag=dag)
+        return await list_asset_events(session, limit=limit, asset=asset, dag=dag, state=state)
 
     found = read(config, ask)
     if json:
@@ -100,6 +115,11 @@ def emit(
         print_json(emitted)
     else:
         typer.echo(f"{emitted['asset_name']}: emitted event {emitted['id']}")
+
+
+def _check_state(state: str | None, known: Sequence[str]) -> None:
+    if state is not None and state not in known:
+        wrong_use(f"--state is one of {', '.join(known)}, not {state!r}")
 
 
 def _parse_extra(extra: str | None) -> dict[str, Any]:

@@ -83,7 +83,8 @@ def make_home(path: Path, *, bootstrap_servers: str) -> DemoHome:
     file = path / "triggerer.toml"
     try:
         dags = path / "dags"
-        dags.mkdir(parents=True)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        dags.mkdir()
         # Whatever repository the demo was started in is to know nothing of it.
         (path / ".gitignore").write_text("*\n", "utf-8")
         for source in (resources.files("triggerer.demo") / "dags").iterdir():

@@ -85,17 +85,19 @@ class Output:
 
     @contextmanager
     def into(self, path: Path) -> Iterator[None]:
-        """Append to the file, made with its folder if need be.
+        """Append to the file, made with its folder if need be, for this user alone.
 
         Raises:
             OSError: The file cannot be written; nothing was changed.
         """
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         try:
-            self._run = os.open(path, flags, 0o644)
+            self._run = os.open(path, flags, 0o600)
         except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._run = os.open(path, flags, 0o644)
+            # <home>/logs/<dag_id>: a mode holds for the last folder of a path, those above it get the default one.
+            for folder in (*reversed(path.parents[1:3]), path.parent):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._run = os.open(path, flags, 0o600)
         try:
             self._point(self._run, self._run)
             yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -294,9 +295,11 @@ def _prepare_file(path: Path, *, create: bool) -> None:
             hint="start `triggerer standalone`, or run `triggerer db migrate`",
         )
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # It holds what messages held. SQLite makes the files beside it with the mode of this one.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except OSError as error:
         raise ConfigurationError(
-            f"the database's folder {path.parent} cannot be made: {error.strerror}",
+            f"the database {path} cannot be made: {error.strerror}",
             hint="correct [database] url or [core] home",
         ) from error

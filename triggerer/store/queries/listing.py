@@ -7,8 +7,8 @@ named by its name or its URI.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeVar, cast
 
 from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -41,9 +41,19 @@ _Query = TypeVar("_Query", bound="Select[*tuple[Any, ...]]")
 
 
 async def list_assets(
-    session: AsyncSession, *, limit: int = 100, asset: str | None = None, dag: str | None = None
+    session: AsyncSession,
+    *,
+    limit: int = 100,
+    asset: str | None = None,
+    dag: str | None = None,
+    state: str | None = None,
 ) -> list[AssetView]:
-    """Return assets by name; `dag` leaves those that the DAG waits for."""
+    """Return assets by name.
+
+    Args:
+        dag: Leaves those that the DAG waits for.
+        state: One of `ASSET_STATES`: whether a file declares it, or it was only ever emitted to.
+    """
     # By the newest id rather than max(timestamp): that is one step down an index for each asset.
     any_event = aliased(AssetEvent)
     newest = (
@@ -61,6 +71,8 @@ async def list_assets(
         query = query.where(_is_asset(asset))
     if dag is not None:
         query = query.where(_scheduled_on(Asset.id, dag))
+    if state is not None:
+        query = query.where(ASSET_STATES[state])
     return [
         AssetView(
             row.id, row.name, row.uri, row.group, row.extra, row.declared_in, last_event_timestamp
@@ -76,8 +88,14 @@ async def list_asset_events(
     asset: str | None = None,
     dag: str | None = None,
     event_id: int | None = None,
+    state: str | None = None,
 ) -> list[AssetEventView]:
-    """Return events, newest first; `dag` leaves those that the DAG's runs emitted."""
+    """Return events, newest first.
+
+    Args:
+        dag: Leaves those that the DAG's runs emitted.
+        state: One of `EVENT_STATES`: a DAG still waits to take it into a run, all that waited have, or none did.
+    """
     query = (
         select(AssetEvent, Asset.name, Asset.uri, Watcher.name)
         .join(Asset, Asset.id == AssetEvent.asset_id)
@@ -90,6 +108,8 @@ async def list_asset_events(
         query = query.where(AssetEvent.source_dag_id == dag)
     if event_id is not None:
         query = query.where(AssetEvent.id == event_id)
+    if state is not None:
+        query = query.where(EVENT_STATES[state])
     return [
         AssetEventView(
             id=event.id,
@@ -276,6 +296,19 @@ async def list_watchers(
     ]
 
 
+# Not correlated: the queue has no index by event alone, and needs none for the sake of a command.
+_WAITING = select(QueuedAssetEvent.asset_event_id).where(QueuedAssetEvent.run_pk.is_(None))
+_TAKEN = select(QueuedAssetEvent.asset_event_id).where(QueuedAssetEvent.run_pk.is_not(None))
+
+ASSET_STATES: Final[Mapping[str, ColumnElement[bool]]] = {
+    "declared": Asset.declared_in.is_not(None),
+    "undeclared": Asset.declared_in.is_(None),
+}
+EVENT_STATES: Final[Mapping[str, ColumnElement[bool]]] = {
+    "queued": AssetEvent.id.in_(_WAITING),
+    "consumed": and_(AssetEvent.id.in_(_TAKEN), AssetEvent.id.not_in(_WAITING)),
+    "unused": and_(AssetEvent.id.not_in(_TAKEN), AssetEvent.id.not_in(_WAITING)),
+}
 _DAG_STATES: dict[str, ColumnElement[bool]] = {
     "active": and_(Dag.is_stale.is_(False), Dag.is_paused.is_(False)),
     "paused": and_(Dag.is_stale.is_(False), Dag.is_paused.is_(True)),
