@@ -101,12 +101,12 @@ class FolderScenario:
             cls = self.load(watcher)
             template = Template(cls, watcher.kwargs, asset_ids[watcher.asset_name])
             by_stream.setdefault(watcher.stream_digest, []).append(template)
-        world.streams.clear()
+        world.forget_streams()
         for digest, templates in by_stream.items():
             broker = Broker(digest, world.plan, world.chance, world.checker)
             make = partial(_message, self.samples, digest)
             stream = Stream(digest, broker, tuple(templates), make)
-            world.streams.append(stream)
+            world.add_stream(stream)
             for template in templates:
                 world.new_watcher(stream, template)
 

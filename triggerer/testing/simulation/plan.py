@@ -29,6 +29,7 @@ class Plan:
     burst: int
     max_batch_rows: int
     restart_longest: float
+    lease: float
     latency: float
     crash: float
     operate: float
@@ -65,6 +66,7 @@ def draw_plan(seed: int) -> Plan:
         burst=pick((1, 4, 256)),
         max_batch_rows=pick((1, 5, 100)),
         restart_longest=pick((1.0, 10.0, 60.0)),
+        lease=pick((15.0, 60.0, 240.0)),
         latency=pick((0.001, 0.01, 0.1)),
         crash=rate(0.004),
         operate=pick((0.2, 1.0, 5.0)),

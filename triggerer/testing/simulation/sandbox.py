@@ -11,10 +11,11 @@ from typing import Any
 import anyio
 import structlog
 
+from triggerer.hosting import host
 from triggerer.runtime import hosted, stream
 from triggerer.runtime.backoff import Backoff
 from triggerer.scheduler import loop as scheduler_loop
-from triggerer.testing.simulation import store
+from triggerer.testing.simulation import hosting, store
 
 jitter = random.Random()
 """Where the runtime's back-offs draw from; seeded by each simulation."""
@@ -39,6 +40,9 @@ def sandbox(*processors: Any) -> Iterator[None]:
     swaps: list[tuple[Any, str, Any]] = [
         (hosted, "Backoff", _backoff),
         (stream, "Backoff", _backoff),
+        (host, "Backoff", _backoff),
+        (host, "leases", hosting.LeaseQueries),
+        (host, "queries", hosting.HostingQueries),
         # anyio keeps scopes in sets and cancels in the order in which those iterate: by address.
         (scope, "__hash__", _same_for_all),
         (scheduler_loop, "find_candidates", store.find_candidates),

@@ -23,6 +23,7 @@ from triggerer.store.statement import Ask
 from triggerer.store.wakeups import Announced, Wakeups, announce, announced_in
 
 if TYPE_CHECKING:
+    from triggerer.store.queries.hosting import TriggerRow
     from triggerer.testing.simulation.chance import Chance
     from triggerer.testing.simulation.checker import Checker
     from triggerer.testing.simulation.plan import Plan
@@ -54,6 +55,25 @@ class Run:
     is_ended: bool = False
 
 
+@dataclass(slots=True)
+class Owners:
+    """Which instances live, and which of them owns which stream; by the stream's digest."""
+
+    leases: dict[str, tuple[str | None, int]] = field(default_factory=dict)
+    """Owner, if any, and epoch."""
+    expiries: dict[str, datetime] = field(default_factory=dict)
+    instances: dict[str, datetime] = field(default_factory=dict)
+    """When each is taken for dead."""
+
+    def is_free(self, digest: str, now: datetime) -> bool:
+        """Whether nobody owns it, or its owner's lease has run out."""
+        owner, _ = self.leases[digest]
+        return owner is None or self.expiries[digest] <= now
+
+    def copy(self) -> Owners:
+        return Owners(dict(self.leases), dict(self.expiries), dict(self.instances))
+
+
 class Store:
     """What is durable. Only `Transaction`s change it, all at once."""
 
@@ -63,7 +83,8 @@ class Store:
         self.checker = checker
         self.dags: dict[str, Dag] = {}
         self.asset_ids: dict[str, int] = {}
-        self.leases: dict[str, tuple[str, int]] = {}
+        self.owners = Owners()
+        self.triggers: dict[int, TriggerRow] = {}
         self.derived_under: dict[datetime, Fence] = {}
         """The lease under which the filter ran that yielded an event, by the event's timestamp: no two are equal."""
         self.events: dict[int, int] = {}
@@ -120,7 +141,9 @@ class Database:
         self.turn = anyio.Semaphore(1)
         self.locks: dict[str, anyio.Semaphore] = {}
         self.sharing: set[Transaction] = set()
-        """Transactions that hold the streams' rows, so that no lease can be taken over."""
+        """Transactions that read the streams' rows and hold them, so that no lease can be taken over."""
+        self.claiming: Transaction | None = None
+        """The one that changes them."""
         self._unshared = anyio.Event()
 
     def lock(self, name: str) -> anyio.Semaphore:
@@ -128,13 +151,24 @@ class Database:
 
     async def until_unshared(self) -> None:
         """Wait for the lock on the streams' rows; nothing is held until the caller awaits again."""
-        while self.sharing:
-            self._unshared = anyio.Event()
+        while self.sharing or self.claiming is not None:
             await self._unshared.wait()
+
+    async def share(self, session: Transaction) -> None:
+        while self.claiming is not None:
+            await self._unshared.wait()
+        self.sharing.add(session)
+
+    async def claim(self, session: Transaction) -> None:
+        await self.until_unshared()
+        self.claiming = session
 
     def unshare(self, session: Transaction) -> None:
         self.sharing.discard(session)
-        self._unshared.set()
+        if self.claiming is session:
+            self.claiming = None
+        unshared, self._unshared = self._unshared, anyio.Event()
+        unshared.set()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
@@ -209,6 +243,7 @@ class Transaction:
         self._rows: list[tuple[int, int, datetime, int, str, int]] = []
         self._made: list[Run] = []
         self._taken: dict[tuple[str, int], int] = {}
+        self._owners: Owners | None = None
         self._held: list[anyio.Semaphore] = []
         self._ended: list[int] = []
 
@@ -250,8 +285,18 @@ class Transaction:
     async def _shown_leases(self) -> list[Row]:
         """The leases, which nobody can take over until this transaction is at its end."""
         await self.store.chance.delay()
-        self._database.sharing.add(self)
-        return [(digest, *lease) for digest, lease in self.store.leases.items()]
+        await self._database.share(self)
+        return [(digest, *lease) for digest, lease in self.store.owners.leases.items()]
+
+    # What the hosts ask
+
+    async def owners(self) -> Owners:
+        """Instances and leases as they will be after the commit; locked, and to be changed in place."""
+        if self._owners is None:
+            await self.store.chance.delay()
+            await self._database.claim(self)
+            self._owners = self.store.owners.copy()
+        return self._owners
 
     def _insert(self, rows: Sequence[EventRow]) -> list[str]:
         """Insert asset events; return the DAGs that may wait for them."""
@@ -328,6 +373,8 @@ class Transaction:
     def apply(self) -> None:
         """Make all of it durable at once."""
         store, checker = self.store, self.store.checker
+        if self._owners is not None:
+            store.owners = self._owners
         for event, asset, timestamp, watcher, key, ordinal in self._rows:
             if watcher:
                 self._check_lease(store.derived_under[timestamp], key)
@@ -346,7 +393,7 @@ class Transaction:
 
     def _check_lease(self, fence: Fence, key: str) -> None:
         digest, *lease = fence
-        holder = self.store.leases[digest]
+        holder = self.store.owners.leases[digest]
         if holder != tuple(lease):
             self.store.checker.fail("S6", f"{key} was written under {fence}, and {holder} holds it")
 

@@ -20,7 +20,7 @@ from triggerer.testing.simulation.store import REFUSED
 
 if TYPE_CHECKING:
     from triggerer.runtime.subscriber import Subscriber
-    from triggerer.testing.simulation.world import Hosting
+    from triggerer.testing.simulation.hosting import Hosting
 
 
 class FilterTrouble(Exception):

@@ -5,36 +5,31 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, cast
 
 import anyio
 
 from triggerer.abc import BaseEventTrigger
 from triggerer.domain.assets import Asset
-from triggerer.domain.events import EventSource, Fence, UnsettledEvent, WatcherRef
-from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
-from triggerer.runtime.hosted import HostedTrigger
-from triggerer.runtime.subscriber import DerivedEvent
+from triggerer.domain.events import WatcherRef
 from triggerer.scheduler.loop import Scheduler
 from triggerer.store.bulk import EventRow, insert_events
-from triggerer.store.recorder import EventRecorder
+from triggerer.store.queries.hosting import TriggerRow
 from triggerer.store.wakeups import Signal, announce
 from triggerer.testing.simulation import sandbox
 from triggerer.testing.simulation.broker import Broker
 from triggerer.testing.simulation.chance import Chance
 from triggerer.testing.simulation.checker import Checker, Violation
-from triggerer.testing.simulation.loop import Deadlock, LoopClock, VirtualLoop
+from triggerer.testing.simulation.hosting import Hosting, Instance
+from triggerer.testing.simulation.loop import Deadlock, VirtualLoop
 from triggerer.testing.simulation.plan import Plan, draw_plan
 from triggerer.testing.simulation.store import Dag, Database, Store
-from triggerer.testing.simulation.triggers import Choosing, FilterTrouble, UnderSimulation, bind
+from triggerer.testing.simulation.triggers import Choosing
 
 _CALM_STEPS = 400_000
 _NEVER = timedelta(days=365)
-_TO_STOP = 2
-"""Turns of the loop: a task that was woken before it was cancelled runs on to its next await."""
 
 
 class _Crash(BaseException):
@@ -60,16 +55,6 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Watcher:
-    """A watcher as the store knows it, and how its trigger is made."""
-
-    id: int
-    asset_id: int
-    cls: type[BaseEventTrigger]
-    kwargs: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
 class Template:
     """What watchers of a stream are made after; None: any asset."""
 
@@ -87,139 +72,8 @@ class Stream:
     templates: tuple[Template, ...]
     next_event: Callable[[int, int, int], Any]
     """Makes the raw event of a message: its number, its lane, and its offset there."""
-    watchers: dict[int, Watcher] = field(default_factory=dict)
-
-
-class Hosting:
-    """One stream in one instance, under one lease."""
-
-    def __init__(self, process: Process, instance: Instance, stream: Stream, fence: Fence) -> None:
-        self.process = process
-        self.instance = instance
-        self.stream = stream
-        self.fence = fence
-        self.plan = process.world.plan
-        self.chance = process.world.chance
-        self.checker = process.world.checker
-        self.hosted: dict[int, HostedTrigger] = {}
-        self._closed_in: int | None = None
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the instance knows that the lease is over, and every task had its turns to be cancelled for it."""
-        return self._closed_in is not None and self.process.loop.turns > self._closed_in + _TO_STOP
-
-    @property
-    def is_alive(self) -> bool:
-        return self.process.is_alive
-
-    def cohort(self) -> dict[int, Any]:
-        """Who has to answer for what is broadcast now; None for those who are not there."""
-        found: dict[int, Any] = {}
-        for watcher, hosted in self.hosted.items():
-            subscriber = hosted.subscriber
-            found[watcher] = (
-                subscriber if subscriber is not None and subscriber.is_present else None
-            )
-        return found
-
-    def add(self, watchers: list[Watcher]) -> None:
-        hosted = self.instance.manager.add([self._specification(one) for one in watchers])
-        self.hosted.update(zip((one.id for one in watchers), hosted, strict=True))
-
-    def remove(self, watcher: int, *, on_purpose: bool) -> None:
-        if watcher in self.hosted:
-            self.instance.manager.remove(self.hosted.pop(watcher), on_purpose=on_purpose)
-
-    def close(self) -> None:
-        """The lease is lost: stop at once, resolve nothing."""
-        if self.instance.hostings.get(self.stream.key) is self:
-            del self.instance.hostings[self.stream.key]
-            self._closed_in = self.process.loop.turns
-            for hosted in self.hosted.values():
-                self.instance.manager.abandon(hosted)
-            self.instance.manager.close_stream_known_as(self.stream.key)
-
-    def _specification(self, watcher: Watcher) -> TriggerSpec:
-        cls = bind(watcher.cls, self)
-
-        def make() -> BaseEventTrigger:
-            if self.chance.strikes(self.plan.make_trouble):
-                raise FilterTrouble("in the constructor")
-            return cls(**watcher.kwargs)
-
-        return TriggerSpec(
-            name=f"watcher {watcher.id}",
-            make=make,
-            kwargs=watcher.kwargs,
-            source=EventSource((WatcherRef(watcher.id, watcher.asset_id),), self.fence),
-            stream_id=self.stream.key,
-        )
-
-
-class Instance:
-    """A triggerer: a recorder and a manager, and the streams that it believes it owns."""
-
-    def __init__(self, process: Process, name: str) -> None:
-        plan = process.world.plan
-        self.name = name
-        self.process = process
-        self.hostings: dict[str, Hosting] = {}
-        self._submitting: Fence | None = None
-        self.recorder = EventRecorder(
-            cast("Any", process.database),
-            on_fenced=self._note_fenced,
-            max_batch_rows=plan.max_batch_rows,
-            clock=self._stamp,
-        )
-        settings = RuntimeSettings(
-            ack_timeout=plan.ack_timeout,
-            subscriber_queue_size=plan.queue_size,
-            overflow_grace=plan.overflow_grace,
-            max_outstanding=plan.max_outstanding,
-            max_unsettled=plan.max_unsettled,
-            burst=plan.burst,
-        )
-        self.manager = Manager(
-            RuntimeContext(
-                self,
-                clock=LoopClock(process.loop),
-                settings=settings,
-                restart_longest=plan.restart_longest,
-            )
-        )
-
-    def submit_nowait(self, event: UnsettledEvent) -> None:
-        """Hand an event to the recorder; noted is the lease under which its filter was started."""
-        derived = cast("DerivedEvent", event)
-        self._submitting = cast("UnderSimulation", derived.subscriber.trigger).hosting.fence
-        self.recorder.submit_nowait(event)
-
-    def _stamp(self) -> datetime:
-        """The time of the event that is being submitted, which no other event has."""
-        store = self.process.world.store
-        stamp = store.now()
-        while stamp in store.derived_under:
-            stamp += timedelta(microseconds=1)
-        assert self._submitting is not None
-        store.derived_under[stamp] = self._submitting
-        return stamp
-
-    def _note_fenced(self, fence: Fence) -> None:
-        hosting = self.hostings.get(fence.stream_digest)
-        if hosting is not None and hosting.fence == fence:
-            hosting.close()
-
-    def open(self, stream: Stream) -> None:
-        """Take the stream's lease, in the store and then here."""
-        store = self.process.world.store
-        _, epoch = store.leases.get(stream.key, ("", 0))
-        store.leases[stream.key] = (self.name, epoch + 1)
-        fence = Fence(stream.key, self.name, epoch + 1)
-        hosting = Hosting(self.process, self, stream, fence)
-        self.hostings[stream.key] = hosting
-        if stream.watchers:
-            hosting.add(list(stream.watchers.values()))
+    watchers: dict[int, TriggerRow] = field(default_factory=dict)
+    """The row of each, by watcher."""
 
 
 class Process:
@@ -229,39 +83,27 @@ class Process:
         self.world = world
         self.loop = loop
         self.is_alive = True
-        self.is_stopping = False
         self.database = Database(world.store, self)
-        self.instances = [Instance(self, name) for name in "ab"]
+        # An instance's id is new at every start.
+        self.instances = [Instance(self, f"{name}{world.processes}") for name in "ab"]
         self.schedulers = [
             Scheduler(cast("Any", self.database), self.database.wakeups, sweep_interval=_NEVER)
             for _ in range(2)
         ]
 
-    def hosting(self, stream: Stream) -> Hosting | None:
-        """The one that holds the stream's lease, unless it has just lost its process's favour."""
-        owner, epoch = self.world.store.leases[stream.key]
-        for instance in self.instances:
-            hosting = instance.hostings.get(stream.key)
-            if hosting and instance.name == owner and hosting.fence.epoch == epoch:
-                return hosting
-        return None
-
     async def live(self) -> None:
         """Until the operator restarts it."""
         async with anyio.create_task_group() as tasks:
-            async with AsyncExitStack() as stack:
+            for instance in self.instances:
+                tasks.start_soon(instance.recorder.run)
+            for scheduler in self.schedulers:
+                await tasks.start(scheduler.run)
+            tasks.start_soon(self._execute)
+            async with anyio.create_task_group() as hosts:
                 for instance in self.instances:
-                    tasks.start_soon(instance.recorder.run)
-                    await stack.enter_async_context(instance.manager)
-                for stream in self.world.streams:
-                    self.instances[0].open(stream)
-                for scheduler in self.schedulers:
-                    await tasks.start(scheduler.run)
-                tasks.start_soon(self._execute)
+                    await hosts.start(instance.host.run)
                 await self._operate(tasks)
-                self.is_stopping = True
-                for instance in self.instances:
-                    await instance.manager.drain(self.world.chance.random.uniform(0.0, 10.0))
+                hosts.cancel_scope.cancel()
             tasks.cancel_scope.cancel()
 
     # What is around the product
@@ -330,8 +172,10 @@ class Process:
                     tasks.start_soon(self._emit)
                 case "restart":
                     return
-                case "take over":
-                    tasks.start_soon(self._take_over, stream)
+                case "parse":
+                    self._announce(stream)
+                case "expire":
+                    tasks.start_soon(self._expire, stream)
                 case "regain":
                     tasks.start_soon(self._regain, stream)
                 case "rebalance":
@@ -344,58 +188,45 @@ class Process:
                     self._change(action, stream)
 
     def _change(self, action: str, stream: Stream) -> None:
-        hosting = self.hosting(stream)
-        draw = self.world.chance.random
-        if hosting is None:
-            return
+        """A DAG file was changed: other rows, of which the hosts are told."""
+        world, draw = self.world, self.world.chance.random
         if action == "add" and len(stream.watchers) < 5:
-            watcher = self.world.new_watcher(stream)
-            hosting.add([watcher])
+            world.new_watcher(stream)
         elif stream.watchers and action == "replace":
-            chosen = stream.watchers[draw.choice(sorted(stream.watchers))]
-            hosting.remove(chosen.id, on_purpose=False)
-            hosting.add([chosen])
+            world.replace_watcher(stream, draw.choice(sorted(stream.watchers)))
         elif stream.watchers and action == "delete":
-            self._delete(hosting, draw.choice(sorted(stream.watchers)))
+            world.delete_watcher(stream, draw.choice(sorted(stream.watchers)))
         elif action == "delete all":
             # A message comes in at the very moment in which the last watcher goes.
-            self.world.publish(stream)
+            world.publish(stream)
             for each in sorted(stream.watchers):
-                self._delete(hosting, each)
+                world.delete_watcher(stream, each)
+        self._announce(stream)
 
-    def _delete(self, hosting: Hosting, watcher: int) -> None:
-        hosting.remove(watcher, on_purpose=True)
-        self.world.checker.deleted.add(watcher)
-        del hosting.stream.watchers[watcher]
+    def _announce(self, stream: Stream) -> None:
+        """Files were parsed, whether or not anything came of it."""
+        self.database.wakeups.publish(Signal.STREAMS_CHANGED, stream.key)
 
-    async def _take_over(self, stream: Stream) -> None:
-        """The other instance claims the lease; the one that had it learns of that when it writes, or later."""
+    async def _expire(self, stream: Stream) -> None:
+        """The stream's lease runs out, as if its owner had stood still; whoever looks first has it."""
         await self.database.until_unshared()
-        before = self.hosting(stream)
-        if self.is_stopping or before is None or len(before.hosted) != len(stream.watchers):
-            return
-        others = [one for one in self.instances if one is not before.instance]
-        if stream.key in others[0].hostings:
-            # It has not noticed yet that it lost it.
-            return
-        others[0].open(stream)
-        await asyncio.sleep(self.world.chance.random.uniform(0.0, 5.0))
-        before.close()
+        self.world.store.owners.expiries[stream.key] = self.world.store.now()
+        self._announce(stream)
 
     async def _regain(self, stream: Stream) -> None:
-        """The lease ran out, and the instance that had it claims it again: the same owner in the next epoch."""
+        """The lease was lost and claimed again by the instance that had it: the same owner in a later epoch."""
         await self.database.until_unshared()
-        before = self.hosting(stream)
-        if not self.is_stopping and before is not None:
-            before.close()
-            before.instance.open(stream)
+        held = self.world.store.owners.leases
+        owner, epoch = held[stream.key]
+        held[stream.key] = (owner, epoch + 1)
 
 
 _ACTIONS = (
     "publish",
     "emit",
     "restart",
-    "take over",
+    "parse",
+    "expire",
     "regain",
     "rebalance",
     "jump",
@@ -405,7 +236,7 @@ _ACTIONS = (
     "replace",
     "delete all",
 )
-_WEIGHTS = (14, 3, 1, 1, 1, 2, 1, 1, 3, 2, 2, 1)
+_WEIGHTS = (14, 3, 1, 2, 2, 1, 2, 1, 1, 3, 2, 2, 1)
 
 
 class World:
@@ -425,6 +256,7 @@ class World:
             self.checker.note = self.note
         self.store = Store(plan, self.chance, self.checker)
         self.streams: list[Stream] = []
+        self._classes: dict[int, type[BaseEventTrigger]] = {}
         self.steps = 0
         self.processes = 0
         self._note = note
@@ -432,6 +264,7 @@ class World:
         self._numbers = 0
         self._process: Process | None = None
         self._calm_since = 0.0
+        self._longest_lease = 0.0
         self._sessions_when_calm = 0
         self.now = 0.0
         self._draw_dags()
@@ -473,19 +306,60 @@ class World:
             broker = Broker(key, self.plan, self.chance, self.checker)
             template = Template(Choosing, {})
             stream = Stream(key, broker, (template,), lambda number, *_: f"message {number}")
-            self.streams.append(stream)
+            self.add_stream(stream)
             for _ in range(self.plan.watchers):
                 self.new_watcher(stream)
 
-    def new_watcher(self, stream: Stream, template: Template | None = None) -> Watcher:
+    def stream(self, key: str) -> Stream:
+        """The stream of this key."""
+        return next(stream for stream in self.streams if stream.key == key)
+
+    def add_stream(self, stream: Stream) -> None:
+        self.streams.append(stream)
+        self.store.owners.leases[stream.key] = (None, 0)
+
+    def forget_streams(self) -> None:
+        """Have none of those that the seed drew."""
+        self.streams.clear()
+        self.store.owners.leases.clear()
+        self.store.triggers.clear()
+
+    def new_watcher(self, stream: Stream, template: Template | None = None) -> None:
         """Add a watcher after `template`, or after any of the stream's."""
-        number = self.next_number()
         template = template or self.chance.random.choice(stream.templates)
         asset = template.asset_id
         if asset is None:
             asset = self.chance.random.choice(sorted(self.store.asset_ids.values()))
-        watcher = stream.watchers[number] = Watcher(number, asset, template.cls, template.kwargs)
-        return watcher
+        number = self.next_number()
+        self._declare(stream, WatcherRef(number, asset), template.cls, template.kwargs)
+
+    def replace_watcher(self, stream: Stream, watcher: int) -> None:
+        """Give it other arguments: the same watcher, with another trigger."""
+        row = stream.watchers[watcher]
+        del self.store.triggers[row.trigger_id]
+        self._declare(stream, row.watchers[0], self.class_of(row), row.kwargs)
+
+    def delete_watcher(self, stream: Stream, watcher: int) -> None:
+        """Delete it on purpose."""
+        del self.store.triggers[stream.watchers.pop(watcher).trigger_id]
+        self.checker.deleted.add(watcher)
+
+    def _declare(
+        self,
+        stream: Stream,
+        watcher: WatcherRef,
+        cls: type[BaseEventTrigger],
+        kwargs: dict[str, Any],
+    ) -> None:
+        number = self.next_number()
+        name = f"watcher {watcher.watcher_id}"
+        row = TriggerRow(number, cls.__qualname__, kwargs, stream.key, (watcher,), (name,))
+        self._classes[number] = cls
+        self.store.triggers[number] = stream.watchers[watcher.watcher_id] = row
+
+    def class_of(self, row: TriggerRow) -> type[BaseEventTrigger]:
+        """What the row's class path stands for."""
+        return self._classes[row.trigger_id]
 
     def next_number(self) -> int:
         self._numbers += 1
@@ -507,7 +381,7 @@ class World:
 
     def _is_owner(self, owner: object) -> bool:
         assert isinstance(owner, Hosting)
-        held = self.store.leases.get(owner.stream.key)
+        held = self.store.owners.leases[owner.stream.key]
         return held == (owner.fence.owner, owner.fence.epoch)
 
     # Running
@@ -597,7 +471,7 @@ class World:
         assert process is not None
         self.steps += 1
         for instance in process.instances:
-            for stream in instance.manager.streams.values():
+            for stream in instance.host.manager.streams.values():
                 if stream.group is not None:
                     self.checker.check_group(stream.group)
         if self.checker.violation is not None:
@@ -615,6 +489,11 @@ class World:
         self.chance.is_calm = True
         self._calm_since = process.loop.now
         self._sessions_when_calm = self._sessions()
+        # An instance that died leaves its leases behind, the longer if somebody set the database's clock back.
+        expiries = self.store.owners.expiries.values()
+        now = self.store.now()
+        left = max((expiry - now for expiry in expiries), default=timedelta())
+        self._longest_lease = max(left.total_seconds(), 0.0)
 
     def _sessions(self) -> int:
         return sum(stream.broker.sessions for stream in self.streams)
@@ -624,7 +503,7 @@ class World:
         if reason is None:
             raise _Finished
         plan = self.plan
-        bound = 1200.0 + 6 * plan.ack_timeout + 10 * plan.restart_longest
+        bound = 1200.0 + 6 * plan.ack_timeout + 10 * plan.restart_longest + self._longest_lease
         if process.loop.now > self._calm_since + bound:
             raise Violation("L1", f"{bound:.0f} s after the last fault: {reason}")
         if self._sessions() > self._sessions_when_calm + 20 * plan.streams:

@@ -1,0 +1,360 @@
+"""The real hosts of streams, on a model of the tables that they read and claim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+from triggerer.abc import BaseEventTrigger
+from triggerer.domain.events import Fence, UnsettledEvent
+from triggerer.hosting.host import HostSettings, TriggerHost
+from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
+from triggerer.runtime.hosted import HostedTrigger
+from triggerer.store.queries.hosting import StreamLoad, TriggerRow
+from triggerer.store.recorder import EventRecorder
+from triggerer.testing.simulation.loop import LoopClock
+from triggerer.testing.simulation.triggers import FilterTrouble, UnderSimulation, bind
+
+if TYPE_CHECKING:
+    from triggerer.runtime.subscriber import DerivedEvent
+    from triggerer.testing.simulation.store import Transaction
+    from triggerer.testing.simulation.world import Process, Stream
+
+_TO_STOP = 2
+"""Turns of the loop: a task that was woken before it was cancelled runs on to its next await."""
+
+
+class Hosting:
+    """One stream in one instance, under one lease: who belongs to it there, by what the host tells its manager."""
+
+    def __init__(self, instance: Instance, stream: Stream, fence: Fence) -> None:
+        self.instance = instance
+        self.stream = stream
+        self.fence = fence
+        self.plan = instance.process.world.plan
+        self.chance = instance.process.world.chance
+        self.checker = instance.process.world.checker
+        self.hosted: dict[int, HostedTrigger] = {}
+        """By watcher."""
+        self._closed_in: int | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        return self.instance.process.is_alive
+
+    @property
+    def is_known_to_be_over(self) -> bool:
+        return self._closed_in is not None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the instance knows that the lease is over, and every task had its turns to be cancelled for it."""
+        now = self.instance.process.loop.turns
+        return self._closed_in is not None and now > self._closed_in + _TO_STOP
+
+    def note_end(self) -> None:
+        if self._closed_in is None:
+            self._closed_in = self.instance.process.loop.turns
+
+    def cohort(self) -> dict[int, Any]:
+        """Who has to answer for what is broadcast now; None for those who are not there."""
+        found: dict[int, Any] = {}
+        for watcher, hosted in self.hosted.items():
+            subscriber = hosted.subscriber
+            found[watcher] = (
+                subscriber if subscriber is not None and subscriber.is_present else None
+            )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """How a trigger is made, and for whom: what the host's specifications carry here."""
+
+    hosting: Hosting
+    row: TriggerRow
+    cls: type[BaseEventTrigger]
+
+    @property
+    def watcher(self) -> int:
+        return self.row.watchers[0].watcher_id
+
+    def __call__(self) -> BaseEventTrigger:
+        hosting = self.hosting
+        if hosting.chance.strikes(hosting.plan.make_trouble):
+            raise FilterTrouble("in the constructor")
+        return self.cls(**self.row.kwargs)
+
+
+def making_of(hosted: HostedTrigger) -> Making:
+    """How a trigger that a simulated host runs is made, and for whom."""
+    return cast("Making", hosted.spec.make)
+
+
+class ObservedManager(Manager):
+    """Notes who is hosted; nobody is taken out, or hosted anew, about whom nothing changed (L4)."""
+
+    def __init__(self, context: RuntimeContext, instance: Instance) -> None:
+        super().__init__(context)
+        self._instance = instance
+
+    def add(self, specs: Iterable[TriggerSpec]) -> list[HostedTrigger]:
+        added = super().add(specs)
+        for hosted in added:
+            making = making_of(hosted)
+            if making.watcher in making.hosting.hosted:
+                making.hosting.checker.fail("L4", f"{hosted.name} is hosted twice")
+            making.hosting.hosted[making.watcher] = hosted
+        return added
+
+    def remove(self, member: HostedTrigger, *, on_purpose: bool) -> None:
+        making = making_of(member)
+        store = self._instance.process.world.store
+        if store.triggers.get(making.row.trigger_id) is making.row:
+            making.hosting.checker.fail(
+                "L4", f"{member.name} was stopped, and nothing about it changed"
+            )
+        making.hosting.hosted.pop(making.watcher, None)
+        super().remove(member, on_purpose=on_purpose)
+
+
+class ObservedHost(TriggerHost):
+    """The product's host; noted is which of its leases it knows to be over."""
+
+    def __init__(self, instance: Instance, settings: RuntimeSettings) -> None:
+        process = instance.process
+        plan = process.world.plan
+        super().__init__(
+            cast("Any", process.database),
+            instance_id=instance.name,
+            load_class=_load_nothing,
+            sink=instance,
+            settings=HostSettings(
+                lease=timedelta(seconds=plan.lease),
+                heartbeat=timedelta(seconds=plan.lease / 3),
+                drain=timedelta(seconds=process.world.chance.random.uniform(0.1, 10.0)),
+            ),
+        )
+        self._instance = instance
+        self._manager = ObservedManager(
+            RuntimeContext(
+                instance,
+                clock=LoopClock(process.loop),
+                settings=settings,
+                restart_longest=plan.restart_longest,
+                on_state=self._note_state,
+            ),
+            instance,
+        )
+
+    def _spec(self, row: TriggerRow, fence: Fence) -> TriggerSpec:
+        hosting = self._instance.hosting(fence)
+        world = self._instance.process.world
+        cls = bind(world.class_of(row), hosting)
+        return replace(super()._spec(row, fence), make=Making(hosting, row, cls))
+
+    def _forget(self, digest: str) -> None:
+        for hosting in self._instance.under_lease():
+            if hosting.stream.key == digest:
+                hosting.note_end()
+        super()._forget(digest)
+
+    def _adopt(self, fences: list[Fence]) -> None:
+        before = self._instance.under_lease()
+        super()._adopt(fences)
+        for hosting in before:
+            if hosting.fence not in fences:
+                hosting.note_end()
+            elif hosting.is_known_to_be_over:
+                hosting.checker.fail("L4", f"{hosting.fence} still holds, and was given up")
+
+
+def _load_nothing(classpath: str) -> type[BaseEventTrigger]:
+    raise NotImplementedError(f"{classpath} is made by the simulation")
+
+
+class Instance:
+    """A triggerer: a recorder and a host of streams."""
+
+    def __init__(self, process: Process, name: str) -> None:
+        plan = process.world.plan
+        self.name = name
+        self.process = process
+        self._hostings: dict[Fence, Hosting] = {}
+        self._submitting: Fence | None = None
+        self.recorder = EventRecorder(
+            cast("Any", process.database),
+            on_fenced=self._note_fenced,
+            max_batch_rows=plan.max_batch_rows,
+            clock=self._stamp,
+        )
+        self.host = ObservedHost(
+            self,
+            RuntimeSettings(
+                ack_timeout=plan.ack_timeout,
+                subscriber_queue_size=plan.queue_size,
+                overflow_grace=plan.overflow_grace,
+                max_outstanding=plan.max_outstanding,
+                max_unsettled=plan.max_unsettled,
+                burst=plan.burst,
+            ),
+        )
+
+    def hosting(self, fence: Fence) -> Hosting:
+        """What belongs to this lease."""
+        found = self._hostings.get(fence)
+        if found is None:
+            stream = self.process.world.stream(fence.stream_digest)
+            found = self._hostings[fence] = Hosting(self, stream, fence)
+        return found
+
+    def under_lease(self) -> list[Hosting]:
+        """Those whose lease it does not know to be over."""
+        return [one for one in self._hostings.values() if not one.is_known_to_be_over]
+
+    def submit_nowait(self, event: UnsettledEvent) -> None:
+        """Hand an event to the recorder; noted is the lease under which its filter was started."""
+        derived = cast("DerivedEvent", event)
+        self._submitting = cast("UnderSimulation", derived.subscriber.trigger).hosting.fence
+        self.recorder.submit_nowait(event)
+
+    def _stamp(self) -> datetime:
+        """The time of the event that is being submitted, which no other event has."""
+        store = self.process.world.store
+        stamp = store.now()
+        while stamp in store.derived_under:
+            stamp += timedelta(microseconds=1)
+        assert self._submitting is not None
+        store.derived_under[stamp] = self._submitting
+        return stamp
+
+    def _note_fenced(self, fence: Fence) -> None:
+        self.hosting(fence).note_end()
+        self.host.note_fenced(fence)
+
+
+# What the hosts ask of the database
+
+
+class LeaseQueries:
+    """As `triggerer.store.leases`."""
+
+    @staticmethod
+    async def register_instance(
+        session: Transaction, instance_id: str, *, kind: str, expiry: timedelta
+    ) -> None:
+        owners = await session.owners()
+        owners.instances[instance_id] = session.store.now() + expiry
+
+    @staticmethod
+    async def deregister_instance(session: Transaction, instance_id: str) -> None:
+        owners = await session.owners()
+        for digest, (owner, epoch) in owners.leases.items():
+            if owner == instance_id:
+                owners.leases[digest] = (None, epoch)
+        owners.instances.pop(instance_id, None)
+
+    @staticmethod
+    async def live_instances(session: Transaction, *, kind: str) -> list[str]:
+        now = session.store.now()
+        instances = (await session.owners()).instances
+        return sorted(one for one, expires_at in instances.items() if expires_at > now)
+
+    @staticmethod
+    async def owned_streams(session: Transaction, instance_id: str) -> list[Fence]:
+        held = (await session.owners()).leases
+        return [
+            Fence(digest, owner, epoch)
+            for digest, (owner, epoch) in held.items()
+            if owner == instance_id
+        ]
+
+    @staticmethod
+    async def extend_leases(
+        session: Transaction, fences: Iterable[Fence], *, expiry: timedelta
+    ) -> list[Fence]:
+        owners = await session.owners()
+        held = [one for one in fences if owners.leases[one.stream_digest] == one[1:]]
+        for fence in held:
+            owners.expiries[fence.stream_digest] = session.store.now() + expiry
+        return held
+
+    @staticmethod
+    async def claim_streams(
+        session: Transaction,
+        instance_id: str,
+        *,
+        limit: int,
+        room: int,
+        sizes: Mapping[str, int],
+        expiry: timedelta,
+    ) -> list[Fence]:
+        owners = await session.owners()
+        now = session.store.now()
+        claimed: list[Fence] = []
+        for digest in sizes:
+            if len(claimed) < limit and sizes[digest] <= room and owners.is_free(digest, now):
+                room -= sizes[digest]
+                _, epoch = owners.leases[digest]
+                claimed.append(Fence(digest, instance_id, epoch + 1))
+                owners.leases[digest] = (instance_id, epoch + 1)
+                owners.expiries[digest] = now + expiry
+        return claimed
+
+    @staticmethod
+    async def release_streams(session: Transaction, fences: Iterable[Fence]) -> None:
+        owners = await session.owners()
+        for digest, owner, epoch in fences:
+            if owners.leases[digest] == (owner, epoch):
+                owners.leases[digest] = (None, epoch)
+
+
+class HostingQueries:
+    """As `triggerer.store.queries.hosting`."""
+
+    @staticmethod
+    async def load_triggers(
+        session: Transaction, stream_digests: Iterable[str]
+    ) -> list[TriggerRow]:
+        await session.store.chance.delay()
+        digests = set(stream_digests)
+        return [row for row in session.store.triggers.values() if row.stream_digest in digests]
+
+    @staticmethod
+    async def stream_loads(session: Transaction) -> list[StreamLoad]:
+        store = session.store
+        owners = await session.owners()
+        now = store.now()
+        return [
+            StreamLoad(
+                digest,
+                sum(row.stream_digest == digest for row in store.triggers.values()),
+                None if owners.is_free(digest, now) else owner,
+            )
+            for digest, (owner, _) in owners.leases.items()
+        ]
+
+    @staticmethod
+    async def show_waiting(session: Transaction, reasons: Mapping[str, str]) -> None:
+        """Nobody reads it here."""
+        await session.store.chance.delay()
+
+    @staticmethod
+    async def existing_watchers(session: Transaction, watcher_ids: Iterable[int]) -> set[int]:
+        await session.store.chance.delay()
+        declared = {row.watchers[0].watcher_id for row in session.store.triggers.values()}
+        return declared & set(watcher_ids)
+
+    @staticmethod
+    async def write_states(session: Transaction, states: Sequence[object]) -> None:
+        """Nobody reads them here."""
+        await session.store.chance.delay()
+
+    @staticmethod
+    async def show_released(
+        session: Transaction, stream_digests: Iterable[str], owner: str
+    ) -> None:
+        """Nobody reads it here."""
+        await session.store.chance.delay()
