@@ -100,7 +100,7 @@ class KafkaServer:
         properties.write_text(_properties(self.port, controller_port, home / "data"))
         logger = "-Dorg.slf4j.simpleLogger"
         java_command: list[str | Path] = [
-            java, f"-Xmx{heap}", "-XX:+UseSerialGC", "-cp", classpath,
+            java, f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classpath,
             f"{logger}.defaultLogLevel=warn", f"{logger}.showDateTime=true",
             f"{logger}.dateTimeFormat=HH:mm:ss.SSS",
         ]  # fmt: skip

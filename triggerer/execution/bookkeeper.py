@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final, Generic, TypeVar, cast
 
 import anyio
 import structlog
 
 from triggerer.domain.runs import RunState, TaskState
-from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreUnavailable
+from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreError, StoreUnavailable
 from triggerer.execution.emissions import Emission, record_emissions
 from triggerer.execution.protocol import RunEnd, RunOrder, RunReport, TaskResult
 from triggerer.runtime.backoff import Backoff
@@ -26,6 +26,10 @@ _log = structlog.get_logger(__name__)
 
 _LARGEST_GROUP: Final = 200
 """Entries per transaction: the gain is gone by then, and SQLite's one writer is not held for long."""
+
+_RIDE_SECONDS: Final = 60.0
+"""Longer than the store takes to say that it is away."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,16 @@ class Entry:
         return dataclasses.replace(self, tasks=tasks, events=(), end=end)
 
 
+class _Rider(Generic[T]):
+    """A script that is performed along with the next group, and what came of it."""
+
+    def __init__(self, make: Callable[[], Script[T]]) -> None:
+        self.make = make
+        self.done = anyio.Event()
+        self.result: T | None = None
+        self.error: Exception | None = None
+
+
 class Bookkeeper:
     """Takes results at once and writes them as soon as the last group is written.
 
@@ -76,6 +90,7 @@ class Bookkeeper:
         self._database = database
         self._executor = executor
         self._entries: deque[Entry] = deque()
+        self._riders: list[_Rider[Any]] = []
         self._arrived = anyio.Event()
         self._written = anyio.Event()
         self._unwritten: Counter[int] = Counter()
@@ -86,6 +101,36 @@ class Bookkeeper:
         self._entries.append(entry)
         self._unwritten[entry.order.run_pk] += 1
         self._arrived.set()
+
+    async def along(self, make: Callable[[], Script[T]]) -> T:
+        """Perform a script in the transaction of the next group, or in one of its own if there is none.
+
+        An executor that has ended a run asks for the next one, and a second transaction would cost as
+        much as the first.
+
+        Args:
+            make: Makes the script; once more if the group has to be written without it.
+        Raises:
+            As `Database.perform`. The group is written all the same.
+        Cancellation: What has begun is finished, and returned.
+        """
+        rider = _Rider(make)
+        self._riders.append(rider)
+        self._arrived.set()
+        try:
+            await rider.done.wait()
+        except BaseException:
+            if rider in self._riders:
+                self._riders.remove(rider)
+                raise
+            # Nobody else would know of what it does.
+            with anyio.move_on_after(_RIDE_SECONDS, shield=True):
+                await rider.done.wait()
+            if not rider.done.is_set():
+                raise
+        if rider.error is not None:
+            raise rider.error
+        return cast("T", rider.result)
 
     @property
     def unwritten(self) -> frozenset[int]:
@@ -104,20 +149,44 @@ class Bookkeeper:
             group = [
                 self._entries.popleft() for _ in range(min(len(self._entries), _LARGEST_GROUP))
             ]
+            riders, self._riders = self._riders, []
             if not self._entries:
                 self._arrived = anyio.Event()
-            await self._write_somehow(group)
+            if not await self._write_along(group, riders):
+                await self._write_somehow(group)
             for entry in group:
                 self._unwritten[entry.order.run_pk] -= 1
             self._unwritten = +self._unwritten
             written, self._written = self._written, anyio.Event()
             written.set()
 
+    async def _write_along(self, group: list[Entry], riders: list[_Rider[Any]]) -> bool:
+        """Write the group and what goes along with it; whether the group is written."""
+        is_written = not group
+        try:
+            for rider in riders:
+                try:
+                    rider.result = await self._write(group if not is_written else [], rider.make)
+                except RowRefused:
+                    if is_written:
+                        raise
+                    # Of the group; it is found without keeping the others waiting.
+                    rider.result = await self._database.perform(rider.make())
+                else:
+                    is_written = True
+                rider.done.set()
+        except StoreError as error:
+            for rider in riders:
+                if not rider.done.is_set():
+                    rider.error = error
+                    rider.done.set()
+        return is_written
+
     async def _write_somehow(self, group: list[Entry]) -> None:
         backoff = Backoff(first=0.2, longest=10.0)
         while True:
             try:
-                return await self._write(group)
+                return await self._write(group, _nothing)
             except RowRefused as error:
                 if len(group) > 1:
                     half = len(group) // 2
@@ -138,17 +207,20 @@ class Bookkeeper:
         self._refused[entry.order.run_pk] = str(error)
         return entry.refused(str(error))
 
-    async def _write(self, group: list[Entry]) -> None:
+    async def _write(self, group: list[Entry], then: Callable[[], Script[T]]) -> T:
+        """Write a group, then perform another script, in one transaction."""
         if not any(entry.events for entry in group):
-            await self._database.perform(self._end_tasks(group))
-            return
+            return await self._database.perform(self._end_tasks(group, then))
         async with self._database.transaction() as session:
             entries = await perform(session, self._held_of(group))
             await perform(session, self._save(entries))
             await record_emissions(session, [event for entry in entries for event in entry.events])
+            return await perform(session, then())
 
-    def _end_tasks(self, group: Sequence[Entry]) -> Script[None]:
-        yield from self._save((yield from self._held_of(group)))
+    def _end_tasks(self, group: Sequence[Entry], then: Callable[[], Script[T]]) -> Script[T]:
+        if group:
+            yield from self._save((yield from self._held_of(group)))
+        return (yield from then())
 
     def _held_of(self, group: Sequence[Entry]) -> Script[list[Entry]]:
         pks = {entry.order.run_pk for entry in group}
@@ -188,6 +260,10 @@ class Bookkeeper:
         return queries.RunEndRow(
             entry.order.run_pk, RunState(end.state), end.ended_at, end.error, end.exit_code
         )
+
+
+def _nothing() -> Script[None]:
+    yield from ()
 
 
 def _task_row(order: RunOrder, task: TaskResult) -> queries.TaskRow:

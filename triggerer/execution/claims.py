@@ -13,23 +13,24 @@ from triggerer.execution.protocol import RunOrder
 from triggerer.store.database import Database
 from triggerer.store.queries import execution as queries
 from triggerer.store.queries.orphans import recover_orphans
+from triggerer.store.script import Script
 from triggerer.store.wakeups import Signal, announce
 
 _log = structlog.get_logger(__name__)
 
 
 class Claims:
-    """Each method is one transaction, and raises what `Database.transaction` raises."""
+    """Each coroutine is one transaction, and raises what `Database.transaction` raises."""
 
     def __init__(self, database: Database, executor: str, home: Path) -> None:
         self._database = database
         self._executor = executor
         self._home = home.resolve()
 
-    async def claim(self, limit: int) -> list[RunOrder]:
+    def claiming(self, limit: int) -> Script[list[RunOrder]]:
         """Make up to `limit` queued runs ours, oldest first."""
-        claimed = await self._database.perform(
-            queries.claim_runs(executor=self._executor, limit=limit, log_path=self._log_path)
+        claimed = yield from queries.claim_runs(
+            executor=self._executor, limit=limit, log_path=self._log_path
         )
         return [_order(run) for run in claimed]
 

@@ -12,6 +12,7 @@ import importlib
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.machinery import (
@@ -34,6 +35,11 @@ _OWN_NAME: Final = "triggerer_dag_file_"
 
 # What files were when they were run, by absolute path; as global as the modules that they became.
 _stamps: dict[str, Stamp | None] = {}
+# What files were compiled to, with their stamps then.
+_compiled: dict[str, tuple[Stamp, CodeType]] = {}
+# Longer than any file system's clock tick: a file that has rested so long cannot change any more
+# without another stamp.
+_RESTED_NS: Final = 3_000_000_000
 
 
 def stamp_of(path: Path | str) -> Stamp | None:
@@ -49,19 +55,27 @@ class _FreshLoader(SourceFileLoader):
     """Compiles what the file says now, and leaves no bytecode in the user's folder.
 
     Cached bytecode is told from its source by size and whole seconds of the last change: a file
-    that is saved twice in a second would run as it was before.
+    that is saved twice in a second would run as it was before. So the code is kept in memory, under a
+    stamp that tells, for files that had rested when they were read.
     """
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
         # Before it is read: a change in between is then noticed, if once too often.
-        _stamps[path] = stamp_of(path)
+        _stamps[path] = stamp = stamp_of(path)
+        kept = _compiled.get(path)
+        if kept is not None and kept[0] == stamp:
+            return kept[1]
         code = self.source_to_code(self.get_data(path), path)
         assert isinstance(code, CodeType)
+        if stamp is not None and max(stamp[:2]) < time.time_ns() - _RESTED_NS:
+            _compiled[path] = (stamp, code)
         return code
 
 
 _roots: set[str] = set()
+# By folder, the modules that were looked at and belong elsewhere.
+_foreign: dict[str, dict[str, ModuleType]] = {}
 
 
 def _open_folder(path: str) -> FileFinder:
@@ -83,6 +97,7 @@ class DagsFolder:
     def __init__(self, root: Path | str) -> None:
         self.root = Path(os.path.abspath(root))  # noqa: PTH100  (resolve() would follow links)
         self._prefix = f"{self.root}{os.sep}"
+        self._foreign = _foreign.setdefault(self._prefix, {})
 
     def relative(self, path: Path | str) -> str:
         """Return the file's path below the folder, with forward slashes.
@@ -142,13 +157,12 @@ class DagsFolder:
 
     def modules(self) -> tuple[ModuleType, ...]:
         """Return all modules of the folder that are imported now."""
-        return tuple(module for module in list(sys.modules.values()) if self._holds(module))
+        return tuple(module for _, module in self._held())
 
     def forget(self) -> None:
         """Have the folder's modules imported afresh, as they are on disk, when they are next needed."""
-        for name, module in list(sys.modules.items()):
-            if self._holds(module):
-                del sys.modules[name]
+        for name, _ in self._held():
+            del sys.modules[name]
         for path in self.imported_files():
             del _stamps[str(self.root / path)]
         # Ours alone: listing what is installed, for each run, took longer than the run's own file.
@@ -164,6 +178,19 @@ class DagsFolder:
         """Say whether all files that were run since `forget` are still as they were then."""
         mine = [(path, stamp) for path, stamp in _stamps.items() if path.startswith(self._prefix)]
         return all(stamp_of(path) == stamp for path, stamp in mine)
+
+    def _held(self) -> list[tuple[str, ModuleType]]:
+        # For each run, among hundreds or thousands: those seen before are told by one look-up.
+        foreign = self._foreign
+        held = []
+        for name, module in list(sys.modules.items()):
+            if foreign.get(name, self) is module:
+                continue
+            if self._holds(module):
+                held.append((name, module))
+            else:
+                foreign[name] = module
+        return held
 
     def _holds(self, module: ModuleType | None) -> bool:
         file = getattr(module, "__file__", None)

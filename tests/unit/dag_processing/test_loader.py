@@ -86,6 +86,20 @@ def test_each_load_runs_the_file_and_what_it_imports_as_they_are_now(folder: Pat
     assert not list(folder.rglob("*.pyc"))
 
 
+def test_a_file_that_has_rested_is_compiled_once_and_run_each_time(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(folder, "flights.py", "dag = DAG('a')")
+    monkeypatch.setattr("triggerer.plugins.folder._RESTED_NS", -(10**12))
+    first = load_dag_file(path, folder)
+    monkeypatch.setattr("triggerer.plugins.folder._FreshLoader.source_to_code", None)
+    second = load_dag_file(path, folder)
+    assert first.dags["a"] is not second.dags["a"]
+    monkeypatch.undo()
+    write(folder, "flights.py", "dag = DAG('b')")
+    assert set(load_dag_file(path, folder).dags) == {"b"}
+
+
 def test_the_modules_of_the_folder_are_listed_for_pickling(folder: Path) -> None:
     write(folder, "sub/helper.py", "")
     file = write(folder, "a.py", "import sub.helper\nimport json\n")
