@@ -60,7 +60,7 @@ def _abandon(group: Group, subscriber: Subscriber, derived: DerivedEvent) -> Non
         f" within {group.settings.ack_timeout:g} s",
         hint="see whether the database answers",
     )
-    derived.resolve(error)
+    derived.abandon(error)
     group.fail(subscriber, error)
 
 

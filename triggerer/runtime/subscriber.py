@@ -89,21 +89,17 @@ class DerivedEvent:
 
     def settle(self, error: Exception | None) -> None:
         """The store's answer, which comes once."""
-        backlog = self._subscriber.backlog
+        subscriber = self._subscriber
+        backlog = subscriber.backlog
         backlog.count -= 1
         if backlog.is_awaited:
             backlog.note_room()
-        self.resolve(error)
-
-    def resolve(self, error: Exception | None) -> None:
-        """Confirm or refuse; a second call does nothing, so that the store's answer may come after a timeout."""
         entry = self._entry
         if entry is _SETTLED:
             return
         self._entry = _SETTLED
         if entry is None:
             return
-        subscriber = self._subscriber
         if subscriber.oldest_unsettled is self:
             subscriber.oldest_unsettled = self._take_next()
         if error is not None:
@@ -116,6 +112,11 @@ class DerivedEvent:
                 subscriber.group.note_resolved(entry)
         if not subscriber.is_present and subscriber.oldest_unsettled is None:
             subscriber.group.forget(subscriber)
+
+    def abandon(self, error: Exception) -> None:
+        """Refuse it without the store's answer, which may still come; until it does, the store holds it."""
+        self._subscriber.backlog.count += 1
+        self.settle(error)
 
     def _take_next(self) -> DerivedEvent | None:
         """Leave the chain; the next one in it that is not settled."""
@@ -286,6 +287,7 @@ class Subscriber(Member):
             raise self.error
 
     async def _drive(self, events: AsyncGenerator[TriggerEvent, None]) -> None:
+        # One function, since it runs for every derived event.
         submit, backlog = self.group.sink.submit_nowait, self.backlog
         async for event in events:
             if not isinstance(event, TriggerEvent):
@@ -295,7 +297,20 @@ class Subscriber(Member):
             if not self.may_read:
                 # Its filter goes on although it was ended. The message fails, and comes again, or its watcher is gone.
                 continue
-            derived = self._derive(event)
+            entry, ordinal = self.open_entry, self._ordinal
+            if ordinal:
+                derived: DerivedEvent = LaterDerivedEvent(self, entry, event, ordinal)
+            else:
+                derived = DerivedEvent(self, entry, event)
+            self._ordinal = ordinal + 1
+            if entry is not None:
+                entry.unresolved += 1
+                if self.oldest_unsettled is None:
+                    self.oldest_unsettled = derived
+                else:
+                    assert self._newest is not None
+                    self._newest.next = derived
+                self._newest = derived
             backlog.count += 1
             try:
                 submit(derived)
@@ -306,23 +321,6 @@ class Subscriber(Member):
             derived.event = None
             if backlog.count >= backlog.limit:
                 await backlog.wait_for_room()
-
-    def _derive(self, event: TriggerEvent) -> DerivedEvent:
-        entry, ordinal = self.open_entry, self._ordinal
-        if ordinal:
-            derived: DerivedEvent = LaterDerivedEvent(self, entry, event, ordinal)
-        else:
-            derived = DerivedEvent(self, entry, event)
-        self._ordinal = ordinal + 1
-        if entry is not None:
-            entry.unresolved += 1
-            if self.oldest_unsettled is None:
-                self.oldest_unsettled = derived
-            else:
-                assert self._newest is not None
-                self._newest.next = derived
-            self._newest = derived
-        return derived
 
 
 def _filtered(
