@@ -55,6 +55,10 @@ class Sighting:
         self.wanted: set[str] = set()
         self.answered = anyio.Event()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy's answer would reach nobody, and no file would ever fire.
+        raise TypeError("a filter answers it in place")
+
 
 class FilesProducer(SharedStreamProducer):
     """Looks into a directory, asks the subscribers which files they wait for, hands those over, and deletes them.

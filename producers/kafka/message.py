@@ -91,6 +91,15 @@ class KafkaMessage:
             raise decoded
         return decoded
 
+    # A filter in another process reads the record; the lane is the producer's own and stays with it.
+
+    def __getstate__(self) -> tuple[Record, int]:
+        return self.record, self.delivery
+
+    def __setstate__(self, state: tuple[Record, int]) -> None:
+        self.record, self.delivery = state
+        self._json = _NOT_DECODED
+
     def __repr__(self) -> str:
         record = self.record
         return f"<KafkaMessage {record.topic}[{record.partition}]@{record.offset}>"

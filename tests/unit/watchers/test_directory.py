@@ -1,6 +1,7 @@
 """Files that appear, fire once and go, through the real runtime."""
 
 import os
+import pickle
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from triggerer.abc import reject_shared_stream_event
 from triggerer.errors import DagError
 from triggerer.testing import StreamHarness
-from watchers.directory import DirectoryFileDeleteTrigger, FileDeleteTrigger
+from watchers.directory import DirectoryFileDeleteTrigger, FileDeleteTrigger, Sighting
 
 QUICK = 0.02
 
@@ -213,3 +214,8 @@ def test_arguments_are_checked_and_serialised_in_one_way(tmp_path: Path) -> None
     for interval in (0, -1, True, "5"):
         with pytest.raises(DagError):
             FileDeleteTrigger(tmp_path / "a", poke_interval=interval)  # type: ignore[arg-type]
+
+
+def test_a_sighting_is_not_copied_since_a_copys_answer_reaches_nobody() -> None:
+    with pytest.raises(TypeError, match="answers it in place"):
+        pickle.dumps(Sighting(["a"]))

@@ -1,12 +1,13 @@
 """KafkaEventTrigger without a broker: arguments, identity, filtering."""
 
 import json
+import pickle
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from aiokafka import TopicPartition
+from aiokafka import ConsumerRecord, TopicPartition
 
 from producers.kafka import KafkaMessage
 from producers.kafka.cluster import Membership
@@ -113,6 +114,18 @@ def test_a_value_is_decoded_once_for_all_subscribers() -> None:
     for _ in range(2):
         with pytest.raises(ValueError, match="unexpected end"):
             broken.json()
+
+
+def test_a_message_reaches_a_filter_in_another_process_without_its_lane() -> None:
+    lane = Lane(TopicPartition("flights", 3), Membership(1, "me"), CommittedPosition(0))
+    record = ConsumerRecord(
+        "flights", 3, 7, 1_700_000_000_000, 0, b"k", b'{"a": 1}', None, 1, 8, (("h", b"v"),)
+    )
+    message = KafkaMessage(record, lane, 2)
+    message.json()
+    copy = pickle.loads(pickle.dumps(message))
+    assert (copy.record, copy.delivery, copy.json()) == (record, 2, {"a": 1})
+    assert not hasattr(copy, "lane")
 
 
 def test_equal_topics_connection_and_group_share_a_stream_whatever_else_differs() -> None:
