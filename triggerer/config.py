@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, cast
+from typing import Annotated, Any, Final, Literal, NamedTuple, cast
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
 
 from triggerer.errors import ConfigurationError
 from triggerer.redaction import is_reference, redact
@@ -49,6 +49,13 @@ def _pairs(value: Any) -> Any:
     return value
 
 
+def _named(placements: dict[str, str]) -> dict[str, str]:
+    for name in placements:
+        if "." not in name and "/" not in name:
+            raise ValueError(f"{name!r} is neither module.Class nor <asset>/<watcher>")
+    return placements
+
+
 def _seconds(value: Any) -> Any:
     # pydantic reads "300" as a number of seconds but "0.5" as ISO 8601.
     return float(value) if isinstance(value, str) and re.fullmatch(r"[\d.]+", value) else value
@@ -59,6 +66,9 @@ SecondsOrZero = Annotated[timedelta, BeforeValidator(_seconds), Field(ge=timedel
 Count = Annotated[int, Field(gt=0)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 Pairs = Annotated[dict[str, str], BeforeValidator(_pairs)]
+Placements = Annotated[
+    dict[str, Literal["thread", "process"]], BeforeValidator(_pairs), AfterValidator(_named)
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +112,10 @@ class TriggererSettings:
     """Of one shared stream: fanned out and not yet advanced; beyond it the broker is paused."""
     lease_duration: Seconds = timedelta(seconds=15)
     """After so long without a heartbeat an instance's streams may be taken over."""
+    stall_threshold: SecondsOrZero = timedelta(seconds=0.5)
+    """How long the event loop may stand still before that is logged, with whose code it is; 0: never."""
+    isolation: Placements = field(default_factory=dict)
+    """Triggers that run in a thread or a process of their own, by class path or `<asset>/<watcher>`."""
 
 
 @dataclass(frozen=True, slots=True)

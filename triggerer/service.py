@@ -228,6 +228,7 @@ async def _start_triggerer(
 ) -> None:
     from triggerer.hosting import TriggerHost
     from triggerer.hosting.host import HostSettings
+    from triggerer.isolation import IsolationSettings
     from triggerer.plugins import load_trigger_class
     from triggerer.runtime import RuntimeSettings
     from triggerer.store.recorder import EventRecorder
@@ -258,6 +259,13 @@ async def _start_triggerer(
             heartbeat=chosen.lease_duration / 3,
             drain=settings.core.shutdown_grace,
             capacity=chosen.capacity,
+            stall_threshold=chosen.stall_threshold,
+        ),
+        isolation=IsolationSettings(
+            placements=chosen.isolation,
+            dags_folder=settings.core.dags_folder,
+            allowed_modules=settings.core.allowed_trigger_modules,
+            log=settings.core,
         ),
         takes_over_at_once=database.dialect == "sqlite",
     )

@@ -21,7 +21,7 @@ import structlog
 from tests.isolation import triggers
 from tests.isolation.conftest import ROOT, mover, notes_of, threads, until
 from tests.isolation.test_rules import values
-from tests.isolation.triggers import MadeHereOnly, Obeying, Unportable
+from tests.isolation.triggers import Deaf, MadeHereOnly, Obeying, Unportable
 from tests.unit.runtime.streams import Upstream
 from tests.unit.runtime.supervised import Store
 from triggerer.domain.events import EventSource, WatcherRef
@@ -81,7 +81,7 @@ async def test_siblings_go_on_while_one_blocks(
     async with isolation, StreamHarness() as streams:
         with StallWatch(0.3, seen):
             blocking = await streams.add(move(Obeying, **kwargs))
-            beside = await streams.add(_Free(**kwargs, name="beside"))
+            beside = await streams.add(Deaf(**kwargs, name="beside"))
             upstream.put((0, "1"))
             await until(lambda: upstream.outcomes() == {(0, "1"): (2, 0, 0)})
             upstream.put((1, "block"))
@@ -108,20 +108,13 @@ async def test_on_the_services_loop_the_same_filter_stalls_its_sibling(
     async with StreamHarness() as streams:
         with StallWatch(0.2, seen):
             await streams.add(Obeying(**kwargs))
-            beside = await streams.add(_Free(**kwargs, name="beside"))
+            beside = await streams.add(Deaf(**kwargs, name="beside"))
             upstream.put((1, "block"), (2, "1"))
             began = time.monotonic()
             await until(lambda: values(beside) == [1, 2])
             assert time.monotonic() - began > 0.4
     assert [stall.trigger for stall in seen.stalls] == ["Obeying#1"]
     assert "in obey" in seen.stalls[0].stack
-
-
-class _Free(Obeying):
-    """Does nothing that it is told."""
-
-    async def obey(self, word: str) -> str:
-        return "yield"
 
 
 @MOVED

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from tests.isolation.conftest import Move, is_here, notes_of, settle, until
-from tests.isolation.triggers import Alone, Beside, Early, NoEvent, NoGenerator, Obeying
+from tests.isolation.triggers import Alone, Beside, Deaf, Early, NoEvent, NoGenerator, Obeying
 from tests.unit.runtime.streams import Upstream
 from triggerer.abc import AckTimeout, SubscriberOverflow
 from triggerer.errors import GroupEnded, PluginError
@@ -115,7 +115,7 @@ async def test_a_filter_that_raises_fails_what_it_has_not_pulled_and_its_sibling
         other = await streams.add(
             move(Obeying, "two", upstream=upstream.name, notes=str(tmp_path), name="two")
         )
-        beside = await streams.add(_Deaf(upstream.name, str(tmp_path), "sibling"))
+        beside = await streams.add(Deaf(upstream.name, str(tmp_path), "sibling"))
         upstream.put((1, "1"), (2, "raise on go"), (3, "1"))
         await until(lambda: values(beside) == [1, 2, 3])
         (tmp_path / "go").touch()
@@ -128,19 +128,12 @@ async def test_a_filter_that_raises_fails_what_it_has_not_pulled_and_its_sibling
         }
 
 
-class _Deaf(Obeying):
-    """Does nothing that it is told."""
-
-    async def obey(self, word: str) -> str:
-        return "yield"
-
-
 async def test_a_filter_that_returns_leaves(
     isolation: Isolation, move: Move, upstream: Upstream, tmp_path: Path
 ) -> None:
     async with isolation, StreamHarness() as streams:
         one = await streams.add(move(Obeying, upstream=upstream.name, notes=str(tmp_path)))
-        await streams.add(_Deaf(upstream.name, str(tmp_path), "sibling"))
+        await streams.add(Deaf(upstream.name, str(tmp_path), "sibling"))
         upstream.put((1, "return"))
         await until(lambda: [group.subscribers for group in streams.groups.values()] == [1])
         assert one.error is None
@@ -153,7 +146,7 @@ async def test_the_ack_timeout_cancels_a_filter_that_is_stuck(
 ) -> None:
     async with isolation, StreamHarness(ack_timeout=60) as streams:
         one = await streams.add(move(Obeying, upstream=upstream.name, notes=str(tmp_path)))
-        beside = await streams.add(_Deaf(upstream.name, str(tmp_path), "sibling"))
+        beside = await streams.add(Deaf(upstream.name, str(tmp_path), "sibling"))
         upstream.put((1, "wait"), (2, "1"))
         await until(lambda: notes_of(tmp_path) == ["waits"] and values(beside) == [1, 2])
         assert upstream.advanced == []
@@ -186,7 +179,7 @@ async def test_overflow_fails_the_one_that_is_behind(
 ) -> None:
     async with isolation, StreamHarness(subscriber_queue_size=4) as streams:
         one = await streams.add(move(Obeying, upstream=upstream.name, notes=str(tmp_path)))
-        beside = await streams.add(_Deaf(upstream.name, str(tmp_path), "sibling"))
+        beside = await streams.add(Deaf(upstream.name, str(tmp_path), "sibling"))
         upstream.put((0, "wait"))
         await until(lambda: notes_of(tmp_path))
         upstream.put(*((number, "1") for number in range(1, 10)))
@@ -204,7 +197,7 @@ async def test_unsubscribing_accepts_what_was_pulled_and_fails_what_was_not(
 ) -> None:
     async with isolation, StreamHarness() as streams:
         one = await streams.add(move(Obeying, upstream=upstream.name, notes=str(tmp_path)))
-        await streams.add(_Deaf(upstream.name, str(tmp_path), "sibling"))
+        await streams.add(Deaf(upstream.name, str(tmp_path), "sibling"))
         upstream.put((1, "wait"), (2, "1"), (3, "1"))
         await until(lambda: notes_of(tmp_path))
         await streams.remove(one)

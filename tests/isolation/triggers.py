@@ -110,6 +110,13 @@ class Obeying(Acking):
         self.note(f"cleanup {os.getpid()} {threading.get_ident()}")
 
 
+class Deaf(Obeying):
+    """Does nothing that it is told."""
+
+    async def obey(self, word: str) -> str:
+        return "yield"
+
+
 class Early(Obeying):
     """Yields before it pulls."""
 

@@ -107,6 +107,8 @@ def test_an_unknown_variable_is_refused_by_name() -> None:
         ("executor", "workers", "two"),
         ("triggerer", "capacity", "-1"),
         ("triggerer", "lease_duration", "0"),
+        ("triggerer", "isolation", "Class=thread"),
+        ("triggerer", "stall_threshold", "-1"),
         ("triggerer", "shared_stream_overflow_grace", "-0.5"),
         ("api", "port", "70000"),
         ("core", "log_level", "loud"),
@@ -157,6 +159,21 @@ def test_lists_and_pairs_may_be_written_in_a_variable() -> None:
     )
     assert settings.core.allowed_trigger_modules == ("a.b", "c")
     assert settings.spark.conf == {"spark.ui.enabled": "false", "spark.x": "1"}
+
+
+def test_isolation_is_a_table_of_classes_and_watchers() -> None:
+    file = write('[triggerer.isolation]\n"a.Class" = "thread"\n"asset/w" = "process"\n')
+    settings = load_settings(environ={})
+    assert settings.triggerer.isolation == {"a.Class": "thread", "asset/w": "process"}
+    assert settings.sources["triggerer", "isolation"] == f"{file}:1"
+    environ = {"TRIGGERER__TRIGGERER__ISOLATION": "a.Class=process,asset/w=thread"}
+    isolation = load_settings(environ=environ).triggerer.isolation
+    assert isolation == {"a.Class": "process", "asset/w": "thread"}
+    write('[triggerer.isolation]\n"a.Class" = "fibre"\n')
+    message = refusal()
+    assert message.startswith(f"{file}:1: [triggerer] isolation: ")
+    assert "'fibre'" in message
+    assert "'thread'" in message
 
 
 class TestConnections:

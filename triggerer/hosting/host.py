@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -17,6 +18,7 @@ from triggerer.domain.events import EventSink, Fence
 from triggerer.errors import OutcomeUnknown, StoreError
 from triggerer.hosting.division import Division, divide
 from triggerer.hosting.roster import Placed, Roster, source_of, states_of
+from triggerer.isolation import Isolation, IsolationSettings
 from triggerer.runtime import (
     HostedState,
     HostedTrigger,
@@ -26,6 +28,7 @@ from triggerer.runtime import (
     TriggerSpec,
 )
 from triggerer.runtime.backoff import Backoff
+from triggerer.runtime.stalls import StallWatch
 from triggerer.store import leases
 from triggerer.store.database import Database
 from triggerer.store.queries import hosting as queries
@@ -50,6 +53,8 @@ class HostSettings:
     """A third of the lease: two may fail before anything is lost."""
     drain: timedelta = timedelta(seconds=10)
     """For what is in flight, when a stream is given to another instance or the service stops."""
+    stall_threshold: timedelta = timedelta(seconds=0.5)
+    """How long the event loop may stand still before that is logged; zero: never."""
     capacity: int = 1000
     """The most triggers that this instance hosts; the same for all instances of a database."""
 
@@ -70,6 +75,7 @@ class TriggerHost:
         sink: EventSink,
         runtime: RuntimeSettings | None = None,
         settings: HostSettings | None = None,
+        isolation: IsolationSettings | None = None,
         takes_over_at_once: bool = False,
     ) -> None:
         """`takes_over_at_once`: nobody else can be alive (SQLite), so leases of the dead need not expire."""
@@ -77,6 +83,7 @@ class TriggerHost:
         self._instance_id = instance_id
         self._load_class = load_class
         self._settings: Final = settings or HostSettings()
+        self._isolation = Isolation(isolation or IsolationSettings())
         self._takes_over_at_once = takes_over_at_once
         self._owned: dict[str, Fence] = {}
         self._crowded: frozenset[str] = frozenset()
@@ -107,19 +114,25 @@ class TriggerHost:
         """
         subscription = self._database.wakeups.subscribe(Signal.STREAMS_CHANGED)
         with subscription:
-            async with self._manager, anyio.create_task_group() as tasks:
+            async with self._isolation, self._manager, anyio.create_task_group() as tasks:
                 tasks.start_soon(self._show_states)
                 try:
                     await self._start()
                     await self._tick_or_try_again()
                     task_status.started()
-                    while True:
-                        await self._wait(subscription.wait)
-                        await self._tick_or_try_again()
+                    with self._watch_for_stalls():
+                        while True:
+                            await self._wait(subscription.wait)
+                            await self._tick_or_try_again()
                 finally:
                     with anyio.CancelScope(shield=True):
                         await self._stop()
                     tasks.cancel_scope.cancel()
+
+    def _watch_for_stalls(self) -> AbstractContextManager[object]:
+        # Only once the first triggers are there: what they import at the start takes its time.
+        threshold = self._settings.stall_threshold.total_seconds()
+        return StallWatch(threshold) if threshold else nullcontext()
 
     async def _wait(self, wait: Callable[[timedelta], Any]) -> None:
         """Until something changed, a stream was lost, or a heartbeat is due."""
@@ -289,11 +302,17 @@ class TriggerHost:
             self._note_state(one)
 
     def _spec(self, row: TriggerRow, fence: Fence) -> TriggerSpec:
+        name = ", ".join(row.watcher_names)
+        placement = self._isolation.placement_of(row.classpath, row.watcher_names)
+
         def make() -> BaseEventTrigger:
-            return self._load_class(row.classpath)(**row.kwargs)
+            cls = self._load_class(row.classpath)
+            if placement is not None:
+                cls = self._isolation.move(cls, placement, classpath=row.classpath, name=name)
+            return cls(**row.kwargs)
 
         return TriggerSpec(
-            name=", ".join(row.watcher_names),
+            name=name,
             make=make,
             kwargs=row.kwargs,
             source=source_of(row, fence),

@@ -31,6 +31,7 @@ class Pump:
     def __init__(self, group: Group) -> None:
         self._group = group
         self._turns = Turns()
+        self._task_name = f"shared-stream-pump[{group.key}]"
         self._what = f"advance() of the shared stream {group.key!r}"
 
     async def run(self) -> None:
@@ -85,7 +86,9 @@ class Pump:
         handled = 0
         while lanes.has_ready:
             lane, batch = lanes.take(_BURST)
-            tasks.start_soon(self._advance_beside_others, producer, lane, batch)
+            tasks.start_soon(
+                self._advance_beside_others, producer, lane, batch, name=self._task_name
+            )
             handled += len(batch)
             if handled >= _BURST:
                 handled = 0
