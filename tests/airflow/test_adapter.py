@@ -1,10 +1,12 @@
 """Airflow's triggers through the adapter, on the real runtime; runs only where Airflow is installed."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
 import anyio
+import anyio.to_thread
 import pytest
 
 pytest.importorskip("airflow", reason="Airflow is not installed in this environment")
@@ -19,6 +21,7 @@ from airflow.triggers.shared_stream import (
     SharedStreamProducer,
     reject_shared_stream_event,
 )
+from asgiref.sync import sync_to_async
 
 from triggerer import AssetWatcher
 from triggerer.errors import DagError
@@ -104,6 +107,20 @@ class Alone(Acknowledged):
         await anyio.sleep_forever()
 
 
+class Keeps(Acknowledged):
+    """Rejects nothing."""
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[int]
+    ) -> AsyncIterator[TriggerEvent]:
+        async for number in shared_stream:
+            yield TriggerEvent({"number": number})
+
+
+class KeepsHere(AirflowEventTrigger):
+    wraps = Keeps
+
+
 class AcknowledgedHere(AirflowEventTrigger):
     wraps = Acknowledged
 
@@ -138,6 +155,81 @@ async def test_an_acknowledged_trigger_runs_unchanged_and_its_producer_is_told_i
         }
         assert all(isinstance(item, AdvanceItem) for item in Producer.advanced)
     assert Producer.closed == 1
+
+
+class Elsewhere(Acknowledged):
+    """Rejects 2 from another task or thread, as `how` says."""
+
+    def __init__(self, *, how: str, every: timedelta = timedelta(seconds=1)) -> None:
+        super().__init__(every=every)
+        self.how = how
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return "tests.Elsewhere", {"how": self.how, "every": self.every}
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[int]
+    ) -> AsyncIterator[TriggerEvent]:
+        async for number in shared_stream:
+            if number == 2:
+                await REJECTING[self.how]()
+            else:
+                yield TriggerEvent({"number": number})
+
+
+async def _in_task() -> None:
+    async def reject() -> None:
+        reject_shared_stream_event()
+
+    await asyncio.create_task(reject())
+
+
+async def _in_task_group() -> None:
+    async def reject() -> None:
+        await asyncio.sleep(0)
+        reject_shared_stream_event()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(reject)
+
+
+REJECTING = {
+    "a task": _in_task,
+    "a task group": _in_task_group,
+    "asyncio.to_thread": lambda: asyncio.to_thread(reject_shared_stream_event),
+    "anyio.to_thread": lambda: anyio.to_thread.run_sync(reject_shared_stream_event),
+    "sync_to_async": sync_to_async(reject_shared_stream_event),
+}
+
+
+class ElsewhereHere(AirflowEventTrigger):
+    wraps = Elsewhere
+
+
+@pytest.mark.parametrize("how", REJECTING)
+async def test_airflows_reject_has_effect_from_child_tasks_and_threads(how: str) -> None:
+    """Airflow itself asks for the call in the task that runs the filter (its docstring says so)."""
+    async with StreamHarness() as streams:
+        one = await streams.add(ElsewhereHere(Elsewhere(how=how)))
+        with anyio.fail_after(10):
+            while len(Producer.advanced) < 4:
+                await streams.quiesce()
+                await anyio.sleep(0.01)
+        assert one.error is None
+        told = {item.broker_payload: item.outcome for item in Producer.advanced}
+        assert told["payload 2"] == AdvanceOutcome(acked=0, failed=0, rejected=1)
+        assert {told[f"payload {n}"] for n in (0, 1, 3)} == {AdvanceOutcome(acked=1, failed=0)}
+
+
+async def test_a_sibling_is_not_touched_by_what_another_rejects() -> None:
+    """Each subscriber's context is its own, also for Airflow's function."""
+    async with StreamHarness() as streams:
+        await streams.add(ElsewhereHere(Elsewhere(how="a task")))
+        keeps = await streams.add(KeepsHere(Keeps()))
+        await streams.quiesce()
+        assert [event.payload for event in keeps.events] == [{"number": n} for n in range(4)]
+        told = {item.broker_payload: item.outcome for item in Producer.advanced}
+        assert told["payload 2"] == AdvanceOutcome(acked=1, failed=0, rejected=1)
 
 
 async def test_nothing_is_advanced_before_the_event_is_durable_and_lanes_are_the_producers() -> (

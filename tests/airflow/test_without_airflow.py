@@ -39,7 +39,7 @@ def test_a_class_outside_the_provider_packages_is_not_imported() -> None:
 def test_in_an_environment_with_airflow_its_triggers_run(tmp_path: Path) -> None:
     command = [
         str(_PYTHON), "-m", "pytest", "-p", "no:cacheprovider", "-W", "default",
-        "tests/airflow/test_adapter.py", "tests/airflow/test_kafka_provider.py",
+        "tests/airflow/test_adapter.py", "tests/airflow/test_kafka_provider.py", "tests/airflow/test_service.py",
     ]  # fmt: skip
     done = subprocess.run(
         command,
