@@ -29,8 +29,8 @@ RULES = {
     "events_at_the_cap_wait_for_ever": "L1",
     "every_parse_makes_the_triggers_anew": "L4",
     "shutdown_counts_as_handled": "S2/S7",
+    "the_fast_path_drops_what_comes_while_it_looks": "S5",
     "two_schedulers_one_event_two_runs": "S4|S9",
-    "who_leaves_as_it_fails_stays_absent": "S3",
 }
 # The others go through the soak: copying, starting and searching takes some seconds for each.
 QUICK = {

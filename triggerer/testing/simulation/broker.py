@@ -156,6 +156,15 @@ class Broker:
                 self.checker.on_passed(message, delivery)
             lane.position = max(lane.position, position)
 
+    def hand_over(self, delivery: Delivery) -> bool:
+        """Forget a message that nobody is going to acknowledge; False where somebody else was given it."""
+        lane = self.lanes[delivery.message.lane]
+        offset = delivery.message.offset
+        if not delivery.session.is_alive or lane.is_done(offset):
+            return False
+        lane.acked.add(offset)
+        return True
+
     def acknowledge(self, delivery: Delivery) -> None:
         """Forget one message of a queue. A receipt of a consumer that was replaced is still good."""
         if delivery.session.is_alive:
@@ -251,6 +260,37 @@ class Session:
                 timer.cancel()
 
 
+def _break_sometimes(chance: Chance, rate: float) -> None:
+    if chance.strikes(rate):
+        if chance.random.random() < 0.4:
+            raise asyncio.CancelledError("invented by a client library")
+        raise BrokerUnavailable("the broker hung up")
+
+
+async def read_unacknowledged(broker: Broker, owner: Any) -> AsyncIterator[Delivery]:
+    """The messages as the fast path has them: done with once they are handed out, numbered from 1."""
+    chance, trouble = broker.chance, broker.plan.broker_trouble
+    await chance.delay()
+    if chance.strikes(trouble):
+        raise BrokerUnavailable("the broker does not answer")
+    session = broker.connect(owner)
+    number = 0
+    try:
+        while True:
+            await chance.delay()
+            _break_sometimes(chance, trouble / 4)
+            delivery = session.take()
+            if delivery is None:
+                await session.wait()
+            elif broker.hand_over(delivery):
+                number += 1
+                delivery.number = number
+                broker.checker.on_broadcast(delivery)
+                yield delivery
+    finally:
+        broker.disconnect(session)
+
+
 class SimulatedProducer(SharedStreamProducer):
     """Commits a log's lane up to its lowest message that is not done with; hands failed ones out again."""
 
@@ -279,7 +319,7 @@ class SimulatedProducer(SharedStreamProducer):
         session = self._session = self._broker.connect(self._owner)
         while True:
             await chance.delay()
-            self._break_sometimes(trouble / 4)
+            _break_sometimes(chance, trouble / 4)
             delivery = session.take()
             if delivery is not None:
                 yield delivery.message.event, delivery
@@ -307,12 +347,12 @@ class SimulatedProducer(SharedStreamProducer):
         self._advancing.add(lane)
         try:
             await chance.delay()
-            self._break_sometimes(trouble)
+            _break_sometimes(chance, trouble)
             for item in batch:
                 broker.checker.on_advance(item.broker_payload, item.outcome)
             self._tell(batch)
             await chance.delay()
-            self._break_sometimes(trouble)
+            _break_sometimes(chance, trouble)
         finally:
             self._advancing.discard(lane)
 
@@ -362,13 +402,6 @@ class SimulatedProducer(SharedStreamProducer):
         while position in done:
             position += 1
         return position
-
-    def _break_sometimes(self, rate: float) -> None:
-        chance = self._broker.chance
-        if chance.strikes(rate):
-            if chance.random.random() < 0.4:
-                raise asyncio.CancelledError("invented by a client library")
-            raise BrokerUnavailable("the broker hung up")
 
     async def pause(self) -> None:
         await self._broker.chance.delay()

@@ -120,13 +120,15 @@ class Checker:
 
     # The runtime's side
 
-    def on_opened(self, delivery: Delivery, subscriber: Subscriber, watcher: int) -> None:
-        """A filter was handed `delivery`."""
+    def on_opened(
+        self, delivery: Delivery, subscriber: Subscriber, watcher: int, *, is_owed: bool
+    ) -> None:
+        """A filter was handed `delivery`, which it owes an answer for unless the stream is on the fast path."""
         self.note("opened", message=delivery.message.key, n=delivery.number, watcher=watcher)
         if watcher in delivery.opened:
             self.fail("S3", f"watcher {watcher} was handed {delivery.message.key} twice")
         delivery.opened.add(watcher)
-        if delivery.cohort.get(watcher) is not subscriber:
+        if is_owed and delivery.cohort.get(watcher) is not subscriber:
             self.fail(
                 "S3", f"watcher {watcher} reads {delivery.message.key}, which it does not owe"
             )

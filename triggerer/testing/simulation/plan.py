@@ -14,6 +14,8 @@ class Plan:
     streams: int
     lanes: int
     watchers: int
+    is_acknowledged: bool
+    """Ack mode; otherwise the fast path, where the broker is told nothing."""
     is_log: bool
     """A broker of positions (Kafka), fenced by generations; otherwise one that acknowledges each message (SQS)."""
     is_exclusive: bool
@@ -53,6 +55,7 @@ def draw_plan(seed: int) -> Plan:
         streams=pick((1, 1, 1, 2)),
         lanes=pick((1, 2, 3)),
         watchers=pick((1, 2, 2, 3)),
+        is_acknowledged=chance.random() < 0.85,
         is_log=chance.random() < 0.7,
         is_exclusive=chance.random() < 0.5,
         side_by_side=chance.random() < 0.4,

@@ -87,6 +87,8 @@ class Store:
         self.triggers: dict[int, TriggerRow] = {}
         self.derived_under: dict[datetime, Fence] = {}
         """The lease under which the filter ran that yielded an event, by the event's timestamp: no two are equal."""
+        self.answered: set[datetime] = set()
+        """The timestamps of events whose rows are there, or were refused."""
         self.events: dict[int, int] = {}
         """The asset of each event, by the event's id."""
         self.queues: dict[str, dict[int, int | None]] = {}
@@ -304,6 +306,7 @@ class Transaction:
             watcher, key, ordinal = row.watcher_id, row.idempotency_key, row.ordinal
             if REFUSED in row.extra:
                 self.store.checker.refused.add((watcher, key, ordinal))
+                self.store.answered.add(row.timestamp)
                 raise RowRefused("a NUL byte")
             self._rows.append(
                 (self.store.next_id(), row.asset_id, row.timestamp, watcher, key, ordinal)
@@ -378,6 +381,7 @@ class Transaction:
         for event, asset, timestamp, watcher, key, ordinal in self._rows:
             if watcher:
                 self._check_lease(store.derived_under[timestamp], key)
+                store.answered.add(timestamp)
             if (watcher, key, ordinal) in checker.durable:
                 continue
             checker.durable.add((watcher, key, ordinal))

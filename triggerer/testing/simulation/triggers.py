@@ -15,7 +15,13 @@ from triggerer.abc import (
     current_subscriber,
     reject_shared_stream_event,
 )
-from triggerer.testing.simulation.broker import Answer, Delivery, SimulatedProducer
+from triggerer.runtime.group import is_acknowledged as is_acknowledging
+from triggerer.testing.simulation.broker import (
+    Answer,
+    Delivery,
+    SimulatedProducer,
+    read_unacknowledged,
+)
 from triggerer.testing.simulation.store import REFUSED
 
 if TYPE_CHECKING:
@@ -53,17 +59,12 @@ class Choosing(BaseEventTrigger):
 
 
 class UnderSimulation(BaseEventTrigger):
-    """Mixed in before a trigger's class: the model's producer instead of its own, and troubles in its filter."""
+    """Mixed in before a trigger's class: the model's broker instead of its own, and troubles in its filter."""
 
     hosting: ClassVar[Hosting]
 
     def shared_stream_key(self) -> Hashable:
         return self.hosting.stream.key
-
-    @classmethod
-    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
-        hosting = cls.hosting
-        return SimulatedProducer(hosting.stream.broker, hosting, hosting.cohort)
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[Any]
@@ -86,9 +87,31 @@ class UnderSimulation(BaseEventTrigger):
         await super().cleanup()
 
 
+class Acknowledged(UnderSimulation):
+    """In ack mode."""
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        hosting = cls.hosting
+        return SimulatedProducer(hosting.stream.broker, hosting, hosting.cohort)
+
+
+class OnFastPath(UnderSimulation):
+    """Without acknowledgements: raw events are the model's deliveries, and filters are given what those carry."""
+
+    @classmethod
+    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Delivery]:
+        deliveries = read_unacknowledged(cls.hosting.stream.broker, cls.hosting)
+        async with aclosing(cast("AsyncGenerator[Delivery]", deliveries)):
+            async for delivery in deliveries:
+                yield delivery
+
+
 def bind(cls: type[BaseEventTrigger], hosting: Hosting) -> type[BaseEventTrigger]:
-    """The class with the model's producer in place of its own."""
-    return type(f"Simulated{cls.__name__}", (UnderSimulation, cls), {"hosting": hosting})
+    """The class with the model's broker in place of its own; what acknowledges keeps doing so."""
+    is_acknowledged = hosting.plan.is_acknowledged or is_acknowledging(cls)
+    mode = Acknowledged if is_acknowledged else OnFastPath
+    return type(f"Simulated{cls.__name__}", (mode, cls), {"hosting": hosting})
 
 
 class Probe:
@@ -105,16 +128,15 @@ class Probe:
         watcher = subscriber.source.watchers[0].watcher_id
         async for event in shared_stream:
             entry = subscriber.open_entry
-            assert entry is not None
-            delivery: Delivery = entry.payload
-            checker.on_opened(delivery, subscriber, watcher)
-            if delivery.number <= self._last:
+            delivery: Delivery = event if entry is None else entry.payload
+            checker.on_opened(delivery, subscriber, watcher, is_owed=entry is not None)
+            if self._last and delivery.number != self._last + 1:
                 checker.fail("S5", f"watcher {watcher} got {delivery.number} after {self._last}")
             self._last = delivery.number
             self.yielded = 0
             if await self._returns():
                 return
-            yield event
+            yield delivery.message.event
             # Asked for the next one: whatever it wanted to do with this one is done.
             self.note_answer()
 

@@ -501,6 +501,7 @@ class World:
     def _look_for_the_end(self, process: Process) -> None:
         reason = self._unfinished()
         if reason is None:
+            self._check_stored(process)
             raise _Finished
         plan = self.plan
         bound = 1200.0 + 6 * plan.ack_timeout + 10 * plan.restart_longest + self._longest_lease
@@ -510,6 +511,15 @@ class World:
             raise Violation("L3", f"streams are opened again and again: {reason}")
         if self.steps > self._limit + _CALM_STEPS:
             raise Violation("L3", f"{_CALM_STEPS} steps after the last fault: {reason}")
+
+    def _check_stored(self, process: Process) -> None:
+        """Whatever a filter yielded under a lease that holds is there, or was refused."""
+        held = {one.fence for instance in process.instances for one in instance.under_lease()}
+        for timestamp, fence in self.store.derived_under.items():
+            if fence in held and timestamp not in self.store.answered:
+                raise Violation(
+                    "L1", f"what was yielded under {fence} at {timestamp} is not stored"
+                )
 
     def _unfinished(self) -> str | None:
         """What has not reached its end; None where everything has."""
