@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import update
 
 from tests.hosting.test_host import declare, hosting, owners
-from tests.store.seeding import until
+from tests.store.seeding import count_events, until
 from tests.unit.runtime.streams import Upstream
 from triggerer.domain.events import Fence
 from triggerer.store.database import Database, open_database
@@ -87,3 +87,48 @@ async def test_giving_a_stream_away_leaves_time_to_extend_the_leases_that_are_ke
             await host._give_back(["stream"])
         assert await owners(database) in ({"stream": None}, {"stream": "me"})
         assert upstream.advanced == []
+
+
+async def test_what_is_in_flight_resolves_before_the_host_has_stopped(
+    database: Database, upstream: Upstream
+) -> None:
+    """What cancels the host cancelled the streams too, and the drain waited for what no longer ran."""
+    await declare(database, "slow", upstream)
+    started = anyio.Event()
+
+    async def slow(_: object) -> None:
+        started.set()
+        await anyio.sleep(0.3)
+
+    upstream.on_filter["slow"] = slow
+    async with hosting(database):
+        upstream.put(0)
+        with anyio.fail_after(5):
+            await started.wait()
+        stopping = anyio.current_time()
+    assert upstream.outcomes() == {0: (1, 0, 0)}
+    assert await count_events(database) == 1
+    # As soon as it has: the drain may last two seconds.
+    assert anyio.current_time() - stopping < 1.5
+    assert await owners(database) == {"stream": None}
+
+
+async def test_what_does_not_resolve_in_time_is_cancelled_when_the_host_stops(
+    database: Database, upstream: Upstream
+) -> None:
+    await declare(database, "stuck", upstream)
+    started = anyio.Event()
+
+    async def stuck(_: object) -> None:
+        started.set()
+        await anyio.sleep_forever()
+
+    upstream.on_filter["stuck"] = stuck
+    async with hosting(database):
+        upstream.put(0)
+        with anyio.fail_after(5):
+            await started.wait()
+        stopping = anyio.current_time()
+    assert 1.9 < anyio.current_time() - stopping < 4
+    assert upstream.advanced == []
+    assert upstream.closed == 1

@@ -91,6 +91,7 @@ class TriggerHost:
         self._dirty: dict[HostedTrigger, None] = {}
         self._has_dirty = anyio.Event()
         self._wake = anyio.Event()
+        self._is_stopped = anyio.Event()
         self._manager = Manager(
             RuntimeContext(sink, settings=runtime or RuntimeSettings(), on_state=self._note_state)
         )
@@ -114,8 +115,8 @@ class TriggerHost:
         """
         subscription = self._database.wakeups.subscribe(Signal.STREAMS_CHANGED)
         with subscription:
-            async with self._isolation, self._manager, anyio.create_task_group() as tasks:
-                tasks.start_soon(self._show_states)
+            async with anyio.create_task_group() as tasks:
+                await tasks.start(self._keep_streams)
                 try:
                     await self._start()
                     await self._tick_or_try_again()
@@ -127,7 +128,19 @@ class TriggerHost:
                 finally:
                     with anyio.CancelScope(shield=True):
                         await self._stop()
-                    tasks.cancel_scope.cancel()
+                    self._is_stopped.set()
+
+    async def _keep_streams(self, *, task_status: TaskStatus[None]) -> None:
+        """Run what is hosted until it has been drained and stopped.
+
+        Shielded: what cancels this host must not cancel the streams that it is about to drain. `_stop` has deadlines.
+        """
+        with anyio.CancelScope(shield=True):
+            async with self._isolation, self._manager, anyio.create_task_group() as tasks:
+                tasks.start_soon(self._show_states)
+                task_status.started()
+                await self._is_stopped.wait()
+                tasks.cancel_scope.cancel()
 
     def _watch_for_stalls(self) -> AbstractContextManager[object]:
         # Only once the first triggers are there: what they import at the start takes its time.
