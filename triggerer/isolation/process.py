@@ -81,7 +81,7 @@ class ProcessPlace(Place):
             )
         self._tasks.start_soon(self._talk, name=f"isolation[{self.name}]")
         await self._until_ready()
-        _log.info("trigger runs in a process of its own", trigger=self.name, pid=self.pid)
+        _log.info("trigger is moved", trigger=self.name, placement="process", pid=self.pid)
 
     async def _start(self) -> None:
         self._channel, theirs = await Channel.open()

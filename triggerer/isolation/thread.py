@@ -43,6 +43,7 @@ class ThreadPlace(Place):
     async def open(self) -> None:
         self._thread.start()
         await self._until_ready()
+        _log.info("trigger is moved", trigger=self.name, placement="thread")
 
     def order(self, order: Order) -> None:
         if self._orders is not None:
