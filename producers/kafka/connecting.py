@@ -40,6 +40,30 @@ async def start_consumer(consumer: AIOKafkaConsumer, settings: KafkaSettings, wh
         if isinstance(error.__cause__, sdk.KafkaConnectionError):
             await _raise_reason(settings, what)
         raise
+    if settings.group_instance_id is not None:
+        _end_when_replaced(consumer, settings.group_instance_id)
+
+
+def _end_when_replaced(consumer: Any, instance: str) -> None:
+    """Have a static member that the broker knows no more end with an error instead of joining again.
+
+    aiokafka's heartbeats do not carry the instance's name, so that the broker cannot say "fenced", only that it does
+    not know the member. Joining again under the same name would throw out whoever has it now, who would do the same:
+    two consumers of one name then rebalance the group at every heartbeat, for ever.
+    """
+    coordinator = consumer._coordinator  # noqa: SLF001
+    reset_generation = coordinator.reset_generation
+
+    def reset_or_end() -> None:
+        # A member that has joined, and is not about to leave by itself.
+        if coordinator.generation > 0 and not coordinator._closing.done():  # noqa: SLF001
+            raise sdk.KafkaError(
+                f"another consumer has taken over group_instance_id {instance!r} of this group,"
+                " or the session has expired"
+            )
+        reset_generation()
+
+    coordinator.reset_generation = reset_or_end
 
 
 async def _raise_reason(settings: KafkaSettings, what: str) -> None:
