@@ -158,7 +158,7 @@ class ObservedHost(TriggerHost):
     def _forget(self, digest: str) -> None:
         for hosting in self._instance.under_lease():
             if hosting.stream.key == digest:
-                hosting.note_end()
+                self._instance.note_end(hosting.fence)
         super()._forget(digest)
 
     def _adopt(self, fences: list[Fence]) -> None:
@@ -166,7 +166,7 @@ class ObservedHost(TriggerHost):
         super()._adopt(fences)
         for hosting in before:
             if hosting.fence not in fences:
-                hosting.note_end()
+                self._instance.note_end(hosting.fence)
             elif hosting.is_known_to_be_over:
                 hosting.checker.fail("L4", f"{hosting.fence} still holds, and was given up")
 
@@ -212,7 +212,13 @@ class Instance:
 
     def under_lease(self) -> list[Hosting]:
         """Those whose lease it does not know to be over."""
-        return [one for one in self._hostings.values() if not one.is_known_to_be_over]
+        return list(self._hostings.values())
+
+    def note_end(self, fence: Fence) -> None:
+        """It stops what belongs to this lease; should it fail to give the lease back, it begins anew under it."""
+        hosting = self._hostings.pop(fence, None)
+        if hosting is not None:
+            hosting.note_end()
 
     def submit_nowait(self, event: UnsettledEvent) -> None:
         """Hand an event to the recorder; noted is the lease under which its filter was started."""
@@ -231,7 +237,7 @@ class Instance:
         return stamp
 
     def _note_fenced(self, fence: Fence) -> None:
-        self.hosting(fence).note_end()
+        self.note_end(fence)
         self.host.note_fenced(fence)
 
 
