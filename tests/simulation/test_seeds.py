@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import time
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -15,12 +18,18 @@ SHARE = 100
 SOAK = 10_000
 
 
-def assert_kept(seeds: range) -> None:
-    tried = 0
+def assert_kept(seeds: range, *, say: Callable[[str], object] = lambda _: None) -> None:
+    """Try them on all CPUs, and say after each thousand how it stands."""
+    began = time.monotonic()
+    tried = steps = 0
     for outcome in outcomes(seeds, steps=1000, jobs=os.cpu_count() or 1):
         tried += 1
+        steps += outcome.steps
         assert outcome.violation is None, f"seed {outcome.plan.seed}: {outcome.violation}"
         assert outcome.steps >= 1000
+        if tried % 1000 == 0:
+            took = time.monotonic() - began
+            say(f"{tried} seeds, {steps} steps in {took:.0f} s: {tried / took:.1f} seeds/s")
     assert tried == len(seeds)
 
 
@@ -30,8 +39,10 @@ def test_a_share_of_the_seeds_keeps_every_promise() -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(4 * 3600)
-def test_ten_thousand_seeds_keep_every_promise() -> None:
-    assert_kept(range(SHARE, SOAK + SHARE))
+def test_ten_thousand_seeds_keep_every_promise(capsys: pytest.CaptureFixture[str]) -> None:
+    with capsys.disabled():
+        print(flush=True)
+        assert_kept(range(SHARE, SOAK + SHARE), say=partial(print, flush=True))
 
 
 def test_a_violation_comes_back_from_the_process_that_found_it() -> None:
