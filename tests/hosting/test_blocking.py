@@ -93,7 +93,7 @@ async def test_the_log_names_the_watcher_that_blocks_the_loop_and_the_line(
     (began,) = [line for line in lines if line["event"] == "the event loop stands still"]
     assert began["trigger"] == "slow/w"
     assert began["doing"] == "waiting"
-    assert "time.sleep(0.01)" in began["stack"]
+    assert "time.sleep(0.1)" in began["stack"]
     assert "isolation/triggers.py" in began["stack"]
     (ended,) = [line for line in lines if line["event"] == "the event loop turns again"]
     assert ended["trigger"] == "slow/w"

@@ -103,7 +103,7 @@ class Obeying(Acking):
             case "block":
                 self.note("blocks")
                 while not (self.notes / "go").exists():
-                    time.sleep(0.01)
+                    time.sleep(0.1)
         return "yield"
 
     async def cleanup(self) -> None:

@@ -10,8 +10,9 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 import structlog
 
@@ -20,6 +21,7 @@ from triggerer.abc import current_subscriber
 _log = structlog.get_logger(__name__)
 
 _OWNED: Final = re.compile(r"(?P<kind>watcher|shared-stream[\w-]*)\[(?P<name>.*)\]", re.DOTALL)
+_HINT: Final = "[triggerer.isolation] can move it to a thread or a process of its own"
 _DEEPEST: Final = 40
 _JOIN_S: Final = 2.0
 
@@ -61,7 +63,7 @@ class LogStalls:
             **({"doing": doing} if doing else {}),
             seconds=round(stall.seconds, 2),
             stack=stall.stack,
-            hint="[triggerer.isolation] can move a trigger to a thread or a process of its own",
+            **({"hint": _HINT} if stall.trigger else {}),
         )
 
     def ended(self, stall: Stall, seconds: float) -> None:
@@ -93,7 +95,7 @@ class StallWatch:
     def __enter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         self._watched = threading.get_ident()
-        self._cpu_seconds = _cpu_clock_of(self._watched)
+        self._usage = usage_of(self._watched, threading.get_native_id())
         self._watcher.start()
         return self
 
@@ -110,7 +112,7 @@ class StallWatch:
 
     def _watch(self) -> None:
         while True:
-            due, cpu = time.monotonic() + self._threshold / 2, self._cpu_seconds()
+            due, before = time.monotonic() + self._threshold / 2, self._usage()
             if self._stopped.wait(self._threshold / 2):
                 return
             self._answered.clear()
@@ -118,7 +120,7 @@ class StallWatch:
                 return
             # Woken late, we waited for the interpreter's lock: who held it has only just let go.
             is_late = time.monotonic() - due > self._threshold
-            stall = self._look(due, cpu) if is_late else None
+            stall = self._look(due, before) if is_late else None
             try:
                 self._loop.call_soon_threadsafe(self._answered.set)
             except RuntimeError:
@@ -126,22 +128,25 @@ class StallWatch:
             if stall is None:
                 if self._answered.wait(self._threshold):
                     continue
-                stall = self._look(due, cpu)
+                stall = self._look(due, before)
             if stall is not None:
                 self._sink.began(stall)
             self._answered.wait()
             if stall is not None and not self._stopped.is_set():
                 self._sink.ended(stall, time.monotonic() - due)
 
-    def _look(self, since: float, cpu: float | None) -> Stall | None:
-        """What the loop does now; None if it turns after all, or this process was not given the processor."""
+    def _look(self, since: float, before: Usage) -> Stall | None:
+        """What the loop does now; None if it turns after all, or was not given the processor."""
         task = asyncio.current_task(self._loop)
         frame = sys._current_frames().get(self._watched)  # noqa: SLF001  (documented, for this)
         if frame is None or self._answered.is_set():
             return None
         seconds = time.monotonic() - since
-        now = self._cpu_seconds()
-        is_computing = None if cpu is None or now is None else now - cpu > seconds / 2
+        now = self._usage()
+        is_computing = _is_most(before.computing, now.computing, seconds)
+        if _is_most(before.queueing, now.queueing, seconds):
+            # The machine is overloaded, and this code only happened to be next.
+            return None
         if seconds > 1.5 * self._threshold and not is_computing:
             # We came late ourselves, and nobody held the interpreter's lock: the process was stopped.
             return None
@@ -156,12 +161,32 @@ class StallWatch:
         )
 
 
-def _cpu_clock_of(thread: int) -> Callable[[], float | None]:
-    """The processor time of a thread of this process, in seconds."""
-    if not hasattr(time, "pthread_getcpuclockid"):
-        return lambda: None
-    clock = time.pthread_getcpuclockid(thread)
-    return lambda: time.clock_gettime(clock)
+class Usage(NamedTuple):
+    """What a thread has used of the processors, in seconds; None where the system does not tell."""
+
+    computing: float | None
+    queueing: float | None
+    """Ready to run, with none free."""
+
+
+def usage_of(thread: int, native: int) -> Callable[[], Usage]:
+    """Return how to measure a thread of this process, by its identifier and by the system's."""
+    clock = getattr(time, "pthread_getcpuclockid", lambda _: None)(thread)
+    # Linux: nanoseconds computed, nanoseconds queued, turns.
+    statistics = Path(f"/proc/self/task/{native}/schedstat")
+
+    def measure() -> Usage:
+        computing = None if clock is None else time.clock_gettime(clock)
+        try:
+            return Usage(computing, int(statistics.read_bytes().split()[1]) / 1e9)
+        except (OSError, IndexError, ValueError):
+            return Usage(computing, None)
+
+    return measure
+
+
+def _is_most(before: float | None, after: float | None, seconds: float) -> bool | None:
+    return None if before is None or after is None else after - before > seconds / 2
 
 
 def _owner_of(task: asyncio.Task[Any] | None) -> tuple[str | None, str | None, str | None]:

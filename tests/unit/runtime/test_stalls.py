@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Hashable
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -20,8 +21,8 @@ import structlog
 from tests.unit.runtime.streams import Acking, Fast, Upstream, Watching
 from tests.unit.runtime.supervised import supervised
 from triggerer.abc import SharedStreamProducer, TriggerEvent
-from triggerer.runtime import RuntimeSettings
-from triggerer.runtime.stalls import LogStalls, Stall, StallWatch
+from triggerer.runtime import RuntimeSettings, stalls
+from triggerer.runtime.stalls import LogStalls, Stall, StallWatch, Usage, usage_of
 from triggerer.testing import StreamHarness
 
 THRESHOLD_S = 0.2
@@ -37,6 +38,16 @@ class Seen:
 
     def ended(self, stall: Stall, seconds: float) -> None:
         self.over.append((stall, seconds))
+
+
+@pytest.fixture(autouse=True)
+def _usage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the loop's thread is said to use of the processors: on a loaded machine it gets what it can."""
+    says(monkeypatch, lambda: Usage(computing=0.0, queueing=0.0))
+
+
+def says(monkeypatch: pytest.MonkeyPatch, measure: Callable[[], Usage]) -> None:
+    monkeypatch.setattr(stalls, "usage_of", lambda *_: measure)
 
 
 @pytest.fixture
@@ -75,10 +86,10 @@ async def test_a_filter_that_blocks_is_named_with_the_line_and_its_end_is_told(
         assert stall.stream is None
         assert "time.sleep(seconds)  # the line to find" in stall.stack.splitlines()[-1]
         assert stall.is_computing is False
-        assert THRESHOLD_S <= stall.seconds < 2.5 * THRESHOLD_S
+        assert THRESHOLD_S <= stall.seconds <= seen.over[0][1]
         ((same, seconds),) = seen.over
         assert same is stall
-        assert 1.4 * THRESHOLD_S <= seconds < 5 * THRESHOLD_S
+        assert 2 * THRESHOLD_S <= seconds < 20 * THRESHOLD_S
         assert slow.error is None
 
 
@@ -112,18 +123,49 @@ async def test_each_stall_is_reported_once_however_long_it_lasts() -> None:
     assert len(seen.begun) == len(seen.over) == 2
 
 
-async def test_what_computes_is_told_from_what_waits() -> None:
+async def test_what_computes_is_told_from_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    says(monkeypatch, lambda: Usage(time.monotonic(), 0.0))
     seen = Seen()
     with StallWatch(THRESHOLD_S, seen):
         await anyio.sleep(THRESHOLD_S)
-        deadline = time.monotonic() + 3 * THRESHOLD_S
-        while time.monotonic() < deadline:
-            pass
+        time.sleep(3 * THRESHOLD_S)
         await until(lambda: seen.over)
     assert seen.begun[0].is_computing is True
 
 
-async def test_code_that_holds_the_interpreters_lock_is_found_when_it_lets_go() -> None:
+async def test_a_loop_that_is_not_given_the_processor_does_not_stall(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The machine is overloaded: whatever happens to be running is not to blame."""
+    says(monkeypatch, lambda: Usage(0.0, time.monotonic()))
+    seen = Seen()
+    with StallWatch(THRESHOLD_S, seen):
+        await anyio.sleep(THRESHOLD_S)
+        time.sleep(3 * THRESHOLD_S)
+        await anyio.sleep(THRESHOLD_S)
+    assert seen.begun == []
+
+
+async def test_the_usage_of_a_thread_is_measured() -> None:
+    measure = usage_of(threading.get_ident(), threading.get_native_id())
+    before = measure()
+    deadline = time.thread_time() + 0.05
+    while time.thread_time() < deadline:
+        pass
+    after = measure()
+    assert before.computing is not None
+    assert after.computing is not None
+    assert 0.04 < after.computing - before.computing < 1
+    if Path("/proc/self/schedstat").exists():
+        assert before.queueing is not None
+        assert after.queueing is not None
+        assert after.queueing - before.queueing >= 0
+
+
+async def test_code_that_holds_the_interpreters_lock_is_found_when_it_lets_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    says(monkeypatch, lambda: Usage(time.monotonic(), 0.0))
     seen = Seen()
     with StallWatch(0.05, seen):
         await anyio.sleep(0.05)
@@ -215,6 +257,7 @@ async def test_the_log_says_both_ends(upstream: Upstream) -> None:
     assert (began["trigger"], began["seconds"], began["stack"], began["doing"]) == (
         "a/w", 0.51, "File …", "waiting",
     )  # fmt: skip
+    assert "[triggerer.isolation]" in began["hint"]
     assert (ended["event"], ended["trigger"], ended["seconds"]) == (
         "the event loop turns again", "a/w", 1.23,
     )  # fmt: skip
