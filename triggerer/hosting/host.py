@@ -53,8 +53,8 @@ class HostSettings:
     """A third of the lease: two may fail before anything is lost."""
     drain: timedelta = timedelta(seconds=10)
     """For what is in flight, when a stream is given to another instance or the service stops."""
-    stall_threshold: timedelta = timedelta(seconds=0.5)
-    """How long the event loop may stand still before that is logged; zero: never."""
+    stall_threshold: timedelta = timedelta()
+    """How long the event loop may stand still before that is logged; zero: never, which suits a simulated loop."""
     capacity: int = 1000
     """The most triggers that this instance hosts; the same for all instances of a database."""
 
