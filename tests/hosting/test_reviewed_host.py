@@ -7,15 +7,18 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 from sqlalchemy import update
 
-from tests.hosting.test_host import declare, hosting, owners
+from tests.hosting.test_host import CLASSES, declare, hosting, owners
 from tests.store.seeding import count_events, until
 from tests.unit.runtime.streams import Upstream
 from triggerer.domain.events import Fence
+from triggerer.hosting import TriggerHost
 from triggerer.store.database import Database, open_database
 from triggerer.store.migrate import upgrade
 from triggerer.store.models import Stream, Trigger
+from triggerer.store.recorder import EventRecorder
 from triggerer.store.wakeups import Signal, announce
 
 
@@ -132,3 +135,16 @@ async def test_what_does_not_resolve_in_time_is_cancelled_when_the_host_stops(
     assert 1.9 < anyio.current_time() - stopping < 4
     assert upstream.advanced == []
     assert upstream.closed == 1
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_host_that_is_cancelled_as_it_starts_ends(database: Database, turns: int) -> None:
+    """Found by the simulation: what outlives its cancellation waited to be stopped by what had never begun."""
+    recorder = EventRecorder(database, on_fenced=lambda _: None)
+    host = TriggerHost(database, instance_id="me", load_class=CLASSES.__getitem__, sink=recorder)
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(host.run)
+            for _ in range(turns):
+                await checkpoint()
+            tasks.cancel_scope.cancel()

@@ -116,8 +116,10 @@ class TriggerHost:
         subscription = self._database.wakeups.subscribe(Signal.STREAMS_CHANGED)
         with subscription:
             async with anyio.create_task_group() as tasks:
-                await tasks.start(self._keep_streams)
+                kept = anyio.Event()
+                tasks.start_soon(self._keep_streams, kept)
                 try:
+                    await kept.wait()
                     await self._start()
                     await self._tick_or_try_again()
                     task_status.started()
@@ -126,19 +128,21 @@ class TriggerHost:
                             await self._wait(subscription.wait)
                             await self._tick_or_try_again()
                 finally:
-                    with anyio.CancelScope(shield=True):
-                        await self._stop()
-                    self._is_stopped.set()
+                    try:
+                        with anyio.CancelScope(shield=True):
+                            await self._stop()
+                    finally:
+                        self._is_stopped.set()
 
-    async def _keep_streams(self, *, task_status: TaskStatus[None]) -> None:
-        """Run what is hosted until it has been drained and stopped.
+    async def _keep_streams(self, kept: anyio.Event) -> None:
+        """Run what is hosted until it has been drained and stopped; sets `kept` once it can be added to.
 
         Shielded: what cancels this host must not cancel the streams that it is about to drain. `_stop` has deadlines.
         """
         with anyio.CancelScope(shield=True):
             async with self._isolation, self._manager, anyio.create_task_group() as tasks:
                 tasks.start_soon(self._show_states)
-                task_status.started()
+                kept.set()
                 await self._is_stopped.wait()
                 tasks.cancel_scope.cancel()
 
