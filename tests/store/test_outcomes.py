@@ -3,7 +3,6 @@
 import sqlite3
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -31,9 +30,9 @@ from triggerer.store.database import Database, open_database
 from triggerer.store.migrate import upgrade
 from triggerer.store.models import AssetAlias
 from triggerer.store.recorder import EventRecorder
-from triggerer.store.script import Script
+from triggerer.store.script import Row, Script, Step
 from triggerer.store.statement import Statement
-from triggerer.store.wakeups import Announced, Signal, announce
+from triggerer.store.wakeups import Signal, announce
 
 
 async def _one_dag(database: Database) -> None:
@@ -55,21 +54,20 @@ async def test_a_commit_with_an_unknown_outcome_is_repeated_as_it_was(
     database: Database, monkeypatch: pytest.MonkeyPatch, committed: bool
 ) -> None:
     await _one_dag(database)
-    perform = database._runner.perform
+    once = database._runner.once
     calls = 0
 
-    async def lose_the_first_answer(script: Script[Any], announced: Announced) -> Any:
+    async def lose_the_first_answer(step: Step) -> list[Row]:
         nonlocal calls
         calls += 1
-        if calls > 1:
-            return await perform(script, announced)
-        if committed:
-            await perform(script, announced)
-        else:
-            script.close()
-        raise OutcomeUnknown("the answer was lost")
+        if committed or calls > 1:
+            rows = await once(step)
+        if calls == 1:
+            raise OutcomeUnknown("the answer was lost")
+        return rows
 
-    monkeypatch.setattr(database._runner, "perform", lose_the_first_answer)
+    monkeypatch.setattr(database._runner, "once", lose_the_first_answer)
+    woken = database.wakeups.subscribe(Signal.EVENTS_QUEUED)
     # Without a key of the broker's too: the recorder's own is the same in the repeat.
     events = [Event("a", "key"), Event("b")]
     async with recording(database) as recorder:
@@ -82,6 +80,8 @@ async def test_a_commit_with_an_unknown_outcome_is_repeated_as_it_was(
     assert [event.error for event in (*events, later)] == [None, None, None]
     stored = [row.extra["payload"] for row in await events_in(database)]
     assert stored == ["a", "b", "later"]
+    # The repeat finds them queued already, and the first answer was nobody's.
+    assert Signal.EVENTS_QUEUED in woken.take_nowait()
     assert len(await queue_of(database, "report")) == 3
 
 

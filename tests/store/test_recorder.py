@@ -3,7 +3,7 @@ from typing import Any
 
 import anyio
 import pytest
-from sqlalchemy import update
+from sqlalchemy import text, update
 
 from tests.store.seeding import (
     FENCE,
@@ -13,6 +13,7 @@ from tests.store.seeding import (
     add_stream,
     asset_json,
     count_events,
+    emit,
     events_in,
     queue_of,
     record,
@@ -20,10 +21,10 @@ from tests.store.seeding import (
 )
 from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.errors import LeaseLost, RowRefused
-from triggerer.store.database import Database
+from triggerer.store.database import Database, open_database
+from triggerer.store.listening import listen
 from triggerer.store.models import Stream
-from triggerer.store.postgres_runner import PostgresRunner
-from triggerer.store.wakeups import Announced, Signal
+from triggerer.store.wakeups import ALL, Signal
 
 
 async def _one_dag(database: Database) -> None:
@@ -206,39 +207,58 @@ async def test_a_fenced_owner_writes_nothing_and_its_siblings_go_through(
     assert [row.extra for row in await events_in(database)] == [{"payload": "mine"}]
 
 
-async def test_a_takeover_waits_for_the_flush_that_checked_the_lease(
-    postgres: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_takeover_waits_for_the_flush_that_checked_the_lease(postgres: Database) -> None:
     await _one_dag(postgres)
     await add_stream(postgres)
-    order: list[str] = []
+    await emit(postgres, 1)
+    seen: list[int | None] = []
 
     async def take_over() -> None:
         async with postgres.writer.begin() as connection:
             await connection.execute(update(Stream).values(owner="they", epoch=4))
-            order.append("taken over")
+            seen.append(await connection.scalar(text("SELECT count(*) FROM asset_event")))
 
-    class NoticesItsCommit(Event):
-        def settle(self, error: Exception | None) -> None:
-            super().settle(error)
-            order.append("settled")
+    async def until_waiting(transactions: int) -> None:
+        waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        async with postgres.writer.connect() as connection:
+            while await connection.scalar(waiting) != transactions:
+                await connection.rollback()
 
-    event = NoticesItsCommit("a", source=EventSource((WatcherRef(7, 1),), FENCE))
-    runner = postgres._runner
-    assert isinstance(runner, PostgresRunner)
-    commit = runner._commit
-
-    async def hold_until_the_takeover_waits(connection: Any, announced: Announced) -> None:
-        tasks.start_soon(take_over)
-        while not await connection.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
-            pass
-        await commit(connection, announced)
-
-    monkeypatch.setattr(runner, "_commit", hold_until_the_takeover_waits)
+    event = Event("a", "key", source=EventSource((WatcherRef(7, 1),), FENCE))
     async with anyio.create_task_group() as tasks, recording(postgres) as recorder:
-        await record(recorder, event)
+        async with postgres.writer.connect() as blocker:
+            # The flush has to wait, in its midst, for whether this row is to stay.
+            await blocker.execute(
+                text(
+                    "INSERT INTO asset_event (asset_id, extra, timestamp, watcher_id,"
+                    " idempotency_key, ordinal) VALUES (1, '{}', now(), 7, 'key', 0)"
+                )
+            )
+            recorder.submit_nowait(event)
+            await until_waiting(1)
+            tasks.start_soon(take_over)
+            await until_waiting(2)
+            await blocker.rollback()
+        with anyio.fail_after(30):
+            await recorder.drained()
     assert event.error is None
-    assert order == ["settled", "taken over"]
+    assert seen == [2]
+
+
+async def test_so_many_dags_that_their_names_fit_no_notification_are_all_woken(
+    postgres: Database, postgres_url: str
+) -> None:
+    await add_asset(postgres, 1, "flights")
+    for n in range(60):
+        await add_dag(postgres, f"{n}{'x' * 200}", asset_json("flights"), assets=[1])
+    async with open_database(postgres_url) as other, anyio.create_task_group() as tasks:
+        await tasks.start(listen, other)
+        heard = other.wakeups.subscribe(Signal.EVENTS_QUEUED)
+        async with recording(postgres) as recorder:
+            await record(recorder, Event("a"))
+        with anyio.fail_after(10):
+            assert await heard.wait() == {Signal.EVENTS_QUEUED: {ALL}}
+        tasks.cancel_scope.cancel()
 
 
 async def test_cancelling_settles_nothing(database: Database) -> None:

@@ -73,13 +73,13 @@ _SQLITE_WAITING: Final = (
 # later than the server's clock, so no run, which takes its instant from there, is older than an
 # event of its own however far the hosts' clocks are apart.
 _SOURCES: Final = ("source_dag_id", "source_run_id", "source_task_id")
-_PLAIN: Final = EventRow._fields[: -len(_SOURCES)]
 _ARRAYS: Final = "$2::bigint[], $3::text[], $4::timestamptz[], $5::bigint[], $6::text[], $7::int[]"
-_POSTGRES: Final = """
-WITH new AS (
+POSTGRES_INSERT: Final = """
+new AS (
     INSERT INTO asset_event ({columns})
     SELECT {values}
-    FROM unnest({arrays}) WITH ORDINALITY AS given ({columns}, place)
+    FROM unnest({arrays}) WITH ORDINALITY AS given ({given}, place)
+    {condition}
     ORDER BY place
     ON CONFLICT DO NOTHING
     RETURNING id, asset_id
@@ -90,23 +90,32 @@ WITH new AS (
     JOIN dag_schedule_asset s ON s.asset_id = new.asset_id
     JOIN dag d ON d.dag_id = s.dag_id AND NOT d.is_stale
     RETURNING dag_id
-)
+)"""
+"""The two tables of a WITH that insert and queue; its arguments start at the second."""
+
+
+def _values(columns: Sequence[str]) -> str:
+    written = {"extra": "extra::jsonb", "timestamp": "least(timestamp, clock_timestamp())"}
+    return ", ".join(written.get(column, column) for column in columns)
+
+
+_POSTGRES: Final = f"""
+WITH {
+    POSTGRES_INSERT.format(
+        columns=_COLUMNS,
+        values=_values(EventRow._fields),
+        given=_COLUMNS,
+        arrays=f"{_ARRAYS}, $8::text[], $9::text[], $10::text[]",
+        condition="",
+    )
+}
 SELECT (SELECT array_agg(DISTINCT dag_id) FROM queued),
        CASE WHEN $1::boolean THEN (SELECT array_agg(id ORDER BY id) FROM new) END
 """
-
-
-def _postgres_insert(columns: Sequence[str], arrays: str) -> str:
-    written = {"extra": "extra::jsonb", "timestamp": "least(timestamp, clock_timestamp())"}
-    values = ", ".join(written.get(column, column) for column in columns)
-    return _POSTGRES.format(columns=", ".join(columns), values=values, arrays=arrays)
-
-
 # Trigger events have no source, and sending three arrays of nulls takes a tenth of the whole time.
-_POSTGRES_PLAIN: Final = _postgres_insert(_PLAIN, _ARRAYS)
-_POSTGRES_SOURCED: Final = _postgres_insert(
-    EventRow._fields, f"{_ARRAYS}, $8::text[], $9::text[], $10::text[]"
-)
+POSTGRES_PLAIN_COLUMNS: Final = EventRow._fields[: -len(_SOURCES)]
+POSTGRES_PLAIN_ARRAYS: Final = _ARRAYS
+POSTGRES_PLAIN_VALUES: Final = _values(POSTGRES_PLAIN_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +126,10 @@ class InsertEvents:
     want_ids: bool
 
     def on_sqlite(self, connection: sqlite3.Connection, clock: Clock) -> list[Row]:
-        return [_insert_into_sqlite(connection, self.rows, want_ids=self.want_ids)]
+        return [insert_into_sqlite(connection, self.rows, want_ids=self.want_ids)]
 
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
-        columns = list(map(list, zip(*self.rows, strict=True)))
-        if any(row.source_dag_id is not None for row in self.rows):
-            return _POSTGRES_SOURCED, (self.want_ids, *columns)
-        return _POSTGRES_PLAIN, (self.want_ids, *columns[: len(_PLAIN)])
+        return _POSTGRES, (self.want_ids, *map(list, zip(*self.rows, strict=True)))
 
 
 def insert_events(rows: Sequence[EventRow], *, want_ids: bool = False) -> Script[Inserted]:
@@ -138,9 +144,10 @@ def insert_events(rows: Sequence[EventRow], *, want_ids: bool = False) -> Script
     return Inserted(tuple(dag_ids or ()), tuple(event_ids or ()))
 
 
-def _insert_into_sqlite(
+def insert_into_sqlite(
     connection: sqlite3.Connection, rows: Sequence[EventRow], *, want_ids: bool
 ) -> tuple[Sequence[str], Sequence[int]]:
+    """Insert and queue; return the DAGs that may wait and, if wanted, the new ids."""
     (highest,) = connection.execute(_SQLITE_HIGHEST).fetchone()
     connection.executemany(_SQLITE_INSERT, map(_sqlite_row, rows))
     dag_ids: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ from triggerer.store import engines, relay
 from triggerer.store.clock import CLOCK, Clock, clock_of, utc_now
 from triggerer.store.driver_errors import translate_commit, translated
 from triggerer.store.postgres_runner import PostgresRunner
-from triggerer.store.script import Script, ScriptRunner
+from triggerer.store.script import Row, Script, ScriptRunner, Step
 from triggerer.store.sqlite_runner import SqliteRunner
 from triggerer.store.urls import describe, parse_database_url
 from triggerer.store.wakeups import Announced, Wakeups, announced_in
@@ -111,10 +111,22 @@ class Database:
                     result = await self._runner.perform(script, announced)
         except OutcomeUnknown:
             # Perhaps it did commit; a wakeup too many does no harm.
-            await self._deliver(announced)
+            await self.announce_here(announced)
             raise
-        await self._deliver(announced)
+        await self.announce_here(announced)
         return result
+
+    async def once(self, step: Step) -> list[Row]:
+        """Have one step performed and committed; return its rows. It announces nothing: see `announce_here`.
+
+        Raises:
+            As `transaction`.
+        Cancellation: What has begun is finished.
+        """
+        if self._turn is None:
+            return await self._runner.once(step)
+        async with self._turn:
+            return await self._runner.once(step)
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[AsyncSession]:
@@ -130,11 +142,11 @@ class Database:
                 await self._commit(session)
             except OutcomeUnknown:
                 # Perhaps it did commit; a wakeup too many does no harm.
-                await self._deliver(announced_in(session))
+                await self.announce_here(announced_in(session))
                 raise
         finally:
             await self._close(session)
-        await self._deliver(announced_in(session))
+        await self.announce_here(announced_in(session))
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncSession]:
@@ -186,7 +198,8 @@ class Database:
         if scope.cancelled_caught:
             _log.warning("a connection was abandoned", database=self.name, after_s=seconds)
 
-    async def _deliver(self, announced: Announced) -> None:
+    async def announce_here(self, announced: Announced) -> None:
+        """Wake the subscribers of this process, and a standalone on the same SQLite database."""
         for signal, subjects in announced.items():
             self.wakeups.publish(signal, *subjects)
         await self.relay.poke(announced)

@@ -18,8 +18,6 @@ from triggerer.domain.events import Fence
 from triggerer.errors import LeaseLost
 from triggerer.store.database import database_now
 from triggerer.store.models import Instance, Stream
-from triggerer.store.script import Script
-from triggerer.store.statement import Statement, in_list
 
 LEASE_EXPIRY: Final = timedelta(seconds=15)
 HEARTBEAT_INTERVAL: Final = timedelta(seconds=5)
@@ -146,21 +144,6 @@ async def owned_streams(session: AsyncSession, instance_id: str) -> list[Fence]:
         Fence(digest, instance_id, epoch)
         for digest, epoch in await session.execute(owned.order_by(Stream.digest))
     ]
-
-
-def shown_leases(digests: Iterable[str]) -> Script[set[tuple[str, str | None, int]]]:
-    """(digest, owner, epoch) as the store shows them; nobody takes these streams over until we have committed."""
-    rows = yield SHOWN(digests=sorted(digests))
-    return {(digest, owner, epoch) for digest, owner, epoch in rows}
-
-
-SHOWN: Final = Statement(
-    # In one order everywhere, or two flushes could wait for one another.
-    "SELECT digest, owner, epoch FROM stream WHERE digest {IN_DIGESTS} ORDER BY digest {LOCK}",
-    IN_DIGESTS=in_list("digests", "text"),
-    # On SQLite the transaction is the only one that writes.
-    LOCK=("", "FOR SHARE"),
-)
 
 
 async def extend_leases(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -66,6 +66,13 @@ class PostgresRunner(ScriptRunner):
             await self._commit(connection, announced)
         return result
 
+    async def once(self, step: Step) -> list[Row]:
+        statement, arguments = step.on_postgres()
+        async with self._connection() as connection:
+            with self._until_committed(connection):
+                rows: list[Row] = await connection.fetch(statement, *arguments)
+        return rows
+
     async def _commit(self, connection: Any, announced: Announced) -> None:
         statement = "COMMIT"
         if announced:
@@ -73,15 +80,21 @@ class PostgresRunner(ScriptRunner):
             # never otherwise.
             payload = self._encode(announced).replace("'", "''")
             statement = f"NOTIFY {relay.CHANNEL}, '{payload}'; COMMIT"
+        with self._until_committed(connection):
+            await connection.execute(statement)
+
+    @contextmanager
+    def _until_committed(self, connection: Any) -> Iterator[None]:
+        """Around what commits: shielded up to the deadline, and its errors judged as a commit's."""
         seconds = self._commit_timeout.total_seconds()
-        with anyio.move_on_after(seconds, shield=True):
+        with anyio.move_on_after(seconds, shield=True) as scope:
             try:
-                await connection.execute(statement)
+                yield
             except Exception as error:
                 raise translate_commit(error, self._name) from error
-            return
-        connection.terminate()
-        raise OutcomeUnknown(f"{self._name} did not confirm a commit within {seconds:g} s")
+        if scope.cancelled_caught:
+            connection.terminate()
+            raise OutcomeUnknown(f"{self._name} did not confirm a commit within {seconds:g} s")
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:

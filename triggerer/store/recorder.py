@@ -26,13 +26,12 @@ from triggerer.errors import (
     StoreUnavailable,
     TriggererError,
 )
-from triggerer.store.bulk import EventRow, insert_events
+from triggerer.store.bulk import EventRow
 from triggerer.store.clock import Clock, utc_now
 from triggerer.store.database import Database
 from triggerer.store.emitting import NewAssetEvent, ensure_asset, record_events
 from triggerer.store.encoding import check_identity, encode_extra
-from triggerer.store.leases import shown_leases
-from triggerer.store.script import Announcement, Script
+from triggerer.store.record_step import RecordEvents
 from triggerer.store.wakeups import Signal
 
 __all__ = ["EventRecorder", "NewAssetEvent", "ensure_asset", "record_events"]
@@ -184,10 +183,22 @@ class EventRecorder:
         """Write what the fences allow in one transaction; return the fences that do not hold."""
         if not batch:
             return frozenset()
-        rows, lost = await self._database.perform(_store(batch))
-        self.rows_written += rows
+        fences = list(dict.fromkeys(one.fence for one in batch if one.fence is not None))
+        places = {fence: place for place, fence in enumerate(fences, 1)}
+        rows: list[EventRow] = []
+        fence_places: list[int] = []
+        for one in batch:
+            rows += one.rows
+            fence_places += [places[one.fence] if one.fence else 0] * len(one.rows)
+        if not rows:
+            return frozenset()
+        step = RecordEvents(rows, fence_places, fences, self._database.relay.sender)
+        dag_ids, held, *_ = (await self._database.once(step))[0]
+        if dag_ids:
+            await self._database.announce_here({Signal.EVENTS_QUEUED: set(dag_ids)})
+        self.rows_written += len(rows)
         self.flushes += 1
-        return lost
+        return frozenset(fences) - {fences[place - 1] for place in held or ()}
 
     def _settle(
         self,
@@ -226,18 +237,6 @@ class EventRecorder:
     def _recovered(self) -> None:
         if self.trouble is not None:
             self.trouble = None
+            # A commit whose answer was lost may have queued what its repeat finds queued already.
+            self._database.wakeups.publish(Signal.EVENTS_QUEUED)
             _log.info("asset events are written again", events=self.unsettled)
-
-
-def _store(batch: Sequence[_Waiting]) -> Script[tuple[int, frozenset[Fence]]]:
-    """Write what the fences allow; return how many rows that was, and the fences that do not hold."""
-    lost: frozenset[Fence] = frozenset()
-    fences = {one.fence for one in batch if one.fence is not None}
-    if fences:
-        held = yield from shown_leases(fence.stream_digest for fence in fences)
-        lost = frozenset(fence for fence in fences if tuple(fence) not in held)
-    rows = [row for one in batch if one.fence not in lost for row in one.rows]
-    inserted = yield from insert_events(rows)
-    if inserted.dag_ids:
-        yield Announcement(Signal.EVENTS_QUEUED, inserted.dag_ids)
-    return len(rows), lost

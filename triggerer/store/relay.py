@@ -33,7 +33,8 @@ class Relay:
     """Encodes and, for SQLite, sends one process's announcements."""
 
     def __init__(self, url: URL) -> None:
-        self._sender = uuid4().hex
+        self.sender: Final = uuid4().hex
+        """By which this process knows its own announcements."""
         sqlite = url.get_backend_name() == "sqlite"
         self.socket_path: Final = Path(f"{url.database}.wake") if sqlite else None
         """Where a standalone listens on SQLite; None for PostgreSQL."""
@@ -42,12 +43,12 @@ class Relay:
 
     def encode(self, announced: Announced) -> str:
         """The announcement as a message. Too many subjects become "all"."""
-        message: dict[str, str | list[str]] = {"from": self._sender}
+        message: dict[str, str | list[str]] = {"from": self.sender}
         message.update({signal.value: list(subjects) for signal, subjects in announced.items()})
         body = orjson.dumps(message)
         if len(body) > MAX_PAYLOAD:
             body = orjson.dumps(
-                {"from": self._sender, **{signal.value: [ALL] for signal in announced}}
+                {"from": self.sender, **{signal.value: [ALL] for signal in announced}}
             )
         return body.decode()
 
@@ -55,7 +56,7 @@ class Relay:
         """Publish what another process announced; our own was delivered when we committed."""
         try:
             fields = orjson.loads(message)
-            if fields.pop("from", None) == self._sender:
+            if fields.pop("from", None) == self.sender:
                 return
             for name, subjects in fields.items():
                 wakeups.publish(Signal(name), *map(str, subjects))

@@ -67,6 +67,10 @@ class ScriptRunner(ABC):
         """
 
     @abstractmethod
+    async def once(self, step: Step) -> list[Row]:
+        """Make a transaction of one step: on PostgreSQL a single round trip. Raises as `perform`."""
+
+    @abstractmethod
     async def aclose(self) -> None:
         """Close the connections; nothing is performed any more."""
 

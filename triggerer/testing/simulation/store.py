@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import anyio
@@ -15,9 +16,9 @@ from triggerer.domain.conditions import Condition, assets_of, condition_to_json,
 from triggerer.domain.events import Fence
 from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreUnavailable
 from triggerer.store.bulk import EventRow, InsertEvents
-from triggerer.store.leases import SHOWN
 from triggerer.store.queries.new_run import CreateRun, Takes
 from triggerer.store.queries.runs import LOCK, SNAPSHOT
+from triggerer.store.record_step import RecordEvents
 from triggerer.store.script import Row, Script, Step, perform_steps
 from triggerer.store.statement import Ask
 from triggerer.store.wakeups import Announced, Wakeups, announce, announced_in
@@ -139,6 +140,7 @@ class Database:
         self.store = store
         self.process = process
         self.wakeups = Wakeups()
+        self.relay = SimpleNamespace(sender="this process")
         store.wakeups = self.wakeups
         self.turn = anyio.Semaphore(1)
         self.locks: dict[str, anyio.Semaphore] = {}
@@ -194,6 +196,14 @@ class Database:
         """A transaction of the script's own; each of its steps takes a while."""
         async with self.transaction() as session:
             return await session.perform(script)
+
+    async def once(self, step: Step) -> list[Row]:
+        async with self.transaction() as session:
+            return await session.answer(step)
+
+    async def announce_here(self, announced: Announced) -> None:
+        for signal, subjects in announced.items():
+            self.wakeups.publish(signal, *sorted(subjects))
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[Transaction]:
@@ -259,12 +269,12 @@ class Transaction:
 
     async def perform(self, script: Script[T]) -> T:
         announced: Announced = {}
-        result = await perform_steps(self._answer, script, announced)
+        result = await perform_steps(self.answer, script, announced)
         for signal, subjects in announced.items():
             announce(cast("Any", self), signal, *sorted(subjects))
         return result
 
-    async def _answer(self, step: Step) -> list[Row]:
+    async def answer(self, step: Step) -> list[Row]:
         match step:
             case Ask(statement=statement, values=values) if statement is LOCK:
                 await self._lock_dags(values["dag_ids"])
@@ -272,8 +282,8 @@ class Transaction:
             case Ask(statement=statement, values=values) if statement is SNAPSHOT:
                 await self.store.chance.delay()
                 return self._waiting(**values)
-            case Ask(statement=statement) if statement is SHOWN:
-                return await self._shown_leases()
+            case RecordEvents():
+                return [await self._record(step)]
             case InsertEvents(rows=rows):
                 await self.store.chance.delay()
                 return [(self._insert(rows), None)]
@@ -284,11 +294,19 @@ class Transaction:
 
     # What the recorder asks
 
-    async def _shown_leases(self) -> list[Row]:
-        """The leases, which nobody can take over until this transaction is at its end."""
+    async def _record(self, step: RecordEvents) -> Row:
+        """Insert what the leases allow, which nobody can take over until this transaction is at its end."""
         await self.store.chance.delay()
         await self._database.share(self)
-        return [(digest, *lease) for digest, lease in self.store.owners.leases.items()]
+        leases = self.store.owners.leases
+        held = [
+            place
+            for place, (digest, *lease) in enumerate(step.fences, 1)
+            if leases.get(digest) == tuple(lease)
+        ]
+        await self.store.chance.delay()
+        rows = zip(step.rows, step.fence_places, strict=True)
+        return self._insert([row for row, place in rows if place in {0, *held}]), held
 
     # What the hosts ask
 

@@ -1,0 +1,99 @@
+"""The step that stores trigger events under the leases of their streams: all that a flush of the recorder does."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from triggerer.domain.events import Fence
+from triggerer.store.bulk import (
+    POSTGRES_INSERT,
+    POSTGRES_PLAIN_ARRAYS,
+    POSTGRES_PLAIN_COLUMNS,
+    POSTGRES_PLAIN_VALUES,
+    EventRow,
+    insert_into_sqlite,
+)
+from triggerer.store.clock import Clock
+from triggerer.store.relay import CHANNEL, MAX_PAYLOAD
+from triggerer.store.script import Row
+from triggerer.store.wakeups import ALL, Signal
+
+
+@dataclass(frozen=True, slots=True)
+class RecordEvents:
+    """One row: the DAGs for which events may wait now, and the places (from 1) of the fences that hold.
+
+    Nobody takes the streams of these fences over until the transaction has ended. Rows whose fence does
+    not hold are left out. On PostgreSQL other processes are told in the same statement, so that it can be
+    a transaction by itself; on SQLite there are none that would have to be.
+
+    Args:
+        fence_places: For each row the place of its fence in `fences`; 0: it needs none.
+        sender: How this process knows its own announcements.
+    """
+
+    rows: Sequence[EventRow]
+    fence_places: Sequence[int]
+    fences: Sequence[Fence]
+    sender: str
+
+    def on_sqlite(self, connection: sqlite3.Connection, clock: Clock) -> list[Row]:
+        digests = json.dumps([fence.stream_digest for fence in self.fences])
+        shown = set(connection.execute(_SQLITE_SHOWN, (digests,))) if self.fences else set()
+        held = [place for place, fence in enumerate(self.fences, 1) if tuple(fence) in shown]
+        allowed = {0, *held}
+        rows = (
+            self.rows
+            if len(held) == len(self.fences)
+            else [
+                row
+                for row, place in zip(self.rows, self.fence_places, strict=True)
+                if place in allowed
+            ]
+        )
+        dag_ids, _ = insert_into_sqlite(connection, rows, want_ids=False) if rows else ((), ())
+        return [(dag_ids, held)]
+
+    def on_postgres(self) -> tuple[str, Sequence[Any]]:
+        columns = list(map(list, zip(*self.rows, strict=True)))[: len(POSTGRES_PLAIN_COLUMNS)]
+        fences = [list(column) for column in zip(*self.fences, strict=True)] or [[], [], []]
+        return _POSTGRES, (self.sender, *columns, list(self.fence_places), *fences)
+
+
+_SQLITE_SHOWN: Final = (
+    "SELECT digest, owner, epoch FROM stream WHERE digest IN (SELECT value FROM json_each(?))"
+)
+_POSTGRES: Final = f"""
+WITH held AS MATERIALIZED (
+    SELECT f.place
+    FROM unnest($9::text[], $10::text[], $11::bigint[]) WITH ORDINALITY AS f(digest, owner, epoch, place)
+    JOIN stream s ON s.digest = f.digest AND s.owner = f.owner AND s.epoch = f.epoch
+    -- In one order everywhere, or two flushes could wait for one another.
+    ORDER BY s.digest
+    FOR SHARE OF s
+), {
+    POSTGRES_INSERT.format(
+        columns=", ".join(POSTGRES_PLAIN_COLUMNS),
+        values=POSTGRES_PLAIN_VALUES,
+        given=", ".join((*POSTGRES_PLAIN_COLUMNS, "fence")),
+        arrays=f"{POSTGRES_PLAIN_ARRAYS}, $8::int[]",
+        condition="WHERE fence = 0 OR fence IN (SELECT place FROM held)",
+    )
+}, waiting AS (
+    SELECT array_agg(DISTINCT dag_id) AS dag_ids FROM queued
+), message AS (
+    SELECT json_build_object('from', $1::text, '{Signal.EVENTS_QUEUED}', dag_ids)::text AS text
+    FROM waiting WHERE dag_ids IS NOT NULL
+), told AS (
+    SELECT pg_notify('{CHANNEL}', CASE WHEN octet_length(text) <= {MAX_PAYLOAD} THEN text ELSE
+        json_build_object('from', $1::text, '{Signal.EVENTS_QUEUED}', json_build_array('{
+    ALL
+}'))::text
+    END) FROM message
+)
+SELECT (SELECT dag_ids FROM waiting), (SELECT array_agg(place) FROM held), (SELECT count(*) FROM told)
+"""
