@@ -77,6 +77,9 @@ class SharedStreamProducer(ABC):
     lanes_advance_side_by_side: ClassVar[bool] = False
     """Whether `advance` may be awaited for several lanes at once; within a lane it never is."""
 
+    pauses_lanes: ClassVar[bool] = False
+    """Whether `pause_lane` holds back one lane while the others go on. Otherwise the whole stream pauses for it."""
+
     @abstractmethod
     def open_stream(self) -> AsyncIterator[tuple[Any, Any]]:
         """Yield `(event, broker_payload)` pairs, in order within each lane, for as long as the group lives.
@@ -107,10 +110,28 @@ class SharedStreamProducer(ABC):
         return None
 
     async def pause(self) -> None:  # noqa: B027  (an optional hook)
-        """The group pulls nothing for now: stop the broker's delivery, keep the membership. Off by default."""
+        """The group pulls nothing for now: stop the broker's delivery, keep the membership. Off by default.
+
+        Called while `open_stream` is suspended at a `yield`, and followed by `resume` unless the group ends first.
+        Raising ends the group, here as in the other hooks.
+        """
 
     async def resume(self) -> None:  # noqa: B027  (an optional hook)
-        """The group pulls again."""
+        """The group is about to pull again."""
+
+    async def pause_lane(self, lane: Hashable) -> None:  # noqa: B027  (an optional hook)
+        """Too much of this lane is not advanced yet: deliver nothing of it for now, and go on with the others.
+
+        Only with `pauses_lanes`. Called while `open_stream` is suspended at a `yield`, and followed by `resume_lane`
+        unless the group ends first. What comes of the lane all the same makes the whole group wait, and this is called
+        again; so a lane that went to another member and came back need not be remembered.
+        """
+
+    async def resume_lane(self, lane: Hashable) -> None:  # noqa: B027  (an optional hook)
+        """There is room again: deliver the lane from where it was paused. The lane may be gone.
+
+        Called from another task, also while `open_stream` awaits the broker.
+        """
 
     async def aclose(self) -> None:  # noqa: B027  (many hold nothing)
         """Give back what the producer holds. Called exactly once, also when `open_stream` was never iterated."""

@@ -110,6 +110,8 @@ class TriggererSettings:
     """The most triggers that one instance hosts; what nobody has room for waits, and says so."""
     max_outstanding_events: Count = 20_000
     """Of one shared stream: fanned out and not yet advanced; beyond it the broker is paused."""
+    max_outstanding_events_per_lane: Count = 10_000
+    """The same of one lane (a Kafka partition); beyond it that lane is paused, or the stream where that cannot be."""
     lease_duration: Seconds = timedelta(seconds=15)
     """After so long without a heartbeat an instance's streams may be taken over."""
     stall_threshold: SecondsOrZero = timedelta(seconds=0.5)

@@ -253,6 +253,7 @@ async def _start_triggerer(
             subscriber_queue_size=chosen.shared_stream_subscriber_queue_size,
             overflow_grace=chosen.shared_stream_overflow_grace.total_seconds(),
             max_outstanding=chosen.max_outstanding_events,
+            max_outstanding_per_lane=chosen.max_outstanding_events_per_lane,
         ),
         settings=HostSettings(
             lease=chosen.lease_duration,

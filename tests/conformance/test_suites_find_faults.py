@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Hashable, Sequence
 from typing import Any
 from unittest import SkipTest
 
@@ -121,6 +121,37 @@ class LosesPositionAtPause(InMemoryProducer):
         await super().resume()
 
 
+class IgnoresPauseOfLanes(InMemoryProducer):
+    async def pause_lane(self, lane: Hashable) -> None:
+        pass
+
+
+class PausesAllLanes(InMemoryProducer):
+    async def pause_lane(self, lane: Hashable) -> None:
+        await self.pause()
+
+    async def resume_lane(self, lane: Hashable) -> None:
+        await self.resume()
+
+
+class LosesPositionOfPausedLane(InMemoryProducer):
+    async def pause_lane(self, lane: Hashable) -> None:
+        self._readings[lane].position += 1
+        await super().pause_lane(lane)
+
+
+class ResumesPausedLanesToo(InMemoryProducer):
+    async def resume(self) -> None:
+        self._paused_lanes.clear()
+        await super().resume()
+
+
+class ForgetsWhatIsInFlightAtPauseOfLane(InMemoryProducer):
+    async def pause_lane(self, lane: Hashable) -> None:
+        self._readings[lane].delivery += 1
+        await super().pause_lane(lane)
+
+
 class RenewsNoLock(InMemoryProducer):
     def _renew(self) -> None:
         pass
@@ -189,6 +220,11 @@ FAULTS = {
     OneLane: "test_a_stuck_lane_holds_up_no_other",
     IgnoresPause: "test_a_pause_stops_the_delivery_and_keeps_the_position",
     LosesPositionAtPause: "test_a_pause_stops_the_delivery_and_keeps_the_position",
+    IgnoresPauseOfLanes: "test_a_paused_lane_delivers_nothing_while_the_others_go_on",
+    PausesAllLanes: "test_a_paused_lane_delivers_nothing_while_the_others_go_on",
+    LosesPositionOfPausedLane: "test_a_paused_lane_delivers_nothing_while_the_others_go_on",
+    ResumesPausedLanesToo: "test_a_lane_stays_paused_while_the_stream_is_paused_and_resumed",
+    ForgetsWhatIsInFlightAtPauseOfLane: "test_an_advance_counts_while_its_lane_is_paused",
     RenewsNoLock: "test_what_is_held_for_long_is_given_to_no_other",
     KeepsItsLanes: "test_what_a_closed_producer_held_is_given_to_the_next",
     LeavesTask: "test_what_is_published_is_delivered_once",

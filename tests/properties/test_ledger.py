@@ -12,6 +12,8 @@ from triggerer.abc import AdvanceItem
 from triggerer.runtime.lanes import Entry, Lane, Lanes
 from triggerer.runtime.ledger import Ledger, Member
 
+BOUND = 3
+
 
 @dataclass
 class ModelEvent:
@@ -43,7 +45,10 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lanes = Lanes()
+        self.lanes = Lanes(BOUND)
+        self.full: set[int] = set()
+        self.relieved: list[int] = []
+        self.lanes.on_relieved = self._note_relieved
         self.ledger = Ledger(self.lanes)
         self.model: list[ModelEvent] = []
         self.members: dict[int, Member] = {}
@@ -63,6 +68,23 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.broadcast_in_lane(seq, seq, lane, 0.0)
         self.entries[seq] = self.ledger.entries[-1]
         self.model.append(ModelEvent(lane, set(self.members), len(self.absent)))
+        if self._outstanding(lane) == BOUND:
+            assert self.lanes.filled is not None
+            assert self.lanes.filled.key == lane
+            self.full.add(lane)
+        else:
+            assert self.lanes.filled is None
+        self.lanes.filled = None
+
+    def _outstanding(self, lane: int) -> int:
+        events = sum(1 for event in self.model if event.lane == lane)
+        in_flight = sum(len(batch) for one, batch in self.advancing if one.key == lane)
+        return events - len(self.advanced.get(lane, [])) + in_flight
+
+    def _note_relieved(self, lane: Lane) -> None:
+        assert isinstance(lane.key, int)
+        assert lane.key not in self.lanes.full
+        self.relieved.append(lane.key)
 
     @rule()
     def join(self) -> None:
@@ -178,7 +200,12 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule()
     def finish(self) -> None:
         lane, _ = self.advancing.pop(0)
+        assert isinstance(lane.key, int)
         self.lanes.finish(lane)
+        if lane.key in self.full and self._outstanding(lane.key) <= BOUND // 2:
+            self.full.remove(lane.key)
+            assert self.relieved.pop() == lane.key
+        assert not self.relieved, "once for each time that a lane was full"
 
     @invariant()
     def what_is_ready_is_queued(self) -> None:
@@ -196,6 +223,11 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.lanes.outstanding == len(self.model) - advanced + in_flight
         assert self.lanes.outstanding == sum(lane.outstanding for lane in self.lanes)
         assert self.ledger.head - self.ledger.base == len(self.ledger.events)
+        assert set(self.lanes.full) == self.full
+        assert all(self._outstanding(lane) == one.outstanding for lane, one in self._known())
+
+    def _known(self) -> list[tuple[int, Lane]]:
+        return [(lane.key, lane) for lane in self.lanes if isinstance(lane.key, int)]
 
 
 TestLedger = LedgerMachine.TestCase

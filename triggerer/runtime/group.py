@@ -8,15 +8,15 @@ from typing import Any
 
 import anyio
 import structlog
-from anyio.lowlevel import checkpoint
 
 from triggerer.abc import BaseEventTrigger, SharedStreamProducer
 from triggerer.domain.events import EventSink, EventSource
-from triggerer.errors import GroupEnded, PluginError, SubscriberOverflow
+from triggerer.errors import GroupEnded, PluginError
 from triggerer.runtime.backlog import Backlog
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.clock import Clock
 from triggerer.runtime.deadlines import watch_deadlines
+from triggerer.runtime.flow import Flow
 from triggerer.runtime.lanes import Entry, Lanes
 from triggerer.runtime.ledger import Ledger
 from triggerer.runtime.pump import Pump
@@ -60,7 +60,7 @@ class Group:
         self._kwargs = kwargs
         self.sink = sink
         self.is_acknowledged = is_acknowledged(opener)
-        self.lanes = Lanes()
+        self.lanes = Lanes(settings.max_outstanding_per_lane)
         self.ledger = Ledger(self.lanes if self.is_acknowledged else None)
         self.subscribers: dict[Subscriber, None] = {}
         self.departed: dict[Subscriber, None] = {}
@@ -71,12 +71,8 @@ class Group:
         self.is_progress_noted = False
         """Whether the pump and a pausing poll know that somebody moved; who moves looks here before it tells them."""
         self._progress = Wakeup()
-        self._moved: anyio.Event | None = None
         self._readers: dict[Subscriber, None] = {}
-        self._is_stopping = False
-        self._look_at = 0
-        """The poll may broadcast up to here without a look at its bounds."""
-        self._turn_at = self.settings.burst
+        self.flow = Flow(self)
         self._tasks: anyio.abc.TaskGroup | None = None
 
     # Membership
@@ -152,9 +148,7 @@ class Group:
 
     def note_room(self) -> None:
         """Something was advanced or read. Wakes a pausing poll."""
-        if self._moved is not None:
-            self._moved.set()
-            self._moved = None
+        self.flow.note_room()
 
     async def wait_for_progress(self) -> None:
         """Wait until `note_progress` was called since this returned last; for the pump alone."""
@@ -203,6 +197,8 @@ class Group:
                 self._tasks = tasks
                 tasks.start_soon(self._poll, events, name=f"shared-stream-poll[{self.key}]")
                 tasks.start_soon(Pump(self).run, name=f"shared-stream-pump[{self.key}]")
+                if self.producer is not None and self.producer.pauses_lanes:
+                    tasks.start_soon(self.flow.run, name=f"shared-stream-flow[{self.key}]")
                 tasks.start_soon(watch_deadlines, self, name=f"shared-stream-deadlines[{self.key}]")
         except Exception as error:
             cause = _first_cause(error)
@@ -271,10 +267,10 @@ class Group:
             raise
 
     async def _fan_out(self, events: AsyncGenerator[Any, None]) -> None:
-        ledger = self.ledger
+        ledger, flow = self.ledger, self.flow
         async for event in events:
-            if ledger.head >= self._look_at:
-                await self._look()
+            if ledger.head >= flow.look_at:
+                await flow.look()
             ledger.broadcast(event)
             if self._readers:
                 self._wake_readers()
@@ -282,15 +278,15 @@ class Group:
                 self.note_progress()
 
     async def _fan_out_acknowledged(self, events: AsyncGenerator[Any, None]) -> None:
-        ledger = self.ledger
+        ledger, lanes, flow = self.ledger, self.lanes, self.flow
         producer = self.producer
         assert producer is not None
         get_lane = producer.get_advance_lane
         turns = Turns()
         now = 0.0
         async for event, payload in events:
-            if ledger.head >= self._look_at:
-                await self._look()
+            if ledger.head >= flow.look_at:
+                await flow.look(payload)
             if turns.has_turned:
                 # What is broadcast in one turn of the loop is broadcast at one time.
                 turns.watch()
@@ -300,115 +296,31 @@ class Group:
                 self._wake_readers()
             elif not self.subscribers:
                 self.note_progress()
+            if lanes.filled is not None:
+                await flow.note_filled()
 
     def _wake_readers(self) -> None:
         readers, self._readers = self._readers, {}
         for reader in readers:
             reader.wake()
 
-    async def _look(self) -> None:
-        """Let others have a turn, wait until an event may be broadcast, and note up to which number no look is needed.
-
-        The broker keeps the backlog meanwhile: nothing is pulled. A subscriber whose queue is full and does not move
-        within the grace is failed, and the others go on.
-        """
-        if self.ledger.head >= self._turn_at:
-            self._turn_at = self.ledger.head + self.settings.burst
-            await checkpoint()
-        free_until = self._free_until()
-        if self.ledger.head >= free_until:
-            if self.producer is not None:
-                await self.producer.pause()
-            while self.ledger.head >= (free_until := self._free_until()):
-                await self._wait_for_room()
-            if self.producer is not None:
-                await self.producer.resume()
-        self._look_at = min(free_until, self._turn_at)
-
-    def _free_until(self) -> int:
-        """The first number that may not be broadcast as things stand."""
-        free = self.ledger.head + self.settings.max_outstanding - self.lanes.outstanding
-        if self._is_stopping:
-            return self.ledger.head
-        # Whoever joins before the next look does so at the head or later.
-        lowest = min((one.pulled for one in self.subscribers), default=self.ledger.head)
-        return min(free, lowest + self.settings.subscriber_queue_size)
-
-    async def _wait_for_room(self) -> None:
-        full = self._full_subscribers()
-        before = [subscriber.pulled for subscriber in full]
-        deadline = self.clock.monotonic() + self.settings.overflow_grace
-        if not full:
-            # Held up by what is outstanding, not by a reader: the deadlines bound that.
-            await self._next_progress()
-            return
-        with anyio.CancelScope() as scope:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._cancel_when, deadline, scope)
-                await self._next_turn(full, before)
-                tasks.cancel_scope.cancel()
-        if scope.cancelled_caught:
-            for subscriber, pulled in zip(full, before, strict=True):
-                if subscriber.is_present and subscriber.pulled == pulled:
-                    self.fail(
-                        subscriber,
-                        SubscriberOverflow(
-                            f"{subscriber.name} fell {self.settings.subscriber_queue_size} events"
-                            f" behind the shared stream {self.key!r} and did not move for"
-                            f" {self.settings.overflow_grace:g} s",
-                            hint="make its filter faster, or raise shared_stream_subscriber_queue_size",
-                        ),
-                    )
-
-    def _full_subscribers(self) -> list[Subscriber]:
-        limit = self.ledger.head - self.settings.subscriber_queue_size
-        return [subscriber for subscriber in self.subscribers if subscriber.pulled <= limit]
-
-    async def _cancel_when(self, deadline: float, scope: anyio.CancelScope) -> None:
-        if self.settings.overflow_grace <= 0:
-            # "At once" still means after a turn: a reader that only waits for the loop is not stuck.
-            for _ in range(_TURNS_BEFORE_OVERFLOW):
-                await checkpoint()
-        await self.clock.sleep_until(deadline)
-        scope.cancel()
-
-    async def _next_turn(self, full: list[Subscriber], before: list[int]) -> None:
-        """Wait until all of the full subscribers have moved or are gone: each of them holds up the poll."""
-        while any(
-            subscriber.is_present and subscriber.pulled == pulled
-            for subscriber, pulled in zip(full, before, strict=True)
-        ):
-            await self._next_progress()
-
-    async def _next_progress(self) -> None:
-        # Not the pump's wake-up: that one stays set for as long as the pump awaits an advance.
-        self.is_progress_noted = False
-        if self._moved is None:
-            self._moved = anyio.Event()
-        await self._moved.wait()
-
     def stop_pulling(self) -> None:
         """First stage of a shutdown: pull nothing more, let what is outstanding resolve."""
-        self._is_stopping = True
-        self._look_at = 0
+        self.flow.stop_pulling()
 
     def start_pulling(self) -> None:
         """Somebody came after all."""
-        self._is_stopping = False
+        self.flow.start_pulling()
         self.note_progress()
 
     async def wait_until_drained(self) -> None:
         """Wait until nothing is outstanding, or `start_pulling` is called; in ack mode the ack timeout bounds that."""
-        while self._is_stopping and self.outstanding:
-            await self._next_progress()
+        await self.flow.wait_until_drained()
 
     @property
     def outstanding(self) -> int:
         """Broadcast and not yet advanced; on the fast path what a subscriber has not read."""
         return self.lanes.outstanding if self.is_acknowledged else len(self.ledger.events)
-
-
-_TURNS_BEFORE_OVERFLOW = 8
 
 
 def _first_cause(error: BaseException) -> BaseException:

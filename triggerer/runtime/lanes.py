@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final
 
 from triggerer.abc import AdvanceItem, AdvanceOutcome
@@ -145,6 +145,10 @@ class Lane:
         return self.head is not None and not self.head.unresolved
 
 
+def _ignore(_: Lane) -> None:
+    pass
+
+
 class Lanes:
     """All lanes of a group, and a queue of those whose head is ready.
 
@@ -152,10 +156,17 @@ class Lanes:
     its head resolves. Of the lanes without outstanding events all but some are forgotten.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, bound: int = sys.maxsize) -> None:
+        self.bound = bound
+        """Of the outstanding events of one lane. Who appends keeps it; here is only noted that it was reached."""
+        self.full: dict[Hashable, Lane] = {}
+        """The lanes that have reached the bound, until at most half of it is left: then `on_relieved` is called."""
+        self.filled: Lane | None = None
+        """The one that reached the bound last; for who appends to take notice of, and to clear."""
+        self.outstanding = 0
+        self.on_relieved: Callable[[Lane], None] = _ignore
         self._lanes: dict[Hashable, Lane] = {}
         self._ready: deque[Lane] = deque()
-        self.outstanding = 0
 
     def __iter__(self) -> Iterator[Lane]:
         """The lanes that are known, also empty ones."""
@@ -173,8 +184,10 @@ class Lanes:
         else:
             tail.next = entry
         lane.tail = entry
-        lane.outstanding += 1
+        outstanding = lane.outstanding = lane.outstanding + 1
         self.outstanding += 1
+        if outstanding == self.bound:
+            self.full[key] = self.filled = lane
         return entry
 
     def note_resolved(self, entry: Entry) -> None:
@@ -238,6 +251,9 @@ class Lanes:
         lane.is_advancing = False
         lane.outstanding -= lane.in_flight
         self.outstanding -= lane.in_flight
+        if self.full and lane.outstanding <= self.bound // 2 and lane.key in self.full:
+            del self.full[lane.key]
+            self.on_relieved(lane)
         head = lane.head
         if head is None:
             if len(self._lanes) > _IDLE_LANES:

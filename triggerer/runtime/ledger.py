@@ -205,7 +205,8 @@ class Ledger:
             self._release(until)
         self.passed = until
         behind = until - self.base
-        if behind >= _TRIM_AT or behind == len(self.events):
+        if behind >= _TRIM_AT or 2 * behind >= len(self.events):
+            # No more is moved than is let go, and no more is kept in vain than is needed.
             del self.events[:behind]
             del self.entries[:behind]
             self.base = until

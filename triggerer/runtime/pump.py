@@ -66,17 +66,20 @@ class Pump:
         turns.watch()
         handled = 0
         for batch in group.lanes.batches(_BURST):
-            await advance(batch)
-            if turns.has_turned:
-                # An advance that finished under a shield of its own is the last one: nothing more is told to the
-                # broker. Where the loop has not turned, nobody can have cancelled anything, nor can the poll go on.
-                await checkpoint_if_cancelled()
-                group.note_room()
-            handled += len(batch)
             if handled >= _BURST:
                 handled = 0
                 group.note_room()
                 await checkpoint()
+            elif turns.has_turned:
+                # The batch before is finished, so that the poll may have room. Where the loop has not turned, it waits
+                # for nothing yet.
+                group.note_room()
+            await advance(batch)
+            if turns.has_turned:
+                # An advance that finished under a shield of its own is the last one: nothing more is told to the
+                # broker. Where the loop has not turned, nobody can have cancelled anything.
+                await checkpoint_if_cancelled()
+            handled += len(batch)
         group.note_room()
 
     async def _start_side_by_side(

@@ -16,8 +16,11 @@ class RuntimeSettings:
     overflow_grace: float = 5.0
     """How long the poll pauses for a full subscriber before that subscriber is failed."""
     max_outstanding: int = 20_000
-    """Broadcast and not advanced, in a group, before the poll pauses: two group commits of the largest size, so that
-    the next one is full while the last one is being written."""
+    """Broadcast and not advanced, in a group, before the poll pauses: at some 200 bytes each besides the message. Four
+    group commits of the largest size, so that two lanes at their bound leave nothing else idle."""
+    max_outstanding_per_lane: int = 10_000
+    """The same in one lane: two group commits of the largest size (5,000 rows), so that the next one is full while the
+    last one is being written, also where there is one lane; and half of a group, so that one stuck lane leaves room."""
     max_unsettled: int = 20_000
     """Derived and not yet durable, in a group, before its filters pause; bounds memory while the store is away."""
     burst: int = 256

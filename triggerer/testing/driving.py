@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Hashable
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Hashable,
+)
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from types import coroutine
@@ -47,6 +55,8 @@ class Driver:
         self.resolve = resolve
         self.deliveries: list[Delivery] = []
         self.advanced: list[tuple[Delivery, AdvanceOutcome]] = []
+        self.before_pull: Callable[[], Awaitable[None]] | None = None
+        """Awaited after each event and before the next is pulled."""
         self._value_of = value_of
         self._patience_s = patience_s
         self._error: Exception | None = None
@@ -107,6 +117,8 @@ class Driver:
                     async for event, payload in stream:
                         self._take(event, payload)
                         self._go_on(tasks, self.producer.get_advance_lane(payload))
+                        if self.before_pull is not None:
+                            await self.before_pull()
                 raise AssertionError("open_stream() returned")
             except Exception as error:  # noqa: BLE001  (handed to whoever waits for the producer)
                 self._note_error(error)

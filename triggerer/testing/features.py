@@ -28,6 +28,8 @@ class Feature(StrEnum):
     """There are several lanes, and one that is stuck holds up no other."""
     PAUSE = "pause"
     """`pause` stops the delivery, `resume` goes on where it was."""
+    PAUSE_LANES = "pause_lanes"
+    """With lanes: `pause_lane` stops the delivery of one, and the others go on."""
 
 
 class RunsCases(Protocol):

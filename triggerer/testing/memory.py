@@ -103,10 +103,13 @@ class _Reading:
 class InMemoryProducer(SharedStreamProducer):
     """Reads an `InMemoryBroker`: the event is the published value, a lane is the broker's lane."""
 
+    pauses_lanes = True
+
     def __init__(self, broker: InMemoryBroker) -> None:
         self._broker = broker
         self._readings: dict[Hashable, _Reading] = {}
         self._is_paused = False
+        self._paused_lanes: set[Hashable] = set()
         self._renewal: asyncio.TimerHandle | None = None
 
     async def open_stream(self) -> AsyncIterator[tuple[Any, InMemoryMessage]]:
@@ -127,6 +130,8 @@ class InMemoryProducer(SharedStreamProducer):
                 self._readings[lane] = _Reading(log.committed)
         for lane, reading in self._readings.items():
             log = self._broker.logs()[lane]
+            if lane in self._paused_lanes:
+                continue
             if log.holder is self and reading.position < len(log.values):
                 offset = reading.position
                 reading.position += 1
@@ -179,6 +184,13 @@ class InMemoryProducer(SharedStreamProducer):
 
     async def resume(self) -> None:
         self._is_paused = False
+        self._broker.note_change()
+
+    async def pause_lane(self, lane: Hashable) -> None:
+        self._paused_lanes.add(lane)
+
+    async def resume_lane(self, lane: Hashable) -> None:
+        self._paused_lanes.discard(lane)
         self._broker.note_change()
 
     async def aclose(self) -> None:

@@ -30,11 +30,12 @@ from triggerer.testing.driving import (
 )
 from triggerer.testing.features import Feature, case, checked_features
 from triggerer.testing.harness import StreamHarness
+from triggerer.testing.pausing import PausingCases
 
 _ORDERING = Feature.ORDERING
 
 
-class ProducerConformance:
+class ProducerConformance(PausingCases):
     """Subclass it as `TestMyBroker`, declare the broker's features, and implement the hooks.
 
     Each case runs in an event loop of its own, between `setup` and `teardown`; it publishes to lanes 0, 1, … of a
@@ -381,33 +382,7 @@ class ProducerConformance:
             await driver.until(lambda: {"b0", "b1"} <= _acked(driver), "the other lane goes on")
             assert await self.committed(lane=1) == 2
 
-    # Pausing, locks, seeking
-
-    @case(Feature.PAUSE)
-    async def test_a_pause_stops_the_delivery_and_keeps_the_position(self) -> None:
-        await self.publish(["a", "b"])
-        async with await self._driving() as driver:
-            await driver.advanced_count(2)
-            await driver.producer.pause()
-            await self.publish(["c", "d"])
-            await driver.stay_quiet(self.quiet_s)
-            assert sorted(driver.values) == ["a", "b"], "delivered in spite of the pause"
-            assert await self.committed() == 2
-            await driver.producer.resume()
-            await driver.advanced_count(4)
-            await driver.stay_quiet(self.quiet_s)
-            self._check_same(driver.values, ["a", "b", "c", "d"], "after the pause")
-            assert await self.committed() == 4
-
-    @case(Feature.PAUSE)
-    async def test_an_advance_counts_during_a_pause(self) -> None:
-        await self.publish(["a"])
-        async with await self._driving(_gated(gate := [False])) as driver:
-            await driver.count(1)
-            await driver.producer.pause()
-            gate[0] = True
-            await driver.advance()
-            assert await self.committed() == 1
+    # Locks, seeking
 
     @case(Feature.LOCK_RENEWAL)
     async def test_what_is_held_for_long_is_given_to_no_other(self) -> None:

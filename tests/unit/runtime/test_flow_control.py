@@ -1,0 +1,423 @@
+"""Bounds of what is broadcast and not advanced, in a group and in a lane; what a producer is told at a bound."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from typing import Any, ClassVar
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from tests.unit.runtime.streams import HERE, Watching
+from tests.unit.runtime.supervised import Service, supervised
+from triggerer.abc import AdvanceItem, SharedStreamProducer, TriggerEvent
+from triggerer.errors import PluginError
+from triggerer.runtime import HostedState, RuntimeSettings
+from triggerer.runtime.group import Group
+
+Hook = Callable[[], Any]
+
+
+class Raw:
+    """A message, of which a test can see whether anybody keeps it."""
+
+    alive: ClassVar[weakref.WeakSet[Raw]] = weakref.WeakSet()
+
+    def __init__(self, lane: Hashable, number: int) -> None:
+        self.lane = lane
+        self.number = number
+        self.alive.add(self)
+
+
+class Source:
+    """Lanes of numbered messages, and what its producers were told."""
+
+    known: ClassVar[dict[str, Source]] = {}
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.known[name] = self
+        self.left: dict[Hashable, deque[int]] = {}
+        self.pulled: list[tuple[Hashable, int]] = []
+        self.advanced: dict[Hashable, list[int]] = {}
+        self.told: list[tuple[str, Hashable]] = []
+        self.hooks: dict[str, Hook] = {}
+        self.heeds = True
+        """Whether a paused lane delivers nothing."""
+        self.turns = 0
+        """That others get after each message."""
+        self.closed = 0
+        self.changed = anyio.Event()
+
+    def publish(self, count: int, lane: Hashable = 0) -> None:
+        begin = len(self.left.get(lane, ()))
+        self.left.setdefault(lane, deque()).extend(range(begin, begin + count))
+        self.note_change()
+
+    def note_change(self) -> None:
+        self.changed.set()
+        self.changed = anyio.Event()
+
+    async def tell(self, what: str, lane: Hashable = None) -> None:
+        self.told.append((what, lane))
+        hook = self.hooks.get(what)
+        if hook is not None:
+            await hook()
+
+    def count(self, lane: Hashable = 0) -> int:
+        return len(self.advanced.get(lane, ()))
+
+
+class PausesAll(SharedStreamProducer):
+    """Takes from its lanes in turns."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.paused: set[Hashable] = set()
+
+    async def open_stream(self) -> AsyncIterator[tuple[Raw, Raw]]:
+        source = self.source
+        while True:
+            lanes = [lane for lane, left in source.left.items() if left]
+            if source.heeds:
+                lanes = [lane for lane in lanes if lane not in self.paused]
+            if not lanes:
+                await source.changed.wait()
+            for lane in lanes:
+                if lane in self.paused and source.heeds:
+                    continue
+                number = source.left[lane].popleft()
+                source.pulled.append((lane, number))
+                raw = Raw(lane, number)
+                yield raw, raw
+                del raw
+                for _ in range(source.turns):
+                    await checkpoint()
+
+    def get_advance_lane(self, broker_payload: Raw) -> Hashable:
+        return broker_payload.lane
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        for item in batch:
+            raw = item.broker_payload
+            self.source.advanced.setdefault(raw.lane, []).append(raw.number)
+
+    async def pause(self) -> None:
+        await self.source.tell("pause")
+
+    async def resume(self) -> None:
+        await self.source.tell("resume")
+
+    async def aclose(self) -> None:
+        self.source.closed += 1
+
+
+class PausesLanes(PausesAll):
+    pauses_lanes = True
+
+    async def pause_lane(self, lane: Hashable) -> None:
+        await self.source.tell("pause_lane", lane)
+        self.paused.add(lane)
+
+    async def resume_lane(self, lane: Hashable) -> None:
+        await self.source.tell("resume_lane", lane)
+        self.paused.discard(lane)
+        self.source.note_change()
+
+
+class SideBySide(PausesLanes):
+    lanes_advance_side_by_side = True
+
+
+class FromSource(Watching):
+    """Derives an event from each message of lane 0, and of any other if it is asked to."""
+
+    producer: ClassVar[type[PausesAll]] = PausesLanes
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{HERE}.{type(self).__name__}", {"upstream": self.upstream}
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        return cls.producer(Source.known[kwargs["upstream"]])
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[Raw]
+    ) -> AsyncIterator[TriggerEvent]:
+        async for raw in shared_stream:
+            if raw.lane == 0:
+                yield TriggerEvent({"number": raw.number})
+
+
+class FromWholeStream(FromSource):
+    producer = PausesAll
+
+
+class FromSideBySide(FromSource):
+    producer = SideBySide
+
+
+@pytest.fixture
+def source(request: pytest.FixtureRequest) -> Source:
+    Raw.alive.clear()
+    return Source(request.node.name)
+
+
+def bounds(group: int = 1_000, lane: int = 1_000, **others: Any) -> RuntimeSettings:
+    return RuntimeSettings(
+        max_outstanding=group,
+        max_outstanding_per_lane=lane,
+        close_timeout=0.5,
+        **others,
+    )
+
+
+def group_of(service: Service) -> Group:
+    (stream,) = service.manager.streams.values()
+    assert stream.group is not None
+    return stream.group
+
+
+async def confirm_everything(service: Service) -> None:
+    while service.store.waiting:
+        service.store.settle()
+        await service.settle_down()
+
+
+# The group
+
+
+async def test_at_a_groups_bound_the_poll_pauses_until_half_of_it_is_advanced(
+    source: Source,
+) -> None:
+    async with supervised(bounds(group=10)) as service:
+        service.store.is_automatic = False
+        service.host(FromSource(source.name))
+        source.publish(100)
+        await service.settle_down()
+        # The eleventh was in hand when the bound was seen; nothing is pulled after it.
+        assert len(source.pulled) == 11
+        assert group_of(service).outstanding == 10
+        assert source.told == [("pause", None)]
+        waiting, service.store.waiting = service.store.waiting, []
+        for event in waiting[:4]:
+            event.settle(None)
+        await service.settle_down()
+        assert len(source.pulled) == 11, "more than half is outstanding"
+        waiting[4].settle(None)
+        await service.settle_down()
+        assert len(source.pulled) == 16
+        assert source.told == [("pause", None), ("resume", None), ("pause", None)]
+        for event in waiting[5:]:
+            event.settle(None)
+        await service.settle_down()
+        await confirm_everything(service)
+        assert source.advanced == {0: list(range(100))}
+        told = [what for what, _ in source.told]
+        assert told == ["pause", "resume"] * (len(told) // 2)
+        assert len(told) < 50
+
+
+async def test_memory_stays_flat_however_far_the_store_lags(source: Source) -> None:
+    settings = bounds(group=50, lane=20, max_unsettled=15, subscriber_queue_size=1_000)
+    async with supervised(settings) as service:
+        service.store.is_automatic = False
+        service.host(FromSource(source.name), FromSource(source.name))
+        for lane in range(3):
+            source.publish(500, lane)
+        most = 0
+        for _ in range(400):
+            await service.settle_down()
+            group = group_of(service)
+            # Each start of a filter may add one to the bound of the store's backlog.
+            assert len(service.store.waiting) <= settings.max_unsettled + 1
+            assert group.outstanding <= settings.max_outstanding
+            assert all(lane.outstanding <= 20 for lane in group.lanes)
+            # As many again may have been read by all, and a few are in the hands of producer, poll and filters.
+            assert len(Raw.alive) <= 2 * settings.max_outstanding + 5
+            most = max(most, len(Raw.alive))
+            # The store confirms one at a time: it lags all the time.
+            if service.store.waiting:
+                service.store.waiting.pop(0).settle(None)
+        assert most > settings.max_outstanding // 2
+        await confirm_everything(service)
+        assert {lane: len(done) for lane, done in source.advanced.items()} == dict.fromkeys(
+            range(3), 500
+        )
+
+
+# Lanes
+
+
+@pytest.mark.parametrize("kind", [FromSource, FromSideBySide])
+async def test_a_lane_at_its_bound_pauses_alone_and_the_others_go_on(
+    source: Source, kind: type[FromSource]
+) -> None:
+    async with supervised(bounds(lane=4)) as service:
+        service.store.is_automatic = False
+        service.host(kind(source.name))
+        source.turns = 5
+        source.publish(20, lane=0)
+        source.publish(50, lane=1)
+        await service.settle_down()
+        assert source.told == [("pause_lane", 0)]
+        assert source.count(1) == 50
+        assert len(service.store.waiting) == 4
+        source.publish(50, lane=2)
+        await service.settle_down()
+        assert source.count(2) == 50
+        waiting, service.store.waiting = service.store.waiting, []
+        waiting[0].settle(None)
+        await service.settle_down()
+        assert source.told == [("pause_lane", 0)], "more than half of the bound is outstanding"
+        waiting[1].settle(None)
+        await service.settle_down()
+        assert source.told == [("pause_lane", 0), ("resume_lane", 0), ("pause_lane", 0)]
+        for event in waiting[2:]:
+            event.settle(None)
+        await service.settle_down()
+        await confirm_everything(service)
+        assert source.advanced[0] == list(range(20))
+        told = [what for what, _ in source.told]
+        assert told == ["pause_lane", "resume_lane"] * (len(told) // 2)
+        assert group_of(service).lanes.full == {}
+
+
+async def test_where_lanes_cannot_pause_alone_the_whole_poll_does(source: Source) -> None:
+    async with supervised(bounds(lane=4)) as service:
+        service.store.is_automatic = False
+        service.host(FromWholeStream(source.name))
+        source.publish(20, lane=0)
+        source.publish(50, lane=1)
+        await service.settle_down()
+        assert source.told == [("pause", None)]
+        assert (len(service.store.waiting), source.count(1)) == (4, 4)
+        await confirm_everything(service)
+        assert source.advanced == {0: list(range(20)), 1: list(range(50))}
+        told = [what for what, _ in source.told]
+        assert told == ["pause", "resume"] * (len(told) // 2)
+
+
+async def test_what_a_paused_lane_delivers_all_the_same_waits_with_the_whole_poll(
+    source: Source,
+) -> None:
+    source.heeds = False
+    async with supervised(bounds(lane=4)) as service:
+        service.store.is_automatic = False
+        service.host(FromSource(source.name))
+        source.publish(20, lane=0)
+        source.publish(20, lane=1)
+        await service.settle_down()
+        assert [one.outstanding for one in group_of(service).lanes if one.key == 0] == [4]
+        # Told again: it may have forgotten, when the lane went to another member and came back.
+        assert source.told == [("pause_lane", 0), ("pause_lane", 0), ("pause", None)]
+        while source.count(0) < 20:
+            assert service.store.waiting
+            service.store.waiting.pop(0).settle(None)
+            await service.settle_down()
+            assert all(lane.outstanding <= 4 for lane in group_of(service).lanes)
+        assert source.advanced == {0: list(range(20)), 1: list(range(20))}
+        assert source.told.count(("pause", None)) == source.told.count(("resume", None))
+        # After the last pause the lane was relieved, and stays so.
+        assert source.told[-1] in {("resume_lane", 0), ("resume", None)}
+        assert group_of(service).lanes.full == {}
+
+
+async def test_a_lane_that_has_room_again_before_it_is_paused_is_resumed_afterwards(
+    source: Source,
+) -> None:
+    gate = anyio.Event()
+    source.hooks["pause_lane"] = gate.wait
+    async with supervised(bounds(lane=4)) as service:
+        service.store.is_automatic = False
+        service.host(FromSource(source.name))
+        source.publish(6)
+        await service.settle_down()
+        assert source.told == [("pause_lane", 0)]
+        await confirm_everything(service)
+        assert source.count() == 4
+        assert source.told == [("pause_lane", 0)], "one at a time"
+        gate.set()
+        await service.settle_down()
+        assert source.told == [("pause_lane", 0), ("resume_lane", 0)]
+        await confirm_everything(service)
+        assert source.advanced == {0: list(range(6))}
+
+
+async def test_draining_advances_what_is_outstanding_in_a_paused_lane_and_pulls_nothing_more(
+    source: Source,
+) -> None:
+    async with supervised(bounds(lane=4)) as service:
+        service.store.is_automatic = False
+        service.host(FromSource(source.name))
+        source.publish(20)
+        await service.settle_down()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(service.manager.drain, 5)
+            await service.settle_down()
+            await confirm_everything(service)
+            with anyio.fail_after(1):
+                await service.settle_down()
+        # One more was in hand, or on its way, when the drain began.
+        assert source.advanced == {0: [0, 1, 2, 3]}
+        assert len(source.pulled) <= 5
+
+
+# Hooks
+
+
+async def _raise() -> None:
+    raise OSError("the broker is gone")
+
+
+async def _cancel_itself() -> None:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("error", [_raise, _cancel_itself])
+@pytest.mark.parametrize("what", ["pause", "resume", "pause_lane", "resume_lane"])
+async def test_a_hook_that_raises_ends_the_group_loudly(
+    source: Source, what: str, error: Hook
+) -> None:
+    source.hooks[what] = error
+    settings = bounds(lane=4) if what.endswith("lane") else bounds(group=4)
+    async with supervised(settings) as service:
+        service.store.is_automatic = False
+        (one,) = service.host(FromSource(source.name))
+        source.publish(20)
+        await service.settle_down()
+        service.store.settle()
+        await service.settle_down()
+        assert one.state is HostedState.FAILING
+        assert source.closed == 1
+        cause = one.error.__cause__ if one.error is not None else None
+        assert isinstance(cause, OSError if error is _raise else PluginError)
+        # What was confirmed before is advanced, nothing after.
+        assert source.count() in {0, 4}
+        del source.hooks[what]
+        await service.pass_time(5)
+        assert one.state is HostedState.RUNNING
+        await confirm_everything(service)
+        assert source.left == {0: deque()}
+
+
+async def test_a_producer_without_hooks_is_bounded_all_the_same(source: Source) -> None:
+    class Bare(PausesAll):
+        pause = SharedStreamProducer.pause
+        resume = SharedStreamProducer.resume
+
+    class FromBare(FromSource):
+        producer = Bare
+
+    async with supervised(bounds(lane=4)) as service:
+        service.store.is_automatic = False
+        service.host(FromBare(source.name))
+        source.publish(20)
+        await service.settle_down()
+        assert len(source.pulled) == 5
+        await confirm_everything(service)
+        assert source.advanced == {0: list(range(20))}

@@ -1,0 +1,227 @@
+"""Flow control: when the poll may go on, and what the producer is told when a bound is reached or room is made."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from triggerer.abc import SharedStreamProducer
+from triggerer.errors import SubscriberOverflow
+from triggerer.runtime.cancellation import plugin_code
+from triggerer.runtime.lanes import Lane
+from triggerer.runtime.wakeups import Wakeup
+
+if TYPE_CHECKING:
+    from triggerer.runtime.group import Group
+    from triggerer.runtime.subscriber import Subscriber
+
+_TURNS_BEFORE_OVERFLOW: Final = 8
+
+
+class Flow:
+    """The bounds of one group.
+
+    The poll calls `look` before a broadcast once `look_at` is reached, and `note_filled` after one that filled a lane;
+    `run` is a task of the group. What holds the poll up holds up everything; a lane at its own bound does so only where
+    the producer cannot pause it alone. A hook of the producer that raises ends the group.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._settings = group.settings
+        self._ledger = group.ledger
+        self._lanes = group.lanes
+        self.look_at = 0
+        """The number up to which the poll may broadcast without a look at its bounds."""
+        self._turn_at = group.settings.burst
+        self._free_until = 0
+        self._is_stopping = False
+        self._moved: anyio.Event | None = None
+        self._paused: set[Lane] = set()
+        """The lanes that the producer was told to pause."""
+        self._relieved: deque[Lane] = deque()
+        self._relief = Wakeup()
+        self._telling = anyio.Lock()
+        """A lane's hooks are called one at a time."""
+        self._lanes.on_relieved = self._note_relieved
+
+    # The poll
+
+    async def look(self, payload: Any = None) -> None:
+        """Let others have a turn, and wait until an event may be broadcast; `payload` says which lane it is of.
+
+        The broker keeps the backlog: nothing is pulled meanwhile. A subscriber whose queue is full and does not move
+        within the grace is failed, and the others go on.
+        """
+        if self._ledger.head >= self._turn_at:
+            self._turn_at = self._ledger.head + self._settings.burst
+            await checkpoint()
+        lane: Hashable = None
+        if self._lanes.full and self._group.producer is not None:
+            lane = self._group.producer.get_advance_lane(payload)
+        if self._ledger.head >= self._free_until or self._is_stopping or lane in self._lanes.full:
+            self._free_until = self._first_not_free()
+            if not self._is_free(lane):
+                await self._pause_until_free(lane)
+        self.look_at = 0 if self._lanes.full else min(self._free_until, self._turn_at)
+
+    def _first_not_free(self) -> int:
+        """The first number that may not be broadcast as things stand, whatever its lane."""
+        head = self._ledger.head
+        if self._is_stopping:
+            return head
+        free = head + self._settings.max_outstanding - self._lanes.outstanding
+        # Whoever joins before the next look does so at the head or later.
+        lowest = min((one.pulled for one in self._group.subscribers), default=head)
+        return min(free, lowest + self._settings.subscriber_queue_size)
+
+    def _is_free(self, lane: Hashable) -> bool:
+        return self._ledger.head < self._free_until and not self._is_held(lane)
+
+    def _is_held(self, key: Hashable) -> bool:
+        """Whether an event of this lane has to wait until others of it are advanced."""
+        lane = self._lanes.full.get(key)
+        if lane is None:
+            return False
+        # A producer that pauses lanes may hand over what it had fetched before, or forget the pause in a rebalance.
+        return lane not in self._paused or lane.outstanding >= self._lanes.bound
+
+    async def _pause_until_free(self, key: Hashable) -> None:
+        producer = self._group.producer
+        if producer is not None and producer.pauses_lanes and self._is_held(key):
+            # It came all the same. Perhaps the producer has forgotten: the lane went to another member and came back.
+            await self._pause_lane(producer, self._lanes.full[key])
+        was_full = self._lanes.outstanding >= self._settings.max_outstanding
+        if producer is not None:
+            await producer.pause()
+        while True:
+            self._free_until = self._first_not_free()
+            # Half: a broker that is paused for each event, and resumed for the next, has no time for anything else.
+            if self._is_free(key) and not (
+                was_full and self._lanes.outstanding > self._settings.max_outstanding // 2
+            ):
+                break
+            await self._wait_for_room()
+        if producer is not None:
+            await producer.resume()
+
+    async def _wait_for_room(self) -> None:
+        full = self._full_subscribers()
+        before = [subscriber.pulled for subscriber in full]
+        deadline = self._group.clock.monotonic() + self._settings.overflow_grace
+        if not full:
+            # Held up by what is outstanding, not by a reader: the deadlines bound that.
+            await self.next_progress()
+            return
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._cancel_when, deadline, scope)
+                await self._next_turn(full, before)
+                tasks.cancel_scope.cancel()
+        if scope.cancelled_caught:
+            for subscriber, pulled in zip(full, before, strict=True):
+                if subscriber.is_present and subscriber.pulled == pulled:
+                    self._fail_for_overflow(subscriber)
+
+    def _fail_for_overflow(self, subscriber: Subscriber) -> None:
+        error = SubscriberOverflow(
+            f"{subscriber.name} fell {self._settings.subscriber_queue_size} events"
+            f" behind the shared stream {self._group.key!r} and did not move for"
+            f" {self._settings.overflow_grace:g} s",
+            hint="make its filter faster, or raise shared_stream_subscriber_queue_size",
+        )
+        self._group.fail(subscriber, error)
+
+    def _full_subscribers(self) -> list[Subscriber]:
+        limit = self._ledger.head - self._settings.subscriber_queue_size
+        return [subscriber for subscriber in self._group.subscribers if subscriber.pulled <= limit]
+
+    async def _cancel_when(self, deadline: float, scope: anyio.CancelScope) -> None:
+        if self._settings.overflow_grace <= 0:
+            # "At once" still means after a turn: a reader that only waits for the loop is not stuck.
+            for _ in range(_TURNS_BEFORE_OVERFLOW):
+                await checkpoint()
+        await self._group.clock.sleep_until(deadline)
+        scope.cancel()
+
+    async def _next_turn(self, full: list[Subscriber], before: list[int]) -> None:
+        """Wait until all of the full subscribers have moved or are gone: each of them holds up the poll."""
+        while any(
+            subscriber.is_present and subscriber.pulled == pulled
+            for subscriber, pulled in zip(full, before, strict=True)
+        ):
+            await self.next_progress()
+
+    async def next_progress(self) -> None:
+        """Wait until something was read or advanced; for as many as like to."""
+        # Not the pump's wake-up: that one stays set for as long as the pump awaits an advance.
+        self._group.is_progress_noted = False
+        if self._moved is None:
+            self._moved = anyio.Event()
+        await self._moved.wait()
+
+    def note_room(self) -> None:
+        """Something was read or advanced."""
+        if self._moved is not None:
+            self._moved.set()
+            self._moved = None
+
+    # Lanes
+
+    async def note_filled(self) -> None:
+        """A lane has reached its bound: look at every event from now on, or have the producer pause the lane."""
+        lane, self._lanes.filled = self._lanes.filled, None
+        self.look_at = 0
+        producer = self._group.producer
+        if lane is not None and producer is not None and producer.pauses_lanes:
+            await self._pause_lane(producer, lane)
+
+    async def _pause_lane(self, producer: SharedStreamProducer, lane: Lane) -> None:
+        async with self._telling:
+            if lane.key in self._lanes.full:
+                self._paused.add(lane)
+                await producer.pause_lane(lane.key)
+
+    def _note_relieved(self, lane: Lane) -> None:
+        self.note_room()
+        if lane in self._paused:
+            self._relieved.append(lane)
+            self._relief.set()
+
+    async def run(self) -> None:
+        """Resume lanes; the poll, which paused them, may be waiting for the broker meanwhile."""
+        try:
+            with plugin_code(f"resume_lane() of the shared stream {self._group.key!r}"):
+                await self._resume_lanes()
+        except Exception:
+            self._group.begin_end()
+            raise
+
+    async def _resume_lanes(self) -> None:
+        while True:
+            await self._relief.wait()
+            self._relief.clear()
+            while self._relieved:
+                lane = self._relieved.popleft()
+                async with self._telling:
+                    if lane in self._paused and self._lanes.full.get(lane.key) is not lane:
+                        self._paused.discard(lane)
+                        assert self._group.producer is not None
+                        await self._group.producer.resume_lane(lane.key)
+
+    # Stopping
+
+    def stop_pulling(self) -> None:
+        self._is_stopping = True
+        self.look_at = 0
+
+    def start_pulling(self) -> None:
+        self._is_stopping = False
+
+    async def wait_until_drained(self) -> None:
+        while self._is_stopping and self._group.outstanding:
+            await self.next_progress()
