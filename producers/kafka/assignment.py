@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 import anyio
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
@@ -254,8 +254,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
     def _release(self, lane: Lane) -> None:
         lane.timer = None
         self._cluster.wait_long(not any(other.is_held for other in self.lanes.values()))
-        if not self._paused and self._consumer_has(lane):
-            self._consumer.resume(lane.partition)
+        self._resume(lane)
 
     def probe(self, lane: Lane) -> None:
         """One message of the lane is about to be delivered, and nothing more until it is through."""
@@ -271,17 +270,37 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
 
     def pause(self) -> None:
         self._paused = True
-        self._for_each_idle_lane(self._consumer.pause)
+        for lane in self.lanes.values():
+            if self._consumer_has(lane):
+                self._consumer.pause(lane.partition)
 
     def resume(self) -> None:
         self._paused = False
-        self._for_each_idle_lane(self._consumer.resume)
-
-    def _for_each_idle_lane(self, action: Callable[..., None]) -> None:
         for lane in self.lanes.values():
-            waits_for_probe = lane.probing and lane.in_flight
-            if lane.timer is None and not waits_for_probe and self._consumer_has(lane):
-                action(lane.partition)
+            self._resume(lane)
+
+    def pause_lane(self, partition: TopicPartition) -> None:
+        """Fetch nothing more of a partition, if it is ours, until it is resumed or assigned anew."""
+        lane = self.lanes.get(partition)
+        if lane is not None:
+            lane.paused = True
+            if self._consumer_has(lane):
+                self._consumer.pause(partition)
+
+    def resume_lane(self, partition: TopicPartition) -> None:
+        lane = self.lanes.get(partition)
+        if lane is not None:
+            lane.paused = False
+            self._resume(lane)
+
+    def put_back(self, lane: Lane) -> None:
+        """What the consumer has handed over and nobody was given is fetched again."""
+        if self._consumer_has(lane):
+            self._consumer.seek(lane.partition, lane.delivered)
+
+    def _resume(self, lane: Lane) -> None:
+        if not self._paused and lane.may_deliver and self._consumer_has(lane):
+            self._consumer.resume(lane.partition)
 
     def _consumer_has(self, lane: Lane) -> bool:
         return not lane.closed and lane.partition in self._consumer.assignment()

@@ -53,6 +53,7 @@ class Lane:
         "key_prefix",
         "membership",
         "partition",
+        "paused",
         "probing",
         "timer",
     )
@@ -76,6 +77,8 @@ class Lane:
         """The partition is about to go; deliver nothing more."""
         self.closed = False
         """The assignment is over; nothing counts any more."""
+        self.paused = False
+        """Too much of it is not advanced yet: deliver nothing more until it is resumed, or assigned anew."""
         self.timer: asyncio.TimerHandle | None = None
         """Set while the partition waits for its redelivery."""
         topic = committed.topic_id
@@ -85,6 +88,12 @@ class Lane:
     def in_flight(self) -> bool:
         """Whether an advance is still expected."""
         return not self.closed and self.timer is None and self.committed.offset < self.delivered
+
+    @property
+    def may_deliver(self) -> bool:
+        """Whether the consumer may hand over what follows, unless the whole stream is paused."""
+        waits_for_probe = self.probing and self.in_flight
+        return not self.paused and self.timer is None and not waits_for_probe
 
     @property
     def is_held(self) -> bool:

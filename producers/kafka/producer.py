@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Hashable, Iterable, Sequence
 from typing import ClassVar, Literal
 
 import anyio
@@ -40,10 +40,12 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
       dead-letter topic. The count stands in the commit's metadata, so that it survives restarts.
     - Rejected messages are passed and logged.
     - What `advance` is told about an assignment that is over, or a delivery that was taken back, changes nothing.
+    - A paused lane is a paused partition; the membership stays, and a partition that went and came back is not paused.
     - Within a fetched batch (`max_batch`) `open_stream` yields without suspending; between batches it suspends.
     """
 
     lanes_advance_side_by_side: ClassVar[bool] = True
+    pauses_lanes: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -90,6 +92,9 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
                     assignment.probe(lane)
                 for record in records:
                     if lane.delivery != delivery or lane.draining or lane.closed:
+                        break
+                    if lane.paused:
+                        assignment.put_back(lane)
                         break
                     message = KafkaMessage(record, lane, delivery)
                     lane.delivered = record.offset + 1
@@ -234,6 +239,15 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         self._paused = False
         if self._assignment is not None:
             self._assignment.resume()
+
+    async def pause_lane(self, lane: Hashable) -> None:
+        """Fetch nothing more of a partition; the membership stays, and so do the other partitions."""
+        if self._assignment is not None and isinstance(lane, TopicPartition):
+            self._assignment.pause_lane(lane)
+
+    async def resume_lane(self, lane: Hashable) -> None:
+        if self._assignment is not None and isinstance(lane, TopicPartition):
+            self._assignment.resume_lane(lane)
 
     async def aclose(self) -> None:
         """Leave the group. What was not advanced is delivered to the next member."""
