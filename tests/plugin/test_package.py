@@ -73,7 +73,7 @@ def test_it_keeps_the_suites_and_says_which_features_it_lacks(installed: Install
         "-o", "asyncio_default_fixture_loop_scope=function", "tests",
     )  # fmt: skip
     assert re.search(r"\d\d passed", shown), shown
-    assert set(re.findall(r"lacks (\w+)", shown)) == {"dead_letter", "lock_renewal"}
+    assert set(re.findall(r"lacks (\w+)", shown)) == {"dead_letter", "lock_renewal", "pause_lanes"}
 
 
 def test_a_dag_may_watch_with_it(installed: Installed, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from triggerer.testing import Feature, ProducerConformance, StreamHarness, Trigg
 
 
 class TestLines(ProducerConformance):
-    features = frozenset(Feature) - {Feature.DEAD_LETTER, Feature.LOCK_RENEWAL}
+    features = frozenset(Feature) - {Feature.DEAD_LETTER, Feature.LOCK_RENEWAL, Feature.PAUSE_LANES}
 
     @pytest.fixture(autouse=True)
     def _directory(self, tmp_path: Path) -> None:
