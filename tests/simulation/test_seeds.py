@@ -64,9 +64,14 @@ def test_a_seed_decides_everything() -> None:
     assert trace(5) != first
 
 
+def test_a_seed_decides_everything_in_other_processes_too() -> None:
+    """Those have other hashes and addresses, and whatever runs in real time would come at other moments."""
+    seeds = range(20)
+    assert list(outcomes(seeds, steps=1000, jobs=2)) == list(outcomes(seeds, steps=1000))
+
+
 def test_the_seeds_together_go_through_every_kind_of_trouble() -> None:
-    lines = [line for seed in range(30) for _, _, line in trace(seed)]
-    for wanted in (
+    missing = {
         "CRASH",
         "stopped in order",
         "parse",
@@ -82,8 +87,13 @@ def test_the_seeds_together_go_through_every_kind_of_trouble() -> None:
         "returns",
         "rejected=1",
         "failed=1",
-    ):
-        assert any(wanted in line for line in lines), wanted
+    }
+    for seed in range(100):
+        lines = [line for _, _, line in trace(seed)]
+        missing = {wanted for wanted in missing if not any(wanted in line for line in lines)}
+        if not missing:
+            break
+    assert not missing
 
 
 def test_many_seeds_leave_messages_events_and_runs_behind() -> None:

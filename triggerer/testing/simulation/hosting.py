@@ -300,7 +300,7 @@ class LeaseQueries:
         owners = await session.owners()
         now = session.store.now()
         claimed: list[Fence] = []
-        for digest in sizes:
+        for digest in sorted(sizes):
             if len(claimed) < limit and sizes[digest] <= room and owners.is_free(digest, now):
                 room -= sizes[digest]
                 _, epoch = owners.leases[digest]

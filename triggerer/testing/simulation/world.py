@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -29,6 +30,10 @@ from triggerer.testing.simulation.store import Dag, Database, Store
 from triggerer.testing.simulation.triggers import Choosing
 
 _CALM_STEPS = 400_000
+_TO_DIE = 600.0
+"""Seconds for everything that a process shields from its cancellation; each has a deadline of its own."""
+_COLLECT_EVERY = 1000
+"""Steps."""
 _NEVER = timedelta(days=365)
 
 
@@ -387,6 +392,7 @@ class World:
     # Running
 
     def run(self) -> Outcome:
+        gc.collect()
         sandbox.jitter.seed(self.plan.seed)
         random.seed(self.plan.seed)
         try:
@@ -451,10 +457,13 @@ class World:
                 loop.call_soon(loop.stop)
                 loop.run_forever()
             else:
-                loop.run_until_complete(asyncio.wait([life]))
+                loop.run_until_complete(asyncio.wait([life], timeout=_TO_DIE))
         except Deadlock:
+            pass
+        if life.done():
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        else:
             self.checker.fail("L1", "the process does not stop when it is cancelled")
-        loop.run_until_complete(loop.shutdown_asyncgens())
         if life.done() and not life.cancelled():
             life.exception()
         loop.close()
@@ -470,6 +479,8 @@ class World:
         process = self._process
         assert process is not None
         self.steps += 1
+        if self.steps % _COLLECT_EVERY == 0:
+            gc.collect()
         for instance in process.instances:
             for stream in instance.host.manager.streams.values():
                 if stream.group is not None:
