@@ -342,6 +342,19 @@ async def test_a_run_by_hand_of_a_dag_that_is_gone_is_refused(database: Database
                 await create_manual_run(session, dag_id)
 
 
+async def test_a_dag_may_have_any_name(database: Database) -> None:
+    """On PostgreSQL its name stands in the statement that begins."""
+    await add_asset(database, 1, "flights")
+    names = ["it's", 'say "so"', "back\\slash'; ROLLBACK; --", "$1", "ünïcode", "%s {x}"]
+    for name in names:
+        await add_dag(database, name, asset_json("flights"), assets=[1])
+    await emit(database, 1)
+    assert await Scheduler(database).run_once() == len(names)
+    for name in names:
+        assert len(await runs_of(database, name)) == 1
+        await _check_conservation(database, name, 1)
+
+
 class _Trace:
     """A step that has all later statements of the connection noted."""
 

@@ -19,6 +19,7 @@ from triggerer.execution.protocol import RunEnd, RunOrder, RunReport, TaskResult
 from triggerer.runtime.backoff import Backoff
 from triggerer.store.database import Database
 from triggerer.store.queries import execution as queries
+from triggerer.store.queries.results import RunEndRow, TaskRow
 from triggerer.store.script import Announcement, Script, perform
 from triggerer.store.wakeups import Signal
 
@@ -37,7 +38,7 @@ class Entry:
     """Something that became of an attempt: tasks that run or ended, and maybe the run's end."""
 
     order: RunOrder
-    tasks: tuple[queries.TaskRow, ...] = ()
+    tasks: tuple[TaskRow, ...] = ()
     events: tuple[Emission, ...] = ()
     end: RunEnd | None = None
 
@@ -230,9 +231,10 @@ class Bookkeeper:
     def _save(self, entries: Sequence[Entry]) -> Script[None]:
         # One row for each task: what came last, a task that has ended rather than that it runs.
         rows = {(row.run_pk, row.task_id): row for entry in entries for row in entry.tasks}
-        yield from queries.save_tasks(list(rows.values()))
         ends = [entry for entry in entries if entry.end is not None]
-        yield from queries.end_runs([self._end_row(entry) for entry in ends])
+        yield from queries.save_results(
+            list(rows.values()), [self._end_row(entry) for entry in ends]
+        )
         if ends:
             yield Announcement(
                 Signal.RUNS_ENDED, tuple(sorted({entry.order.dag_id for entry in ends}))
@@ -251,13 +253,13 @@ class Bookkeeper:
         )
         return False
 
-    def _end_row(self, entry: Entry) -> queries.RunEndRow:
+    def _end_row(self, entry: Entry) -> RunEndRow:
         end = entry.end
         assert end is not None
         refused = self._refused.get(entry.order.run_pk)
         if refused is not None and end.state == RunState.SUCCESS:
             end = dataclasses.replace(end, state=RunState.FAILED, error=refused)
-        return queries.RunEndRow(
+        return RunEndRow(
             entry.order.run_pk, RunState(end.state), end.ended_at, end.error, end.exit_code
         )
 
@@ -266,8 +268,8 @@ def _nothing() -> Script[None]:
     yield from ()
 
 
-def _task_row(order: RunOrder, task: TaskResult) -> queries.TaskRow:
-    return queries.TaskRow(
+def _task_row(order: RunOrder, task: TaskResult) -> TaskRow:
+    return TaskRow(
         order.run_pk,
         task.task_id,
         TaskState(task.state),

@@ -21,7 +21,7 @@ from triggerer.execution.logs import tail
 from triggerer.execution.process import WorkerGone, WorkerProcess, open_worker
 from triggerer.execution.protocol import RunEnd, RunOrder, RunReport, TaskStart, message
 from triggerer.store.database import Database
-from triggerer.store.queries.execution import TaskRow
+from triggerer.store.queries.results import TaskRow
 
 _log = structlog.get_logger(__name__)
 

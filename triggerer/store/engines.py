@@ -21,7 +21,12 @@ POSTGRES_CONNECT: Final[dict[str, Any]] = {
     "timeout": 10,
     "command_timeout": POSTGRES_STATEMENT_TIMEOUT.total_seconds(),
     # Compiling a plan takes longer than any query of ours.
-    "server_settings": {"application_name": "triggerer", "jit": "off"},
+    # And a literal of ours is read as it is meant (`triggerer.store.script.literal`).
+    "server_settings": {
+        "application_name": "triggerer",
+        "jit": "off",
+        "standard_conforming_strings": "on",
+    },
 }
 SQLITE_WRITER_PRAGMAS: Final = (
     "journal_mode=WAL",

@@ -17,7 +17,7 @@ from triggerer.errors import OutcomeUnknown
 from triggerer.store import relay
 from triggerer.store.driver_errors import translate_commit, translated
 from triggerer.store.engines import POSTGRES_CONNECT
-from triggerer.store.script import Row, Script, ScriptRunner, Step, perform_steps
+from triggerer.store.script import Opening, Row, Script, ScriptRunner, Step, literal, perform_steps
 from triggerer.store.wakeups import Announced
 
 _log = structlog.get_logger(__name__)
@@ -55,15 +55,10 @@ class PostgresRunner(ScriptRunner):
     async def perform(self, script: Script[T], announced: Announced) -> T:
         async with self._connection() as connection:
             with translated(self._name):
-                await connection.execute("BEGIN")
-
-                async def answer(step: Step) -> list[Row]:
-                    statement, arguments = step.on_postgres()
-                    rows: list[Row] = await connection.fetch(statement, *arguments)
-                    return rows
-
-                result = await perform_steps(answer, script, announced)
-            await self._commit(connection, announced)
+                transaction = _Transaction(connection)
+                result = await perform_steps(transaction.answer, script, announced)
+            if transaction.has_begun or announced:
+                await self._commit(connection, announced)
         return result
 
     async def once(self, step: Step) -> list[Row]:
@@ -78,8 +73,8 @@ class PostgresRunner(ScriptRunner):
         if announced:
             # Inside the transaction, and in the same round trip: PostgreSQL delivers on commit, and
             # never otherwise.
-            payload = self._encode(announced).replace("'", "''")
-            statement = f"NOTIFY {relay.CHANNEL}, '{payload}'; COMMIT"
+            payload = literal(self._encode(announced))
+            statement = f"NOTIFY {relay.CHANNEL}, {payload}; COMMIT"
         with self._until_committed(connection):
             await connection.execute(statement)
 
@@ -136,6 +131,25 @@ class PostgresRunner(ScriptRunner):
         for connection in self._idle:
             connection.terminate()
         self._idle.clear()
+
+
+class _Transaction:
+    """Begins with the first step."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self.has_begun = False
+
+    async def answer(self, step: Step) -> list[Row]:
+        if not self.has_begun:
+            self.has_begun = True
+            if isinstance(step, Opening):
+                await self._connection.execute(f"BEGIN; {step.with_begin()}")
+                return []
+            await self._connection.execute("BEGIN")
+        statement, arguments = step.on_postgres()
+        rows: list[Row] = await self._connection.fetch(statement, *arguments)
+        return rows
 
 
 def _connect_options(url: URL) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -36,6 +36,19 @@ class Step(Protocol):
 
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
         """The statement that does it, in asyncpg's form, and its arguments."""
+
+
+@runtime_checkable
+class Opening(Step, Protocol):
+    """A step whose rows nobody needs: on PostgreSQL it can go along with BEGIN, in one round trip."""
+
+    def with_begin(self) -> str:
+        """The statement with its values written out, see `literal`."""
+
+
+def literal(value: str) -> str:
+    """A string in PostgreSQL's SQL; what holds a NUL byte, which no database of ours stores, is refused there."""
+    return "'" + value.replace("'", "''") + "'"
 
 
 @dataclass(frozen=True, slots=True)

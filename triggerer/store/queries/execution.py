@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.store.models import Dag, DagRun
+from triggerer.store.queries.results import RunEndRow, SaveResults, TaskRow
 from triggerer.store.script import Script
 from triggerer.store.statement import (
     Given,
@@ -66,30 +67,6 @@ class HeldRun:
     attempt: int
     state: RunState
     cancel_requested: bool
-
-
-@dataclass(frozen=True, slots=True)
-class TaskRow:
-    """The last try of one task, as it is to be stored."""
-
-    run_pk: int
-    task_id: str
-    state: TaskState
-    try_number: int
-    started_at: datetime | None
-    ended_at: datetime | None
-    error: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class RunEndRow:
-    """A run's end, as it is to be stored."""
-
-    pk: int
-    state: RunState
-    ended_at: datetime
-    error: str | None
-    exit_code: int | None
 
 
 def claim_runs(
@@ -191,53 +168,11 @@ ORDER BY id {LOCK}
 )
 
 
-def save_tasks(rows: Sequence[TaskRow]) -> Script[None]:
-    """Insert or replace the rows of tasks."""
-    if not rows:
-        return
-    given = [
-        (
-            row.run_pk,
-            row.task_id,
-            row.state.value,
-            row.try_number,
-            row.started_at,
-            row.ended_at,
-            row.error,
-        )
-        for row in rows
-    ]
-    yield _SAVE_TASKS(rows=Given(given))
-
-
-_SAVE_TASKS: Final = Statement(
-    """
-INSERT INTO task_run (run_pk, task_id, state, try_number, started_at, ended_at, error)
-SELECT run_pk, task_id, state, try_number, started_at, ended_at, error FROM {GIVEN} AS given
-WHERE true
-ON CONFLICT (run_pk, task_id) DO UPDATE SET
-    state = excluded.state, try_number = excluded.try_number, started_at = excluded.started_at,
-    ended_at = excluded.ended_at, error = excluded.error
-""",
-    GIVEN=given_rows(
-        run_pk="bigint",
-        task_id="text",
-        state="text",
-        try_number="int",
-        started_at="timestamptz",
-        ended_at="timestamptz",
-        error="text",
-    ),
-)
-
-
-def end_runs(rows: Sequence[RunEndRow]) -> Script[None]:
-    """Write the ends of runs that `lock_held` has shown to be ours; running tasks end likewise."""
-    if not rows:
-        return
-    given = [(row.pk, row.state.value, row.ended_at, row.error, row.exit_code) for row in rows]
-    yield _END(rows=Given(given))
-    unclean = [row for row in rows if row.state is not RunState.SUCCESS]
+def save_results(tasks: Sequence[TaskRow], ends: Sequence[RunEndRow]) -> Script[None]:
+    """Write tasks and ends of runs that `lock_held` has shown to be ours; running tasks end with their runs."""
+    if tasks or ends:
+        yield SaveResults(tasks, ends)
+    unclean = [row for row in ends if row.state is not RunState.SUCCESS]
     if unclean:
         yield _END_TASKS(
             rows=Given([(row.pk, row.state.value, row.ended_at) for row in unclean]),
@@ -245,16 +180,6 @@ def end_runs(rows: Sequence[RunEndRow]) -> Script[None]:
         )
 
 
-_END: Final = Statement(
-    """
-UPDATE dag_run SET state = given.state, ended_at = given.ended_at, error = given.error,
-       exit_code = given.exit_code
-FROM {GIVEN} AS given WHERE dag_run.id = given.pk
-""",
-    GIVEN=given_rows(
-        pk="bigint", state="text", ended_at="timestamptz", error="text", exit_code="int"
-    ),
-)
 _END_TASKS: Final = Statement(
     """
 UPDATE task_run SET state = given.state, ended_at = given.ended_at

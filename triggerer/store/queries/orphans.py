@@ -12,7 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.runs import RunState
 from triggerer.store.models import DagRun, Instance
-from triggerer.store.queries.execution import RunEndRow, end_runs
+from triggerer.store.queries.execution import save_results
+from triggerer.store.queries.results import RunEndRow
 from triggerer.store.script import perform
 
 MAX_ATTEMPTS: Final = 3
@@ -60,7 +61,8 @@ async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) 
             .values(state=RunState.QUEUED.value, started_at=None)
         )
     spent = [row for row in orphans if row.attempt >= MAX_ATTEMPTS]
-    ends = end_runs(
+    ends = save_results(
+        (),
         [
             RunEndRow(
                 row.id,
@@ -71,7 +73,7 @@ async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) 
                 None,
             )
             for row in spent
-        ]
+        ],
     )
     await perform(session, ends)
     return Recovered([row.dag_id for row in again], [row.dag_id for row in spent])

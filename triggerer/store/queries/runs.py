@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+import sqlite3
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -12,10 +13,18 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.runs import RunType
 from triggerer.errors import DagError, RowRefused
+from triggerer.store.clock import Clock
 from triggerer.store.database import database_now
 from triggerer.store.models import Dag
 from triggerer.store.queries.new_run import HINT, CreatedRun, CreateRun, Takes
-from triggerer.store.script import Announcement, Script, database_instant, perform
+from triggerer.store.script import (
+    Announcement,
+    Row,
+    Script,
+    database_instant,
+    literal,
+    perform,
+)
 from triggerer.store.statement import Statement, in_list, json_from
 from triggerer.store.wakeups import Signal
 
@@ -33,13 +42,31 @@ ORDER BY d.dag_id
     HINT=HINT,
 )
 
-# The weaker lock lets others insert runs, which refer to the row. On SQLite nobody else can be
-# writing.
-LOCK: Final = Statement(
-    "SELECT dag_id FROM dag WHERE dag_id {IN_DAGS} ORDER BY dag_id {LOCK}",
+_LOCK: Final = Statement(
+    "SELECT dag_id FROM dag WHERE dag_id {IN_DAGS} ORDER BY dag_id FOR NO KEY UPDATE",
     IN_DAGS=in_list("dag_ids", "text"),
-    LOCK=("", "FOR NO KEY UPDATE"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class LockDags:
+    """A step: keep other schedulers off these DAGs until the commit. On SQLite nobody else can be writing.
+
+    The lock is the weaker one that lets others insert runs, which refer to the row.
+    """
+
+    dag_ids: Collection[str]
+
+    def on_sqlite(self, connection: sqlite3.Connection, clock: Clock) -> list[Row]:
+        return []
+
+    def on_postgres(self) -> tuple[str, Sequence[Any]]:
+        return _LOCK(dag_ids=list(self.dag_ids)).on_postgres()
+
+    def with_begin(self) -> str:
+        dag_ids = ", ".join(literal(dag_id) for dag_id in self.dag_ids)
+        return _LOCK.postgres.replace("$1", f"ARRAY[{dag_ids}]")
+
 
 # One row for each asset that waits, found by one index probe (not by EXISTS, of which PostgreSQL
 # makes a join with all that waits); a backlog is never counted beyond the bound. The assets are
@@ -113,7 +140,7 @@ def lock_and_read(dag_ids: Collection[str], *, bound: int) -> Script[list[Waitin
         return []
     # A statement of its own: what waited for the lock in the snapshot's own statement would still
     # see the queue as it was before the other scheduler's commit.
-    yield LOCK(dag_ids=list(dag_ids))
+    yield LockDags(dag_ids)
     rows = yield SNAPSHOT(dag_ids=list(dag_ids), bound=bound)
     return [
         WaitingRow(dag_id, json_from(schedule), most, each, json_from(params), *others)

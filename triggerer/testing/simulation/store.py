@@ -17,7 +17,7 @@ from triggerer.domain.events import Fence
 from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreUnavailable
 from triggerer.store.bulk import EventRow, InsertEvents
 from triggerer.store.queries.new_run import CreateRun, Takes
-from triggerer.store.queries.runs import LOCK, SNAPSHOT
+from triggerer.store.queries.runs import SNAPSHOT, LockDags
 from triggerer.store.record_step import RecordEvents
 from triggerer.store.script import Row, Script, Step, perform_steps
 from triggerer.store.statement import Ask
@@ -276,8 +276,8 @@ class Transaction:
 
     async def answer(self, step: Step) -> list[Row]:
         match step:
-            case Ask(statement=statement, values=values) if statement is LOCK:
-                await self._lock_dags(values["dag_ids"])
+            case LockDags(dag_ids=dag_ids):
+                await self._lock_dags(dag_ids)
                 return []
             case Ask(statement=statement, values=values) if statement is SNAPSHOT:
                 await self.store.chance.delay()
