@@ -235,6 +235,7 @@ async def ours(
         ack_timeout=300.0 if is_real_time else ACK_TIMEOUT,
         subscriber_queue_size=MANY,
         max_outstanding=MANY,
+        max_outstanding_per_lane=MANY,
         max_unsettled=MANY,
     )
     confirming = asyncio.ensure_future(sink.confirm()) if confirms else None
