@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 
 import anyio
-import psutil
 import pytest
 import structlog
 
 from tests.hosting.test_host import declare, eventually, watchers
 from tests.isolation import triggers
+from tests.isolation.children import moved
 from tests.isolation.conftest import ROOT, notes_of, until
 from tests.store.seeding import count_events
 from tests.unit.runtime.streams import Upstream
@@ -127,7 +127,7 @@ async def test_one_that_is_moved_stalls_nobody(
             assert await count_events(database) == 20
             assert set(upstream.outcomes().values()) == {(2, 0, 0)}
     assert [line for line in lines if "stands still" in line["event"]] == []
-    assert psutil.Process().children() == []
+    assert moved() == []
 
 
 async def _are(database: Database, count: int) -> bool:
@@ -141,7 +141,7 @@ async def test_a_process_that_was_killed_is_shown_as_failing_and_comes_back(
     async with hosting(database, {OBEYING: "process"}):
         upstream.put((0, "1"))
         await until(lambda: upstream.outcomes() == {(0, "1"): (2, 0, 0)})
-        (child,) = psutil.Process().children()
+        (child,) = moved()
         child.kill()
 
         async def is_shown() -> bool:
@@ -162,7 +162,7 @@ async def test_a_process_that_was_killed_is_shown_as_failing_and_comes_back(
         await until(lambda: upstream.outcomes().get((2, "1")) == (2, 0, 0))
         # While it was away its message was failed, for the broker to bring it again.
         assert upstream.outcomes()[1, "1"] in ((1, 1, 0), (2, 0, 0))
-    assert psutil.Process().children() == []
+    assert moved() == []
 
 
 async def test_stopping_ends_what_is_moved_though_it_blocks(
@@ -174,5 +174,5 @@ async def test_stopping_ends_what_is_moved_though_it_blocks(
         await until(lambda: "blocks" in notes_of(tmp_path, "slow"))
         stopping = anyio.current_time()
     assert anyio.current_time() - stopping < 8
-    assert psutil.Process().children() == []
+    assert moved() == []
     assert (await watchers(database))["slow"][0] == "waiting"

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import anyio
-import psutil
 import pytest
 
 from tests.isolation import triggers
+from tests.isolation.children import moved
 from tests.unit.runtime.streams import Upstream
 from triggerer.abc import BaseEventTrigger
 from triggerer.isolation import Isolation, IsolationSettings
@@ -41,7 +41,7 @@ def isolation(monkeypatch: pytest.MonkeyPatch) -> Iterator[Isolation]:
     """To be entered. Its processes can import the tests; afterwards neither process nor thread may be left."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     yield Isolation(IsolationSettings(allowed_modules=(triggers.HERE,), grace=GRACE_S))
-    assert psutil.Process().children(recursive=True) == []
+    assert moved() == []
     deadline = time.monotonic() + 5
     while threads() and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -1,0 +1,18 @@
+"""The processes that triggers were moved to, apart from the servers that a test run has started."""
+
+import psutil
+
+
+def moved(service: psutil.Process | None = None) -> list[psutil.Process]:
+    """Those of `service`, or of this process; also such as have ended and were not waited for."""
+    found = []
+    for child in (service or psutil.Process()).children():
+        try:
+            command = child.cmdline()
+        except psutil.ZombieProcess:
+            command = []
+        except psutil.NoSuchProcess:
+            continue
+        if not command or "triggerer.isolation.child" in command:
+            found.append(child)
+    return found
