@@ -98,6 +98,9 @@ class Runs(Protocol):
     async def __call__(self, *, task_status: TaskStatus[None]) -> None: ...
 
 
+_SWITCH_INTERVAL_S: Final = 0.0005
+
+
 def run(settings: Settings, parts: frozenset[Part], work: Work | None = None) -> Stopped:
     """Serve until a signal comes, or, if there is `work` to do beside the service, until it is done.
 
@@ -109,6 +112,9 @@ def run(settings: Settings, parts: frozenset[Part], work: Work | None = None) ->
     # Events in flight are many small objects that live for milliseconds: looking for cycles among
     # them every 700 allocations took a quarter of the event loop's time.
     gc.set_threshold(20_000, 20, 100)
+    # SQLite's thread wants the interpreter back after each of its statements, and a busy event loop
+    # would let it wait for the default of 5 ms each time.
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     install_connections(settings.get_connection)
     if settings.file is not None:
         # Children have no --config; their `get_connection` reads the same file.
