@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
+from types import FrameType
 
 import typer
 
@@ -35,8 +37,23 @@ for commands in (services, demo, check, simulate):
     commands.register(app)
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, before or after the service listens for signals itself.
+
+    A `KeyboardInterrupt` of exactly that type that leaves code made from a string, as when a module that
+    defines a dataclass is being imported, has CPython end by the signal whatever we exit with
+    (`run_eval_code_obj` in its pythonrun.c).
+    """
+
+
+def _interrupt(_signum: int, _frame: FrameType | None) -> None:
+    raise Interrupted
+
+
 def main() -> None:
     """Run the command line; does not return."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
     try:
         app()
     except KeyboardInterrupt:
