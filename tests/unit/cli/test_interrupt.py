@@ -1,8 +1,9 @@
 import subprocess
 import sys
+from pathlib import Path
 
 # As when a module that defines a dataclass is being imported.
-_SCRIPT = """
+_MODULE = """
 from triggerer.cli import main
 
 def app():
@@ -13,6 +14,7 @@ main.main()
 """
 
 
-def test_ctrl_c_ends_with_130_wherever_it_strikes() -> None:
-    ended = subprocess.run([sys.executable, "-c", _SCRIPT], timeout=60, check=False)
-    assert ended.returncode == 130
+def test_ctrl_c_ends_with_130_wherever_it_strikes(tmp_path: Path) -> None:
+    (tmp_path / "interrupted.py").write_text(_MODULE)
+    command = [sys.executable, "-m", "interrupted"]
+    assert subprocess.run(command, cwd=tmp_path, timeout=60, check=False).returncode == 130
