@@ -237,6 +237,37 @@ async def test_a_sqlite_connection_that_cannot_roll_back_is_replaced(sqlite: Dat
     assert runner._connection is not broken
 
 
+async def test_a_begin_that_was_cancelled_on_its_way_is_undone(postgres: Database) -> None:
+    """Or the next statement that commits by itself would not, and would be taken for durable."""
+    runner = postgres._runner
+    assert isinstance(runner, PostgresRunner)
+    loop = asyncio.get_running_loop()
+
+    class Cancelled:
+        """A connection whose user is cancelled when BEGIN is sent and not answered."""
+
+        def __init__(self, connection: Any) -> None:
+            self._connection = connection
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._connection, name)
+
+        async def execute(self, statement: str) -> None:
+            if statement == "BEGIN":
+                loop.call_soon(scope.cancel)
+            await self._connection.execute(statement)
+
+    for number in range(10):
+        await postgres.once(_NAMES())
+        runner._idle.append(Cancelled(runner._idle.pop()))
+        with anyio.CancelScope() as scope:
+            await postgres.perform(_add("never"))
+        assert scope.cancelled_caught
+        await postgres.once(_ADD(name=f"kept {number}"))
+        # As another connection sees it.
+        assert await _names(postgres) == [f"kept {one}" for one in range(number + 1)]
+
+
 async def test_a_connection_whose_server_was_restarted_is_replaced(
     postgres: Database, postgres_server: PostgresServer
 ) -> None:

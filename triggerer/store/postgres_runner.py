@@ -98,9 +98,13 @@ class PostgresRunner(ScriptRunner):
                 connection = self._take_idle() or await asyncpg.connect(**self._options)
             try:
                 yield connection
-            finally:
-                if not connection.is_closed() and connection.is_in_transaction():
+            except BaseException:
+                # Whatever is known of it: a BEGIN that was cancelled on its way may have begun, and
+                # what the next user takes for committed would not be.
+                if not connection.is_closed():
                     await self._roll_back(connection)
+                raise
+            finally:
                 if not connection.is_closed():
                     self._idle.append(connection)
 
