@@ -176,11 +176,14 @@ class Bookkeeper:
                 else:
                     is_written = True
                 rider.done.set()
-        except StoreError as error:
+        except Exception as error:
             for rider in riders:
                 if not rider.done.is_set():
                     rider.error = error
                     rider.done.set()
+            if not isinstance(error, StoreError):
+                # Nothing that a repeat would mend; nobody is left waiting for it.
+                raise
         return is_written
 
     async def _write_somehow(self, group: list[Entry]) -> None:

@@ -1,0 +1,55 @@
+"""What goes along with a group that cannot be written."""
+
+from typing import Any, cast
+
+import anyio
+import pytest
+
+from triggerer.errors import ConfigurationError, StoreUnavailable
+from triggerer.execution.bookkeeper import Bookkeeper
+from triggerer.store.script import Script
+
+
+class Refuses:
+    """A database that always raises the same error."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    async def perform(self, script: Script[Any]) -> Any:
+        script.close()
+        raise self.error
+
+
+def nothing() -> Script[None]:
+    yield from ()
+
+
+async def test_an_error_of_the_store_is_told_to_who_went_along() -> None:
+    bookkeeper = Bookkeeper(cast("Any", Refuses(StoreUnavailable("away"))), "me")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(bookkeeper.run)
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable), anyio.fail_after(5):
+                await bookkeeper.along(nothing)
+        tasks.cancel_scope.cancel()
+
+
+async def test_who_went_along_is_not_left_waiting_by_an_error_that_ends_the_bookkeeper() -> None:
+    bookkeeper = Bookkeeper(cast("Any", Refuses(ConfigurationError("no rights"))), "me")
+
+    async def go_along() -> None:
+        with pytest.raises(ConfigurationError):
+            await bookkeeper.along(nothing)
+        told.append("told")
+
+    async def both() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(go_along)
+            tasks.start_soon(bookkeeper.run)
+
+    told: list[str] = []
+    with pytest.raises(ExceptionGroup) as raised, anyio.fail_after(5):
+        await both()
+    assert raised.group_contains(ConfigurationError)
+    assert told == ["told"]
