@@ -21,6 +21,7 @@ RULES = {
     "a_late_commit_is_skipped_by_a_cursor": "L1",
     "a_lease_is_compared_by_its_owner_alone": "S6",
     "a_lost_lease_leaves_a_draining_stream": "S6|S3",
+    "a_lost_lease_is_used_once_more": "S6",
     "a_sibling_misses_the_restart_cohort": "S3|S2/S7",
     "a_watcher_in_back_off_misses_what_its_sibling_commits": "S3|S2/S7",
     "advance_again_after_an_advance_raised": "L1|S1",

@@ -40,6 +40,7 @@ class Flow:
         self._turn_at = group.settings.burst
         self._free_until = 0
         self._is_stopping = False
+        self._is_closed = False
         self._moved: anyio.Event | None = None
         self._paused: set[Lane] = set()
         """The lanes that the producer was told to pause."""
@@ -55,7 +56,8 @@ class Flow:
         """Let others have a turn, and wait until an event may be broadcast; `payload` says which lane it is of.
 
         The broker keeps the backlog: nothing is pulled meanwhile. A subscriber whose queue is full and does not move
-        within the grace is failed, and the others go on.
+        within the grace is failed, and the others go on. While the group stops, what was pulled is kept back where it
+        is redelivered, and let through where nobody would do that.
         """
         if self._ledger.head >= self._turn_at:
             self._turn_at = self._ledger.head + self._settings.burst
@@ -65,14 +67,17 @@ class Flow:
             lane = self._group.producer.get_advance_lane(payload)
         if self._ledger.head >= self._free_until or self._is_stopping or lane in self._lanes.full:
             self._free_until = self._first_not_free()
-            if not self._is_free(lane):
+            while not self._is_free(lane):
                 await self._pause_until_free(lane)
-        self.look_at = 0 if self._lanes.full else min(self._free_until, self._turn_at)
+                # Resuming took turns of the loop, in which the bounds may have moved.
+                self._free_until = self._first_not_free()
+        must_look = self._lanes.full or self._is_stopping
+        self.look_at = 0 if must_look else min(self._free_until, self._turn_at)
 
     def _first_not_free(self) -> int:
         """The first number that may not be broadcast as things stand, whatever its lane."""
         head = self._ledger.head
-        if self._is_stopping:
+        if self._is_closed or (self._is_stopping and self._group.is_acknowledged):
             return head
         free = head + self._settings.max_outstanding - self._lanes.outstanding
         # Whoever joins before the next look does so at the head or later.
@@ -92,6 +97,9 @@ class Flow:
 
     async def _pause_until_free(self, key: Hashable) -> None:
         producer = self._group.producer
+        if self._is_closed:
+            # Woken before it was cancelled.
+            await anyio.sleep_forever()
         if producer is not None and producer.pauses_lanes and self._is_held(key):
             # It came all the same. Perhaps the producer has forgotten: the lane went to another member and came back.
             await self._pause_lane(producer, self._lanes.full[key])
@@ -221,6 +229,16 @@ class Flow:
 
     def start_pulling(self) -> None:
         self._is_stopping = False
+
+    def close(self) -> None:
+        """Let nothing more be broadcast, not even by a poll that was woken before it is cancelled."""
+        self._is_closed = True
+        self.stop_pulling()
+
+    async def wait_while_stopping(self) -> None:
+        """Return once something may be pulled."""
+        while self._is_stopping:
+            await self.next_progress()
 
     async def wait_until_drained(self) -> None:
         while self._is_stopping and self._group.outstanding:

@@ -67,6 +67,7 @@ class Group:
         """Those who left while the store still owed them answers."""
         self.producer: SharedStreamProducer | None = None
         self.is_ending = False
+        self.is_closed = False
         self.error: BaseException | None = None
         self.is_progress_noted = False
         """Whether the pump and a pausing poll know that somebody moved; who moves looks here before it tells them."""
@@ -230,6 +231,15 @@ class Group:
         for subscriber in list(self.subscribers):
             subscriber.interrupt(ended)
 
+    def close(self) -> None:
+        """Broadcast and advance nothing more from now on; the caller cancels `run`.
+
+        Cancelling alone does not do it: a task that was woken before has its turn first.
+        """
+        self.is_closed = True
+        self.begin_end()
+        self.flow.close()
+
     def begin_end(self) -> None:
         """From here on nobody can join; called where a failure is first seen, before anything is awaited."""
         self.is_ending = True
@@ -269,13 +279,17 @@ class Group:
     async def _fan_out(self, events: AsyncGenerator[Any, None]) -> None:
         ledger, flow = self.ledger, self.flow
         async for event in events:
-            if ledger.head >= flow.look_at:
+            has_looked = ledger.head >= flow.look_at
+            if has_looked:
                 await flow.look()
             ledger.broadcast(event)
             if self._readers:
                 self._wake_readers()
             elif not self.subscribers:
                 self.note_progress()
+            if has_looked:
+                # Nobody redelivers what is pulled here, so a stop is made before the next pull.
+                await flow.wait_while_stopping()
 
     async def _fan_out_acknowledged(self, events: AsyncGenerator[Any, None]) -> None:
         ledger, lanes, flow = self.ledger, self.lanes, self.flow

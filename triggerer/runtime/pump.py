@@ -46,7 +46,7 @@ class Pump:
 
     async def _advance_ready(self, tasks: anyio.abc.TaskGroup) -> None:
         group = self._group
-        if not group.lanes.has_ready:
+        if group.is_closed or not group.lanes.has_ready:
             return
         producer = group.producer
         assert producer is not None
@@ -101,6 +101,9 @@ class Pump:
         self, producer: SharedStreamProducer, lane: Lane, batch: Sequence[AdvanceItem]
     ) -> None:
         group = self._group
+        if group.is_closed:
+            # A task that has not begun is not cancelled before its first wait.
+            return
         try:
             with plugin_code(self._what):
                 await producer.advance(batch)

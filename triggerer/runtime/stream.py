@@ -54,6 +54,8 @@ class SharedStream:
 
     def close(self) -> None:
         """Stop the group and all members at once; nothing is resolved."""
+        if self.group is not None:
+            self.group.close()
         self.scope.cancel()
         for member in self.members:
             member.stream = None
@@ -169,7 +171,7 @@ class SharedStream:
                 self._is_emptied = False
                 if not self.members:
                     break
-            group.begin_end()
+            group.close()
             tasks.cancel_scope.cancel()
         return ended
 

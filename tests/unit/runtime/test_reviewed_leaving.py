@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import anyio
@@ -10,8 +10,8 @@ import anyio.lowlevel
 import pytest
 
 from tests.unit.runtime.streams import Acking, Fast, Upstream
-from tests.unit.runtime.supervised import forever, supervised
-from triggerer.abc import TriggerEvent
+from tests.unit.runtime.supervised import Service, forever, supervised
+from triggerer.abc import SharedStreamProducer, TriggerEvent
 from triggerer.errors import StoreUnavailable
 from triggerer.runtime import HostedState, RuntimeSettings
 
@@ -228,3 +228,100 @@ async def test_who_leaves_in_the_turn_in_which_it_is_failed_is_owed_nothing_any_
         upstream.put("after")
         await service.settle_down()
         assert upstream.outcomes() == {"open": (1, 1, 0), "after": (1, 0, 0)}
+
+
+def woken_by_an_event(service: Service, upstream: Upstream) -> None:
+    upstream.put("too late")
+
+
+def woken_by_the_store(service: Service, upstream: Upstream) -> None:
+    service.store.settle()
+
+
+class SideBySide(Acking):
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        producer = super().create_shared_stream_producer(kwargs)
+        producer.lanes_advance_side_by_side = True  # type: ignore[misc]
+        return producer
+
+
+@pytest.mark.parametrize("wake", [woken_by_an_event, woken_by_the_store])
+@pytest.mark.parametrize("kind", [Acking, SideBySide, Fast])
+async def test_who_was_woken_as_the_lease_ended_neither_broadcasts_nor_advances(
+    upstream: Upstream, kind: type[Acking], wake: Callable[[Service, Upstream], None]
+) -> None:
+    """Cancelling reaches a task only at its next wait; another instance may serve the stream by then."""
+    async with supervised() as service:
+        service.store.is_automatic = False
+        (one,) = service.host(kind(upstream.name))
+        upstream.put(0)
+        await service.settle_down()
+        assert one.key is not None
+        group = service.manager.streams[one.key].group
+        assert group is not None
+        wake(service, upstream)
+        service.manager.close_stream(one.key)
+        await service.settle_down()
+        assert group.ledger.head == 1
+        assert upstream.advanced == []
+
+
+async def test_an_advance_that_was_to_begin_as_the_lease_ended_does_not(upstream: Upstream) -> None:
+    async with supervised() as service:
+        service.store.is_automatic = False
+        (one,) = service.host(SideBySide(upstream.name))
+        upstream.put(0)
+        await service.settle_down()
+        service.store.settle()
+        # The pump starts a task for the lane in its next turn; that one begins a turn later.
+        await anyio.lowlevel.checkpoint()
+        assert one.key is not None
+        service.manager.close_stream(one.key)
+        await service.settle_down()
+        assert upstream.advanced == []
+
+
+async def test_what_the_fast_path_had_pulled_when_draining_began_still_goes_to_the_filters(
+    upstream: Upstream,
+) -> None:
+    async with supervised() as service:
+        (one,) = service.host(Fast(upstream.name))
+        await service.settle_down()
+        assert one.key is not None
+        group = service.manager.streams[one.key].group
+        assert group is not None
+        # The poll is woken with the first.
+        upstream.put(0, 1)
+        group.stop_pulling()
+        await service.settle_down()
+        assert service.store.payloads == [{"value": 0}]
+        group.start_pulling()
+        await service.settle_down()
+        assert service.store.payloads == [{"value": 0}, {"value": 1}]
+
+
+async def test_a_stop_that_comes_while_the_producer_resumes_is_not_forgotten(
+    upstream: Upstream,
+) -> None:
+    gate = anyio.Event()
+
+    async def resume() -> None:
+        await gate.wait()
+
+    async with supervised(RuntimeSettings(max_outstanding=2, close_timeout=0.5)) as service:
+        service.store.is_automatic = False
+        (one,) = service.host(Acking(upstream.name))
+        await service.settle_down()
+        upstream.producers[0].resume = resume  # type: ignore[method-assign]
+        upstream.put(*range(6))
+        await service.settle_down()
+        service.store.settle()
+        await service.settle_down()
+        assert one.key is not None
+        group = service.manager.streams[one.key].group
+        assert group is not None
+        group.stop_pulling()
+        gate.set()
+        await service.settle_down()
+        assert group.ledger.head == 2

@@ -287,6 +287,8 @@ async def read_unacknowledged(broker: Broker, owner: Any) -> AsyncIterator[Deliv
                 delivery.number = number
                 broker.checker.on_broadcast(delivery)
                 yield delivery
+                # Asked for more: it has gone to the filters.
+                broker.checker.check_lease(delivery, "broadcasts")
     finally:
         broker.disconnect(session)
 
@@ -334,6 +336,7 @@ class SimulatedProducer(SharedStreamProducer):
         lane = broker_payload.message.lane
         self._broadcasts.setdefault(lane, []).append(self._numbers)
         self._broker.checker.on_broadcast(broker_payload)
+        self._broker.checker.check_lease(broker_payload, "broadcasts")
         return lane
 
     def get_idempotency_key(self, broker_payload: Delivery) -> str | None:
@@ -344,6 +347,7 @@ class SimulatedProducer(SharedStreamProducer):
         chance, trouble = broker.chance, broker.plan.broker_trouble
         lane = batch[0].broker_payload.message.lane
         self._note_order(lane, batch)
+        broker.checker.check_lease(batch[0].broker_payload, "advances")
         self._advancing.add(lane)
         try:
             await chance.delay()

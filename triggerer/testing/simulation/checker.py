@@ -57,7 +57,6 @@ class Checker:
         self.note(
             "broadcast", message=delivery.message.key, n=delivery.number, to=delivery.cohort_names
         )
-        self._check_lease(delivery, "broadcasts")
         if _place(delivery) in self._rejected and not delivery.is_duplicate:
             self.fail("S10", f"{delivery.message.key} was rejected, and is handed out again")
 
@@ -66,7 +65,6 @@ class Checker:
         if not delivery.session.is_alive:
             return
         self.note("advance", message=delivery.message.key, n=delivery.number, outcome=outcome)
-        self._check_lease(delivery, "advances")
         name = f"{delivery.message.key} (delivery {delivery.number}) advanced as {outcome}"
         cohort = delivery.cohort
         if outcome.acked + outcome.failed + outcome.rejected != len(cohort):
@@ -89,7 +87,8 @@ class Checker:
             if outcome.rejected:
                 self._rejected.add(_place(delivery))
 
-    def _check_lease(self, delivery: Delivery, what: str) -> None:
+    def check_lease(self, delivery: Delivery, what: str) -> None:
+        """A group begins to do `what`, which it may only for as long as its instance believes to own the stream."""
         hosting = delivery.session.owner
         if hosting.is_over:
             self.fail("S6", f"{hosting.fence} is over, and its group {what} {delivery.message.key}")

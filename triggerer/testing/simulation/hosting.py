@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.store import Transaction
     from triggerer.testing.simulation.world import Process, Stream
 
-_TO_STOP = 2
-"""Turns of the loop: a task that was woken before it was cancelled runs on to its next await."""
-
 
 class Hosting:
     """One stream in one instance, under one lease: who belongs to it there, by what the host tells its manager."""
@@ -38,25 +35,12 @@ class Hosting:
         self.checker = instance.process.world.checker
         self.hosted: dict[int, HostedTrigger] = {}
         """By watcher."""
-        self._closed_in: int | None = None
+        self.is_over = False
+        """Whether the instance knows that the lease is over."""
 
     @property
     def is_alive(self) -> bool:
         return self.instance.process.is_alive
-
-    @property
-    def is_known_to_be_over(self) -> bool:
-        return self._closed_in is not None
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the instance knows that the lease is over, and every task had its turns to be cancelled for it."""
-        now = self.instance.process.loop.turns
-        return self._closed_in is not None and now > self._closed_in + _TO_STOP
-
-    def note_end(self) -> None:
-        if self._closed_in is None:
-            self._closed_in = self.instance.process.loop.turns
 
     def cohort(self) -> dict[int, Any]:
         """Who has to answer for what is broadcast now; None for those who are not there."""
@@ -167,7 +151,7 @@ class ObservedHost(TriggerHost):
         for hosting in before:
             if hosting.fence not in fences:
                 self._instance.note_end(hosting.fence)
-            elif hosting.is_known_to_be_over:
+            elif hosting.is_over:
                 hosting.checker.fail("L4", f"{hosting.fence} still holds, and was given up")
 
 
@@ -218,7 +202,7 @@ class Instance:
         """It stops what belongs to this lease; should it fail to give the lease back, it begins anew under it."""
         hosting = self._hostings.pop(fence, None)
         if hosting is not None:
-            hosting.note_end()
+            hosting.is_over = True
 
     def submit_nowait(self, event: UnsettledEvent) -> None:
         """Hand an event to the recorder; noted is the lease under which its filter was started."""

@@ -41,7 +41,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self, chance: random.Random, now: float, on_step: Callable[[], None]) -> None:
         super().__init__()
         self.now = now
-        self.turns = 0
         self.on_step: Callable[[], None] | None = on_step
         self.stop_at: float | None = None
         self._chance = chance
@@ -87,7 +86,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _run_once(self) -> None:
         """One turn, called by `run_forever`: what fell due, then everything that was ready before."""
         timers, callbacks = self._timers, self._callbacks
-        self.turns += 1
         while timers and timers[0][3].cancelled():
             heapq.heappop(timers)
         self.now += self._chance.random() * _CPU_TIME
