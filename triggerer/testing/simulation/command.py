@@ -13,8 +13,9 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from triggerer.testing.simulation.lives import Outcome, simulate
 from triggerer.testing.simulation.sandbox import sandbox
-from triggerer.testing.simulation.world import Outcome, World, simulate
+from triggerer.testing.simulation.world import World
 
 _CHUNK = 10
 Prepare = Callable[[World], None]

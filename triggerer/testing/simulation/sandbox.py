@@ -16,7 +16,7 @@ from triggerer.hosting import host
 from triggerer.runtime import hosted, stream
 from triggerer.runtime.backoff import Backoff
 from triggerer.scheduler import loop as scheduler_loop
-from triggerer.testing.simulation import hosting, store
+from triggerer.testing.simulation import ownership, transactions
 
 jitter = random.Random()
 """Where the runtime's back-offs draw from; seeded by each simulation."""
@@ -42,11 +42,11 @@ def sandbox(*processors: Any) -> Iterator[None]:
         (hosted, "Backoff", _backoff),
         (stream, "Backoff", _backoff),
         (host, "Backoff", _backoff),
-        (host, "leases", hosting.LeaseQueries),
-        (host, "queries", hosting.HostingQueries),
+        (host, "leases", ownership.LeaseQueries),
+        (host, "queries", ownership.HostingQueries),
         # anyio keeps scopes in sets and cancels in the order in which those iterate: by address.
         (scope, "__hash__", _same_for_all),
-        (scheduler_loop, "find_candidates", store.find_candidates),
+        (scheduler_loop, "find_candidates", transactions.find_candidates),
     ]
     before = [(where, name, getattr(where, name)) for where, name, _ in swaps]
     configured, state = structlog.get_config(), random.getstate()

@@ -16,12 +16,8 @@ from triggerer.abc import (
     reject_shared_stream_event,
 )
 from triggerer.runtime.group import is_acknowledged as is_acknowledging
-from triggerer.testing.simulation.broker import (
-    Answer,
-    Delivery,
-    SimulatedProducer,
-    read_unacknowledged,
-)
+from triggerer.testing.simulation.broker import Answer, Delivery
+from triggerer.testing.simulation.producer import SimulatedProducer, read_unacknowledged
 from triggerer.testing.simulation.store import REFUSED
 
 if TYPE_CHECKING:

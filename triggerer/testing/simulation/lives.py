@@ -1,0 +1,238 @@
+"""Goes through the lives of a world's process until all is at its end, and says whether every promise was kept."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from triggerer.testing.simulation import sandbox
+from triggerer.testing.simulation.checker import Violation
+from triggerer.testing.simulation.loop import Deadlock, VirtualLoop
+from triggerer.testing.simulation.plan import Plan, draw_plan
+from triggerer.testing.simulation.process import Process
+from triggerer.testing.simulation.world import World
+
+_CALM_STEPS = 400_000
+_TO_DIE = 600.0
+"""Seconds for everything that a process shields from its cancellation; each has a deadline of its own."""
+_COLLECT_EVERY = 1000
+"""Steps."""
+
+
+class _Crash(BaseException):
+    """The process is gone between two steps."""
+
+
+class _Finished(BaseException):
+    """Everything has reached its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a seed; `violation` is None where every promise was kept."""
+
+    plan: Plan
+    violation: Violation | None
+    steps: int
+    virtual_seconds: float
+    processes: int
+    messages: int
+    events: int
+    runs: int
+
+
+class Lives:
+    """Runs a world: `steps` steps with faults, then as many as it takes to come to rest."""
+
+    def __init__(self, world: World, *, steps: int) -> None:
+        self.world = world
+        self._limit = steps
+        self._calm_since = 0.0
+        self._longest_lease = 0.0
+        self._sessions_when_calm = 0
+
+    def run(self) -> Outcome:
+        world = self.world
+        gc.collect()
+        sandbox.jitter.seed(world.plan.seed)
+        random.seed(world.plan.seed)
+        try:
+            while self._live_once():
+                pass
+        except Violation as violation:
+            world.note(f"VIOLATION {violation}")
+            return self._outcome(violation)
+        return self._outcome(None)
+
+    def _outcome(self, violation: Violation | None) -> Outcome:
+        world = self.world
+        return Outcome(
+            world.plan,
+            violation,
+            world.steps,
+            world.now,
+            world.processes,
+            sum(len(lane.messages) for stream in world.streams for lane in stream.broker.lanes),
+            len(world.store.events),
+            len(world.store.runs),
+        )
+
+    def _live_once(self) -> bool:
+        """One life of the process; False once everything has reached its end."""
+        world = self.world
+        world.processes += 1
+        loop = VirtualLoop(world.chance.random, world.now, self._step)
+        loop.set_exception_handler(self._on_loop_error)
+        process = world.process = Process(world, loop)
+        asyncio.set_event_loop(loop)
+        life = loop.create_task(process.live())
+        try:
+            loop.run_until_complete(life)
+        except _Crash:
+            world.note("CRASH")
+        except _Finished:
+            return False
+        except Deadlock:
+            raise Violation("L1", f"nothing moves any more: {self._unfinished()}") from None
+        except Violation:
+            raise
+        except Exception as error:
+            raise Violation("S8", f"the process died of {error!r}") from error
+        else:
+            world.note("stopped in order, starts again")
+        finally:
+            world.now = loop.now
+            self._bury(process, loop, life)
+        for land in list(world.store.landing.values()):
+            land()
+        world.store.landing.clear()
+        return True
+
+    def _bury(self, process: Process, loop: VirtualLoop, life: asyncio.Task[None]) -> None:
+        """Let what is left of a process unwind, where nothing that it does reaches the world any more."""
+        process.is_alive = False
+        loop.on_step = None
+        was_calm, self.world.chance.is_calm = self.world.chance.is_calm, True
+        life.cancel()
+        try:
+            if life.done():
+                # It ended in the very turn in which it crashed: take note of that.
+                loop.call_soon(loop.stop)
+                loop.run_forever()
+            else:
+                loop.run_until_complete(asyncio.wait([life], timeout=_TO_DIE))
+        except Deadlock:
+            pass
+        if life.done():
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        else:
+            self.world.checker.fail("L1", "the process does not stop when it is cancelled")
+        if life.done() and not life.cancelled():
+            life.exception()
+        loop.close()
+        asyncio.set_event_loop(None)
+        self.world.chance.is_calm = was_calm
+
+    def _on_loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        process = self.world.process
+        if process is not None and process.is_alive:
+            self.world.checker.fail("S8", f"nobody handled {context.get('exception') or context}")
+
+    def _step(self) -> None:
+        world = self.world
+        process = world.process
+        assert process is not None
+        world.steps += 1
+        if world.steps % _COLLECT_EVERY == 0:
+            gc.collect()
+        for instance in process.instances:
+            for stream in instance.host.manager.streams.values():
+                if stream.group is not None:
+                    world.checker.check_group(stream.group)
+        if world.checker.violation is not None:
+            raise world.checker.violation
+        if world.chance.is_calm:
+            if world.steps % 16 == 0:
+                self._look_for_the_end(process)
+        elif world.steps >= self._limit:
+            self._calm_down(process)
+        elif world.chance.strikes(world.plan.crash):
+            raise _Crash
+
+    def _calm_down(self, process: Process) -> None:
+        world = self.world
+        world.note("from here on nothing goes wrong")
+        world.chance.is_calm = True
+        self._calm_since = process.loop.now
+        self._sessions_when_calm = self._sessions()
+        # An instance that died leaves its leases behind, the longer if somebody set the database's clock back.
+        expiries = world.store.owners.expiries.values()
+        now = world.store.now()
+        left = max((expiry - now for expiry in expiries), default=timedelta())
+        self._longest_lease = max(left.total_seconds(), 0.0)
+
+    def _sessions(self) -> int:
+        return sum(stream.broker.sessions for stream in self.world.streams)
+
+    def _look_for_the_end(self, process: Process) -> None:
+        reason = self._unfinished()
+        if reason is None:
+            self._check_stored(process)
+            raise _Finished
+        plan = self.world.plan
+        bound = 1200.0 + 6 * plan.ack_timeout + 10 * plan.restart_longest + self._longest_lease
+        if process.loop.now > self._calm_since + bound:
+            raise Violation("L1", f"{bound:.0f} s after the last fault: {reason}")
+        if self._sessions() > self._sessions_when_calm + 20 * plan.streams:
+            raise Violation("L3", f"streams are opened again and again: {reason}")
+        if self.world.steps > self._limit + _CALM_STEPS:
+            raise Violation("L3", f"{_CALM_STEPS} steps after the last fault: {reason}")
+
+    def _check_stored(self, process: Process) -> None:
+        """Whatever a filter yielded under a lease that holds is there, or was refused."""
+        held = {one.fence for instance in process.instances for one in instance.under_lease()}
+        for timestamp, fence in self.world.store.derived_under.items():
+            if fence in held and timestamp not in self.world.store.answered:
+                raise Violation(
+                    "L1", f"what was yielded under {fence} at {timestamp} is not stored"
+                )
+
+    def _unfinished(self) -> str | None:
+        """What has not reached its end; None where everything has."""
+        world = self.world
+        process = world.process
+        assert process is not None
+        for stream in world.streams:
+            # Without a watcher nobody reads it, and nothing is owed.
+            if stream.watchers and not stream.broker.is_finished:
+                return f"{stream.key} is not read to its end"
+        for instance in process.instances:
+            if instance.recorder.unsettled:
+                return f"{instance.recorder.unsettled} events are not settled"
+        if world.store.landing:
+            return "a commit has not landed"
+        return world.store.idle_reason()
+
+
+def simulate(
+    seed: int,
+    *,
+    steps: int = 1000,
+    note: Callable[[float, int, str], None] | None = None,
+    prepare: Callable[[World], None] | None = None,
+) -> Outcome:
+    """Run one seed inside a `sandbox`: `steps` steps with faults, then as many as it takes to come to rest.
+
+    Args:
+        note: Is told (virtual seconds, step, line) of what befalls the process.
+        prepare: May replace the world's DAGs, streams and watchers before anything runs.
+    """
+    world = World(draw_plan(seed), note=note)
+    if prepare is not None:
+        prepare(world)
+    return Lives(world, steps=steps).run()

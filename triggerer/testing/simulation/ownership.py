@@ -1,0 +1,135 @@
+"""What the hosts of streams ask of the database, on the model of its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from triggerer.domain.events import Fence
+from triggerer.store.queries.hosting import StreamLoad, TriggerRow
+
+if TYPE_CHECKING:
+    from triggerer.testing.simulation.transactions import Transaction
+
+
+class LeaseQueries:
+    """As `triggerer.store.leases`."""
+
+    @staticmethod
+    async def register_instance(
+        session: Transaction, instance_id: str, *, kind: str, expiry: timedelta
+    ) -> None:
+        owners = await session.owners()
+        owners.instances[instance_id] = session.store.now() + expiry
+
+    @staticmethod
+    async def deregister_instance(session: Transaction, instance_id: str) -> None:
+        owners = await session.owners()
+        for digest, (owner, epoch) in owners.leases.items():
+            if owner == instance_id:
+                owners.leases[digest] = (None, epoch)
+        owners.instances.pop(instance_id, None)
+
+    @staticmethod
+    async def live_instances(session: Transaction, *, kind: str) -> list[str]:
+        now = session.store.now()
+        instances = (await session.owners()).instances
+        return sorted(one for one, expires_at in instances.items() if expires_at > now)
+
+    @staticmethod
+    async def owned_streams(session: Transaction, instance_id: str) -> list[Fence]:
+        held = (await session.owners()).leases
+        return [
+            Fence(digest, owner, epoch)
+            for digest, (owner, epoch) in held.items()
+            if owner == instance_id
+        ]
+
+    @staticmethod
+    async def extend_leases(
+        session: Transaction, fences: Iterable[Fence], *, expiry: timedelta
+    ) -> list[Fence]:
+        owners = await session.owners()
+        held = [one for one in fences if owners.leases[one.stream_digest] == one[1:]]
+        for fence in held:
+            owners.expiries[fence.stream_digest] = session.store.now() + expiry
+        return held
+
+    @staticmethod
+    async def claim_streams(
+        session: Transaction,
+        instance_id: str,
+        *,
+        limit: int,
+        room: int,
+        sizes: Mapping[str, int],
+        expiry: timedelta,
+    ) -> list[Fence]:
+        owners = await session.owners()
+        now = session.store.now()
+        claimed: list[Fence] = []
+        for digest in sorted(sizes):
+            if len(claimed) < limit and sizes[digest] <= room and owners.is_free(digest, now):
+                room -= sizes[digest]
+                _, epoch = owners.leases[digest]
+                claimed.append(Fence(digest, instance_id, epoch + 1))
+                owners.leases[digest] = (instance_id, epoch + 1)
+                owners.expiries[digest] = now + expiry
+        return claimed
+
+    @staticmethod
+    async def release_streams(session: Transaction, fences: Iterable[Fence]) -> None:
+        owners = await session.owners()
+        for digest, owner, epoch in fences:
+            if owners.leases[digest] == (owner, epoch):
+                owners.leases[digest] = (None, epoch)
+
+
+class HostingQueries:
+    """As `triggerer.store.queries.hosting`."""
+
+    @staticmethod
+    async def load_triggers(
+        session: Transaction, stream_digests: Iterable[str]
+    ) -> list[TriggerRow]:
+        await session.store.chance.delay()
+        digests = set(stream_digests)
+        return [row for row in session.store.triggers.values() if row.stream_digest in digests]
+
+    @staticmethod
+    async def stream_loads(session: Transaction) -> list[StreamLoad]:
+        store = session.store
+        owners = await session.owners()
+        now = store.now()
+        return [
+            StreamLoad(
+                digest,
+                sum(row.stream_digest == digest for row in store.triggers.values()),
+                None if owners.is_free(digest, now) else owner,
+            )
+            for digest, (owner, _) in owners.leases.items()
+        ]
+
+    @staticmethod
+    async def show_waiting(session: Transaction, reasons: Mapping[str, str]) -> None:
+        """Nobody reads it here."""
+        await session.store.chance.delay()
+
+    @staticmethod
+    async def existing_watchers(session: Transaction, watcher_ids: Iterable[int]) -> set[int]:
+        await session.store.chance.delay()
+        declared = {row.watchers[0].watcher_id for row in session.store.triggers.values()}
+        return declared & set(watcher_ids)
+
+    @staticmethod
+    async def write_states(session: Transaction, states: Sequence[object]) -> None:
+        """Nobody reads them here."""
+        await session.store.chance.delay()
+
+    @staticmethod
+    async def show_released(
+        session: Transaction, stream_digests: Iterable[str], owner: str
+    ) -> None:
+        """Nobody reads it here."""
+        await session.store.chance.delay()

@@ -1,0 +1,186 @@
+"""One life of the process: the product's services on the models, and what is done to them meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio
+
+from triggerer.errors import StoreError
+from triggerer.scheduler.loop import Scheduler
+from triggerer.store.bulk import EventRow, insert_events
+from triggerer.store.wakeups import Signal, announce
+from triggerer.testing.simulation.hosting import Instance
+from triggerer.testing.simulation.transactions import Database
+
+if TYPE_CHECKING:
+    from triggerer.testing.simulation.loop import VirtualLoop
+    from triggerer.testing.simulation.world import Stream, World
+
+_NEVER = timedelta(days=365)
+
+
+_ACTIONS = (
+    "publish",
+    "emit",
+    "restart",
+    "parse",
+    "expire",
+    "regain",
+    "rebalance",
+    "jump",
+    "set the clock",
+    "add",
+    "delete",
+    "replace",
+    "delete all",
+)
+_WEIGHTS = (14, 3, 1, 2, 2, 1, 2, 1, 1, 3, 2, 2, 1)
+
+
+class Process:
+    """One life: everything in it is lost when it crashes."""
+
+    def __init__(self, world: World, loop: VirtualLoop) -> None:
+        self.world = world
+        self.loop = loop
+        self.is_alive = True
+        self.database = Database(world.store, self)
+        # An instance's id is new at every start.
+        self.instances = [Instance(self, f"{name}{world.processes}") for name in "ab"]
+        self.schedulers = [
+            Scheduler(cast("Any", self.database), self.database.wakeups, sweep_interval=_NEVER)
+            for _ in range(2)
+        ]
+
+    async def live(self) -> None:
+        """Until the operator restarts it."""
+        async with anyio.create_task_group() as tasks:
+            for instance in self.instances:
+                tasks.start_soon(instance.recorder.run)
+            for scheduler in self.schedulers:
+                await tasks.start(scheduler.run)
+            tasks.start_soon(self._execute)
+            async with anyio.create_task_group() as hosts:
+                for instance in self.instances:
+                    await hosts.start(instance.host.run)
+                await self._operate(tasks)
+                hosts.cancel_scope.cancel()
+            tasks.cancel_scope.cancel()
+
+    # What is around the product
+
+    async def _execute(self) -> None:
+        """End each run some time after it was queued."""
+        following: set[int] = set()
+        async with anyio.create_task_group() as tasks:
+            with self.database.wakeups.subscribe(Signal.RUNS_QUEUED) as subscription:
+                while True:
+                    for pk, run in self.world.store.runs.items():
+                        if not run.is_ended and pk not in following:
+                            following.add(pk)
+                            tasks.start_soon(self._end_run, pk, run.dag_id)
+                    await subscription.wait()
+
+    async def _end_run(self, pk: int, dag_id: str) -> None:
+        chance = self.world.chance
+        await asyncio.sleep(chance.random.uniform(0.0, 5.0))
+        await self._insist(lambda session: session.end_run(pk), Signal.RUNS_ENDED, dag_id)
+
+    async def _emit(self) -> None:
+        """Another writer, whose rows get their ids long before they are committed."""
+        world = self.world
+        asset = world.chance.random.choice(sorted(world.store.asset_ids.values()))
+        row = EventRow(asset, "{}", world.store.now(), 0, f"emitted {world.next_number()}", 0)
+        try:
+            async with self.database.transaction() as session:
+                inserted = await session.perform(insert_events([row]))
+                announce(cast("Any", session), Signal.EVENTS_QUEUED, *inserted.dag_ids)
+                await asyncio.sleep(world.chance.random.uniform(0.0, 3.0))
+        except StoreError:
+            # The emitter is told, and gives up; a commit of unknown outcome may have been one.
+            return
+
+    async def _insist(self, act: Callable[[Any], None], signal: Signal, subject: str) -> None:
+        while True:
+            try:
+                async with self.database.transaction() as session:
+                    act(session)
+                    announce(cast("Any", session), signal, subject)
+            except StoreError:
+                await asyncio.sleep(0.1)
+            else:
+                return
+
+    # What befalls it
+
+    async def _operate(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Do things that operators, users and networks do; return for an orderly restart."""
+        world = self.world
+        draw = world.chance.random
+        while True:
+            if world.chance.is_calm:
+                await anyio.sleep_forever()
+            await asyncio.sleep(draw.expovariate(1.0 / world.plan.operate))
+            stream = draw.choice(world.streams)
+            action = draw.choices(_ACTIONS, _WEIGHTS)[0]
+            if world.chance.is_calm:
+                continue
+            world.note(action, stream=stream.key)
+            match action:
+                case "publish":
+                    world.publish(stream)
+                case "emit":
+                    tasks.start_soon(self._emit)
+                case "restart":
+                    return
+                case "parse":
+                    self._announce(stream)
+                case "expire":
+                    tasks.start_soon(self._expire, stream)
+                case "regain":
+                    tasks.start_soon(self._regain, stream)
+                case "rebalance":
+                    stream.broker.rebalance(draw.randrange(world.plan.lanes))
+                case "jump":
+                    self.loop.now += draw.uniform(0.0, 100.0)
+                case "set the clock":
+                    world.store.skew += timedelta(seconds=draw.uniform(-3600.0, 3600.0))
+                case _:
+                    self._change(action, stream)
+
+    def _change(self, action: str, stream: Stream) -> None:
+        """A DAG file was changed: other rows, of which the hosts are told."""
+        world, draw = self.world, self.world.chance.random
+        if action == "add" and len(stream.watchers) < 5:
+            world.new_watcher(stream)
+        elif stream.watchers and action == "replace":
+            world.replace_watcher(stream, draw.choice(sorted(stream.watchers)))
+        elif stream.watchers and action == "delete":
+            world.delete_watcher(stream, draw.choice(sorted(stream.watchers)))
+        elif action == "delete all":
+            # A message comes in at the very moment in which the last watcher goes.
+            world.publish(stream)
+            for each in sorted(stream.watchers):
+                world.delete_watcher(stream, each)
+        self._announce(stream)
+
+    def _announce(self, stream: Stream) -> None:
+        """Files were parsed, whether or not anything came of it."""
+        self.database.wakeups.publish(Signal.STREAMS_CHANGED, stream.key)
+
+    async def _expire(self, stream: Stream) -> None:
+        """The stream's lease runs out, as if its owner had stood still; whoever looks first has it."""
+        await self.database.until_unshared()
+        self.world.store.owners.expiries[stream.key] = self.world.store.now()
+        self._announce(stream)
+
+    async def _regain(self, stream: Stream) -> None:
+        """The lease was lost and claimed again by the instance that had it: the same owner in a later epoch."""
+        await self.database.until_unshared()
+        held = self.world.store.owners.leases
+        owner, epoch = held[stream.key]
+        held[stream.key] = (owner, epoch + 1)

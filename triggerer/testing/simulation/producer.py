@@ -1,0 +1,177 @@
+"""The producer that a careful plugin author would write for the model's broker, and the stream of the fast path."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from triggerer.abc import AdvanceItem, SharedStreamProducer
+from triggerer.errors import BrokerUnavailable
+
+if TYPE_CHECKING:
+    from triggerer.runtime.subscriber import Subscriber
+    from triggerer.testing.simulation.broker import Broker, Delivery, Session
+    from triggerer.testing.simulation.chance import Chance
+
+
+def _break_sometimes(chance: Chance, rate: float) -> None:
+    if chance.strikes(rate):
+        if chance.random.random() < 0.4:
+            raise asyncio.CancelledError("invented by a client library")
+        raise BrokerUnavailable("the broker hung up")
+
+
+async def read_unacknowledged(broker: Broker, owner: Any) -> AsyncIterator[Delivery]:
+    """The messages as the fast path has them: done with once they are handed out, numbered from 1."""
+    chance, trouble = broker.chance, broker.plan.broker_trouble
+    await chance.delay()
+    if chance.strikes(trouble):
+        raise BrokerUnavailable("the broker does not answer")
+    session = broker.connect(owner)
+    number = 0
+    try:
+        while True:
+            await chance.delay()
+            _break_sometimes(chance, trouble / 4)
+            delivery = session.take()
+            if delivery is None:
+                await session.wait()
+            elif broker.hand_over(delivery):
+                number += 1
+                delivery.number = number
+                broker.checker.on_broadcast(delivery)
+                yield delivery
+                # Asked for more: it has gone to the filters.
+                broker.checker.check_lease(delivery, "broadcasts")
+    finally:
+        broker.disconnect(session)
+
+
+class SimulatedProducer(SharedStreamProducer):
+    """Commits a log's lane up to its lowest message that is not done with; hands failed ones out again."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        owner: Any,
+        cohort: Callable[[], dict[int, Subscriber | None]],
+    ) -> None:
+        self.lanes_advance_side_by_side = broker.plan.side_by_side  # type: ignore[misc]
+        self._broker = broker
+        self._owner = owner
+        self._cohort = cohort
+        self._done: dict[tuple[int, int], set[int]] = {}
+        self._broadcasts: dict[Hashable, list[int]] = {}
+        self._numbers = 0
+        self._session: Session | None = None
+        self._closed = 0
+        self._advancing: set[Hashable] = set()
+
+    async def open_stream(self) -> AsyncIterator[tuple[Any, Delivery]]:
+        chance, trouble = self._broker.chance, self._broker.plan.broker_trouble
+        await chance.delay()
+        if chance.strikes(trouble):
+            raise BrokerUnavailable("the broker does not answer")
+        session = self._session = self._broker.connect(self._owner)
+        while True:
+            await chance.delay()
+            _break_sometimes(chance, trouble / 4)
+            delivery = session.take()
+            if delivery is not None:
+                yield delivery.message.event, delivery
+            else:
+                await session.wait()
+
+    def get_advance_lane(self, broker_payload: Delivery) -> Hashable:
+        """Called at the broadcast, so this is where those who have to answer are noted."""
+        self._numbers += 1
+        broker_payload.number = self._numbers
+        broker_payload.cohort = self._cohort()
+        lane = broker_payload.message.lane
+        self._broadcasts.setdefault(lane, []).append(self._numbers)
+        self._broker.checker.on_broadcast(broker_payload)
+        self._broker.checker.check_lease(broker_payload, "broadcasts")
+        return lane
+
+    def get_idempotency_key(self, broker_payload: Delivery) -> str | None:
+        return broker_payload.message.key
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        broker = self._broker
+        chance, trouble = broker.chance, broker.plan.broker_trouble
+        lane = batch[0].broker_payload.message.lane
+        self._note_order(lane, batch)
+        broker.checker.check_lease(batch[0].broker_payload, "advances")
+        self._advancing.add(lane)
+        try:
+            await chance.delay()
+            _break_sometimes(chance, trouble)
+            for item in batch:
+                broker.checker.on_advance(item.broker_payload, item.outcome)
+            self._tell(batch)
+            await chance.delay()
+            _break_sometimes(chance, trouble)
+        finally:
+            self._advancing.discard(lane)
+
+    def _note_order(self, lane: int, batch: Sequence[AdvanceItem]) -> None:
+        checker = self._broker.checker
+        given = [item.broker_payload.number for item in batch]
+        expected = self._broadcasts[lane][: len(given)]
+        del self._broadcasts[lane][: len(given)]
+        if given != expected:
+            checker.fail("S5", f"lane {lane}: advance of {given}, expected {expected}")
+        if lane in self._advancing:
+            checker.fail("S5", f"lane {lane}: a second advance before the first returned")
+        if self._advancing and not self.lanes_advance_side_by_side:
+            checker.fail("S5", f"lane {lane}: advanced beside {self._advancing}")
+        if self._closed:
+            checker.fail("S6", "advance after aclose")
+
+    def _tell(self, batch: Sequence[AdvanceItem]) -> None:
+        """Everything that is not failed is done with; what failed comes again, or is dead-lettered at the limit."""
+        for delivery, outcome in batch:
+            if outcome.is_clean or (outcome.rejected and not outcome.failed):
+                self._note_done(delivery)
+            elif self._is_at_limit(delivery):
+                self._broker.checker.on_dead_letter(delivery)
+                self._note_done(delivery)
+            else:
+                delivery.session.again_later(delivery)
+        if self._broker.plan.is_log:
+            last = batch[-1].broker_payload
+            self._broker.commit(last, self._position(last))
+
+    def _is_at_limit(self, delivery: Delivery) -> bool:
+        lane = self._broker.lanes[delivery.message.lane]
+        return lane.deliveries[delivery.message.offset] >= self._broker.plan.delivery_limit
+
+    def _note_done(self, delivery: Delivery) -> None:
+        if self._broker.plan.is_log:
+            at = (delivery.message.lane, delivery.generation)
+            self._done.setdefault(at, set()).add(delivery.message.offset)
+        else:
+            self._broker.acknowledge(delivery)
+
+    def _position(self, delivery: Delivery) -> int:
+        """The lowest offset of the lane that is not done with, in the generation that is advanced."""
+        done = self._done.get((delivery.message.lane, delivery.generation), set())
+        position = self._broker.lanes[delivery.message.lane].position
+        while position in done:
+            position += 1
+        return position
+
+    async def pause(self) -> None:
+        await self._broker.chance.delay()
+
+    async def aclose(self) -> None:
+        self._closed += 1
+        if self._closed > 1:
+            self._broker.checker.fail("S6", "aclose was called twice")
+        if self._session is not None:
+            self._broker.disconnect(self._session)
+        chance = self._broker.chance
+        await chance.delay()
+        if chance.strikes(self._broker.plan.broker_trouble):
+            raise BrokerUnavailable("it is gone already")

@@ -1,0 +1,346 @@
+"""Transactions on the model of the database: they are slow, fail, conflict, or leave their outcome unknown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import anyio
+
+from triggerer.domain.conditions import assets_of, condition_to_json
+from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreUnavailable
+from triggerer.store.bulk import EventRow, InsertEvents
+from triggerer.store.queries.new_run import CreateRun, Takes
+from triggerer.store.queries.runs import SNAPSHOT, LockDags
+from triggerer.store.record_step import RecordEvents
+from triggerer.store.script import Row, Script, Step, perform_steps
+from triggerer.store.statement import Ask
+from triggerer.store.wakeups import Announced, Wakeups, announce, announced_in
+from triggerer.testing.simulation.store import REFUSED, Dag, Owners, Run, Store
+
+if TYPE_CHECKING:
+    from triggerer.domain.events import Fence
+
+T = TypeVar("T")
+
+
+class Database:
+    """Stands in for `triggerer.store.Database` in one process life; locks are its own, since a crash frees them."""
+
+    def __init__(self, store: Store, process: Any) -> None:
+        self.store = store
+        self.process = process
+        self.wakeups = Wakeups()
+        self.relay = SimpleNamespace(sender="this process")
+        store.wakeups = self.wakeups
+        self.turn = anyio.Semaphore(1)
+        self.locks: dict[str, anyio.Semaphore] = {}
+        self.sharing: set[Transaction] = set()
+        """Transactions that read the streams' rows and hold them, so that no lease can be taken over."""
+        self.claiming: Transaction | None = None
+        """The one that changes them."""
+        self._unshared = anyio.Event()
+
+    def lock(self, name: str) -> anyio.Semaphore:
+        return self.locks.setdefault(name, anyio.Semaphore(1))
+
+    async def until_unshared(self) -> None:
+        """Wait for the lock on the streams' rows; nothing is held until the caller awaits again."""
+        while self.sharing or self.claiming is not None:
+            await self._unshared.wait()
+
+    async def share(self, session: Transaction) -> None:
+        while self.claiming is not None:
+            await self._unshared.wait()
+        self.sharing.add(session)
+
+    async def claim(self, session: Transaction) -> None:
+        await self.until_unshared()
+        self.claiming = session
+
+    def unshare(self, session: Transaction) -> None:
+        self.sharing.discard(session)
+        if self.claiming is session:
+            self.claiming = None
+        unshared, self._unshared = self._unshared, anyio.Event()
+        unshared.set()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        store = self.store
+        if store.plan.is_exclusive:
+            await self.turn.acquire()
+        session = Transaction(self)
+        try:
+            await store.chance.delay()
+            if store.chance.strikes(store.plan.store_trouble):
+                raise StoreUnavailable("the database does not answer")
+            yield session
+            with anyio.CancelScope(shield=True):
+                await self._commit(session)
+        finally:
+            session.release()
+            if store.plan.is_exclusive:
+                self.turn.release()
+
+    async def perform(self, script: Script[T]) -> T:
+        """A transaction of the script's own; each of its steps takes a while."""
+        async with self.transaction() as session:
+            return await session.perform(script)
+
+    async def once(self, step: Step) -> list[Row]:
+        async with self.transaction() as session:
+            return await session.answer(step)
+
+    async def announce_here(self, announced: Announced) -> None:
+        for signal, subjects in announced.items():
+            self.wakeups.publish(signal, *sorted(subjects))
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[Transaction]:
+        await self.store.chance.delay()
+        if self.store.chance.strikes(self.store.plan.store_trouble):
+            raise StoreUnavailable("the database does not answer")
+        yield Transaction(self)
+
+    async def _commit(self, session: Transaction) -> None:
+        chance, trouble = self.store.chance, self.store.plan.store_trouble
+        await chance.delay()
+        if not self.process.is_alive:
+            return
+        if chance.strikes(trouble / 2):
+            raise Conflict("somebody else's transaction won")
+        if chance.strikes(trouble):
+            drawn = chance.random.random()
+            if drawn < 0.4:
+                session.apply()
+            elif drawn < 0.7 and not self.store.plan.is_exclusive:
+                self._land_later(session)
+            raise OutcomeUnknown("the connection broke while a commit was under way")
+        session.apply()
+
+    def _land_later(self, session: Transaction) -> None:
+        """The commit goes through when nobody looks any more; until then the server keeps its locks."""
+        store = self.store
+        number = store.next_id()
+        store.landing[number] = session.apply
+        session.is_landing = True
+
+        def land() -> None:
+            store.landing.pop(number)()
+            session.is_landing = False
+            session.release()
+
+        delay = store.chance.random.uniform(0.0, 3.0)
+        asyncio.get_running_loop().call_later(delay, land)
+
+
+class Transaction:
+    """What is done in one transaction: the steps that the product's scripts ask for, and the end of runs."""
+
+    def __init__(self, database: Database) -> None:
+        self.info: dict[str, Any] = {}
+        self.store = database.store
+        self.is_landing = False
+        self._database = database
+        self._rows: list[tuple[int, int, datetime, int, str, int]] = []
+        self._made: list[Run] = []
+        self._taken: dict[tuple[str, int], int] = {}
+        self._owners: Owners | None = None
+        self._held: list[anyio.Semaphore] = []
+        self._ended: list[int] = []
+
+    def release(self) -> None:
+        if self.is_landing:
+            return
+        self._database.unshare(self)
+        for lock in self._held:
+            lock.release()
+        self._held.clear()
+
+    async def perform(self, script: Script[T]) -> T:
+        announced: Announced = {}
+        result = await perform_steps(self.answer, script, announced)
+        for signal, subjects in announced.items():
+            announce(cast("Any", self), signal, *sorted(subjects))
+        return result
+
+    async def answer(self, step: Step) -> list[Row]:
+        match step:
+            case LockDags(dag_ids=dag_ids):
+                await self._lock_dags(dag_ids)
+                return []
+            case Ask(statement=statement, values=values) if statement is SNAPSHOT:
+                await self.store.chance.delay()
+                return self._waiting(**values)
+            case RecordEvents():
+                return [await self._record(step)]
+            case InsertEvents(rows=rows):
+                await self.store.chance.delay()
+                return [(self._insert(rows), None)]
+            case CreateRun():
+                await self.store.chance.delay()
+                return [self._create(step)]
+        raise NotImplementedError(f"the model of the database does not know the step {step}")
+
+    # What the recorder asks
+
+    async def _record(self, step: RecordEvents) -> Row:
+        """Insert what the leases allow, which nobody can take over until this transaction is at its end."""
+        await self.store.chance.delay()
+        await self._database.share(self)
+        leases = self.store.owners.leases
+        held = [
+            place
+            for place, (digest, *lease) in enumerate(step.fences, 1)
+            if leases.get(digest) == tuple(lease)
+        ]
+        await self.store.chance.delay()
+        rows = zip(step.rows, step.fence_places, strict=True)
+        return self._insert([row for row, place in rows if place in {0, *held}]), held
+
+    # What the hosts ask
+
+    async def owners(self) -> Owners:
+        """Instances and leases as they will be after the commit; locked, and to be changed in place."""
+        if self._owners is None:
+            await self.store.chance.delay()
+            await self._database.claim(self)
+            self._owners = self.store.owners.copy()
+        return self._owners
+
+    def _insert(self, rows: Sequence[EventRow]) -> list[str]:
+        """Insert asset events; return the DAGs that may wait for them."""
+        for row in rows:
+            watcher, key, ordinal = row.watcher_id, row.idempotency_key, row.ordinal
+            if REFUSED in row.extra:
+                self.store.checker.refused.add((watcher, key, ordinal))
+                self.store.answered.add(row.timestamp)
+                raise RowRefused("a NUL byte")
+            self._rows.append(
+                (self.store.next_id(), row.asset_id, row.timestamp, watcher, key, ordinal)
+            )
+        assets = {row.asset_id for row in rows}
+        return [
+            dag.dag_id
+            for dag in self.store.dags.values()
+            if assets & {self.store.asset_ids[asset.name] for asset in assets_of(dag.condition)}
+        ]
+
+    # What the scheduler asks
+
+    async def _lock_dags(self, dag_ids: Collection[str]) -> None:
+        for dag_id in sorted(dag_ids):
+            lock = self._database.lock(dag_id)
+            await lock.acquire()
+            self._held.append(lock)
+
+    def _waiting(self, dag_ids: Collection[str], bound: int) -> list[Row]:
+        rows: list[Row] = []
+        for dag_id in dag_ids:
+            dag = self.store.dags[dag_id]
+            names = {self.store.asset_ids[one.name]: one for one in assets_of(dag.condition)}
+            for asset, events in self.untaken(dag).items():
+                one = names[asset]
+                rows.append(
+                    (
+                        dag_id,
+                        condition_to_json(dag.condition),
+                        dag.max_active_runs,
+                        dag.events_per_run,
+                        {},
+                        self.store.active_runs(dag_id),
+                        asset,
+                        one.name,
+                        one.uri,
+                        None,
+                        min(len(events), bound),
+                    )
+                )
+        return rows
+
+    def _create(self, step: CreateRun) -> Row:
+        run = Run(self.store.next_id(), step.dag_id)
+        self._made.append(run)
+        waiting = self.untaken(self.store.dags[step.dag_id])
+        takes = step.takes or Takes(0)
+        for asset in waiting if takes.each is None else takes.asset_ids:
+            for event in waiting.get(asset, [])[: takes.each]:
+                self._taken[step.dag_id, event] = run.pk
+        return run.pk, str(run.pk), step.run_after or self.store.now()
+
+    def untaken(self, dag: Dag) -> dict[int, list[int]]:
+        """As `Store.waiting`, without what this transaction has taken."""
+        return {
+            asset: left
+            for asset, events in self.store.waiting(dag).items()
+            if (left := [one for one in events if (dag.dag_id, one) not in self._taken])
+        }
+
+    def end_run(self, pk: int) -> None:
+        self._ended.append(pk)
+
+    # The commit
+
+    def apply(self) -> None:
+        """Make all of it durable at once."""
+        store, checker = self.store, self.store.checker
+        if self._owners is not None:
+            store.owners = self._owners
+        for event, asset, timestamp, watcher, key, ordinal in self._rows:
+            if watcher:
+                self._check_lease(store.derived_under[timestamp], key)
+                store.answered.add(timestamp)
+            if (watcher, key, ordinal) in checker.durable:
+                continue
+            checker.durable.add((watcher, key, ordinal))
+            store.events[event] = asset
+            for dag in store.dags.values():
+                if asset in {store.asset_ids[one.name] for one in assets_of(dag.condition)}:
+                    store.queues[dag.dag_id][event] = None
+        self._apply_runs()
+        for pk in self._ended:
+            store.runs[pk].is_ended = True
+        for signal, subjects in announced_in(cast("Any", self)).items():
+            store.wakeups.publish(signal, *sorted(subjects))
+
+    def _check_lease(self, fence: Fence, key: str) -> None:
+        digest, *lease = fence
+        holder = self.store.owners.leases[digest]
+        if holder != tuple(lease):
+            self.store.checker.fail("S6", f"{key} was written under {fence}, and {holder} holds it")
+
+    def _apply_runs(self) -> None:
+        store, checker = self.store, self.store.checker
+        by_pk = {run.pk: run for run in self._made}
+        for (dag_id, event), pk in self._taken.items():
+            if store.queues[dag_id][event] is None:
+                # Checked again by the UPDATE, which waits for whoever is changing the row.
+                store.queues[dag_id][event] = pk
+                by_pk[pk].events.append(event)
+        for run in self._made:
+            dag = store.dags[run.dag_id]
+            counts: dict[int, int] = {}
+            for event in run.events:
+                asset = store.events[event]
+                counts[asset] = counts.get(asset, 0) + 1
+            if not store.is_due(dag, counts):
+                checker.fail(
+                    "S4", f"a run of {run.dag_id} took {run.events}: not what it waits for"
+                )
+            if dag.events_per_run and max(counts.values(), default=0) > dag.events_per_run:
+                checker.fail("S4", f"a run of {run.dag_id} took {counts} events by asset")
+            if store.active_runs(run.dag_id) >= dag.max_active_runs:
+                checker.fail("S9", f"{run.dag_id} has more than {dag.max_active_runs} active runs")
+            store.runs[run.pk] = run
+
+
+async def find_candidates(session: Transaction) -> list[str]:
+    """As `triggerer.store.queries.runs`: DAGs for which an event waits."""
+    store = session.store
+    await store.chance.delay()
+    return [dag_id for dag_id, dag in store.dags.items() if store.waiting(dag)]
