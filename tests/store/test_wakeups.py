@@ -101,6 +101,19 @@ async def test_a_commit_is_heard_in_another_process_and_its_own_is_not_doubled(
         tasks.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("option", ["sslmode=prefer", "prepared_statement_cache_size=0"])
+async def test_a_url_with_options_is_listened_to_as_well(postgres_url: str, option: str) -> None:
+    url = f"{postgres_url}?{option}"
+    async with open_database(url) as database, open_database(url) as other:
+        subscription = database.wakeups.subscribe(Signal.DAGS_CHANGED)
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(listen, database)
+            subscription.take_nowait()
+            await _announce(other, "theirs")
+            assert await _next(subscription) == {Signal.DAGS_CHANGED: {"theirs"}}
+            tasks.cancel_scope.cancel()
+
+
 async def test_a_command_beside_a_standalone_wakes_it(sqlite: Database) -> None:
     script = f"""
 import anyio

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import aiosqlite
 from sqlalchemy import URL, Connection, event
+from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -142,3 +143,19 @@ def postgres_engine(url: URL, *, pool_size: int = POSTGRES_POOL_SIZE) -> AsyncEn
             raise DisconnectionError("the server closed the connection")
 
     return engine
+
+
+def asyncpg_options(url: URL) -> dict[str, Any]:
+    """What `asyncpg.connect` is given, for those who connect past SQLAlchemy.
+
+    Never the URL itself: asyncpg would send the server, as settings of its own, the options that it does
+    not know, and each connection would be refused.
+    """
+    dialect: Any = PGDialect_asyncpg
+    options: dict[str, Any] = dialect().create_connect_args(url)[1]
+    options.update(POSTGRES_CONNECT)
+    # What SQLAlchemy calls by another name (as users of PgBouncer set it), or has of its own.
+    if "prepared_statement_cache_size" in options:
+        options["statement_cache_size"] = options.pop("prepared_statement_cache_size")
+    options.pop("prepared_statement_name_func", None)
+    return options

@@ -13,6 +13,7 @@ from anyio.abc import TaskStatus
 
 from triggerer.store import relay
 from triggerer.store.database import Database
+from triggerer.store.engines import asyncpg_options
 from triggerer.store.wakeups import Wakeups
 
 _log = structlog.get_logger(__name__)
@@ -69,15 +70,13 @@ async def _listen_on_socket(
 async def _listen_on_postgres(
     database: Database, wakeups: Wakeups, task_status: TaskStatus[None]
 ) -> None:
+    options = asyncpg_options(database.url)
+    options["server_settings"] = {"application_name": "triggerer listener"}
     started = False
     delay = _FIRST_DELAY_S
     while True:
         try:
-            connection = await asyncpg.connect(
-                dsn=database.url.set(drivername="postgresql").render_as_string(hide_password=False),
-                timeout=10,
-                server_settings={"application_name": "triggerer listener"},
-            )
+            connection = await asyncpg.connect(**options)
             try:
                 lost = anyio.Event()
 

@@ -11,12 +11,11 @@ import anyio
 import asyncpg
 import structlog
 from sqlalchemy import URL
-from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 
 from triggerer.errors import OutcomeUnknown
 from triggerer.store import relay
 from triggerer.store.driver_errors import translate_commit, translated
-from triggerer.store.engines import POSTGRES_CONNECT
+from triggerer.store.engines import asyncpg_options
 from triggerer.store.script import Opening, Row, Script, ScriptRunner, Step, literal, perform_steps
 from triggerer.store.wakeups import Announced
 
@@ -48,7 +47,7 @@ class PostgresRunner(ScriptRunner):
         self._name = name
         self._commit_timeout = commit_timeout
         self._encode = encode
-        self._options = _connect_options(url)
+        self._options = asyncpg_options(url)
         self._idle: list[Any] = []
         self._places = anyio.Semaphore(_SIZE, fast_acquire=True)
 
@@ -154,14 +153,3 @@ class _Transaction:
         statement, arguments = step.on_postgres()
         rows: list[Row] = await self._connection.fetch(statement, *arguments)
         return rows
-
-
-def _connect_options(url: URL) -> dict[str, Any]:
-    dialect: Any = PGDialect_asyncpg
-    options: dict[str, Any] = dialect().create_connect_args(url)[1]
-    options.update(POSTGRES_CONNECT)
-    # What SQLAlchemy calls by another name (as users of PgBouncer set it), or has of its own.
-    if "prepared_statement_cache_size" in options:
-        options["statement_cache_size"] = options.pop("prepared_statement_cache_size")
-    options.pop("prepared_statement_name_func", None)
-    return options
