@@ -176,6 +176,27 @@ async def test_a_task_that_ignores_its_timeout_is_killed_with_its_worker(house: 
     assert (await house.tasks(run.id))["stuck"].state == "failed"
 
 
+async def test_the_wait_between_two_tries_is_not_held_against_the_timeout(house: House) -> None:
+    await house.add_dag(
+        "patient",
+        """
+        with DAG("patient"):
+            @task(retries=1, retry_delay=1.5, timeout=timedelta(seconds=0.3))
+            def flaky(params):
+                marker = Path(params["marker"])
+                if not marker.exists():
+                    marker.touch()
+                    raise ValueError("not yet")
+            flaky()
+        """,
+    )
+    params = {"marker": str(house.folder / "marker")}
+    async with house.executor(timeout_grace=timedelta(seconds=0.3)):
+        (run,) = await house.ended(*await house.queue("patient", params=params))
+    assert (run.state, run.error) == ("success", None)
+    assert (await house.tasks(run.id))["flaky"].try_number == 2
+
+
 async def test_what_happens_in_a_file_or_a_task_is_told_in_the_runs_error(house: House) -> None:
     await house.add_dag("syntax", "def (:")
     await house.add_dag("elsewhere", "with DAG('other'): pass")

@@ -78,6 +78,7 @@ class TaskStart:
     try_number: int
     started_at: datetime
     timeout_s: float | None
+    """None: it has no limit, or none any more: it has failed, and the next one waits for its time."""
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> TaskStart:

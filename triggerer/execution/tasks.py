@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import signal
 import time
@@ -36,7 +37,8 @@ class TaskRunner:
     """Executes tasks of one attempt of a run, on the worker's main thread.
 
     Args:
-        on_start: Told of each try before the user's code is entered.
+        on_start: Told of each try before the user's code is entered; and, without a timeout, when the try
+            has failed and waits to be followed by another.
         on_abandoned: Told when a try that may have left work behind (on Spark, say) timed out.
     """
 
@@ -63,7 +65,8 @@ class TaskRunner:
             started_at = datetime.now(UTC)
             outlet_events = OutletEvents(task.outlets)
             timeout_s = None if task.timeout is None else task.timeout.total_seconds()
-            self._on_start(TaskStart(task.task_id, try_number, started_at, timeout_s))
+            start = TaskStart(task.task_id, try_number, started_at, timeout_s)
+            self._on_start(start)
             try:
                 with time_limit(task.timeout):
                     value, events = self._attempt(task, results, outlet_events)
@@ -87,6 +90,8 @@ class TaskRunner:
                 return Finished(result, value)
             if try_number <= task.retries:
                 logger.info("task %s is tried again in %s", task.task_id, task.retry_delay)
+                # The try is over, and the wait is none of its time.
+                self._on_start(dataclasses.replace(start, timeout_s=None))
                 time.sleep(task.retry_delay.total_seconds())
         ended_at = datetime.now(UTC)
         return Finished(
