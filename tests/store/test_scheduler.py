@@ -32,8 +32,10 @@ from triggerer.store.clock import Clock
 from triggerer.store.database import Database, open_database
 from triggerer.store.emitting import NewAssetEvent, record_events
 from triggerer.store.models import Dag, DagRun
+from triggerer.store.postgres_runner import _Transaction
+from triggerer.store.queries.new_run import CreateRun
 from triggerer.store.queries.runs import create_manual_run
-from triggerer.store.script import Row, Script
+from triggerer.store.script import Row, Script, Step
 from triggerer.store.sqlite_thread import in_thread
 from triggerer.store.wakeups import Signal, announce
 
@@ -238,6 +240,28 @@ async def test_no_run_is_older_than_an_event_of_its_own(database: Database) -> N
     for event_id, run_pk in await queue_of(database, "report"):
         assert run_pk is not None
         assert events[event_id].timestamp <= runs[run_pk].run_after
+
+
+async def test_no_run_of_several_is_older_than_an_event_that_came_while_they_were_made(
+    postgres: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _one_asset(postgres, events_per_run=2, max_active_runs=100)
+    await emit(postgres, 1, 3)
+    answer = _Transaction.answer
+
+    async def emit_before(transaction: _Transaction, step: Step) -> list[Row]:
+        if isinstance(step, CreateRun) and step.run_after is not None:
+            await emit(postgres, 1)
+        return await answer(transaction, step)
+
+    monkeypatch.setattr(_Transaction, "answer", emit_before)
+    await Scheduler(postgres).run_once()
+    events = {row.id: row for row in await events_in(postgres)}
+    runs = {run.id: run for run in await runs_of(postgres, "report")}
+    taken = [(event_id, pk) for event_id, pk in await queue_of(postgres, "report") if pk]
+    assert len(taken) == 4
+    for event_id, pk in taken:
+        assert events[event_id].timestamp <= runs[pk].run_after
 
 
 async def test_an_instance_whose_clock_is_ahead_makes_no_event_of_the_future(

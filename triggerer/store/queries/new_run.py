@@ -131,10 +131,11 @@ WHERE dag_id = :dag_id AND asset_id = :asset_id AND run_pk IS NULL AND asset_eve
 """
 
 # One statement has one snapshot, taken before the clock is read: a run is not older than one of its
-# events, whatever is committed meanwhile.
+# events, whatever is committed meanwhile. Where it takes events, an instant that is given is only the
+# earliest: others may have been committed since it was read.
 _POSTGRES: Final = f"""
 WITH at AS MATERIALIZED (
-    SELECT coalesce($1::timestamptz, clock_timestamp()) AS now
+    SELECT {{now}} AS now
 ), run AS (
     INSERT INTO dag_run ({_COLUMNS})
     SELECT $2::text,
@@ -164,5 +165,7 @@ _POSTGRES_TAKE_OLDEST: Final = """(
 
 @cache
 def _postgres(moves: tuple[str, ...]) -> str:
+    which = "greatest" if moves else "coalesce"
+    now = f"{which}($1::timestamptz, clock_timestamp())"
     taken = "".join(f", taken_{n} AS {move}" for n, move in enumerate(moves))
-    return f"{_POSTGRES.rstrip()}{taken}\nSELECT id, run_id, run_after FROM run"
+    return f"{_POSTGRES.format(now=now).rstrip()}{taken}\nSELECT id, run_id, run_after FROM run"

@@ -161,7 +161,8 @@ def create_run(
 
     Args:
         run_after: None: the present instant, at which none of the events that it takes is yet to come.
-            Where the id made of it is taken, the next free microsecond is used instead.
+            Where the run takes events, one that is given is the earliest. Where the id made of it is taken,
+            the next free microsecond is used instead.
         run_id: None: `<type>__<run_after>`.
         takes: Which of the events that are queued for the DAG become the run's. None: none of them.
     Raises:
