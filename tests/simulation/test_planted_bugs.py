@@ -18,10 +18,14 @@ SEEDS = 300
 """So many are tried at most; docs/simulation.md lists the one that caught each."""
 RULES = {
     "a_cancellation_ends_the_pump_in_silence": "L1",
+    "a_forgotten_pause_is_not_told_again": "S9",
+    "a_lane_is_paused_while_it_is_being_resumed": "S9",
     "a_late_commit_is_skipped_by_a_cursor": "L1",
     "a_lease_is_compared_by_its_owner_alone": "S6",
     "a_lost_lease_leaves_a_draining_stream": "S6|S3",
     "a_lost_lease_is_used_once_more": "S6",
+    "a_paused_lane_goes_beyond_its_bound": "S9",
+    "a_relieved_lane_is_never_resumed": "L1",
     "a_sibling_misses_the_restart_cohort": "S3|S2/S7",
     "a_watcher_in_back_off_misses_what_its_sibling_commits": "S3|S2/S7",
     "advance_again_after_an_advance_raised": "L1|S1",

@@ -78,6 +78,8 @@ def test_the_seeds_together_go_through_every_kind_of_trouble() -> None:
         "expire",
         "regain",
         "rebalance",
+        "pause_lane",
+        "resume_lane",
         "jump",
         "replace",
         "delete all",

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from triggerer.runtime.subscriber import Subscriber
     from triggerer.testing.simulation.chance import Chance
     from triggerer.testing.simulation.checker import Checker
+    from triggerer.testing.simulation.lanewatch import LaneWatch
     from triggerer.testing.simulation.plan import Plan
 
 
@@ -67,6 +68,11 @@ class Delivery:
     """Its place in the group's order of broadcasts."""
     cohort: dict[int, Subscriber | None] = field(default_factory=dict)
     """Who had to answer for it when it was broadcast; None: known, and not there."""
+    is_under_lease: bool = True
+    """Whether its owner could still take the stream for its own when it was broadcast."""
+    watch: LaneWatch | None = None
+    """What its producer is watched by; None on the fast path, where it is broadcast as it is handed out."""
+    is_broadcast: bool = False
     opened: set[int] = field(default_factory=set)
     answers: dict[int, Answer] = field(default_factory=dict)
 
@@ -169,6 +175,16 @@ class Broker:
             lane.acked.add(delivery.message.offset)
 
 
+@dataclass(slots=True)
+class Pause:
+    """A lane of which its consumer wants nothing for now."""
+
+    fetched: int
+    """So many of its messages were on their way already, and come all the same."""
+    due: list[tuple[float, int, int, int]] = field(default_factory=list)
+    """What would have been handed out again meanwhile."""
+
+
 class Session:
     """A consumer's connection: what it has been handed, and what it is handed next."""
 
@@ -177,6 +193,8 @@ class Session:
         self.owner = owner
         self.number = number
         self.duplicated: set[tuple[int, int]] = set()
+        self.watch: LaneWatch | None = None
+        self._pauses: dict[int, Pause] = {}
         self._next = [0] * len(broker.lanes)
         self._again: list[tuple[float, int, int, int]] = []
         self._arrived = asyncio.Event()
@@ -187,12 +205,31 @@ class Session:
 
     def start_lane(self, lane: int) -> None:
         model = self.broker.lanes[lane]
+        # Whoever is given a lane is given it running, also where it had it before.
+        self._pauses.pop(lane, None)
         self._next[lane] = model.position
         self._again = [item for item in self._again if item[2] != lane]
         heapq.heapify(self._again)
 
     def wake(self) -> None:
         self._arrived.set()
+
+    def pause_lane(self, lane: int) -> None:
+        """Hand out nothing more of it, save for what had been fetched."""
+        if lane not in self._pauses:
+            self._pauses[lane] = Pause(self.broker.chance.random.choice((0, 0, 1, 3)))
+
+    def resume_lane(self, lane: int) -> None:
+        """Go on with it; it may have been going on for long."""
+        pause = self._pauses.pop(lane, None)
+        if pause is not None:
+            for item in pause.due:
+                heapq.heappush(self._again, item)
+            self.wake()
+
+    def _is_held(self, lane: int) -> bool:
+        pause = self._pauses.get(lane)
+        return pause is not None and not pause.fetched
 
     def again_later(self, delivery: Delivery) -> None:
         """Hand the message out once more, after the delay."""
@@ -212,10 +249,13 @@ class Session:
         lanes = self.broker.lanes
         chance = self.broker.chance
         now = asyncio.get_running_loop().time()
-        if self._again and self._again[0][0] <= now:
-            _, _, lane, offset = heapq.heappop(self._again)
-            return None if lanes[lane].is_done(offset) else self._deliver(lane, offset)
-        candidates = [at for at, lane in enumerate(lanes) if self._next[at] < len(lane.messages)]
+        while self._again and self._again[0][0] <= now:
+            item = heapq.heappop(self._again)
+            _, _, lane, offset = item
+            if not self._is_held(lane):
+                return None if lanes[lane].is_done(offset) else self._deliver(lane, offset)
+            self._pauses[lane].due.append(item)
+        candidates = self._backlog()
         if not candidates:
             return None
         lane = chance.random.choice(candidates)
@@ -232,17 +272,22 @@ class Session:
     def _deliver(self, lane: int, offset: int) -> Delivery:
         model = self.broker.lanes[lane]
         model.deliveries[offset] = model.deliveries.get(offset, 0) + 1
+        if lane in self._pauses:
+            self._pauses[lane].fetched -= 1
         message = model.messages[offset]
         return Delivery(message, self, model.generation)
 
-    @property
-    def has_backlog(self) -> bool:
-        lanes = self.broker.lanes
-        return any(self._next[at] < len(lane.messages) for at, lane in enumerate(lanes))
+    def _backlog(self) -> list[int]:
+        """The lanes of which there is more to hand out."""
+        return [
+            at
+            for at, lane in enumerate(self.broker.lanes)
+            if self._next[at] < len(lane.messages) and not self._is_held(at)
+        ]
 
     async def wait(self) -> None:
         """Until something may be due."""
-        if self.has_backlog:
+        if self._backlog():
             return
         self._arrived = asyncio.Event()
         loop = asyncio.get_running_loop()

@@ -54,6 +54,8 @@ class Checker:
     # The broker's side
 
     def on_broadcast(self, delivery: Delivery) -> None:
+        if not delivery.is_under_lease:
+            self._fail_for_lease(delivery, "broadcasts")
         self.note(
             "broadcast", message=delivery.message.key, n=delivery.number, to=delivery.cohort_names
         )
@@ -89,9 +91,12 @@ class Checker:
 
     def check_lease(self, delivery: Delivery, what: str) -> None:
         """A group begins to do `what`, which it may only for as long as its instance believes to own the stream."""
-        hosting = delivery.session.owner
-        if hosting.is_over:
-            self.fail("S6", f"{hosting.fence} is over, and its group {what} {delivery.message.key}")
+        if delivery.session.owner.is_over:
+            self._fail_for_lease(delivery, what)
+
+    def _fail_for_lease(self, delivery: Delivery, what: str) -> None:
+        fence = delivery.session.owner.fence
+        self.fail("S6", f"{fence} is over, and its group {what} {delivery.message.key}")
 
     def on_dead_letter(self, delivery: Delivery) -> None:
         self._settled.add(_place(delivery))
@@ -123,6 +128,8 @@ class Checker:
         self, delivery: Delivery, subscriber: Subscriber, watcher: int, *, is_owed: bool
     ) -> None:
         """A filter was handed `delivery`, which it owes an answer for unless the stream is on the fast path."""
+        if delivery.watch is not None:
+            delivery.watch.note_broadcast(delivery)
         self.note("opened", message=delivery.message.key, n=delivery.number, watcher=watcher)
         if watcher in delivery.opened:
             self.fail("S3", f"watcher {watcher} was handed {delivery.message.key} twice")
@@ -137,9 +144,11 @@ class Checker:
         ledger, lanes, settings = group.ledger, group.lanes, group.settings
         if lanes.outstanding > settings.max_outstanding:
             self.fail("S9", f"{lanes.outstanding} outstanding of {settings.max_outstanding}")
-        counted = 0
+        counted, bound = 0, settings.max_outstanding_per_lane
         for lane in lanes:
             counted += lane.outstanding
+            if lane.outstanding > bound:
+                self.fail("S9", f"lane {lane.key}: {lane.outstanding} outstanding of {bound}")
         if counted != lanes.outstanding:
             self.fail("S3", f"the lanes hold {counted}, outstanding are {lanes.outstanding}")
         head, passed, size = ledger.head, ledger.passed, settings.subscriber_queue_size

@@ -181,6 +181,7 @@ class Instance:
                 subscriber_queue_size=plan.queue_size,
                 overflow_grace=plan.overflow_grace,
                 max_outstanding=plan.max_outstanding,
+                max_outstanding_per_lane=plan.max_outstanding_per_lane,
                 max_unsettled=plan.max_unsettled,
                 burst=plan.burst,
             ),

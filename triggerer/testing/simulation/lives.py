@@ -211,6 +211,9 @@ class Lives:
             # Without a watcher nobody reads it, and nothing is owed.
             if stream.watchers and not stream.broker.is_finished:
                 return f"{stream.key} is not read to its end"
+            session = stream.broker.session
+            if session is not None and session.watch is not None and session.watch.paused:
+                return f"{stream.key} was never told to resume its lanes {session.watch.paused}"
         for instance in process.instances:
             if instance.recorder.unsettled:
                 return f"{instance.recorder.unsettled} events are not settled"

@@ -40,6 +40,9 @@ class Plan:
     filter_trouble: float
     make_trouble: float
     slow: float
+    max_outstanding_per_lane: int
+    pauses_lanes: bool
+    """The producer holds back one lane while the others go on; otherwise a full lane holds up all."""
 
 
 def draw_plan(seed: int) -> Plan:
@@ -78,4 +81,6 @@ def draw_plan(seed: int) -> Plan:
         filter_trouble=rate(0.1),
         make_trouble=rate(0.3),
         slow=rate(0.1),
+        max_outstanding_per_lane=pick((1, 2, 5, 10_000, 10_000, 10_000)),
+        pauses_lanes=chance.random() < 0.6,
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from triggerer.abc import AdvanceItem, SharedStreamProducer
 from triggerer.errors import BrokerUnavailable
+from triggerer.testing.simulation.lanewatch import LaneWatch
 
 if TYPE_CHECKING:
     from triggerer.runtime.subscriber import Subscriber
@@ -58,6 +59,8 @@ class SimulatedProducer(SharedStreamProducer):
         cohort: Callable[[], dict[int, Subscriber | None]],
     ) -> None:
         self.lanes_advance_side_by_side = broker.plan.side_by_side  # type: ignore[misc]
+        self.pauses_lanes = broker.plan.pauses_lanes  # type: ignore[misc]
+        self._watch = LaneWatch(broker.plan, broker.checker)
         self._broker = broker
         self._owner = owner
         self._cohort = cohort
@@ -74,24 +77,32 @@ class SimulatedProducer(SharedStreamProducer):
         if chance.strikes(trouble):
             raise BrokerUnavailable("the broker does not answer")
         session = self._session = self._broker.connect(self._owner)
+        session.watch = self._watch
         while True:
             await chance.delay()
             _break_sometimes(chance, trouble / 4)
             delivery = session.take()
             if delivery is not None:
+                delivery.watch = self._watch
+                self._watch.note_handed_over(delivery)
                 yield delivery.message.event, delivery
+                self._watch.note_pulled()
             else:
                 await session.wait()
 
     def get_advance_lane(self, broker_payload: Delivery) -> Hashable:
-        """Called at the broadcast, so this is where those who have to answer are noted."""
-        self._numbers += 1
-        broker_payload.number = self._numbers
-        broker_payload.cohort = self._cohort()
+        """Called at the broadcast, so this is where those who have to answer are noted.
+
+        Where a lane has reached its bound it is called once before, and what was noted then is noted anew.
+        """
         lane = broker_payload.message.lane
-        self._broadcasts.setdefault(lane, []).append(self._numbers)
-        self._broker.checker.on_broadcast(broker_payload)
-        self._broker.checker.check_lease(broker_payload, "broadcasts")
+        if broker_payload.number < 0:
+            self._numbers += 1
+            broker_payload.number = self._numbers
+            self._broadcasts.setdefault(lane, []).append(self._numbers)
+        broker_payload.cohort = self._cohort()
+        broker_payload.is_under_lease = not self._owner.is_over
+        self._watch.note_considered(broker_payload)
         return lane
 
     def get_idempotency_key(self, broker_payload: Delivery) -> str | None:
@@ -108,10 +119,12 @@ class SimulatedProducer(SharedStreamProducer):
             await chance.delay()
             _break_sometimes(chance, trouble)
             for item in batch:
+                self._watch.note_broadcast(item.broker_payload)
                 broker.checker.on_advance(item.broker_payload, item.outcome)
             self._tell(batch)
             await chance.delay()
             _break_sometimes(chance, trouble)
+            self._watch.note_advanced(lane, len(batch))
         finally:
             self._advancing.discard(lane)
 
@@ -162,8 +175,38 @@ class SimulatedProducer(SharedStreamProducer):
             position += 1
         return position
 
+    # What it is told of bounds
+
     async def pause(self) -> None:
-        await self._broker.chance.delay()
+        self._watch.note_pause()
+        await self._take_its_time()
+
+    async def resume(self) -> None:
+        self._watch.note_resume()
+        await self._take_its_time()
+
+    async def pause_lane(self, lane: Hashable) -> None:
+        assert isinstance(lane, int)
+        self._broker.checker.note("pause_lane", stream=self._broker.topic, lane=lane)
+        with self._watch.pausing(lane):
+            await self._take_its_time()
+            if self._session is not None:
+                self._session.pause_lane(lane)
+            await self._take_its_time()
+
+    async def resume_lane(self, lane: Hashable) -> None:
+        assert isinstance(lane, int)
+        self._broker.checker.note("resume_lane", stream=self._broker.topic, lane=lane)
+        with self._watch.resuming(lane):
+            await self._take_its_time()
+            if self._session is not None:
+                self._session.resume_lane(lane)
+            await self._take_its_time()
+
+    async def _take_its_time(self) -> None:
+        chance = self._broker.chance
+        await chance.delay()
+        _break_sometimes(chance, self._broker.plan.broker_trouble / 4)
 
     async def aclose(self) -> None:
         self._closed += 1

@@ -1,0 +1,128 @@
+"""What a producer is told of its lanes, held against what is outstanding in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from triggerer.testing.simulation.broker import Delivery
+    from triggerer.testing.simulation.checker import Checker
+    from triggerer.testing.simulation.plan import Plan
+
+
+class LaneWatch:
+    """Watches one producer: what is outstanding in each of its lanes, and how its four hooks are called."""
+
+    def __init__(self, plan: Plan, checker: Checker) -> None:
+        self.paused: set[int] = set()
+        """The lanes that the producer was told to pause, and not to resume since."""
+        self._bound = plan.max_outstanding_per_lane
+        self._checker = checker
+        self._outstanding: dict[int, int] = {}
+        """Broadcast, and not in an advance that returned."""
+        self._in_hand: Delivery | None = None
+        """Handed over, and not known to be broadcast."""
+        self._stirred: set[int] = set()
+        """The lanes of which something came, or was considered, since they were paused last."""
+        self._telling: set[int] = set()
+        """The lanes of which a hook is under way."""
+        self._is_pulled = True
+        self._is_paused = False
+
+    # What goes through the lanes
+
+    def note_handed_over(self, delivery: Delivery) -> None:
+        """The stream yields it."""
+        self._in_hand = delivery
+        self._stirred.add(delivery.message.lane)
+        self._is_pulled = False
+
+    def note_pulled(self) -> None:
+        """The next one is asked for: what was handed over has been broadcast."""
+        self._is_pulled = True
+        if self._is_paused:
+            self._checker.fail("S9", "a stream is pulled that was paused and not resumed")
+        if self._in_hand is not None:
+            self.note_broadcast(self._in_hand)
+
+    def note_considered(self, delivery: Delivery) -> None:
+        """Its lane is asked for: because of the bounds, or since it is being broadcast."""
+        self._stirred.add(delivery.message.lane)
+
+    def note_broadcast(self, delivery: Delivery) -> None:
+        """There is proof that it was broadcast; there may be more of it."""
+        if delivery.is_broadcast:
+            return
+        delivery.is_broadcast = True
+        self._in_hand = None
+        lane = delivery.message.lane
+        count = self._outstanding[lane] = self._outstanding.get(lane, 0) + 1
+        self._checker.on_broadcast(delivery)
+        if count > self._bound:
+            self._checker.fail("S9", f"lane {lane}: {count} outstanding of {self._bound}")
+
+    def note_advanced(self, lane: int, count: int) -> None:
+        """An advance of so many events has returned."""
+        self._outstanding[lane] -= count
+
+    # The hooks
+
+    def note_pause(self) -> None:
+        if self._is_pulled:
+            self._checker.fail("S9", "pause() while the stream is being pulled")
+        if self._is_paused:
+            self._checker.fail("S9", "pause() of a stream that is paused")
+        self._is_paused = True
+        if self._in_hand is not None:
+            lane = self._in_hand.message.lane
+            is_full = self._outstanding.get(lane, 0) >= self._bound
+            if lane in self.paused and lane in self._stirred and is_full:
+                self._checker.fail(
+                    "S9", f"lane {lane} was paused, came all the same, and is not paused again"
+                )
+
+    def note_resume(self) -> None:
+        if not self._is_paused:
+            self._checker.fail("S9", "resume() of a stream that is not paused")
+        self._is_paused = False
+
+    @contextmanager
+    def pausing(self, lane: int) -> Iterator[None]:
+        """While `pause_lane` runs. Told again is only a lane of which something came all the same."""
+        if self._is_pulled:
+            self._checker.fail("S9", f"pause_lane({lane}) while the stream is being pulled")
+        if lane in self.paused and lane not in self._stirred:
+            self._checker.fail("S9", f"lane {lane} is paused again, and nothing came of it")
+        held = self._outstanding.get(lane, 0)
+        if self._in_hand is not None and self._in_hand.message.lane == lane:
+            # It may be the one that filled the lane.
+            held += 1
+        if held <= self._bound // 2:
+            self._checker.fail("S9", f"lane {lane} is paused at {held} of {self._bound}")
+        self.paused.add(lane)
+        self._stirred.discard(lane)
+        with self._told(lane):
+            yield
+
+    @contextmanager
+    def resuming(self, lane: int) -> Iterator[None]:
+        """While `resume_lane` runs."""
+        if lane not in self.paused:
+            self._checker.fail("S9", f"lane {lane} is resumed, and was not paused")
+        if self._outstanding.get(lane, 0) >= self._bound:
+            self._checker.fail("S9", f"lane {lane} is resumed at its bound")
+        self.paused.discard(lane)
+        with self._told(lane):
+            yield
+
+    @contextmanager
+    def _told(self, lane: int) -> Iterator[None]:
+        if lane in self._telling:
+            self._checker.fail("S9", f"lane {lane}: a second hook before the first returned")
+        self._telling.add(lane)
+        try:
+            yield
+        finally:
+            self._telling.discard(lane)
