@@ -48,6 +48,7 @@ from triggerer.errors import (
     StoreError,
     StoreUnavailable,
 )
+from triggerer.spark.settings import mode_of
 from triggerer.store.database import Database, open_database
 from triggerer.store.exclusive import lock_exclusively
 from triggerer.store.leases import forget_instances
@@ -109,6 +110,9 @@ def run(settings: Settings, parts: frozenset[Part], work: Work | None = None) ->
         StoreUnavailable: The database does not answer at the start; later that is waited out.
     """
     _refuse_separate_services_on_sqlite(settings, parts)
+    if Part.EXECUTOR in parts:
+        # Said now, and not by the first run that asks for a session.
+        mode_of(settings.spark)
     # Events in flight are many small objects that live for milliseconds: looking for cycles among
     # them every 700 allocations took a quarter of the event loop's time.
     gc.set_threshold(20_000, 20, 100)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ LEAVES = [
     ["executor"],
     ["demo"],
     ["check"],
+    ["simulate"],
     ["db", "migrate"],
     ["db", "check"],
     *(["dags", name] for name in ("list", "show", "trigger", "pause", "unpause")),
@@ -86,6 +89,53 @@ def test_every_command_takes_config() -> None:
         shown = runner.invoke(app, [*leaf, "--help"])
         assert shown.exit_code == 0, leaf
         assert "--config" in shown.output, leaf
+
+
+def test_help_shows_all_that_was_written() -> None:
+    from typer.main import get_command
+
+    from triggerer.cli.main import app
+
+    def texts(command: Any) -> Iterator[str]:
+        yield command.help or ""
+        yield from (getattr(option, "help", None) or "" for option in command.params)
+        for inner in getattr(command, "commands", {}).values():
+            yield from texts(inner)
+
+    # What stands in brackets is taken for markup, and left out.
+    assert [text for text in texts(get_command(app)) if "[" in text] == []
+
+
+def test_the_version_is_printed(shell: Shell) -> None:
+    assert re.fullmatch(r"triggerer \d+\.\d+\S*\n", shell.ok("--version"))
+
+
+def test_migrating_prints_its_answer_alone(shell: Shell) -> None:
+    answer = shell.json("db", "migrate")
+    assert answer == {
+        "database": f"the SQLite database {shell.folder}/triggerer.db",
+        "changed": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ('[spark]\nmode = "yarn"', "'yarn'"),
+        ('[spark]\nmode = "connect"', "remote is not set"),
+        ('[database]\nurl = "mysql://db/x"', "'mysql' are not supported"),
+    ],
+)
+def test_check_refuses_what_a_service_would(shell: Shell, setting: str, said: str) -> None:
+    shell.config.write_text(f'[core]\nhome = "."\ndags_folder = "."\n{setting}\n')
+    assert said in shell.refused("check")
+    assert said in shell.refused("standalone")
+
+
+def test_check_counts_as_people_do(shell: Shell) -> None:
+    (shell.folder / "one.py").write_text("from triggerer import DAG\nwith DAG('one'):\n    pass\n")
+    said = f"{shell.folder}: 1 file, 1 DAG, 0 watchers, 0 errors, 0 warnings\n"
+    assert shell.ok("check", "--dags-folder", str(shell.folder)) == said
 
 
 def test_what_lists_or_shows_takes_json_and_lists_take_a_limit() -> None:

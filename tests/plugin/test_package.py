@@ -87,7 +87,7 @@ def test_a_dag_may_watch_with_it(installed: Installed, tmp_path: Path) -> None:
         "    show()\n"
     )
     shown = installed.run("-m", "triggerer", "check", "--dags-folder", str(tmp_path))
-    assert "1 watchers, 0 errors" in shown
+    assert "1 watcher, 0 errors" in shown
 
 
 def test_the_guide_shows_the_package_as_it_is() -> None:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import typer
 
 from triggerer.cli import options
-from triggerer.cli.output import print_json, print_note
-from triggerer.cli.session import settings_for
-from triggerer.errors import ConfigurationError
+from triggerer.cli.output import counted, print_json, print_note
+from triggerer.cli.session import folder_of, settings_for
 
 if TYPE_CHECKING:
+    from triggerer.config import Settings
     from triggerer.dag_processing import ParsedFolder
 
 
@@ -25,17 +25,14 @@ def check(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Import every DAG file, without a database; exit code 1 if something is wrong."""
+    """Check the settings, and import every DAG file, without a database; exit code 1 if something is wrong."""
     import anyio
 
     from triggerer.dag_processing import parse_once
 
     settings = settings_for(config, dags_folder=dags_folder)
-    folder = settings.core.dags_folder
-    if not folder.is_dir():
-        raise ConfigurationError(
-            f"there is no DAGs folder {folder}", hint="name it with --dags-folder"
-        )
+    _check_settings(settings)
+    folder = folder_of(settings)
 
     async def parse() -> ParsedFolder:
         return await parse_once(
@@ -62,8 +59,20 @@ def check(
         for error in parsed.errors:
             print_note(f"error: {error}")
         typer.echo(
-            f"{folder}: {len(parsed.files)} files, {len(dags)} DAGs, {watchers} watchers,"
-            f" {len(parsed.errors)} errors, {len(parsed.warnings)} warnings"
+            f"{folder}: {counted(len(parsed.files), 'file')}, {counted(len(dags), 'DAG')},"
+            f" {counted(watchers, 'watcher')}, {counted(len(parsed.errors), 'error')},"
+            f" {counted(len(parsed.warnings), 'warning')}"
         )
     if parsed.errors:
         raise typer.Exit(1)
+
+
+def _check_settings(settings: Settings) -> None:
+    """Refuse what a service would refuse when it starts, as far as that is seen without starting one."""
+    from triggerer.spark.settings import mode_of
+
+    mode_of(settings.spark)
+    if settings.sources["database", "url"] != "default":
+        from triggerer.store.urls import parse_database_url
+
+        parse_database_url(settings.database.url, home=settings.core.home)

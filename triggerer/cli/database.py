@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import typer
 
 from triggerer.cli import options
 from triggerer.cli.output import print_json
-from triggerer.config import load_settings
+from triggerer.cli.session import with_database
 
 if TYPE_CHECKING:
     from triggerer.store.database import Database
 
 app = typer.Typer(name="db", help="The database's schema: migrate, check.", no_args_is_help=True)
-_T = TypeVar("_T")
 
 
 @app.command()
@@ -28,7 +25,7 @@ def migrate(json: options.Json = False, config: options.Config = None) -> None:
 
         return await upgrade(database), database.name
 
-    changed, name = _with_database(config, work, create=True)
+    changed, name = with_database(config, work, create=True)
     if json:
         print_json({"database": name, "changed": changed})
     else:
@@ -45,26 +42,8 @@ def check(json: options.Json = False, config: options.Config = None) -> None:
         await check(database)
         return database.name
 
-    name = _with_database(config, work, create=False)
+    name = with_database(config, work)
     if json:
         print_json({"database": name, "ok": True})
     else:
         typer.echo(f"{name}: ok")
-
-
-def _with_database(
-    config: Path | None, work: Callable[[Database], Awaitable[_T]], *, create: bool
-) -> _T:
-    import anyio
-
-    settings = load_settings(config)
-
-    async def run() -> _T:
-        from triggerer.store.database import open_database
-
-        async with open_database(
-            settings.database.url, home=settings.core.home, create=create
-        ) as database:
-            return await work(database)
-
-    return anyio.run(run)

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from types import FrameType
+from typing import Annotated
 
 import typer
 
@@ -31,6 +32,29 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"triggerer {version('triggerer')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    # All is done by the option's own callback.
+    pass
+
+
 for group in (dags, assets, runs, watchers, database, config):
     app.add_typer(group.app)
 for commands in (services, demo, check, simulate):

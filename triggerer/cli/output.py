@@ -74,6 +74,11 @@ def text(value: Any) -> str:
     return str(value)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return `1 file`, `2 files`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def elapsed(start: datetime | None, end: datetime | None) -> str | None:
     """Return how long it took, or has taken so far; None where it has not begun."""
     if start is None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from triggerer.config import Given, Settings, load_settings
+from triggerer.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -32,6 +34,21 @@ def settings_for(
     return load_settings(config, overrides=overrides)
 
 
+def folder_of(settings: Settings) -> Path:
+    """Return the DAGs folder.
+
+    Raises:
+        ConfigurationError: There is none.
+    """
+    folder = settings.core.dags_folder
+    if not folder.is_dir():
+        raise ConfigurationError(
+            f"there is no DAGs folder {folder}",
+            hint="name it with --dags-folder, or as dags_folder in [core]",
+        )
+    return folder
+
+
 def read(config: Path | None, ask: Callable[[AsyncSession], Awaitable[_T]]) -> _T:
     """Ask the database one thing. Takes no lock that a running service would notice."""
 
@@ -39,7 +56,7 @@ def read(config: Path | None, ask: Callable[[AsyncSession], Awaitable[_T]]) -> _
         async with database.reading() as session:
             return await ask(session)
 
-    return _with_database(config, asking)
+    return with_database(config, asking)
 
 
 def write(config: Path | None, change: Callable[[AsyncSession], Awaitable[_T]]) -> _T:
@@ -49,10 +66,13 @@ def write(config: Path | None, change: Callable[[AsyncSession], Awaitable[_T]]) 
         async with database.transaction() as session:
             return await change(session)
 
-    return _with_database(config, changing)
+    return with_database(config, changing)
 
 
-def _with_database(config: Path | None, work: Callable[[Database], Awaitable[_T]]) -> _T:
+def with_database(
+    config: Path | None, work: Callable[[Database], Awaitable[_T]], *, create: bool = False
+) -> _T:
+    """Open the configured database for one piece of work; `create` makes SQLite's file where it is missing."""
     import anyio
 
     settings = load_settings(config)
@@ -68,9 +88,14 @@ def _with_database(config: Path | None, work: Callable[[Database], Awaitable[_T]
         async with open_database(
             settings.database.url,
             home=settings.core.home,
-            create=False,
+            create=create,
             commit_timeout=settings.database.commit_timeout,
         ) as database:
             return await work(database)
 
-    return anyio.run(run)
+    # A sixth of a command's time went into looking for cycles among modules that are being imported.
+    gc.disable()
+    try:
+        return anyio.run(run)
+    finally:
+        gc.enable()

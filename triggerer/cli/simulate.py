@@ -10,7 +10,7 @@ import typer
 
 from triggerer.cli import options
 from triggerer.cli.output import print_note
-from triggerer.cli.session import settings_for
+from triggerer.cli.session import folder_of, settings_for
 from triggerer.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -53,11 +53,7 @@ def simulate(
     from triggerer.testing.simulation.folder import select
 
     settings = settings_for(config, dags_folder=dags_folder)
-    folder = settings.core.dags_folder
-    if not folder.is_dir():
-        raise ConfigurationError(
-            f"there is no DAGs folder {folder}", hint="name it with --dags-folder"
-        )
+    folder = folder_of(settings)
     samples: tuple[bytes, ...] = ()
     if messages is not None:
         if not messages.is_file():

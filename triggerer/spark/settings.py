@@ -29,11 +29,11 @@ def mode_of(settings: SparkSettings) -> str:
     mode = _MODES.get(settings.mode)
     if mode is None:
         raise ConfigurationError(
-            f"[spark] mode is {settings.mode!r}", hint="it is one of: classic, connect"
+            f"[spark] mode is {settings.mode!r}", hint="it is one of: local, classic, connect"
         )
     if mode == CONNECT and not (settings.remote or "").startswith("sc://"):
         raise ConfigurationError(
-            "[spark] mode is connect and remote is " + (repr(settings.remote) or "not set"),
+            f"[spark] mode is connect and remote is {settings.remote or 'not set'}",
             hint='it has the form remote = "sc://host:15002"',
         )
     if mode == CLASSIC and settings.remote:

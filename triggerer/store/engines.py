@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import aiosqlite
 from sqlalchemy import URL, Connection, event
-from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -151,6 +150,9 @@ def asyncpg_options(url: URL) -> dict[str, Any]:
     Never the URL itself: asyncpg would send the server, as settings of its own, the options that it does
     not know, and each connection would be refused.
     """
+    # Imported here: a command on SQLite would pay for it with a twentieth of its time.
+    from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
+
     dialect: Any = PGDialect_asyncpg
     options: dict[str, Any] = dialect().create_connect_args(url)[1]
     options.update(POSTGRES_CONNECT)

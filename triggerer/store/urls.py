@@ -68,4 +68,6 @@ def describe(url: URL) -> str:
     """The database as a message names it, without the password."""
     if url.get_backend_name() == "sqlite":
         return f"the SQLite database {url.database}"
-    return f"the PostgreSQL database {url.render_as_string(hide_password=True)}"
+    # As it was written: the driver is our choice.
+    shown = url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True)
+    return f"the PostgreSQL database {shown}"
