@@ -1,0 +1,68 @@
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlalchemy import text
+
+from tests.store.seeding import add_asset, add_dag, asset_json
+from triggerer.store.clock import Clock
+from triggerer.store.database import Database
+from triggerer.store.queries.execution import cancel_queued, claim_runs, running_of
+from triggerer.store.queries.orphans import recover_orphans
+from triggerer.store.queries.runs import create_manual_run
+from triggerer.store.script import Row, Script, perform
+
+_ENDED = text(
+    "INSERT INTO dag_run (dag_id, run_id, run_type, state, run_after, params, queued_at, attempt,"
+    " cancel_requested, executor)"
+    " SELECT 'report', 'old ' || value, 'manual', 'success', '2026-01-01', '{}', '2026-01-01', 1,"
+    " false, 'me' FROM json_each(:numbers)"
+)
+
+
+class _Count:
+    """A step that has SQLite call back at every tenth instruction of all later statements."""
+
+    def __init__(self, back: Callable[[], None]) -> None:
+        self.back = back
+
+    def on_sqlite(self, connection: sqlite3.Connection, clock: Clock) -> list[Row]:
+        connection.set_progress_handler(self.back, 10)
+        return []
+
+    def on_postgres(self) -> tuple[str, Sequence[Any]]:
+        raise NotImplementedError
+
+
+def _counting(back: Callable[[], None]) -> Script[None]:
+    yield _Count(back)
+
+
+async def test_runs_that_have_ended_slow_down_nothing_that_an_executor_asks(
+    sqlite: Database,
+) -> None:
+    await add_asset(sqlite, 1, "flights")
+    await add_dag(sqlite, "report", asset_json("flights"), assets=[1])
+    # Counted rather than explained: SQLite makes another plan for a parameter than for its value.
+    count = 0
+
+    def tick() -> None:
+        nonlocal count
+        count += 1
+
+    counts = []
+    for ended in (0, 2_000):
+        async with sqlite.transaction() as session:
+            await session.execute(text("UPDATE dag_run SET state = 'success'"))
+            await session.execute(_ENDED, {"numbers": str(list(range(ended)))})
+            await create_manual_run(session, "report")
+            await perform(session, _counting(tick))
+            count = 0
+            claim = claim_runs(executor="me", limit=2, log_path=lambda dag_id, run_id: "log")
+            assert len(await perform(session, claim)) == 1
+            assert len(await running_of(session, executor="me")) == 1
+            await cancel_queued(session)
+            await recover_orphans(session, executor="me", alone=True)
+            counts.append(count)
+    without, with_history = counts
+    assert with_history < without * 1.5
