@@ -116,8 +116,6 @@ class Guest:
                     await self._run()
         except Exception as raised:  # noqa: BLE001  (the boundary: told to the service, where it is shown)
             error = raised
-        except SystemExit as raised:
-            error = PluginError(f"{work.value} of {self._name} called sys.exit({raised.code!r})")
         self._report(Over(error))
 
     async def _filter(self) -> None:

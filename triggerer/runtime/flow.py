@@ -243,3 +243,5 @@ class Flow:
     async def wait_until_drained(self) -> None:
         while self._is_stopping and self._group.outstanding:
             await self.next_progress()
+            if self._group.is_ending:
+                return

@@ -201,6 +201,8 @@ class Group:
                 if self.producer is not None and self.producer.pauses_lanes:
                     tasks.start_soon(self.flow.run, name=f"shared-stream-flow[{self.key}]")
                 tasks.start_soon(watch_deadlines, self, name=f"shared-stream-deadlines[{self.key}]")
+            # None of them returns. What plugin code does to its task may end one where nothing is there to tell.
+            raise PluginError(f"A task of the shared stream {self.key!r} was cancelled by itself")
         except Exception as error:
             cause = _first_cause(error)
             ended = GroupEnded(f"The shared stream {self.key!r} ended: {cause}", key=self.key)
@@ -209,6 +211,8 @@ class Group:
         finally:
             self.is_ending = True
             self._tasks = None
+            # For those who wait until it is drained: nothing more is going to be.
+            self.note_room()
             await self._close_producer()
 
     def _open(self) -> AsyncGenerator[Any, None]:
@@ -328,7 +332,10 @@ class Group:
         self.note_progress()
 
     async def wait_until_drained(self) -> None:
-        """Wait until nothing is outstanding, or `start_pulling` is called; in ack mode the ack timeout bounds that."""
+        """Wait until nothing is outstanding, `start_pulling` is called, or the group has ended.
+
+        In ack mode the ack timeout bounds that.
+        """
         await self.flow.wait_until_drained()
 
     @property

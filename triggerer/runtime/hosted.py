@@ -16,7 +16,7 @@ from triggerer.domain.events import EventSource
 from triggerer.errors import GroupEnded, PluginError
 from triggerer.runtime.backlog import Backlog
 from triggerer.runtime.backoff import Backoff
-from triggerer.runtime.cancellation import plugin_code
+from triggerer.runtime.cancellation import plugin_code, take_back_stray_cancellations
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.group import Group
 from triggerer.runtime.runner import run_alone
@@ -106,11 +106,12 @@ class HostedTrigger:
                 hash(key)
                 repr(key)
                 str(key)
+                is_another = self.is_keyed and bool(key != self.key)
         except Exception as error:
             # A plugin's error is this trigger's alone: it is shown, retried, and harms nobody else.
             self.note_failure(error)
             return False
-        if self.is_keyed and key != self.key:
+        if is_another:
             self.note_failure(
                 PluginError(
                     f"The stream key of {self.name} was {self.key!r} and is now {key!r}",
@@ -143,6 +144,7 @@ class HostedTrigger:
         trigger, self.trigger, self.subscriber = self.trigger, None, None
         if trigger is None:
             return
+        await take_back_stray_cancellations()
         with anyio.move_on_after(self._context.settings.close_timeout, shield=True) as scope:
             try:
                 with plugin_code(f"cleanup() of {self.name}"):
@@ -152,6 +154,7 @@ class HostedTrigger:
                 _log.exception("cleanup of a trigger failed", trigger=self.name)
         if scope.cancelled_caught:
             _log.error("cleanup of a trigger timed out", trigger=self.name)
+        await take_back_stray_cancellations()
 
     # In a group
 

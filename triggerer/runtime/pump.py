@@ -43,6 +43,9 @@ class Pump:
                     await self._advance_ready(tasks)
                     await checkpoint()
                 await self._advance_ready(tasks)
+                if not group.is_acknowledged:
+                    # Nothing is advanced there: who waits until all is settled had his look before the last burst.
+                    group.note_room()
 
     async def _advance_ready(self, tasks: anyio.abc.TaskGroup) -> None:
         group = self._group

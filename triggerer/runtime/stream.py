@@ -38,6 +38,7 @@ class SharedStream:
         self._served = anyio.Event()
         self._left = anyio.Event()
         self._is_emptied = False
+        self._is_draining = False
 
     # Membership
 
@@ -87,6 +88,9 @@ class SharedStream:
     async def run(self) -> None:
         """Open groups for as long as there are members; returns when there are none."""
         while self.members:
+            if self._is_draining:
+                # What is drained is closed next: what another group pulled would only be given up again.
+                await anyio.sleep_forever()
             started = self._context.clock.monotonic()
             error = await self._run_group()
             if error is None:
@@ -104,8 +108,12 @@ class SharedStream:
             await self._context.clock.sleep_until(self._context.clock.monotonic() + delay)
 
     async def drain(self) -> None:
-        """Pull nothing more and wait until all is advanced and the store has answered for everything."""
-        if self.group is not None:
+        """Pull nothing more and wait until all is advanced, or its group has ended, and the store has answered.
+
+        No group is opened any more; the caller closes the stream next.
+        """
+        self._is_draining = True
+        if self.group is not None and not self.group.is_ending:
             self.group.stop_pulling()
             await self.group.wait_until_drained()
         await self.backlog.wait_until_empty()

@@ -273,7 +273,8 @@ class Subscriber(Member):
         """
         current_subscriber.set(self)
         try:
-            with self._scope, plugin_code(f"The filter of {self.name}"):
+            # In this order: what the scope does not take for its own is not ours either.
+            with plugin_code(f"The filter of {self.name}"), self._scope:
                 stream = self.stream()
                 async with aclosing(stream), aclosing(_filtered(self.trigger, stream)) as events:
                     await self._drive(events)
@@ -314,9 +315,9 @@ class Subscriber(Member):
             backlog.count += 1
             try:
                 submit(derived)
-            except Exception as error:
+            except BaseException:
                 # The producer's `get_idempotency_key` raised: the event counts as refused.
-                derived.settle(error)
+                derived.settle(PluginError(f"An event of {self.name} could not be submitted"))
                 raise
             derived.event = None
             if backlog.count >= backlog.limit:

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, cast
 from triggerer.abc import BaseEventTrigger, TriggerEvent
 from triggerer.domain.events import EventSource, UnsettledEvent, WatcherRef
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
+from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.hosted import HostedTrigger
 from triggerer.testing.clock import VirtualClock
 from triggerer.testing.threads import ThreadWatch
@@ -165,7 +166,8 @@ class StreamHarness:
         failure: Exception | None = None
         kwargs: dict[str, Any] = {}
         try:
-            kwargs = trigger.serialize()[1]
+            with plugin_code(f"serialize() of {cls.__qualname__}"):
+                kwargs = trigger.serialize()[1]
         except Exception as error:  # noqa: BLE001  (it is the plugin's, and shown as the view's error)
             failure = error
 

@@ -169,6 +169,52 @@ async def test_draining_gives_up_when_its_time_is_over(upstream: Upstream) -> No
         assert upstream.advanced == []
 
 
+@pytest.mark.parametrize("store_answers", [True, False])
+async def test_a_group_that_ends_while_it_is_drained_is_not_waited_for_and_not_followed_by_another(
+    upstream: Upstream, store_answers: bool
+) -> None:
+    async with supervised() as service:
+        service.store.is_automatic = False
+        service.host(Acking(upstream.name))
+        upstream.put(0)
+        await service.settle_down()
+        is_drained = False
+
+        async def drain() -> None:
+            nonlocal is_drained
+            await service.manager.drain(5)
+            is_drained = True
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(drain)
+            await service.settle_down()
+            upstream.fail(OSError("gone"))
+            await service.pass_time(120)
+            assert not is_drained
+            if store_answers:
+                # It has what was derived; no advance is going to follow.
+                service.store.settle()
+                await service.settle_down()
+                assert is_drained
+            tasks.cancel_scope.cancel()
+        assert len(upstream.producers) == 1
+        assert upstream.advanced == []
+
+
+async def test_the_fast_path_ends_when_its_last_member_leaves_a_long_queue_behind(
+    upstream: Upstream,
+) -> None:
+    upstream.on_filter["one"] = forever
+    async with supervised() as service:
+        (one,) = service.host(Fast(upstream.name, "one"))
+        # More than is settled in one turn.
+        upstream.put(*range(1000))
+        await service.settle_down()
+        service.manager.remove(one, on_purpose=True)
+        await service.settle_down()
+        assert service.manager.streams == {}
+
+
 async def test_a_trigger_without_a_stream_pauses_while_the_store_is_away_whatever_its_restarts(
     upstream: Upstream,
 ) -> None:
