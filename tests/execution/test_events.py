@@ -45,6 +45,26 @@ async def test_a_task_reads_twenty_thousand_triggering_events_in_order(any_house
     assert (run.state, run.error) == ("success", None)
 
 
+async def test_outlets_with_the_longest_names_and_uris_get_their_events(any_house: House) -> None:
+    house = any_house
+    await house.add_dag(
+        "emits",
+        """
+        with DAG("emits"):
+            @task(outlets=[Asset("x-long:" + "u" * 1493), Asset("x-long:" + "v" * 1493)])
+            def emit():
+                pass
+            emit()
+        """,
+    )
+    async with house.executor():
+        (run,) = await house.ended(*await house.queue("emits"))
+    assert (run.state, run.error) == ("success", None)
+    first, second = [await house.events("x-long:" + one * 1493) for one in "uv"]
+    assert (len(first), len(second)) == (1, 1)
+    assert first[0].idempotency_key != second[0].idempotency_key
+
+
 async def test_each_declared_outlet_gets_one_event_and_aliases_what_was_added(
     any_house: House,
 ) -> None:

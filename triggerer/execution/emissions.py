@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.errors import AssetConflict, RowRefused
 from triggerer.execution.protocol import EmittedEvent, RunOrder
+from triggerer.store.encoding import MAX_KEY_BYTES
 from triggerer.store.queries.aliases import ensure_aliases
 from triggerer.store.recorder import NewAssetEvent, ensure_asset, record_events
 
@@ -24,7 +26,10 @@ class Emission:
     @property
     def idempotency_key(self) -> str:
         """The same for each attempt of the run: a repeat of the task emits nothing twice."""
-        return "/".join((self.order.dag_id, self.order.run_id, self.task_id, self.event.asset_uri))
+        key = "/".join((self.order.dag_id, self.order.run_id, self.task_id, self.event.asset_uri))
+        # Each of the four may be long, and a URI alone longer than any key.
+        encoded = key.encode()
+        return key if len(encoded) <= MAX_KEY_BYTES else f"sha256:{sha256(encoded).hexdigest()}"
 
 
 async def record_emissions(session: AsyncSession, emissions: Sequence[Emission]) -> None:
