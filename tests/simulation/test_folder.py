@@ -17,6 +17,7 @@ from watchers.kafka import KafkaEventTrigger
 orders = Asset("orders", watchers=[
     AssetWatcher("all", KafkaEventTrigger("orders")),
     AssetWatcher("created", KafkaEventTrigger("orders", match={"value.type": "created"})),
+    AssetWatcher("keyed", KafkaEventTrigger("orders", match={"@key": "a", "@headers.from": "b"})),
 ])
 lines = Asset("lines", watchers=[AssetWatcher("text", KafkaEventTrigger("lines", decode="text"))])
 
@@ -98,8 +99,9 @@ def test_messages_are_taken_from_a_file(folder: Path, tmp_path: Path) -> None:
     options = ("--replay", "4", "--steps", "500", "--messages", str(tmp_path / "messages"))
     code, told = simulate(folder, *options)
     assert code == 0, told
-    # What is no JSON is rejected by the two watchers that read it as JSON.
-    assert "rejected=2" in told
+    # What is no JSON is rejected by the three watchers that read it as JSON.
+    assert "message=orders/all/0/0" in told  # by the name of the stream's first watcher
+    assert "rejected=3" in told
 
 
 def test_a_folder_without_shared_streams_is_refused(tmp_path: Path) -> None:

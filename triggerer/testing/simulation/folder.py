@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from triggerer.domain.parsed import ParsedWatcher
 from triggerer.errors import DagError
 from triggerer.plugins import load_trigger_class
 from triggerer.testing.simulation.broker import Broker
+from triggerer.testing.simulation.plan import AMPLE
 from triggerer.testing.simulation.store import Dag
 from triggerer.testing.simulation.world import Stream, Template, World
 
@@ -32,8 +32,8 @@ _MADE_UP = (
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """Where a message came from, as filters of positioned brokers read it."""
+class SampleMessage:
+    """What a filter is handed: the attributes that messages of positioned brokers have in common."""
 
     topic: str
     partition: int
@@ -41,34 +41,12 @@ class Record:
     timestamp: int
     key: bytes | None
     value: bytes | None
-    headers: Sequence[tuple[str, bytes]] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class SampleMessage:
-    """What a filter is handed: the attributes that messages of the supported brokers have in common."""
-
-    record: Record
+    headers: tuple[tuple[str, bytes], ...] = ()
 
     @property
-    def value(self) -> bytes | None:
-        return self.record.value
-
-    @property
-    def topic(self) -> str:
-        return self.record.topic
-
-    @property
-    def partition(self) -> int:
-        return self.record.partition
-
-    @property
-    def offset(self) -> int:
-        return self.record.offset
-
-    @property
-    def timestamp(self) -> int:
-        return self.record.timestamp
+    def record(self) -> SampleMessage:
+        """What the broker's client would have returned, which has the same names."""
+        return self
 
     def json(self) -> Any:
         """The decoded value; None for a tombstone.
@@ -77,6 +55,9 @@ class SampleMessage:
             ValueError: It is no JSON.
         """
         return None if self.value is None else json.loads(self.value)
+
+    def __repr__(self) -> str:
+        return f"<SampleMessage {self.topic}[{self.partition}]@{self.offset}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +83,8 @@ class FolderScenario:
             template = Template(cls, watcher.kwargs, asset_ids[watcher.asset_name])
             by_stream.setdefault(watcher.stream_digest, []).append(template)
         world.forget_streams()
+        # How much two hosts have room for says nothing about the files.
+        world.capacity = AMPLE
         for digest, templates in by_stream.items():
             broker = Broker(digest, world.plan, world.chance, world.checker)
             make = partial(_message, self.samples, digest)
@@ -127,7 +110,7 @@ def _message(
     samples: tuple[bytes, ...], topic: str, number: int, lane: int, offset: int
 ) -> SampleMessage:
     value = samples[crc32(str(number).encode()) % len(samples)]
-    return SampleMessage(Record(topic, lane, offset, 1_767_225_600_000 + number, None, value))
+    return SampleMessage(topic, lane, offset, 1_767_225_600_000 + number, None, value)
 
 
 @dataclass(frozen=True, slots=True)
