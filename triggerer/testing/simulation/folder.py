@@ -77,18 +77,21 @@ class FolderScenario:
         )
         asset_ids = {name: number for number, name in enumerate(names, 1)}
         world.replace_dags(self.dags, asset_ids)
-        by_stream: dict[str, list[Template]] = {}
+        by_stream: dict[str, list[ParsedWatcher]] = {}
         for watcher in self.watchers:
-            cls = self.load(watcher)
-            template = Template(cls, watcher.kwargs, asset_ids[watcher.asset_name])
-            by_stream.setdefault(watcher.stream_digest, []).append(template)
+            by_stream.setdefault(watcher.stream_digest, []).append(watcher)
         world.forget_streams()
         # How much two hosts have room for says nothing about the files.
         world.capacity = AMPLE
-        for digest, templates in by_stream.items():
-            broker = Broker(digest, world.plan, world.chance, world.checker)
-            make = partial(_message, self.samples, digest)
-            stream = Stream(digest, broker, tuple(templates), make)
+        for watchers in by_stream.values():
+            # In a trace a stream bears the name of its first watcher, which no other stream has.
+            key = f"{watchers[0].asset_name}/{watchers[0].name}"
+            templates = tuple(
+                Template(self.load(watcher), watcher.kwargs, asset_ids[watcher.asset_name])
+                for watcher in watchers
+            )
+            broker = Broker(key, world.plan, world.chance, world.checker)
+            stream = Stream(key, broker, templates, partial(_message, self.samples, key))
             world.add_stream(stream)
             for template in templates:
                 world.new_watcher(stream, template)
