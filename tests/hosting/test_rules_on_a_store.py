@@ -31,6 +31,15 @@ def upstream(request: pytest.FixtureRequest) -> Upstream:
     return Upstream(request.node.name)
 
 
+class UnspeakableError(Exception):
+    """As of a library that formats its message late, from what is not there."""
+
+    def __str__(self) -> str:
+        raise KeyError("what")
+
+    __repr__ = __str__
+
+
 class Unruly(Acking):
     """One of its methods raises, or answers nonsense: the one that `where` names."""
 
@@ -57,6 +66,11 @@ class Unruly(Acking):
         async for event in shared_stream:
             if self.where == "filter":
                 raise ValueError(self.where)
+            if self.where == "error is no Unicode":
+                # As a file name on a disk may be.
+                raise ValueError(b"\xff".decode(errors="surrogateescape"))
+            if self.where == "error cannot be shown":
+                raise UnspeakableError
             if self.where == "payload":
                 yield TriggerEvent({"value": object()})
             yield "nonsense" if self.where == "event" else TriggerEvent({"value": event})
@@ -104,6 +118,8 @@ CLASSES |= {"Unruly": Unruly, "UnrulyOpener": UnrulyOpener}
         ("key", (1, 1, 0)),
         ("key is not hashable", (1, 1, 0)),
         ("filter", (1, 1, 0)),
+        ("error is no Unicode", (1, 1, 0)),
+        ("error cannot be shown", (1, 1, 0)),
         ("filter is no generator", (1, 1, 0)),
         ("event", (1, 1, 0)),
         ("payload", (1, 1, 0)),

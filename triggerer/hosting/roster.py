@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from triggerer.domain.events import EventSource, Fence
 from triggerer.runtime import HostedTrigger
-from triggerer.store.queries.hosting import TriggerRow, WatcherState
+from triggerer.store.queries.hosting import StreamLoad, TriggerRow, WatcherState
 
 
 @dataclass(slots=True)
@@ -57,6 +57,16 @@ class Roster:
     def on_stream(self, digest: str) -> list[Placed]:
         return list(self._by_stream.get(digest, {}).values())
 
+    def ungrown_first(self, fences: Iterable[Fence], loads: Iterable[StreamLoad]) -> list[Fence]:
+        """In the order in which they are to be kept: what has grown beyond the room is not to oust what has not."""
+        sizes = {load.digest: load.triggers for load in loads}
+
+        def has_grown(fence: Fence) -> bool:
+            hosted = self._by_stream.get(fence.stream_digest, {})
+            return sizes.get(fence.stream_digest, 0) > len(hosted)
+
+        return sorted(fences, key=has_grown)
+
     def difference(self, rows: Collection[TriggerRow]) -> Difference:
         """Compare with what the store says of the streams that we own.
 
@@ -96,4 +106,6 @@ def describe(error: BaseException) -> str:
     text = str(error) or type(error).__name__
     if type(error).__module__ != "triggerer.errors":
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return text.replace("\x00", "\N{REPLACEMENT CHARACTER}")[:4000]
+    # The store takes neither a NUL nor half of a surrogate pair, and it takes everybody's states at once.
+    readable = text.encode(errors="backslashreplace").decode()
+    return readable.replace("\x00", "\N{REPLACEMENT CHARACTER}")[:4000]

@@ -48,7 +48,8 @@ class plugin_code:  # noqa: N801  (a context manager; a generator would cost mor
     """Turn what would pass for something else than an error of the plugin into a `PluginError` that names `what`.
 
     A cancellation that nobody here asked for: a task group takes a `CancelledError` for a child that was told to stop,
-    and ends in silence. What is no `Exception` (`sys.exit()`, a panic in a native library): it would end the service.
+    and ends in silence. What is no `Exception` (`sys.exit()`, a panic in a native library): it would end the service. So
+    would an error without a text, where it is logged.
     """
 
     __slots__ = ("_what",)
@@ -65,7 +66,7 @@ class plugin_code:  # noqa: N801  (a context manager; a generator would cost mor
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None or isinstance(error, (Exception, KeyboardInterrupt)):
+        if error is None or isinstance(error, KeyboardInterrupt):
             return
         if isinstance(error, asyncio.CancelledError):
             if is_cancelled_by_us():
@@ -77,12 +78,24 @@ class plugin_code:  # noqa: N801  (a context manager; a generator would cost mor
         if isinstance(error, GeneratorExit) and not _is_running():
             # Nobody raised it: the coroutine is thrown away together with its event loop.
             return
-        how = (
-            f"called sys.exit({error.code!r})"
-            if isinstance(error, SystemExit)
-            else f"raised {error!r}"
-        )
+        if not _can_be_shown(error):
+            how = f"raised {type(error).__qualname__}, which cannot be shown"
+        elif isinstance(error, Exception):
+            return
+        elif isinstance(error, SystemExit):
+            how = f"called sys.exit({error.code!r})"
+        else:
+            how = f"raised {error!r}"
         raise PluginError(f"{self._what} {how}") from error
+
+
+def _can_be_shown(error: BaseException) -> bool:
+    try:
+        str(error)
+        repr(error)
+    except Exception:  # noqa: BLE001  (the plugin's code once more: its text is made late, from what is not there)
+        return False
+    return True
 
 
 def _is_running() -> bool:
