@@ -48,8 +48,8 @@ class plugin_code:  # noqa: N801  (a context manager; a generator would cost mor
     """Turn what would pass for something else than an error of the plugin into a `PluginError` that names `what`.
 
     A cancellation that nobody here asked for: a task group takes a `CancelledError` for a child that was told to stop,
-    and ends in silence. What is no `Exception` (`sys.exit()`, a panic in a native library): it would end the service. So
-    would an error without a text, where it is logged.
+    and ends in silence. What is no `Exception` (`sys.exit()`, a panic in a native library): it would end the service.
+    So would an error without a text, where it is logged.
     """
 
     __slots__ = ("_what",)
@@ -93,7 +93,8 @@ def _can_be_shown(error: BaseException) -> bool:
     try:
         str(error)
         repr(error)
-    except Exception:  # noqa: BLE001  (the plugin's code once more: its text is made late, from what is not there)
+    except Exception:
+        # The plugin's code once more: a text that is made late, from what is not there.
         return False
     return True
 
