@@ -95,7 +95,8 @@ class Bookkeeper:
         self._arrived = anyio.Event()
         self._written = anyio.Event()
         self._unwritten: Counter[int] = Counter()
-        self._refused: dict[int, str] = {}
+        # By (run, attempt), until the attempt's end is written.
+        self._refused: dict[tuple[int, int], str] = {}
 
     def submit_nowait(self, entry: Entry) -> None:
         """Take an entry to be written; those of one run are written in order."""
@@ -157,6 +158,8 @@ class Bookkeeper:
                 await self._write_somehow(group)
             for entry in group:
                 self._unwritten[entry.order.run_pk] -= 1
+                if entry.end is not None:
+                    self._refused.pop(_attempt(entry.order), None)
             self._unwritten = +self._unwritten
             written, self._written = self._written, anyio.Event()
             written.set()
@@ -176,10 +179,11 @@ class Bookkeeper:
                 else:
                     is_written = True
                 rider.done.set()
-        except Exception as error:
+        except BaseException as error:
+            cancelled = OutcomeUnknown("the bookkeeper was stopped")
             for rider in riders:
                 if not rider.done.is_set():
-                    rider.error = error
+                    rider.error = error if isinstance(error, Exception) else cancelled
                     rider.done.set()
             if not isinstance(error, StoreError):
                 # Nothing that a repeat would mend; nobody is left waiting for it.
@@ -208,7 +212,7 @@ class Bookkeeper:
         if not entry.tasks and not entry.events:
             raise error
         _log.warning("the store refused a result", run=entry.order.run_id, error=str(error))
-        self._refused[entry.order.run_pk] = str(error)
+        self._refused[_attempt(entry.order)] = str(error)
         return entry.refused(str(error))
 
     async def _write(self, group: list[Entry], then: Callable[[], Script[T]]) -> T:
@@ -259,12 +263,16 @@ class Bookkeeper:
     def _end_row(self, entry: Entry) -> RunEndRow:
         end = entry.end
         assert end is not None
-        refused = self._refused.get(entry.order.run_pk)
+        refused = self._refused.get(_attempt(entry.order))
         if refused is not None and end.state == RunState.SUCCESS:
             end = dataclasses.replace(end, state=RunState.FAILED, error=refused)
         return RunEndRow(
             entry.order.run_pk, RunState(end.state), end.ended_at, end.error, end.exit_code
         )
+
+
+def _attempt(order: RunOrder) -> tuple[int, int]:
+    return order.run_pk, order.attempt
 
 
 def _nothing() -> Script[None]:

@@ -5,7 +5,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from triggerer.errors import ConfigurationError, StoreUnavailable
+from triggerer.errors import ConfigurationError, OutcomeUnknown, StoreUnavailable
 from triggerer.execution.bookkeeper import Bookkeeper
 from triggerer.store.script import Script
 
@@ -52,4 +52,30 @@ async def test_who_went_along_is_not_left_waiting_by_an_error_that_ends_the_book
     with pytest.raises(ExceptionGroup) as raised, anyio.fail_after(5):
         await both()
     assert raised.group_contains(ConfigurationError)
+    assert told == ["told"]
+
+
+class NeverAnswers:
+    """A database whose transactions do not end."""
+
+    async def perform(self, script: Script[Any]) -> Any:
+        script.close()
+        await anyio.sleep_forever()
+
+
+async def test_who_went_along_is_not_left_waiting_by_a_bookkeeper_that_is_stopped() -> None:
+    bookkeeper = Bookkeeper(cast("Any", NeverAnswers()), "me")
+
+    async def go_along() -> None:
+        with pytest.raises(OutcomeUnknown):
+            await bookkeeper.along(nothing)
+        told.append("told")
+
+    told: list[str] = []
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(bookkeeper.run)
+            tasks.start_soon(go_along)
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
     assert told == ["told"]

@@ -1,0 +1,79 @@
+"""What the store refuses fails its own attempt, and nothing else."""
+
+from datetime import UTC, datetime
+
+import anyio
+
+from tests.execution.conftest import House
+from triggerer.domain.runs import RunState, TaskState
+from triggerer.execution.bookkeeper import Bookkeeper, Entry
+from triggerer.execution.emissions import Emission
+from triggerer.execution.protocol import EmittedEvent, RunEnd, RunOrder
+from triggerer.store.queries.results import TaskRow
+
+
+def _order(pk: int, attempt: int) -> RunOrder:
+    now = datetime.now(UTC)
+    return RunOrder(
+        run_pk=pk,
+        dag_id="emits",
+        run_id="one",
+        run_type="manual",
+        attempt=attempt,
+        path="emits_file.py",
+        needs_spark=False,
+        queued_at=now,
+        run_after=now,
+        logical_date=None,
+        data_interval_start=None,
+        data_interval_end=None,
+        params={},
+        log_path="",
+    )
+
+
+def _ended(order: RunOrder, extra: str) -> Entry:
+    now = datetime.now(UTC)
+    return Entry(
+        order,
+        (TaskRow(order.run_pk, "t", TaskState.SUCCESS, 1, now, now, None),),
+        (Emission(order, "t", EmittedEvent("x-out", "x-out", {"text": extra}, 0)),),
+    )
+
+
+async def test_what_one_attempt_left_does_not_fail_the_next_one(any_house: House) -> None:
+    house = any_house
+    await house.add_dag("emits", "")
+    (pk,) = await house.queue("emits", state="running", executor="one", attempt=1)
+    bookkeeper = Bookkeeper(house.database, "one")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(bookkeeper.run)
+        bookkeeper.submit_nowait(_ended(_order(pk, 1), "a NUL \0"))
+        await bookkeeper.written()
+        assert (await house.tasks(pk))["t"].state == "failed"
+        # Others took this executor for dead and queued the run, which it has claimed again.
+        await house.change_run(pk, attempt=2)
+        bookkeeper.submit_nowait(_ended(_order(pk, 2), "none"))
+        end = RunEnd(RunState.SUCCESS, datetime.now(UTC))
+        bookkeeper.submit_nowait(Entry(_order(pk, 2), end=end))
+        await bookkeeper.written()
+        tasks.cancel_scope.cancel()
+    run = await house.run(pk)
+    assert (run.state, run.error) == ("success", None)
+    assert (await house.tasks(pk))["t"].state == "success"
+
+
+async def test_a_refusal_is_forgotten_with_its_run(house: House) -> None:
+    await house.add_dag("emits", "")
+    pks = await house.queue("emits", 3, state="running", executor="one", attempt=1)
+    bookkeeper = Bookkeeper(house.database, "one")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(bookkeeper.run)
+        for pk in pks:
+            bookkeeper.submit_nowait(_ended(_order(pk, 1), "a NUL \0"))
+            end = RunEnd(RunState.SUCCESS, datetime.now(UTC))
+            bookkeeper.submit_nowait(Entry(_order(pk, 1), end=end))
+        await bookkeeper.written()
+        tasks.cancel_scope.cancel()
+    assert [(await house.run(pk)).state for pk in pks] == ["failed"] * 3
+    assert bookkeeper._refused == {}
