@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import ClassVar, Protocol
+from collections.abc import Hashable
 
-from triggerer.abc import AdvanceOutcome
-from triggerer.testing.driving import ACKED, Delivery, Driver, Resolve
-from triggerer.testing.features import Feature, RunsCases, case
-
-
-class _Suite(RunsCases, Protocol):
-    """What the cases need of `ProducerConformance`."""
-
-    quiet_s: ClassVar[float]
-
-    async def publish(self, values: Sequence[str], lane: int = 0) -> None: ...
-
-    async def committed(self, lane: int = 0) -> int: ...
-
-    async def _driving(self, resolve: Resolve = ...) -> AbstractAsyncContextManager[Driver]: ...
-
-    def _check_same(self, delivered: Sequence[str], expected: Sequence[str], what: str) -> None: ...
+from triggerer.testing.driving import Driver
+from triggerer.testing.features import Feature, case
+from triggerer.testing.resolving import gated
+from triggerer.testing.suite import ProducerSuite
 
 
-class PausingCases:
+class PausingCases(ProducerSuite):
     """The cases of `pause` and `pause_lanes`; part of `ProducerConformance`."""
 
     @case(Feature.PAUSE)
-    async def test_a_pause_stops_the_delivery_and_keeps_the_position(self: _Suite) -> None:
+    async def test_a_pause_stops_the_delivery_and_keeps_the_position(self) -> None:
         await self.publish(["a", "b"])
         async with await self._driving() as driver:
             await driver.advanced_count(2)
@@ -45,9 +30,9 @@ class PausingCases:
             assert await self.committed() == 4
 
     @case(Feature.PAUSE)
-    async def test_an_advance_counts_during_a_pause(self: _Suite) -> None:
+    async def test_an_advance_counts_during_a_pause(self) -> None:
         await self.publish(["a"])
-        async with await self._driving(_gated(gate := [False])) as driver:
+        async with await self._driving(gated(gate := [False])) as driver:
             await driver.count(1)
             await driver.producer.pause()
             gate[0] = True
@@ -55,7 +40,7 @@ class PausingCases:
             assert await self.committed() == 1
 
     @case(Feature.LANES, Feature.PAUSE_LANES)
-    async def test_a_paused_lane_delivers_nothing_while_the_others_go_on(self: _Suite) -> None:
+    async def test_a_paused_lane_delivers_nothing_while_the_others_go_on(self) -> None:
         held, others = _numbered("a", 10), _numbered("b", 10)
         await self.publish(held)
         await self.publish(others[:5], lane=1)
@@ -75,9 +60,9 @@ class PausingCases:
         assert (await self.committed(), await self.committed(lane=1)) == (10, 10)
 
     @case(Feature.LANES, Feature.PAUSE_LANES)
-    async def test_an_advance_counts_while_its_lane_is_paused(self: _Suite) -> None:
+    async def test_an_advance_counts_while_its_lane_is_paused(self) -> None:
         await self.publish(_numbered("a", 4))
-        async with await self._driving(_gated(gate := [False])) as driver:
+        async with await self._driving(gated(gate := [False])) as driver:
             _pause_lane_after(2, "a", driver)
             await driver.count(2)
             await driver.stay_quiet(self.quiet_s)
@@ -90,7 +75,7 @@ class PausingCases:
             assert await self.committed() == 4
 
     @case(Feature.LANES, Feature.PAUSE, Feature.PAUSE_LANES)
-    async def test_a_lane_stays_paused_while_the_stream_is_paused_and_resumed(self: _Suite) -> None:
+    async def test_a_lane_stays_paused_while_the_stream_is_paused_and_resumed(self) -> None:
         await self.publish(_numbered("a", 4))
         async with await self._driving() as driver:
             _pause_lane_after(2, "a", driver)
@@ -135,7 +120,3 @@ def _pause_lane_after(number: int, letter: str, driver: Driver) -> None:
             await driver.producer.pause_lane(_lane_of(letter, driver))
 
     driver.before_pull = look
-
-
-def _gated(gate: list[bool]) -> Callable[[Delivery], AdvanceOutcome | None]:
-    return lambda _: ACKED if gate[0] else None
