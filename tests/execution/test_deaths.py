@@ -9,8 +9,10 @@ from pathlib import Path
 
 import anyio
 import psutil
+import pytest
 
 from tests.execution.conftest import House
+from triggerer.execution.process import open_worker
 from triggerer.store.queries.orphans import MAX_ATTEMPTS
 
 SLEEPS = """
@@ -67,6 +69,22 @@ async def test_a_worker_that_is_killed_fails_its_run_with_the_reason(house: Hous
         (next_run,) = await house.ended(*await house.queue("sleeps", params=params))
         assert next_run.state == "success"
         assert executor.worker_pids != [pid]
+
+
+async def test_a_worker_that_is_gone_is_not_killed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number may belong to somebody else by then: a slot keeps a dead worker until its next run."""
+    setup = {"home": str(tmp_path), "dags_folder": str(tmp_path), "spark": {}}
+    killed = []
+    async with open_worker(setup) as worker:
+        assert (await worker.receive())["type"] == "ready"
+        os.kill(worker.pid, signal.SIGKILL)
+        with anyio.fail_after(10):
+            await worker.gone.wait()
+        monkeypatch.setattr(os, "killpg", lambda group, number: killed.append(group))
+        assert await worker.reap() == -signal.SIGKILL
+    assert killed == []
 
 
 async def test_a_worker_that_exits_fails_its_run_with_the_exit_code(house: House) -> None:

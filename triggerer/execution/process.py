@@ -30,7 +30,7 @@ class WorkerProcess:
 
     Attributes:
         tasks: Runs what has to end with the worker.
-        gone: Set when the process has ended.
+        gone: Set when the process has ended, and what it left in its group was killed.
     """
 
     def __init__(self, process: Process, channel: Channel, tasks: TaskGroup) -> None:
@@ -86,7 +86,10 @@ class WorkerProcess:
             self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it and all that it has started, its JVM first of all."""
+        """End it and all that it has started, its JVM first of all; nothing if it is gone already."""
+        if self.gone.is_set():
+            # With its group; the number may be somebody else's by now.
+            return
         # Its group lives for as long as one member does; the number is not given away before.
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -111,8 +114,8 @@ class WorkerProcess:
     async def watch(self) -> None:
         """Notice its end, also when a child of its holds the channel open."""
         await self._process.wait()
-        self.gone.set()
         self.kill()
+        self.gone.set()
         # What it sent before it died is read first; then nobody waits for more, even if something
         # that left the group still holds the other end.
         await anyio.sleep(1)
