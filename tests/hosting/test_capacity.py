@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncSession
 from structlog.testing import capture_logs
 
 from tests.hosting.test_host import (
@@ -17,8 +19,10 @@ from tests.hosting.test_host import (
 )
 from tests.store.seeding import until
 from tests.unit.runtime.streams import Upstream
+from triggerer.runtime import Manager, TriggerSpec
 from triggerer.store.database import Database, open_database
 from triggerer.store.migrate import upgrade
+from triggerer.store.queries import hosting as queries
 
 FULL = "no room: every instance hosts up to 2 triggers ([triggerer] capacity)"
 
@@ -92,15 +96,16 @@ async def test_a_stream_that_is_larger_than_the_capacity_says_how_large_it_is(
         await until(lambda: upstream.outcomes() == {1: (2, 0, 0)})
 
 
+@pytest.mark.parametrize(("stays", "grows"), [("a", "b"), ("b", "a")])
 async def test_a_stream_that_outgrows_the_capacity_is_given_up_and_nothing_else_is(
-    database: Database, upstream: Upstream
+    database: Database, upstream: Upstream, stays: str, grows: str
 ) -> None:
     elsewhere = Upstream(f"{upstream.name}, elsewhere")
-    await declare(database, "stays", elsewhere, stream="a")
-    await declare(database, "grows", upstream, stream="b")
+    await declare(database, "stays", elsewhere, stream=stays)
+    await declare(database, "grows", upstream, stream=grows)
     async with hosting(database, capacity=2):
         assert await owners(database) == {"a": "me", "b": "me"}
-        await declare(database, "more", upstream, stream="b")
+        await declare(database, "more", upstream, stream=grows)
 
         async def is_given_up() -> bool:
             now = await watchers(database)
@@ -112,6 +117,35 @@ async def test_a_stream_that_outgrows_the_capacity_is_given_up_and_nothing_else_
         elsewhere.put(1)
         await until(lambda: elsewhere.outcomes() == {1: (1, 0, 0)})
         assert len(elsewhere.producers) == 1
+
+
+async def test_what_is_declared_while_streams_are_being_divided_is_not_hosted_beyond_the_capacity(
+    database: Database, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await declare(database, "w0", upstream)
+    late = ["w1", "w2"]
+    load_triggers, add = queries.load_triggers, Manager.add
+    at_once: list[int] = []
+
+    async def load_after_more_came(session: AsyncSession, digests: Iterable[str]) -> Any:
+        while late:
+            await declare(database, late.pop(), upstream)
+        return await load_triggers(session, digests)
+
+    def count_and_add(self: Manager, specs: Sequence[TriggerSpec]) -> Any:
+        at_once.append(len(specs))
+        return add(self, specs)
+
+    monkeypatch.setattr(queries, "load_triggers", load_after_more_came)
+    monkeypatch.setattr(Manager, "add", count_and_add)
+    async with hosting(database, capacity=2):
+        reason = "no room: its stream has 3 triggers, [triggerer] capacity is 2"
+
+        async def all_wait() -> bool:
+            return list((await watchers(database)).values()) == [("waiting", reason, None)] * 3
+
+        await eventually(all_wait)
+    assert max(at_once, default=0) <= 2
 
 
 async def test_with_a_second_instance_the_rest_goes_there(

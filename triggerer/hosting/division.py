@@ -55,7 +55,7 @@ def divide(
 
     Args:
         instances: Those alive; `me` is one of them.
-        owned: What `me` holds; first come, first kept.
+        owned: What `me` holds, in the order in which it is kept.
         capacity: The most triggers of one instance, the same for all.
     """
     share = -(-len(streams) // max(len(instances), 1))

@@ -200,11 +200,12 @@ class TriggerHost:
             # What the store shows as ours counts, so that a claim whose commit was not seen is ours too.
             shown = await leases.owned_streams(session, self._instance_id)
             kept = await leases.extend_leases(session, shown, expiry=expiry)
+            loads = await queries.stream_loads(session)
             division = divide(
-                await queries.stream_loads(session),
+                loads,
                 me=self._instance_id,
                 instances=await leases.live_instances(session, kind=_KIND),
-                owned=kept,
+                owned=self._roster.ungrown_first(kept, loads),
                 capacity=self._settings.capacity,
             )
             claimed = await self._claim(session, division)
@@ -311,6 +312,10 @@ class TriggerHost:
             placed.hosted.replace_source(source_of(row, placed.fence))
             self._note_state(placed.hosted)
         owned_rows = [row for row in difference.new if row.stream_digest in self._owned]
+        if len(rows) > self._settings.capacity:
+            # Declared since the streams were divided: that is done again, before any of them is hosted.
+            self._wake.set()
+            return
         hosted = self._manager.add(
             [self._spec(row, self._owned[row.stream_digest]) for row in owned_rows]
         )
