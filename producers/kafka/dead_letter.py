@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 HEADER_PREFIX = "triggerer.dead-letter."
 _WRITE_TIMEOUT_S = 15.0
 _CLOSE_TIMEOUT_S = 5.0
+_NO_LIMIT = 2**31 - 1
 
 
 class DeadLetters:
@@ -35,8 +36,9 @@ class DeadLetters:
     ) -> None:
         """Return once all in-sync replicas hold the message, with key, value, timestamp and headers of the original.
 
-        The headers `triggerer.dead-letter.*` say where it comes from and why. Whoever stops between this and the commit
-        writes it again: topic, partition and offset in the headers tell the repeats.
+        The headers `triggerer.dead-letter.*` say where it comes from and why; one with neither key nor value gets an
+        empty value, and the header `null-value`. Whoever stops between this and the commit writes it again: topic,
+        partition and offset in the headers tell the repeats.
 
         Raises:
             BrokerError: It could not be written; nothing may be committed past it.
@@ -49,7 +51,7 @@ class DeadLetters:
                 await guarded(
                     producer.send_and_wait(
                         topic,
-                        value=message.value,
+                        value=b"" if _is_null(message) else message.value,
                         key=message.key,
                         timestamp_ms=message.timestamp if message.timestamp >= 0 else None,
                         headers=[*message.headers, *self._headers(message, outcome, deliveries)],
@@ -88,13 +90,22 @@ class DeadLetters:
             "rejected": outcome.rejected,
             "reason": f"{outcome.failed} of {members} watchers failed on delivery {deliveries}",
         }
+        if _is_null(message):
+            fields["null-value"] = True
         return [(HEADER_PREFIX + name, str(value).encode()) for name, value in fields.items()]
 
     async def _open(self, what: str) -> AIOKafkaProducer:
         async with self._starting:
+            if self._producer is not None and self._producer._sender.sender_task.done():  # noqa: SLF001
+                # The client has given up for good, as after a gap in its sequence: it raises the same error for ever.
+                await self.aclose()
             if self._producer is None:
                 producer = AIOKafkaProducer(
-                    **self._settings.client_arguments(), acks="all", enable_idempotence=True
+                    **self._settings.client_arguments(),
+                    acks="all",
+                    enable_idempotence=True,
+                    # How large a message may be is the topic's to say, and it is larger here by its headers.
+                    max_request_size=_NO_LIMIT,
                 )
                 try:
                     await guarded(producer.start(), what)
@@ -106,10 +117,16 @@ class DeadLetters:
         return self._producer
 
     async def aclose(self) -> None:
-        if self._producer is not None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
             with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
                 try:
-                    await guarded(self._producer.stop(), "closing of the dead-letter producer")
+                    await guarded(producer.stop(), "closing of the dead-letter producer")
                 except BrokerError as error:
                     # What it was given is written, or its caller knows that it was not.
                     logger.info("%s", error)
+
+
+def _is_null(message: KafkaMessage) -> bool:
+    """Whether it holds nothing at all, which the client refuses to write."""
+    return message.key is None and message.value is None

@@ -1,12 +1,21 @@
 """The delivery limit, and the topic where messages go that reached it."""
 
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
-from aiokafka import AIOKafkaConsumer, ConsumerRecord
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition, errors
+from aiokafka.producer.message_accumulator import MessageAccumulator
 
+from producers.kafka import KafkaMessage, KafkaSettings
+from producers.kafka.cluster import Membership
+from producers.kafka.dead_letter import DeadLetters
+from producers.kafka.lane import Lane
+from producers.kafka.position import CommittedPosition
 from tests.kafka.driving import ACKED, FAILED, AdvanceOutcome, driving, producer_on
 from tests.services.kafka import KafkaServer
+from triggerer.errors import BrokerError
 
 
 @pytest.fixture
@@ -121,3 +130,59 @@ async def test_a_dead_letter_topic_that_is_missing_loses_nothing_and_is_named(
     assert f"'{topic}.trouble'" in message
     assert "does the topic" in message
     assert len(await dead_letters(kafka_server, f"{topic}.trouble")) == 1
+
+
+def message_of(topic: str, value: bytes | None, key: bytes | None = None) -> KafkaMessage:
+    partition = TopicPartition(topic, 0)
+    lane = Lane(partition, Membership(1, "me"), CommittedPosition(7, failures=3))
+    record = ConsumerRecord(topic, 0, 7, 1, 0, key, value, None, 0, 0, ())
+    return KafkaMessage(record, lane, 0)
+
+
+@asynccontextmanager
+async def dead_letters_of(server: KafkaServer) -> AsyncIterator[DeadLetters]:
+    settings = KafkaSettings(bootstrap_servers=server.bootstrap_servers)
+    letters = DeadLetters(settings, "group")
+    try:
+        yield letters
+    finally:
+        await letters.aclose()
+
+
+async def test_a_message_with_neither_key_nor_value_is_set_aside(
+    kafka_server: KafkaServer, topic: str
+) -> None:
+    kafka_server.create_topic(f"{topic}.dead-letter")
+    async with dead_letters_of(kafka_server) as letters:
+        await letters.write(message_of(topic, None), FAILED, deliveries=3)
+    (letter,) = await dead_letters(kafka_server, f"{topic}.dead-letter")
+    assert (letter.key, letter.value) == (None, b"")
+    assert ("triggerer.dead-letter.null-value", b"True") in letter.headers
+
+
+async def test_a_message_larger_than_the_clients_own_limit_is_set_aside(
+    kafka_server: KafkaServer, topic: str
+) -> None:
+    kafka_server.create_topic(f"{topic}.dead-letter", max_message_bytes=str(4 << 20))
+    async with dead_letters_of(kafka_server) as letters:
+        await letters.write(message_of(topic, b"x" * (2 << 20)), FAILED, deliveries=3)
+    (letter,) = await dead_letters(kafka_server, f"{topic}.dead-letter")
+    assert len(letter.value) == 2 << 20
+
+
+async def test_a_client_that_has_given_up_is_replaced_by_another(
+    kafka_server: KafkaServer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka_server.create_topic(f"{topic}.dead-letter")
+
+    def gap(*_: object, **__: object) -> None:
+        raise errors.OutOfOrderSequenceNumber
+
+    async with dead_letters_of(kafka_server) as letters:
+        with monkeypatch.context() as patched:
+            patched.setattr(MessageAccumulator, "drain_by_nodes", gap)
+            with pytest.raises(BrokerError):
+                await letters.write(message_of(topic, b"first"), FAILED, deliveries=3)
+        await letters.write(message_of(topic, b"second"), FAILED, deliveries=3)
+    (letter,) = await dead_letters(kafka_server, f"{topic}.dead-letter")
+    assert letter.value == b"second"
