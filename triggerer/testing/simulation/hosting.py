@@ -78,7 +78,10 @@ def making_of(hosted: HostedTrigger) -> Making:
 
 
 class ObservedManager(Manager):
-    """Notes who is hosted; nobody is taken out, or hosted anew, about whom nothing changed (L4)."""
+    """Notes who is hosted: no more than its host has room for (S9).
+
+    Nobody is taken out, or hosted anew, about whom nothing changed (L4).
+    """
 
     def __init__(self, context: RuntimeContext, instance: Instance) -> None:
         super().__init__(context)
@@ -91,6 +94,11 @@ class ObservedManager(Manager):
             if making.watcher in making.hosting.hosted:
                 making.hosting.checker.fail("L4", f"{hosted.name} is hosted twice")
             making.hosting.hosted[making.watcher] = hosted
+        count, capacity = self._instance.hosted, self._instance.process.world.capacity
+        if count > capacity:
+            self._instance.process.world.checker.fail(
+                "S9", f"{self._instance.name} hosts {count} triggers, its capacity is {capacity}"
+            )
         return added
 
     def remove(self, member: HostedTrigger, *, on_purpose: bool) -> None:
@@ -119,6 +127,7 @@ class ObservedHost(TriggerHost):
                 lease=timedelta(seconds=plan.lease),
                 heartbeat=timedelta(seconds=plan.lease / 3),
                 drain=timedelta(seconds=process.world.chance.random.uniform(0.1, 10.0)),
+                capacity=process.world.capacity,
             ),
         )
         self._instance = instance
@@ -138,6 +147,16 @@ class ObservedHost(TriggerHost):
         world = self._instance.process.world
         cls = bind(world.class_of(row), hosting)
         return replace(super()._spec(row, fence), make=Making(hosting, row, cls))
+
+    async def _give_back(self, digests: list[str]) -> None:
+        shown = self._instance.process.world.store.shown[self._instance.name]
+        for hosting in self._instance.under_lease():
+            key = hosting.stream.key
+            is_as_declared = len(hosting.hosted) == shown.loads[key].triggers
+            beyond = shown.is_beyond_share(self._instance.name)
+            if key in digests and is_as_declared and not beyond:
+                hosting.checker.fail("L4", f"{key} did not grow, and gives way to what did")
+        await super()._give_back(digests)
 
     def _forget(self, digest: str) -> None:
         for hosting in self._instance.under_lease():
@@ -194,6 +213,11 @@ class Instance:
             stream = self.process.world.stream(fence.stream_digest)
             found = self._hostings[fence] = Hosting(self, stream, fence)
         return found
+
+    @property
+    def hosted(self) -> int:
+        """How many triggers it hosts, those included that it drains."""
+        return sum(len(hosting.hosted) for hosting in self._hostings.values())
 
     def under_lease(self) -> list[Hosting]:
         """Those whose lease it does not know to be over."""

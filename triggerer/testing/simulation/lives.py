@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from triggerer.domain.events import Fence
 from triggerer.testing.simulation import sandbox
 from triggerer.testing.simulation.checker import Violation
+from triggerer.testing.simulation.hosting import Instance
 from triggerer.testing.simulation.loop import Deadlock, VirtualLoop
 from triggerer.testing.simulation.plan import Plan, draw_plan
 from triggerer.testing.simulation.process import Process
-from triggerer.testing.simulation.world import World
+from triggerer.testing.simulation.world import Stream, World
 
 _CALM_STEPS = 400_000
 _TO_DIE = 600.0
@@ -54,7 +56,8 @@ class Lives:
         self._limit = steps
         self._calm_since = 0.0
         self._longest_lease = 0.0
-        self._sessions_when_calm = 0
+        self._openings_when_calm = 0
+        self._claims_when_calm = 0
 
     def run(self) -> Outcome:
         world = self.world
@@ -169,15 +172,19 @@ class Lives:
         world.note("from here on nothing goes wrong")
         world.chance.is_calm = True
         self._calm_since = process.loop.now
-        self._sessions_when_calm = self._sessions()
+        self._openings_when_calm = self._openings()
+        self._claims_when_calm = self._claims()
         # An instance that died leaves its leases behind, the longer if somebody set the database's clock back.
         expiries = world.store.owners.expiries.values()
         now = world.store.now()
         left = max((expiry - now for expiry in expiries), default=timedelta())
         self._longest_lease = max(left.total_seconds(), 0.0)
 
-    def _sessions(self) -> int:
+    def _openings(self) -> int:
         return sum(stream.broker.sessions for stream in self.world.streams)
+
+    def _claims(self) -> int:
+        return sum(epoch for _, epoch in self.world.store.owners.leases.values())
 
     def _look_for_the_end(self, process: Process) -> None:
         reason = self._unfinished()
@@ -188,8 +195,11 @@ class Lives:
         bound = 1200.0 + 6 * plan.ack_timeout + 10 * plan.restart_longest + self._longest_lease
         if process.loop.now > self._calm_since + bound:
             raise Violation("L1", f"{bound:.0f} s after the last fault: {reason}")
-        if self._sessions() > self._sessions_when_calm + 20 * plan.streams:
+        often = 20 * len(self.world.streams)
+        if self._openings() > self._openings_when_calm + often:
             raise Violation("L3", f"streams are opened again and again: {reason}")
+        if self._claims() > self._claims_when_calm + often:
+            raise Violation("L3", f"streams are claimed again and again: {reason}")
         if self.world.steps > self._limit + _CALM_STEPS:
             raise Violation("L3", f"{_CALM_STEPS} steps after the last fault: {reason}")
 
@@ -209,17 +219,45 @@ class Lives:
         assert process is not None
         for stream in world.streams:
             # Without a watcher nobody reads it, and nothing is owed.
-            if stream.watchers and not stream.broker.is_finished:
-                return f"{stream.key} is not read to its end"
-            session = stream.broker.session
-            if session is not None and session.watch is not None and session.watch.paused:
-                return f"{stream.key} was never told to resume its lanes {session.watch.paused}"
+            if stream.watchers and (reason := self._unread(process, stream)) is not None:
+                return reason
         for instance in process.instances:
             if instance.recorder.unsettled:
                 return f"{instance.recorder.unsettled} events are not settled"
         if world.store.landing:
             return "a commit has not landed"
         return world.store.idle_reason()
+
+    def _unread(self, process: Process, stream: Stream) -> str | None:
+        """What is left to be done for a stream with watchers."""
+        owners = self.world.store.owners
+        if owners.is_free(stream.key, self.world.store.now()):
+            # A stream is hosted whole. Which streams are, where not all fit, is left open: only that no room is left
+            # that one of the others would fit into.
+            if len(stream.watchers) > max(map(self._room, process.instances)):
+                return None
+            return f"{stream.key} fits into an instance, and nobody hosts it"
+        owner, epoch = owners.leases[stream.key]
+        assert owner is not None
+        fence = Fence(stream.key, owner, epoch)
+        hosted = process.hosted_under(fence)
+        if hosted != stream.watchers.keys():
+            return f"of {sorted(stream.watchers)} under {fence} only {sorted(hosted)} are hosted"
+        if not stream.broker.is_finished:
+            return f"{stream.key} is not read to its end"
+        session = stream.broker.session
+        if session is not None and session.watch is not None and session.watch.paused:
+            return f"{stream.key} was never told to resume its lanes {session.watch.paused}"
+        return None
+
+    def _room(self, instance: Instance) -> int:
+        """For so many more triggers, by what the store shows."""
+        owners, now = self.world.store.owners, self.world.store.now()
+        return self.world.capacity - sum(
+            len(stream.watchers)
+            for stream in self.world.streams
+            if owners.leases[stream.key][0] == instance.name and not owners.is_free(stream.key, now)
+        )
 
 
 def simulate(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from triggerer.domain.events import Fence
 from triggerer.store.queries.hosting import StreamLoad, TriggerRow
+from triggerer.testing.simulation.store import Shown
 
 if TYPE_CHECKING:
     from triggerer.testing.simulation.transactions import Transaction
@@ -22,6 +23,7 @@ class LeaseQueries:
     ) -> None:
         owners = await session.owners()
         owners.instances[instance_id] = session.store.now() + expiry
+        session.instance_id = instance_id
 
     @staticmethod
     async def deregister_instance(session: Transaction, instance_id: str) -> None:
@@ -69,8 +71,10 @@ class LeaseQueries:
         owners = await session.owners()
         now = session.store.now()
         claimed: list[Fence] = []
-        for digest in sorted(sizes):
-            if len(claimed) < limit and sizes[digest] <= room and owners.is_free(digest, now):
+        fitting = sorted(digest for digest, size in sizes.items() if size <= room)
+        # As the statement does: what it reads is limited, and what then does not fit beside the others is passed over.
+        for digest in [one for one in fitting if owners.is_free(one, now)][: max(limit, 0)]:
+            if sizes[digest] <= room:
                 room -= sizes[digest]
                 _, epoch = owners.leases[digest]
                 claimed.append(Fence(digest, instance_id, epoch + 1))
@@ -102,7 +106,7 @@ class HostingQueries:
         store = session.store
         owners = await session.owners()
         now = store.now()
-        return [
+        loads = [
             StreamLoad(
                 digest,
                 sum(row.stream_digest == digest for row in store.triggers.values()),
@@ -110,6 +114,10 @@ class HostingQueries:
             )
             for digest, (owner, _) in owners.leases.items()
         ]
+        living = sum(expires_at > now for expires_at in owners.instances.values())
+        shown = Shown({load.digest: load for load in loads}, living)
+        store.shown[session.instance_id] = shown
+        return loads
 
     @staticmethod
     async def show_waiting(session: Transaction, reasons: Mapping[str, str]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from triggerer.hosting.host import HostSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,12 @@ class Plan:
     max_outstanding_per_lane: int
     pauses_lanes: bool
     """The producer holds back one lane while the others go on; otherwise a full lane holds up all."""
+    capacity: int
+    """Of each of the two hosts, in triggers."""
+
+
+AMPLE = HostSettings().capacity
+"""Room for everything that a simulation hosts."""
 
 
 def draw_plan(seed: int) -> Plan:
@@ -53,7 +61,7 @@ def draw_plan(seed: int) -> Plan:
         return 0.0 if chance.random() < 0.35 else highest * chance.random()
 
     pick = chance.choice
-    return Plan(
+    plan = Plan(
         seed=seed,
         streams=pick((1, 1, 1, 2)),
         lanes=pick((1, 2, 3)),
@@ -83,4 +91,7 @@ def draw_plan(seed: int) -> Plan:
         slow=rate(0.1),
         max_outstanding_per_lane=pick((1, 2, 5, 10_000, 10_000, 10_000)),
         pauses_lanes=chance.random() < 0.6,
+        capacity=pick((2, 3, 5, AMPLE, AMPLE, AMPLE, AMPLE)),
     )
+    # A single stream fits or does not; it takes several to be divided.
+    return plan if plan.capacity == AMPLE else replace(plan, streams=pick((2, 3, 4)))

@@ -17,6 +17,7 @@ from triggerer.testing.simulation.hosting import Instance
 from triggerer.testing.simulation.transactions import Database
 
 if TYPE_CHECKING:
+    from triggerer.domain.events import Fence
     from triggerer.testing.simulation.loop import VirtualLoop
     from triggerer.testing.simulation.world import Stream, World
 
@@ -70,6 +71,16 @@ class Process:
                 await self._operate(tasks)
                 hosts.cancel_scope.cancel()
             tasks.cancel_scope.cancel()
+
+    def hosted_under(self, fence: Fence) -> set[int]:
+        """The watchers that are hosted under this lease."""
+        return {
+            watcher
+            for instance in self.instances
+            for hosting in instance.under_lease()
+            if hosting.fence == fence
+            for watcher in hosting.hosted
+        }
 
     # What is around the product
 

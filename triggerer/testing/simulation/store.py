@@ -13,7 +13,7 @@ from triggerer.domain.events import Fence
 from triggerer.store.wakeups import Wakeups
 
 if TYPE_CHECKING:
-    from triggerer.store.queries.hosting import TriggerRow
+    from triggerer.store.queries.hosting import StreamLoad, TriggerRow
     from triggerer.testing.simulation.chance import Chance
     from triggerer.testing.simulation.checker import Checker
     from triggerer.testing.simulation.plan import Plan
@@ -62,6 +62,19 @@ class Owners:
         return Owners(dict(self.leases), dict(self.expiries), dict(self.instances))
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What an instance was shown when it looked last, to divide the streams by."""
+
+    loads: dict[str, StreamLoad]
+    instances: int
+
+    def is_beyond_share(self, instance: str) -> bool:
+        """Whether it owned more than its share of them."""
+        owned = sum(load.owner == instance for load in self.loads.values())
+        return owned > -(-len(self.loads) // self.instances)
+
+
 class Store:
     """What is durable. Only `Transaction`s change it, all at once."""
 
@@ -73,6 +86,8 @@ class Store:
         self.asset_ids: dict[str, int] = {}
         self.owners = Owners()
         self.triggers: dict[int, TriggerRow] = {}
+        self.shown: dict[str, Shown] = {}
+        """By instance."""
         self.derived_under: dict[datetime, Fence] = {}
         """The lease under which the filter ran that yielded an event, by the event's timestamp: no two are equal."""
         self.answered: set[datetime] = set()

@@ -144,6 +144,8 @@ class Transaction:
 
     def __init__(self, database: Database) -> None:
         self.info: dict[str, Any] = {}
+        self.instance_id = ""
+        """The host whose heartbeat it is, if any."""
         self.store = database.store
         self.is_landing = False
         self._database = database

@@ -61,6 +61,7 @@ class World:
         self._classes: dict[int, type[BaseEventTrigger]] = {}
         self.steps = 0
         self.processes = 0
+        self.capacity = plan.capacity
         self._note = note
         self._numbers = 0
         self.process: Process | None = None
