@@ -65,12 +65,13 @@ class Conservation:
 
 def conservation(records: Records) -> Conservation:
     """Count once."""
+    # An outer join: an inner one may be made the other way round, with a scan of the queue for each run.
     ((events, queued, taken, active, failed),) = records.rows(
-        "SELECT (SELECT count(*) FROM asset_event),"
-        " (SELECT count(*) FROM queued_asset_event WHERE run_pk IS NULL),"
-        " (SELECT count(*) FROM queued_asset_event q JOIN dag_run r ON r.id = q.run_pk"
-        "   AND r.dag_id = q.dag_id),"
+        "SELECT (SELECT count(*) FROM asset_event), waiting, taken,"
         " (SELECT count(*) FROM dag_run WHERE state IN ('queued', 'running')),"
         " (SELECT count(*) FROM dag_run WHERE state NOT IN ('queued', 'running', 'success'))"
+        " FROM (SELECT count(*) FILTER (WHERE q.run_pk IS NULL) AS waiting, count(r.id) AS taken"
+        "   FROM queued_asset_event q"
+        "   LEFT JOIN dag_run r ON r.id = q.run_pk AND r.dag_id = q.dag_id) AS queue"
     )
     return Conservation(events, queued, taken, active, failed)
