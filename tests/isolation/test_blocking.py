@@ -181,9 +181,12 @@ async def test_a_blocked_thread_is_left_behind_shown_and_not_followed_by_another
     [
         (lambda process: process.kill(), "was killed by SIGKILL"),
         (lambda process: process.send_signal(signal.SIGSEGV), "was killed by SIGSEGV"),
+        (lambda process: process.send_signal(40), "was killed by signal 40"),
+        # What ends that process is not to end this one.
+        (lambda process: process.send_signal(signal.SIGINT), "KeyboardInterrupt"),
         (None, "ended with exit code 3"),
     ],
-    ids=["killed", "crashed", "exited"],
+    ids=["killed", "crashed", "real-time signal", "interrupted", "exited"],
 )
 async def test_a_process_that_dies_is_shown_and_started_again(
     end: Any, text: str, isolation: Isolation, upstream: Upstream, tmp_path: Path

@@ -42,7 +42,7 @@ def unpack(packed: bytes, *, name: str, what: str) -> Any:
 
 
 class PackedError(NamedTuple):
-    """An exception on its way; its text alone where it cannot be pickled."""
+    """An exception on its way; its text alone where it cannot be pickled, or would end the process that it comes to."""
 
     pickled: bytes | None
     text: str
@@ -59,20 +59,20 @@ class PackedError(NamedTuple):
             pickled = None
         return cls(pickled, text, trace)
 
-    def unpack(self) -> BaseException:
+    def unpack(self) -> Exception:
         """The error, or a `PluginError` that says what it was; its traceback over there is a note."""
         error = self._unpickled() or PluginError(self.text)
         error.add_note(f"In the other process:\n{self.trace}")
         return error
 
-    def _unpickled(self) -> BaseException | None:
+    def _unpickled(self) -> Exception | None:
         if self.pickled is None:
             return None
         try:
             found = pickle.loads(self.pickled)
         except Exception:  # noqa: BLE001  (its class cannot be had here)
             return None
-        return found if isinstance(found, BaseException) else None
+        return found if isinstance(found, Exception) else None
 
 
 class _WithError(NamedTuple):

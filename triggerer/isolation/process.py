@@ -170,7 +170,7 @@ class ProcessPlace(Place):
         how = (
             "closed its channel"
             if code is None
-            else f"was killed by {signal.Signals(-code).name}"
+            else f"was killed by {_name_of(-code)}"
             if code < 0
             else f"ended with exit code {code}"
         )
@@ -198,3 +198,11 @@ class ProcessPlace(Place):
         if channel is not None:
             with anyio.move_on_after(1, shield=True):
                 await channel.aclose()
+
+
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        # One of the real-time signals, most of which have no name.
+        return f"signal {number}"
