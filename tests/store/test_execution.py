@@ -2,12 +2,19 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sqlalchemy import text
+import pytest
+from sqlalchemy import select, text, update
 
 from tests.store.seeding import add_asset, add_dag, asset_json
 from triggerer.store.clock import Clock
 from triggerer.store.database import Database
-from triggerer.store.queries.execution import cancel_queued, claim_runs, running_of
+from triggerer.store.models import DagRun, TaskRun
+from triggerer.store.queries.execution import (
+    cancel_queued,
+    claim_runs,
+    request_cancel,
+    running_of,
+)
 from triggerer.store.queries.orphans import recover_orphans
 from triggerer.store.queries.runs import create_manual_run
 from triggerer.store.script import Row, Script, perform
@@ -66,3 +73,27 @@ async def test_runs_that_have_ended_slow_down_nothing_that_an_executor_asks(
             counts.append(count)
     without, with_history = counts
     assert with_history < without * 1.5
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_run_that_is_cancelled_after_its_executor_died_has_no_running_tasks(
+    database: Database, at_once: bool
+) -> None:
+    await add_dag(database, "report", None)
+    async with database.transaction() as session:
+        run = await create_manual_run(session, "report")
+        lost = {"state": "running", "executor": "dead", "attempt": 1}
+        await session.execute(update(DagRun).values(**lost, cancel_requested=not at_once))
+        session.add(TaskRun(run_pk=run.pk, task_id="t", state="running"))
+        session.add(TaskRun(run_pk=run.pk, task_id="before", state="success"))
+        await session.flush()
+        await recover_orphans(session, executor="me", alone=True)
+        if at_once:
+            await request_cancel(session, run.pk)
+        else:
+            assert await cancel_queued(session) == ["report"]
+    async with database.reading() as session:
+        tasks = {row.task_id: row for row in await session.scalars(select(TaskRun))}
+        assert await session.scalar(select(DagRun.state)) == "cancelled"
+    assert (tasks["t"].state, tasks["before"].state) == ("cancelled", "success")
+    assert tasks["t"].ended_at is not None

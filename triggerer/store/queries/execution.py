@@ -21,7 +21,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.runs import RunState, TaskState
-from triggerer.store.models import Dag, DagRun
+from triggerer.store.models import Dag, DagRun, TaskRun
 from triggerer.store.queries.results import RunEndRow, SaveResults, TaskRow
 from triggerer.store.script import Script
 from triggerer.store.statement import (
@@ -38,6 +38,7 @@ _QUEUED: Final = text("dag_run.state IN ('queued', 'running') AND dag_run.state 
 _RUNNING: Final = text("dag_run.state IN ('queued', 'running') AND dag_run.state = 'running'")
 
 _RUNS: Final = typing.cast(Table, DagRun.__table__)
+_TASKS: Final = typing.cast(Table, TaskRun.__table__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,12 +243,10 @@ async def request_cancel(session: AsyncSession, run_pk: int) -> RunState | None:
         await session.execute(select(_RUNS.c.state).where(_RUNS.c.id == run_pk).with_for_update())
     ).scalar_one_or_none()
     if state == RunState.QUEUED:
-        values = {
-            "state": RunState.CANCELLED.value,
-            "cancel_requested": True,
-            "ended_at": datetime.now(UTC),
-        }
+        now = datetime.now(UTC)
+        values = {"state": RunState.CANCELLED.value, "cancel_requested": True, "ended_at": now}
         await session.execute(update(_RUNS).where(_RUNS.c.id == run_pk).values(values))
+        await _cancel_tasks(session, [run_pk], now)
         return RunState.CANCELLED
     if state == RunState.RUNNING:
         await session.execute(
@@ -258,13 +257,26 @@ async def request_cancel(session: AsyncSession, run_pk: int) -> RunState | None:
 
 async def cancel_queued(session: AsyncSession) -> list[str]:
     """End the queued runs that are to be cancelled; their DAG ids."""
-    rows = await session.execute(
+    now = datetime.now(UTC)
+    ended = await session.execute(
         update(_RUNS)
         .where(_QUEUED, _RUNS.c.cancel_requested.is_(True))
-        .values(state=RunState.CANCELLED.value, ended_at=datetime.now(UTC))
-        .returning(_RUNS.c.dag_id)
+        .values(state=RunState.CANCELLED.value, ended_at=now)
+        .returning(_RUNS.c.id, _RUNS.c.dag_id)
     )
-    return list(rows.scalars())
+    rows = ended.all()
+    if rows:
+        await _cancel_tasks(session, [row.id for row in rows], now)
+    return [row.dag_id for row in rows]
+
+
+async def _cancel_tasks(session: AsyncSession, run_pks: Sequence[int], now: datetime) -> None:
+    """End the tasks that an attempt has left as running: its executor died, or handed the run back."""
+    await session.execute(
+        update(_TASKS)
+        .where(_TASKS.c.run_pk.in_(run_pks), _TASKS.c.state == TaskState.RUNNING.value)
+        .values(state=TaskState.CANCELLED.value, ended_at=now)
+    )
 
 
 async def any_dag_needs_spark(session: AsyncSession) -> bool:
