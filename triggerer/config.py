@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from triggerer.errors import ConfigurationError
 from triggerer.redaction import is_reference, redact
@@ -291,10 +292,10 @@ def _read_file(file: Path) -> tuple[Sections, Sections]:
         return Given(value, f"{file}:{line}" if line else str(file))
 
     connections = document.pop("connections", {})
+    if not isinstance(connections, Mapping):
+        raise ConfigurationError(f"{file}: [connections] has to be a table")
     for where, tables in (("", document), ("connections.", connections)):
-        for name, table in (
-            tables.items() if isinstance(tables, Mapping) else [("connections", tables)]
-        ):
+        for name, table in tables.items():
             if not isinstance(table, Mapping):
                 raise ConfigurationError(f"{file}: [{where}{name}] has to be a table")
     return (
@@ -364,8 +365,27 @@ def _build_section(
         key = str(first["loc"][0])
         shown = redact(key, first["input"])
         raise ConfigurationError(
-            f"{given[key].source}: [{name}] {key}: {first['msg']}, not {shown!r}"
+            f"{given[key].source}: [{name}] {key}: {_expected(first)}, not {shown!r}"
         ) from error
+
+
+def _expected(error: ErrorDetails) -> str:
+    """What pydantic says, in words for those who write a TOML file, not Python."""
+    match error["type"]:
+        case "value_error":
+            return error["msg"].removeprefix("Value error, ")
+        case "string_pattern_mismatch":
+            choices = error["ctx"]["pattern"].strip("^()$").split("|")
+            return f"it is one of {', '.join(choices)}"
+        case "time_delta_parsing" | "time_delta_type":
+            return "it is a number of seconds"
+        case "greater_than" | "greater_than_equal" as kind:
+            bound = next(iter(error["ctx"].values()))
+            # Durations have no bound but zero, which pydantic gives as Python's text.
+            number = 0 if isinstance(bound, str) else bound
+            return f"it is {'more than' if kind == 'greater_than' else 'at least'} {number}"
+        case _:
+            return error["msg"]
 
 
 def _place(

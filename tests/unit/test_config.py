@@ -122,6 +122,23 @@ def test_a_wrong_value_is_refused_with_its_origin(section: str, key: str, value:
     assert value in message
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[core]\nlog_level = "loud"', "log_level: it is one of debug, info, warning, error, not"),
+        ("[executor]\nworkers = 0", "workers: it is more than 0, not 0"),
+        ("[triggerer]\nstall_threshold = -1", "stall_threshold: it is at least 0, not -1"),
+        ('[core]\nshutdown_grace = "5 minutes"', "it is a number of seconds, not '5 minutes'"),
+        ('[triggerer.isolation]\nfoo = "thread"', "isolation: 'foo' is neither"),
+        ("connections = 3", ": [connections] has to be a table"),
+        ("[connections]\nkafka = 3", ": [connections.kafka] has to be a table"),
+    ],
+)
+def test_a_wrong_value_is_refused_in_words_for_those_who_wrote_it(text: str, said: str) -> None:
+    write(text + "\n")
+    assert said in refusal()
+
+
 @pytest.mark.parametrize("seconds", ["0.5", "300"])
 def test_durations_are_seconds(seconds: str) -> None:
     settings = load_settings(environ={"TRIGGERER__CORE__SHUTDOWN_GRACE": seconds})
