@@ -70,6 +70,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         for lane in lanes:
             lane.close()
             self.lanes.pop(lane.partition, None)
+        self._wait_as_long_as_possible()
         if left:
             logger.warning(
                 "partitions %s go with about %d messages in flight, which are delivered again",
@@ -253,8 +254,11 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
 
     def _release(self, lane: Lane) -> None:
         lane.timer = None
-        self._cluster.wait_long(not any(other.is_held for other in self.lanes.values()))
+        self._wait_as_long_as_possible()
         self._resume(lane)
+
+    def _wait_as_long_as_possible(self) -> None:
+        self._cluster.wait_long(not any(other.is_held for other in self.lanes.values()))
 
     def probe(self, lane: Lane) -> None:
         """One message of the lane is about to be delivered, and nothing more until it is through."""

@@ -1,0 +1,53 @@
+"""What partitions that come and go leave behind, without a broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiokafka import TopicPartition
+
+from producers.kafka.assignment import Assignment
+from producers.kafka.cluster import Membership
+from producers.kafka.lane import Lane
+from producers.kafka.position import CommittedPosition
+
+PARTITION = TopicPartition("t", 0)
+ME = Membership(1, "me")
+
+
+class Consumer:
+    """Has one partition, and does what it is told."""
+
+    def assignment(self) -> set[TopicPartition]:
+        return {PARTITION}
+
+    def pause(self, partition: TopicPartition) -> None:
+        pass
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        pass
+
+
+class Cluster:
+    def __init__(self) -> None:
+        self.waits_long = True
+
+    def membership(self) -> Membership:
+        return ME
+
+    def wait_long(self, is_long: bool) -> None:
+        self.waits_long = is_long
+
+
+async def test_requests_wait_long_again_when_a_partition_goes_that_was_held() -> None:
+    cluster: Any = Cluster()
+    consumer: Any = Consumer()
+    commits: Any = None
+    assignment = Assignment(
+        consumer, cluster, commits, start="earliest", settle_timeout_s=1, revoke_timeout_s=1
+    )
+    lane = assignment.lanes[PARTITION] = Lane(PARTITION, ME, CommittedPosition(0))
+    assignment.hold(lane, CommittedPosition(0, failures=1), 60.0)
+    assert not cluster.waits_long
+    await assignment.on_partitions_revoked([PARTITION])
+    assert cluster.waits_long
