@@ -3,7 +3,7 @@ from datetime import UTC, datetime, timedelta
 
 import anyio
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from tests.store.seeding import Event, add_asset, count_events, record, recording
 from triggerer.domain.events import EventSource, Fence, WatcherRef
@@ -183,3 +183,32 @@ async def test_only_what_may_be_claimed_and_fits_is_claimed(database: Database) 
         claimed = await claim_streams(session, "one", limit=9, room=5, sizes=sizes)
     # s01 does not fit beside s00, s02 would not fit at all, s03 was not asked for.
     assert [fence.stream_digest for fence in claimed] == ["s00", "s04"]
+
+
+async def test_a_heartbeat_moves_the_expiry_alone(database: Database) -> None:
+    async with database.transaction() as session:
+        await register_instance(session, "one", kind="executor")
+    async with database.reading() as session:
+        (first,) = await session.scalars(select(Instance))
+    await anyio.sleep(0.01)
+    async with database.transaction() as session:
+        await register_instance(session, "one", kind="executor")
+    async with database.reading() as session:
+        (second,) = await session.scalars(select(Instance))
+    assert second.started_at == first.started_at
+    assert second.expires_at > first.expires_at
+
+
+async def test_who_died_long_ago_is_forgotten(database: Database) -> None:
+    async with database.transaction() as session:
+        now = await database_now(session)
+        for instance_id, age in (("old", timedelta(days=2)), ("late", timedelta(hours=1))):
+            session.add(
+                Instance(
+                    id=instance_id, kind="triggerer", started_at=now - age, expires_at=now - age
+                )
+            )
+    async with database.transaction() as session:
+        await register_instance(session, "one", kind="executor")
+    async with database.reading() as session:
+        assert set(await session.scalars(select(Instance.id))) == {"late", "one"}

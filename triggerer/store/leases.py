@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any, Final, cast
 
 from sqlalchemy import CursorResult, delete, or_, select, tuple_, update
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.events import Fence
@@ -21,6 +22,7 @@ from triggerer.store.models import Instance, Stream
 
 LEASE_EXPIRY: Final = timedelta(seconds=15)
 HEARTBEAT_INTERVAL: Final = timedelta(seconds=5)
+_REMEMBERED: Final = timedelta(days=1)
 
 
 async def register_instance(
@@ -28,15 +30,24 @@ async def register_instance(
 ) -> None:
     """Make this process known as alive for `expiry`; repeating it is a heartbeat.
 
+    Those that died long ago without a word are removed by the way.
+
     Args:
         instance_id: `<host>:<pid>:<random>`, new at every start.
         kind: triggerer, scheduler, dag-processor or executor.
     """
     now = await database_now(session)
-    await session.merge(
-        Instance(id=instance_id, kind=kind, started_at=now, expires_at=now + expiry)
+    insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
+    await session.execute(
+        insert(Instance)
+        .values(id=instance_id, kind=kind, started_at=now, expires_at=now + expiry)
+        .on_conflict_do_update(index_elements=[Instance.id], set_={"expires_at": now + expiry})
     )
-    await session.flush()
+    # What somebody else is removing, or brings back at this moment, is passed over.
+    dead = select(Instance.id).where(Instance.expires_at < now - _REMEMBERED)
+    await session.execute(
+        delete(Instance).where(Instance.id.in_(dead.with_for_update(skip_locked=True)))
+    )
 
 
 async def heartbeat(
