@@ -1,10 +1,4 @@
-"""Settings, read once at start into frozen dataclasses; nobody else reads the environment.
-
-Precedence, highest first: a command's own options, the environment (`TRIGGERER__SECTION__KEY`), the
-TOML file (`--config`, else `$TRIGGERER_CONFIG`, else `triggerer.toml` in the working directory), the
-default. Durations are seconds. pydantic checks the values; the merging is done here, since
-pydantic-settings cannot say where a value came from, nor name the nearest key for an unknown one.
-"""
+"""Where values come from, and what is said of wrong ones."""
 
 from __future__ import annotations
 
@@ -14,13 +8,23 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
-from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from triggerer.config.sections import (
+    SECTIONS,
+    ApiSettings,
+    CoreSettings,
+    DagProcessorSettings,
+    DatabaseSettings,
+    ExecutorSettings,
+    SchedulerSettings,
+    SparkSettings,
+    TriggererSettings,
+)
 from triggerer.errors import ConfigurationError
 from triggerer.redaction import is_reference, redact
 
@@ -28,153 +32,6 @@ ENVIRONMENT_PREFIX: Final = "TRIGGERER__"
 CONFIG_VARIABLE: Final = "TRIGGERER_CONFIG"
 """Names the file for children of the service, which have no command line of their own."""
 DEFAULT_FILE: Final = "triggerer.toml"
-
-
-def _split(value: Any) -> Any:
-    return (
-        [part.strip() for part in value.split(",") if part.strip()]
-        if isinstance(value, str)
-        else value
-    )
-
-
-def _pairs(value: Any) -> Any:
-    if isinstance(value, str):
-        return dict(part.partition("=")[::2] for part in cast("list[str]", _split(value)))
-    if isinstance(value, Mapping):
-        # Spark takes strings; TOML's true is Spark's "true".
-        return {
-            key: str(item).lower() if isinstance(item, bool) else str(item)
-            for key, item in value.items()
-        }
-    return value
-
-
-def _named(placements: dict[str, str]) -> dict[str, str]:
-    for name in placements:
-        if "." not in name and "/" not in name:
-            raise ValueError(f"{name!r} is neither module.Class nor <asset>/<watcher>")
-    return placements
-
-
-def _seconds(value: Any) -> Any:
-    # pydantic reads "300" as a number of seconds but "0.5" as ISO 8601.
-    return float(value) if isinstance(value, str) and re.fullmatch(r"[\d.]+", value) else value
-
-
-Seconds = Annotated[timedelta, BeforeValidator(_seconds), Field(gt=timedelta(0))]
-SecondsOrZero = Annotated[timedelta, BeforeValidator(_seconds), Field(ge=timedelta(0))]
-Count = Annotated[int, Field(gt=0)]
-Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
-Pairs = Annotated[dict[str, str], BeforeValidator(_pairs)]
-Placements = Annotated[
-    dict[str, Literal["thread", "process"]], BeforeValidator(_pairs), AfterValidator(_named)
-]
-
-
-@dataclass(frozen=True, slots=True)
-class CoreSettings:
-    """`[core]`: where things lie, logging and shutdown."""
-
-    home: Path = Path("~/.triggerer")
-    """Where the default database, the logs of runs and the service's sockets lie."""
-    dags_folder: Path = Path("dags")
-    """Relative to `home` where it is the default."""
-    allowed_trigger_modules: Names = ()
-    """Modules outside entry points and the DAGs folder from which trigger classes may be loaded."""
-    log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$")] = "info"
-    log_format: Annotated[str, Field(pattern="^(auto|console|json)$")] = "auto"
-    """auto: console on a terminal, JSON elsewhere."""
-    shutdown_grace: SecondsOrZero = timedelta(seconds=20)
-    """How long work in flight may take to end after SIGTERM before it is cancelled."""
-
-
-@dataclass(frozen=True, slots=True)
-class DatabaseSettings:
-    """`[database]`: SQLite in `home` unless a URL says otherwise."""
-
-    url: str = field(default="", repr=False)
-    """Empty: SQLite in `home`. May be `env:NAME` or `file:PATH`."""
-    commit_timeout: Seconds = timedelta(seconds=30)
-    start_timeout: SecondsOrZero = timedelta(seconds=30)
-    """How long a starting service waits for a database that does not answer, or is locked."""
-
-
-@dataclass(frozen=True, slots=True)
-class TriggererSettings:
-    """`[triggerer]`: bounds of shared streams and of the instance that hosts them."""
-
-    shared_stream_ack_timeout: Seconds = timedelta(seconds=300)
-    shared_stream_subscriber_queue_size: Count = 1024
-    shared_stream_overflow_grace: SecondsOrZero = timedelta(seconds=5)
-    capacity: Count = 1000
-    """The most triggers that one instance hosts; what nobody has room for waits, and says so."""
-    max_outstanding_events: Count = 20_000
-    """Of one shared stream: fanned out and not yet advanced; beyond it the broker is paused."""
-    max_outstanding_events_per_lane: Count = 10_000
-    """The same of one lane (a Kafka partition); beyond it that lane is paused, or the stream where that cannot be."""
-    lease_duration: Seconds = timedelta(seconds=15)
-    """After so long without a heartbeat an instance's streams may be taken over."""
-    stall_threshold: SecondsOrZero = timedelta(seconds=0.5)
-    """How long the event loop may stand still before that is logged, with whose code it is; 0: never."""
-    isolation: Placements = field(default_factory=dict)
-    """Triggers that run in a thread or a process of their own, by class path or `<asset>/<watcher>`."""
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerSettings:
-    """`[scheduler]`: bounds of one pass, and the sweep."""
-
-    max_dagruns_to_create_per_loop: Count = 32
-    heartbeat_sec: Seconds = timedelta(seconds=30)
-    """Of the sweep that is the safety net; commits wake the scheduler at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class DagProcessorSettings:
-    """`[dag_processor]`: how often and how long files are parsed."""
-
-    min_file_process_interval: Seconds = timedelta(seconds=30)
-    parse_timeout: Seconds = timedelta(seconds=30)
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutorSettings:
-    """`[executor]`: the worker processes."""
-
-    workers: Count = 2
-    prewarm: bool = True
-    """Whether Spark is started before the first run asks for it, if a known DAG needs it."""
-
-
-@dataclass(frozen=True, slots=True)
-class SparkSettings:
-    """`[spark]`: where sessions come from; `triggerer.spark` checks that the values fit together."""
-
-    mode: str = "local"
-    master: str | None = None
-    remote: str | None = None
-    conf: Pairs = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class ApiSettings:
-    """`[api]`: accepted, and without effect until the API is there."""
-
-    host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65535)] = 8080
-
-
-SECTIONS: Final[dict[str, type[Any]]] = {
-    "core": CoreSettings,
-    "database": DatabaseSettings,
-    "triggerer": TriggererSettings,
-    "scheduler": SchedulerSettings,
-    "dag_processor": DagProcessorSettings,
-    "executor": ExecutorSettings,
-    "spark": SparkSettings,
-    "api": ApiSettings,
-}
 
 
 class Given(NamedTuple):
@@ -232,7 +89,7 @@ def load_settings(
     """Read the file and the environment; nothing is cached and nothing is created on disk.
 
     Args:
-        path: The TOML file; None looks where the module's docstring says, and there need be none.
+        path: The TOML file; None looks where the package's docstring says, and there need be none.
         overrides: What a command's own options say, by (section, key); these win.
     Raises:
         ConfigurationError: The file cannot be read, or a section, key or value is wrong; says where.
