@@ -10,9 +10,9 @@ import anyio
 import pytest
 from anyio.abc import TaskGroup
 
-from triggerer import service
 from triggerer.config import Settings, load_settings
-from triggerer.service import ALL_PARTS, Stopped, open_service
+from triggerer.service import ALL_PARTS, Service, Stopped, open_service, run, running
+from triggerer.service.supervising import unless_it_returns
 
 Start = Callable[..., Awaitable[None]]
 
@@ -32,7 +32,7 @@ def hosting(
     ) -> None:
         await start(carriers, workers)
 
-    monkeypatch.setattr(service, "_start_parts", start_parts)
+    monkeypatch.setattr(running, "start_parts", start_parts)
 
 
 async def fails(**_: Any) -> None:
@@ -55,7 +55,7 @@ async def test_a_part_that_fails_or_returns_ends_the_service_with_the_error(
     message: str,
 ) -> None:
     async def start(carriers: TaskGroup, workers: TaskGroup) -> None:
-        workers.start_soon(service._unless_it_returns, "scheduler", part)
+        workers.start_soon(unless_it_returns, "scheduler", part)
 
     hosting(monkeypatch, start)
     with pytest.RaisesGroup(
@@ -116,11 +116,11 @@ def test_a_service_with_work_ends_when_the_work_is_done(
         pass
 
     hosting(monkeypatch, start)
-    monkeypatch.setattr("triggerer.service.install_connections", lambda resolver: None)
+    monkeypatch.setattr("triggerer.service.running.install_connections", lambda resolver: None)
     done: list[str] = []
 
-    async def work(started: service.Service) -> None:
+    async def work(started: Service) -> None:
         done.append(started.database.dialect)
 
-    assert service.run(settings, ALL_PARTS, work) is Stopped.WORK_DONE
+    assert run(settings, ALL_PARTS, work) is Stopped.WORK_DONE
     assert done == ["sqlite"]

@@ -1,0 +1,194 @@
+"""The parts, wired by hand: what each is given."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import asdict
+from datetime import timedelta
+from enum import StrEnum
+from functools import partial
+from typing import Final
+from uuid import uuid4
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup, TaskStatus
+
+from triggerer.config import Settings
+from triggerer.errors import Conflict, OutcomeUnknown, StoreError, StoreUnavailable
+from triggerer.service.supervising import Runs, once_it_answers, unless_it_returns, without_status
+from triggerer.store.database import Database
+
+_log = structlog.get_logger(__name__)
+
+
+class Part(StrEnum):
+    """What may run as a service of its own, where the database is PostgreSQL."""
+
+    TRIGGERER = "triggerer"
+    SCHEDULER = "scheduler"
+    DAG_PROCESSOR = "dag-processor"
+    EXECUTOR = "executor"
+
+
+ALL_PARTS: Final = frozenset(Part)
+_GOODBYE_S: Final = 2.0
+
+
+async def start_parts(
+    settings: Settings,
+    parts: frozenset[Part],
+    database: Database,
+    carriers: TaskGroup,
+    workers: TaskGroup,
+) -> None:
+    """Start what this process hosts; every argument of every part is given here."""
+    if Part.DAG_PROCESSOR in parts:
+        await workers.start(unless_it_returns, "dag-processor", _dag_processor(settings, database))
+    if Part.TRIGGERER in parts:
+        await _start_triggerer(settings, database, carriers, workers)
+    if Part.SCHEDULER in parts:
+        await workers.start(unless_it_returns, "scheduler", _scheduler(settings, database))
+    if Part.EXECUTOR in parts:
+        await _start_executor(settings, database, carriers, workers)
+
+
+async def _start_triggerer(
+    settings: Settings, database: Database, carriers: TaskGroup, workers: TaskGroup
+) -> None:
+    from triggerer.hosting import TriggerHost
+    from triggerer.hosting.host import HostSettings
+    from triggerer.isolation import IsolationSettings
+    from triggerer.plugins import load_trigger_class
+    from triggerer.runtime import RuntimeSettings
+    from triggerer.store.recorder import EventRecorder
+
+    chosen = settings.triggerer
+    # The recorder tells the host who was fenced, and the host is the recorder's source: late bound.
+    recorder = EventRecorder(
+        database,
+        on_fenced=lambda fence: host.note_fenced(fence),  # noqa: PLW0108
+    )
+    host = TriggerHost(
+        database,
+        instance_id=_new_instance_id(),
+        load_class=partial(
+            load_trigger_class,
+            dags_folder=settings.core.dags_folder,
+            allowed_modules=settings.core.allowed_trigger_modules,
+        ),
+        sink=recorder,
+        runtime=RuntimeSettings(
+            ack_timeout=chosen.shared_stream_ack_timeout.total_seconds(),
+            subscriber_queue_size=chosen.shared_stream_subscriber_queue_size,
+            overflow_grace=chosen.shared_stream_overflow_grace.total_seconds(),
+            max_outstanding=chosen.max_outstanding_events,
+            max_outstanding_per_lane=chosen.max_outstanding_events_per_lane,
+        ),
+        settings=HostSettings(
+            lease=chosen.lease_duration,
+            heartbeat=chosen.lease_duration / 3,
+            drain=settings.core.shutdown_grace,
+            capacity=chosen.capacity,
+            stall_threshold=chosen.stall_threshold,
+        ),
+        isolation=IsolationSettings(
+            placements=chosen.isolation,
+            dags_folder=settings.core.dags_folder,
+            allowed_modules=settings.core.allowed_trigger_modules,
+            log=settings.core,
+        ),
+        takes_over_at_once=database.dialect == "sqlite",
+    )
+    carriers.start_soon(unless_it_returns, "recorder", without_status(recorder.run))
+    await workers.start(unless_it_returns, "triggerer", host.run)
+
+
+def _dag_processor(settings: Settings, database: Database) -> Runs:
+    from triggerer.dag_processing.processor import DagProcessor
+
+    return DagProcessor(
+        database,
+        dags_folder=settings.core.dags_folder,
+        min_file_process_interval=settings.dag_processor.min_file_process_interval,
+        allowed_modules=settings.core.allowed_trigger_modules,
+        file_timeout=settings.dag_processor.parse_timeout,
+    ).run
+
+
+def _scheduler(settings: Settings, database: Database) -> Runs:
+    from triggerer.scheduler.loop import Scheduler
+
+    return Scheduler(
+        database,
+        max_dagruns_to_create_per_loop=settings.scheduler.max_dagruns_to_create_per_loop,
+        sweep_interval=settings.scheduler.heartbeat_sec,
+    ).run
+
+
+async def _start_executor(
+    settings: Settings, database: Database, carriers: TaskGroup, workers: TaskGroup
+) -> None:
+    from triggerer.execution.executor import Executor
+
+    instance_id = _new_instance_id()
+    expiry = settings.triggerer.lease_duration
+    # Longer than the executor lives: others would take its last runs for a dead one's.
+    await carriers.start(
+        unless_it_returns,
+        "registration",
+        partial(_stay_registered, database, instance_id, expiry, settings.database.start_timeout),
+    )
+    executor = Executor(
+        database,
+        database.wakeups,
+        instance_id=instance_id,
+        home=settings.core.home,
+        dags_folder=settings.core.dags_folder,
+        workers=settings.executor.workers,
+        spark=asdict(settings.spark),
+        prewarm=settings.executor.prewarm,
+        shutdown_grace=settings.core.shutdown_grace,
+    )
+    await workers.start(unless_it_returns, "executor", executor.run)
+
+
+async def _stay_registered(
+    database: Database,
+    instance_id: str,
+    expiry: timedelta,
+    patience: timedelta,
+    *,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    """Show this executor as alive until cancelled, so that nobody queues its runs again."""
+    from triggerer.store import leases
+
+    async def beat() -> None:
+        # Registering anew is a heartbeat, and brings back a row that others took for a dead one's:
+        # what they did with our runs meanwhile is fenced by the runs' attempts.
+        async with database.transaction() as session:
+            await leases.register_instance(session, instance_id, kind=Part.EXECUTOR, expiry=expiry)
+
+    await once_it_answers(beat, patience)
+    task_status.started()
+    try:
+        while True:
+            await anyio.sleep(expiry.total_seconds() / 3)
+            try:
+                await beat()
+            except (StoreUnavailable, Conflict, OutcomeUnknown) as error:
+                _log.warning("the executor's heartbeat failed", error=str(error))
+    finally:
+        with anyio.move_on_after(_GOODBYE_S, shield=True):
+            try:
+                async with database.transaction() as session:
+                    await leases.deregister_instance(session, instance_id)
+            except StoreError as error:
+                # It expires by itself.
+                _log.warning("the executor could not sign off", error=str(error))
+
+
+def _new_instance_id() -> str:
+    return f"{socket.gethostname()[:40]}:{os.getpid()}:{uuid4().hex[:8]}"

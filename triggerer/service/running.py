@@ -1,0 +1,171 @@
+"""The service's own life: from the settings to the last signal."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import partial
+from importlib.util import find_spec
+from typing import Final, NoReturn
+
+import anyio
+import structlog
+
+from triggerer.abc import install_connections
+from triggerer.config import CONFIG_VARIABLE, Settings
+from triggerer.errors import ConfigurationError
+from triggerer.service.parts import ALL_PARTS, Part, start_parts
+from triggerer.service.supervising import once_it_answers, unless_it_returns
+from triggerer.spark.settings import mode_of
+from triggerer.store.database import Database, open_database
+from triggerer.store.exclusive import lock_exclusively
+from triggerer.store.leases import forget_instances
+from triggerer.store.listening import listen
+from triggerer.store.migrate import upgrade
+from triggerer.store.urls import parse_database_url
+
+_log = structlog.get_logger(__name__)
+
+
+class Stopped(Enum):
+    """Why `run` returned."""
+
+    WORK_DONE = auto()
+    ASKED_TO = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A service that has started."""
+
+    database: Database
+    settings: Settings
+
+
+Work = Callable[[Service], Awaitable[None]]
+
+
+_SWITCH_INTERVAL_S: Final = 0.0005
+
+
+def run(settings: Settings, parts: frozenset[Part], work: Work | None = None) -> Stopped:
+    """Serve until a signal comes, or, if there is `work` to do beside the service, until it is done.
+
+    Raises:
+        ConfigurationError: Separate services on SQLite, a database in use, or a wrong setting.
+        StoreUnavailable: The database does not answer at the start; later that is waited out.
+    """
+    _refuse_separate_services_on_sqlite(settings, parts)
+    if Part.EXECUTOR in parts:
+        # Said now, and not by the first run that asks for a session.
+        mode_of(settings.spark)
+    # Events in flight are many small objects that live for milliseconds: looking for cycles among
+    # them every 700 allocations took a quarter of the event loop's time.
+    gc.set_threshold(20_000, 20, 100)
+    # SQLite's thread wants the interpreter back after each of its statements, and a busy event loop
+    # would let it wait for the default of 5 ms each time.
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    install_connections(settings.get_connection)
+    if settings.file is not None:
+        # Children have no --config; their `get_connection` reads the same file.
+        os.environ[CONFIG_VARIABLE] = str(settings.file)
+    return anyio.run(
+        partial(_serve, settings, parts, work), backend_options={"use_uvloop": _has_uvloop()}
+    )
+
+
+async def _serve(settings: Settings, parts: frozenset[Part], work: Work | None) -> Stopped:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with anyio.create_task_group() as tasks:
+            until_asked = anyio.CancelScope()
+            # Before everything has started there is nothing in flight to wait for.
+            stop = tasks.cancel_scope
+
+            async def obey() -> None:
+                first = await anext(signals)
+                _log.info("stopping", signal=signal.Signals(first).name)
+                stop.cancel()
+                second = await anext(signals)
+                _exit_on_the_spot(second)
+
+            tasks.start_soon(obey)
+            async with open_service(settings, parts) as service:
+                stop = until_asked
+                with until_asked:
+                    if work is None:
+                        await anyio.sleep_forever()
+                    else:
+                        await work(service)
+            tasks.cancel_scope.cancel()
+    return Stopped.ASKED_TO if stop.cancel_called else Stopped.WORK_DONE
+
+
+@asynccontextmanager
+async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncIterator[Service]:
+    """Start these parts; stop them, in order, when the block is left.
+
+    Raises:
+        ConfigurationError, StoreUnavailable: As `run`.
+        ExceptionGroup: A part failed; the block was cancelled.
+    """
+    patience = settings.database.start_timeout
+    async with AsyncExitStack() as stack:
+        database = await once_it_answers(lambda: _open_database(settings, stack), patience)
+        with lock_exclusively(database):
+            await once_it_answers(lambda: _prepare(database), patience)
+            # The outer group ends last: those in the inner one need it to finish what they began.
+            async with anyio.create_task_group() as carriers:
+                await carriers.start(unless_it_returns, "wakeups", partial(listen, database))
+                async with anyio.create_task_group() as workers:
+                    await start_parts(settings, parts, database, carriers, workers)
+                    # What was imported stays: no collection needs to look at it again.
+                    gc.freeze()
+                    _log.info("started", parts=sorted(parts), database=database.name)
+                    yield Service(database, settings)
+                    workers.cancel_scope.cancel()
+                carriers.cancel_scope.cancel()
+
+
+async def _open_database(settings: Settings, stack: AsyncExitStack) -> Database:
+    return await stack.enter_async_context(
+        open_database(
+            settings.database.url,
+            home=settings.core.home,
+            commit_timeout=settings.database.commit_timeout,
+        )
+    )
+
+
+async def _prepare(database: Database) -> None:
+    await upgrade(database)
+    if database.dialect == "sqlite":
+        # The lock proves that whoever is registered is dead: nothing has to expire first.
+        async with database.transaction() as session:
+            await forget_instances(session)
+
+
+def _refuse_separate_services_on_sqlite(settings: Settings, parts: frozenset[Part]) -> None:
+    url = parse_database_url(settings.database.url, home=settings.core.home)
+    if url.get_backend_name() == "sqlite" and parts != ALL_PARTS:
+        raise ConfigurationError(
+            f"`triggerer {min(parts)}` cannot run on SQLite, which one process alone may write to",
+            hint="run `triggerer standalone`, or set [database] url to a PostgreSQL database",
+        )
+
+
+def _has_uvloop() -> bool:
+    return find_spec("uvloop") is not None
+
+
+def _exit_on_the_spot(signum: int) -> NoReturn:
+    if sys.stderr.isatty():
+        sys.stderr.write("\x1b[?25h\n")  # a live display has hidden the cursor
+    logging.shutdown()
+    os._exit(128 + signum)

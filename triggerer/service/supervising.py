@@ -1,0 +1,63 @@
+"""How a part lives: until it is cancelled, and not without the database's answer to its first question."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Final, Protocol, TypeVar
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+
+from triggerer.errors import StoreUnavailable
+
+_log = structlog.get_logger(__name__)
+
+_ASK_AGAIN_S: Final = 0.5
+T = TypeVar("T")
+
+
+class Runs(Protocol):
+    """A part's life: until it is cancelled."""
+
+    async def __call__(self, *, task_status: TaskStatus[None]) -> None: ...
+
+
+async def once_it_answers(ask: Callable[[], Awaitable[T]], patience: timedelta) -> T:
+    """Repeat what needs the database until it answers: a service and its database may start together.
+
+    Raises:
+        StoreUnavailable: It did not within `patience`; the last error.
+    """
+    deadline = anyio.current_time() + patience.total_seconds()
+    while True:
+        try:
+            return await ask()
+        except StoreUnavailable as error:
+            if anyio.current_time() >= deadline:
+                raise
+            _log.warning("waiting for the database", error=str(error))
+            await anyio.sleep(_ASK_AGAIN_S)
+
+
+async def unless_it_returns(
+    name: str, part: Runs, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    """Run a part; one that returns without having been cancelled fails the service."""
+    try:
+        await part(task_status=task_status)
+    except Exception as error:
+        _log.error("a part failed; the service stops", part=name, error=str(error))
+        raise
+    raise RuntimeError(f"the {name} ended though nobody asked it to")
+
+
+def without_status(run: Callable[[], Awaitable[None]]) -> Runs:
+    """Make a part of what has nothing to report: it counts as started as soon as it is called."""
+
+    async def running(*, task_status: TaskStatus[None]) -> None:
+        task_status.started()
+        await run()
+
+    return running
