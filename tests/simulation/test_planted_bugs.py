@@ -18,7 +18,10 @@ SEEDS = 300
 """So many are tried at most; docs/simulation.md lists the one that caught each."""
 RULES = {
     "a_cancellation_ends_the_pump_in_silence": "L1",
+    "a_claim_starves_a_stream": "L1",
     "a_forgotten_pause_is_not_told_again": "S9",
+    "a_host_ignores_its_capacity": "S9",
+    "a_host_keeps_what_outgrew_its_capacity": "L1|S9",
     "a_lane_is_paused_while_it_is_being_resumed": "S9",
     "a_late_commit_is_skipped_by_a_cursor": "L1",
     "a_lease_is_compared_by_its_owner_alone": "S6",
@@ -36,6 +39,8 @@ RULES = {
     "shutdown_counts_as_handled": "S2/S7",
     "the_fast_path_drops_what_comes_while_it_looks": "S5",
     "two_schedulers_one_event_two_runs": "S4|S9",
+    "what_did_not_grow_gives_way": "L4",
+    "what_is_declared_meanwhile_goes_beyond_the_capacity": "S9",
 }
 # The others go through the soak: copying, starting and searching takes some seconds for each.
 QUICK = {

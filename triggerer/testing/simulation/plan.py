@@ -91,7 +91,7 @@ def draw_plan(seed: int) -> Plan:
         slow=rate(0.1),
         max_outstanding_per_lane=pick((1, 2, 5, 10_000, 10_000, 10_000)),
         pauses_lanes=chance.random() < 0.6,
-        capacity=pick((2, 3, 5, AMPLE, AMPLE, AMPLE, AMPLE)),
+        capacity=pick((3, 4, 6, AMPLE, AMPLE, AMPLE)),
     )
     # A single stream fits or does not; it takes several to be divided.
-    return plan if plan.capacity == AMPLE else replace(plan, streams=pick((2, 3, 4)))
+    return plan if plan.capacity == AMPLE else replace(plan, streams=pick((3, 4)))

@@ -14,11 +14,11 @@ from triggerer.testing.simulation.broker import Broker
 from triggerer.testing.simulation.chance import Chance
 from triggerer.testing.simulation.checker import Checker
 from triggerer.testing.simulation.hosting import Hosting
+from triggerer.testing.simulation.plan import AMPLE, Plan
 from triggerer.testing.simulation.store import Dag, Store
 from triggerer.testing.simulation.triggers import Choosing
 
 if TYPE_CHECKING:
-    from triggerer.testing.simulation.plan import Plan
     from triggerer.testing.simulation.process import Process
 
 
@@ -108,7 +108,10 @@ class World:
             template = Template(Choosing, {})
             stream = Stream(key, broker, (template,), lambda number, *_: f"message {number}")
             self.add_stream(stream)
-            for _ in range(self.plan.watchers):
+            # Where they have to be divided by size, their sizes differ.
+            is_ample = self.capacity == AMPLE
+            count = self.plan.watchers if is_ample else self.chance.random.randint(1, 4)
+            for _ in range(count):
                 self.new_watcher(stream)
 
     def stream(self, key: str) -> Stream:
