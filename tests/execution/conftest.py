@@ -12,6 +12,7 @@ import anyio
 import pytest
 from sqlalchemy import insert, select, update
 
+from triggerer.domain.logs import log_path
 from triggerer.domain.runs import RunState
 from triggerer.execution import Executor
 from triggerer.store.database import Database, open_database
@@ -152,9 +153,12 @@ class House:
                     return run
                 await anyio.sleep(0.02)
 
+    def log_path(self, run: DagRun) -> Path:
+        assert run.log_home is not None
+        return Path(log_path(run.log_home, run.dag_id, run.run_id))
+
     def log(self, run: DagRun) -> str:
-        assert run.log_path is not None
-        return Path(run.log_path).read_text()
+        return self.log_path(run).read_text()
 
     def executor(self, name: str = "one", **options: Any) -> AbstractAsyncContextManager[Executor]:
         """Run an executor of this name; leaving the block shuts it down."""

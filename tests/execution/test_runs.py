@@ -56,7 +56,7 @@ async def test_a_log_is_for_its_user_alone(house: House) -> None:
     )
     async with house.executor():
         (run,) = await house.ended(*await house.queue("quiet"))
-    log = Path(run.log_path or "")
+    log = house.log_path(run)
     # <home>/logs/<dag_id>/<run_id>.log: nothing of it was there before.
     modes = [one.stat().st_mode & 0o777 for one in (log, *log.parents[:3])]
     assert modes == [0o600, 0o700, 0o700, 0o700]
@@ -256,7 +256,7 @@ async def test_no_more_runs_than_workers_at_a_time_and_all_of_them_in_the_end(
         assert len(executor.worker_pids) == 2
     assert {run.state for run in runs} == {"success"}
     assert {run.attempt for run in runs} == {1}
-    spans = [(run.log_path, run.started_at) for run in runs]
+    spans = [(house.log_path(run), run.started_at) for run in runs]
     assert len({path for path, _ in spans}) == 60
 
 

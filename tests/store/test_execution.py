@@ -17,7 +17,7 @@ from triggerer.store.queries.execution import (
 )
 from triggerer.store.queries.orphans import recover_orphans
 from triggerer.store.queries.runs import create_manual_run
-from triggerer.store.script import Row, Script, perform
+from triggerer.store.script import Row, Script, one, perform
 
 _ENDED = text(
     "INSERT INTO dag_run (dag_id, run_id, run_type, state, run_after, params, queued_at, attempt,"
@@ -65,8 +65,8 @@ async def test_runs_that_have_ended_slow_down_nothing_that_an_executor_asks(
             await create_manual_run(session, "report")
             await perform(session, _counting(tick))
             count = 0
-            claim = claim_runs(executor="me", limit=2, log_path=lambda dag_id, run_id: "log")
-            assert len(await perform(session, claim)) == 1
+            claim = claim_runs(executor="me", limit=2, log_home="home")
+            assert len(await perform(session, one(claim))) == 1
             assert len(await running_of(session, executor="me")) == 1
             await cancel_queued(session)
             await recover_orphans(session, executor="me", alone=True)

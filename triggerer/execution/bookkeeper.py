@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Final
 
 import anyio
 import structlog
@@ -18,9 +18,8 @@ from triggerer.execution.emissions import Emission, record_emissions
 from triggerer.execution.protocol import RunEnd, RunOrder, RunReport, TaskResult
 from triggerer.runtime.backoff import Backoff
 from triggerer.store.database import Database
-from triggerer.store.queries import execution as queries
-from triggerer.store.queries.results import RunEndRow, TaskRow
-from triggerer.store.script import Announcement, Script, perform
+from triggerer.store.queries.results import HeldRun, RunEndRow, SaveResults, TaskRow, held_runs
+from triggerer.store.script import Row, Step, one, perform
 from triggerer.store.wakeups import Signal
 
 _log = structlog.get_logger(__name__)
@@ -30,7 +29,6 @@ _LARGEST_GROUP: Final = 200
 
 _RIDE_SECONDS: Final = 60.0
 """Longer than the store takes to say that it is away."""
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +68,13 @@ class Entry:
         return dataclasses.replace(self, tasks=tasks, events=(), end=end)
 
 
-class _Rider(Generic[T]):
-    """A script that is performed along with the next group, and what came of it."""
+class _Rider:
+    """A step that is performed along with the next group, and what came of it."""
 
-    def __init__(self, make: Callable[[], Script[T]]) -> None:
-        self.make = make
+    def __init__(self, step: Step) -> None:
+        self.step = step
         self.done = anyio.Event()
-        self.result: T | None = None
+        self.rows: list[Row] = []
         self.error: Exception | None = None
 
 
@@ -91,7 +89,7 @@ class Bookkeeper:
         self._database = database
         self._executor = executor
         self._entries: deque[Entry] = deque()
-        self._riders: list[_Rider[Any]] = []
+        self._riders: list[_Rider] = []
         self._arrived = anyio.Event()
         self._written = anyio.Event()
         self._unwritten: Counter[int] = Counter()
@@ -104,19 +102,17 @@ class Bookkeeper:
         self._unwritten[entry.order.run_pk] += 1
         self._arrived.set()
 
-    async def along(self, make: Callable[[], Script[T]]) -> T:
-        """Perform a script in the transaction of the next group, or in one of its own if there is none.
+    async def along(self, step: Step) -> list[Row]:
+        """Perform a step with the next group, or by itself if there is none; return its rows.
 
         An executor that has ended a run asks for the next one, and a second transaction would cost as
         much as the first.
 
-        Args:
-            make: Makes the script; once more if the group has to be written without it.
         Raises:
-            As `Database.perform`. The group is written all the same.
+            As `Database.each`. The group is written all the same.
         Cancellation: What has begun is finished, and returned.
         """
-        rider = _Rider(make)
+        rider = _Rider(step)
         self._riders.append(rider)
         self._arrived.set()
         try:
@@ -132,7 +128,7 @@ class Bookkeeper:
                 raise
         if rider.error is not None:
             raise rider.error
-        return cast("T", rider.result)
+        return rider.rows
 
     @property
     def unwritten(self) -> frozenset[int]:
@@ -164,42 +160,44 @@ class Bookkeeper:
             written, self._written = self._written, anyio.Event()
             written.set()
 
-    async def _write_along(self, group: list[Entry], riders: list[_Rider[Any]]) -> bool:
+    async def _write_along(self, group: list[Entry], riders: Sequence[_Rider]) -> bool:
         """Write the group and what goes along with it; whether the group is written."""
-        is_written = not group
+        if not riders:
+            return not group
+        steps = [rider.step for rider in riders]
+        is_written = True
         try:
-            for rider in riders:
-                try:
-                    rider.result = await self._write(group if not is_written else [], rider.make)
-                except RowRefused:
-                    if is_written:
-                        raise
-                    # Of the group; it is found without keeping the others waiting.
-                    rider.result = await self._database.perform(rider.make())
-                else:
-                    is_written = True
-                rider.done.set()
+            try:
+                answers = await self._write(group, steps)
+            except RowRefused:
+                # Of the group; it is found without keeping the others waiting.
+                is_written = not group
+                answers = await self._database.each(steps)
         except BaseException as error:
             cancelled = OutcomeUnknown("the bookkeeper was stopped")
             for rider in riders:
-                if not rider.done.is_set():
-                    rider.error = error if isinstance(error, Exception) else cancelled
-                    rider.done.set()
+                rider.error = error if isinstance(error, Exception) else cancelled
+                rider.done.set()
             if not isinstance(error, StoreError):
                 # Nothing that a repeat would mend; nobody is left waiting for it.
                 raise
+            return not group
+        for rider, rows in zip(riders, answers, strict=True):
+            rider.rows = rows
+            rider.done.set()
         return is_written
 
     async def _write_somehow(self, group: list[Entry]) -> None:
         backoff = Backoff(first=0.2, longest=10.0)
         while True:
             try:
-                return await self._write(group, _nothing)
+                await self._write(group)
             except RowRefused as error:
                 if len(group) > 1:
                     half = len(group) // 2
                     await self._write_somehow(group[:half])
-                    return await self._write_somehow(group[half:])
+                    await self._write_somehow(group[half:])
+                    return
                 group = [self._without_what_was_refused(group[0], error)]
             except (StoreUnavailable, Conflict, OutcomeUnknown) as error:
                 # Repeating it as it was is right in each case: events have keys, and a run that
@@ -207,6 +205,8 @@ class Bookkeeper:
                 delay = backoff.next_delay(0.0)
                 _log.warning("results wait for the store", entries=len(group), error=str(error))
                 await anyio.sleep(delay)
+            else:
+                return
 
     def _without_what_was_refused(self, entry: Entry, error: RowRefused) -> Entry:
         if not entry.tasks and not entry.events:
@@ -215,43 +215,52 @@ class Bookkeeper:
         self._refused[_attempt(entry.order)] = str(error)
         return entry.refused(str(error))
 
-    async def _write(self, group: list[Entry], then: Callable[[], Script[T]]) -> T:
-        """Write a group, then perform another script, in one transaction."""
+    async def _write(self, group: Sequence[Entry], along: Sequence[Step] = ()) -> list[list[Row]]:
+        """Write a group, and perform other steps; the rows of those."""
+        if not group:
+            return await self._database.each(along)
+        step = self._results(group)
         if not any(entry.events for entry in group):
-            return await self._database.perform(self._end_tasks(group, then))
-        async with self._database.transaction() as session:
-            entries = await perform(session, self._held_of(group))
-            await perform(session, self._save(entries))
-            await record_emissions(session, [event for entry in entries for event in entry.events])
-            return await perform(session, then())
+            rows, *answers = await self._database.each([step, *along])
+            held = held_runs(rows)
+            for entry in group:
+                self._is_ours(entry, held)
+        else:
+            async with self._database.transaction() as session:
+                held = held_runs(await perform(session, one(step)))
+                ours = [entry for entry in group if self._is_ours(entry, held)]
+                await record_emissions(session, [event for entry in ours for event in entry.events])
+                answers = [await perform(session, one(other)) for other in along]
+        await self._announce_ends(group, held)
+        return answers
 
-    def _end_tasks(self, group: Sequence[Entry], then: Callable[[], Script[T]]) -> Script[T]:
-        if group:
-            yield from self._save((yield from self._held_of(group)))
-        return (yield from then())
-
-    def _held_of(self, group: Sequence[Entry]) -> Script[list[Entry]]:
-        pks = {entry.order.run_pk for entry in group}
-        held = yield from queries.lock_held(executor=self._executor, pks=pks)
-        return [entry for entry in group if self._is_ours(entry, held)]
-
-    def _save(self, entries: Sequence[Entry]) -> Script[None]:
+    def _results(self, group: Sequence[Entry]) -> SaveResults:
         # One row for each task: what came last, a task that has ended rather than that it runs.
-        rows = {(row.run_pk, row.task_id): row for entry in entries for row in entry.tasks}
-        ends = [entry for entry in entries if entry.end is not None]
-        yield from queries.save_results(
-            list(rows.values()), [self._end_row(entry) for entry in ends]
+        tasks = {
+            (row.run_pk, row.attempt, row.task_id): row for entry in group for row in entry.tasks
+        }
+        return SaveResults(
+            self._executor,
+            sorted({entry.order.run_pk for entry in group}),
+            list(tasks.values()),
+            [self._end_row(entry, entry.end) for entry in group if entry.end is not None],
+            self._database.relay.sender,
         )
-        if ends:
-            yield Announcement(
-                Signal.RUNS_ENDED, tuple(sorted({entry.order.dag_id for entry in ends}))
-            )
 
-    def _is_ours(self, entry: Entry, held: dict[int, queries.HeldRun]) -> bool:
-        run = held.get(entry.order.run_pk)
-        if run is not None and run.attempt == entry.order.attempt:
+    async def _announce_ends(self, group: Sequence[Entry], held: Mapping[int, HeldRun]) -> None:
+        # Also for what had been written before: perhaps by a commit whose outcome nobody saw.
+        ended = {
+            entry.order.dag_id
+            for entry in group
+            if entry.end is not None and _is_held(entry.order, held)
+        }
+        if ended:
+            await self._database.announce_here({Signal.RUNS_ENDED: ended})
+
+    def _is_ours(self, entry: Entry, held: Mapping[int, HeldRun]) -> bool:
+        if _is_held(entry.order, held):
             # Ended: by the very entry whose commit had an unknown outcome.
-            return run.state is RunState.RUNNING
+            return held[entry.order.run_pk].state is RunState.RUNNING
         _log.warning(
             "a result came too late: the run was given to another attempt",
             dag=entry.order.dag_id,
@@ -260,14 +269,18 @@ class Bookkeeper:
         )
         return False
 
-    def _end_row(self, entry: Entry) -> RunEndRow:
-        end = entry.end
-        assert end is not None
-        refused = self._refused.get(_attempt(entry.order))
+    def _end_row(self, entry: Entry, end: RunEnd) -> RunEndRow:
+        order = entry.order
+        refused = self._refused.get(_attempt(order))
         if refused is not None and end.state == RunState.SUCCESS:
             end = dataclasses.replace(end, state=RunState.FAILED, error=refused)
         return RunEndRow(
-            entry.order.run_pk, RunState(end.state), end.ended_at, end.error, end.exit_code
+            order.run_pk,
+            order.attempt,
+            RunState(end.state),
+            end.ended_at,
+            end.error,
+            end.exit_code,
         )
 
 
@@ -275,13 +288,15 @@ def _attempt(order: RunOrder) -> tuple[int, int]:
     return order.run_pk, order.attempt
 
 
-def _nothing() -> Script[None]:
-    yield from ()
+def _is_held(order: RunOrder, held: Mapping[int, HeldRun]) -> bool:
+    run = held.get(order.run_pk)
+    return run is not None and run.attempt == order.attempt
 
 
 def _task_row(order: RunOrder, task: TaskResult) -> TaskRow:
     return TaskRow(
         order.run_pk,
+        order.attempt,
         task.task_id,
         TaskState(task.state),
         task.try_number,

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import structlog
 
-from triggerer.execution.logs import log_path
+from triggerer.domain.logs import log_path
 from triggerer.execution.protocol import RunOrder
 from triggerer.store.database import Database
 from triggerer.store.queries import execution as queries
 from triggerer.store.queries.orphans import recover_orphans
-from triggerer.store.script import Script
+from triggerer.store.queries.results import HeldRun
+from triggerer.store.script import Row, Step
 from triggerer.store.wakeups import Signal, announce
 
 _log = structlog.get_logger(__name__)
@@ -25,14 +26,15 @@ class Claims:
     def __init__(self, database: Database, executor: str, home: Path) -> None:
         self._database = database
         self._executor = executor
-        self._home = home.resolve()
+        self._home = str(home.resolve())
 
-    def claiming(self, limit: int) -> Script[list[RunOrder]]:
-        """Make up to `limit` queued runs ours, oldest first."""
-        claimed = yield from queries.claim_runs(
-            executor=self._executor, limit=limit, log_path=self._log_path
-        )
-        return [_order(run) for run in claimed]
+    def claiming(self, limit: int) -> Step:
+        """A step that makes up to `limit` queued runs ours; `claimed` reads its rows."""
+        return queries.claim_runs(executor=self._executor, limit=limit, log_home=self._home)
+
+    def claimed(self, rows: Sequence[Row]) -> list[RunOrder]:
+        """Oldest first."""
+        return [self._order(run) for run in queries.claimed_runs(rows)]
 
     async def to_cancel(self) -> list[int]:
         """The runs of ours that are to be cancelled; queued ones are cancelled on the spot."""
@@ -43,7 +45,7 @@ class Claims:
             ours = await queries.running_of(session, executor=self._executor)
         return [pk for pk, run in ours.items() if run.cancel_requested]
 
-    async def sweep(self, known: Set[int]) -> dict[int, queries.HeldRun]:
+    async def sweep(self, known: Set[int]) -> dict[int, HeldRun]:
         """Put right what nobody announces; return what the store shows as running here.
 
         The runs of dead executors go back into the queue, and so do runs that became ours by a
@@ -84,10 +86,7 @@ class Claims:
         async with self._database.reading() as session:
             return await queries.any_dag_needs_spark(session)
 
-    def _log_path(self, dag_id: str, run_id: str) -> str:
-        return str(log_path(self._home, dag_id, run_id))
-
-
-def _order(run: queries.ClaimedRun) -> RunOrder:
-    values = {field.name: getattr(run, field.name) for field in dataclasses.fields(run)}
-    return RunOrder(run_pk=values.pop("pk"), **values)
+    def _order(self, run: queries.ClaimedRun) -> RunOrder:
+        values = {field.name: getattr(run, field.name) for field in dataclasses.fields(run)}
+        path = log_path(self._home, run.dag_id, run.run_id)
+        return RunOrder(run_pk=values.pop("pk"), log_path=path, **values)

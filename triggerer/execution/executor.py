@@ -172,7 +172,7 @@ class Executor:
             self._warm_up()
         if self._more and (room := self._room()):
             self._more = False
-            orders = await self._bookkeeper.along(lambda: self._claims.claiming(room))
+            orders = self._claims.claimed(await self._bookkeeper.along(self._claims.claiming(room)))
             self._more |= len(orders) == room
             for order in orders:
                 self._backlog.add(order)

@@ -1,34 +1,16 @@
-"""Where a run's log lies, and how a worker's output gets into it."""
+"""How a worker's output gets into a run's log."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._+:@=-]")
-_LONGEST_NAME: Final = 200
 _FORMAT: Final = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s"
-
-
-def log_path(home: Path, dag_id: str, run_id: str) -> Path:
-    """`<home>/logs/<dag_id>/<run_id>.log`, where the two stay file names whatever they hold."""
-    return home / "logs" / _file_name(dag_id) / f"{_file_name(run_id)}.log"
-
-
-def _file_name(identifier: str) -> str:
-    safe = _UNSAFE.sub("_", identifier)[:_LONGEST_NAME]
-    if safe == identifier and not safe.startswith("."):
-        return safe
-    # Two identifiers must not share a file because they differ in what was replaced only.
-    digest = hashlib.sha256(identifier.encode("utf-8", "surrogatepass")).hexdigest()[:12]
-    return f"{safe.lstrip('.')}-{digest}"
 
 
 def tail(path: str | Path, size: int = 4000) -> str:

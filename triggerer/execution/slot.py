@@ -250,6 +250,7 @@ class Slot:
             await anyio.sleep(_SHOWN_AS_RUNNING_AFTER_S)
             row = TaskRow(
                 order.run_pk,
+                order.attempt,
                 start.task_id,
                 TaskState.RUNNING,
                 start.try_number,

@@ -18,9 +18,9 @@ from triggerer.store.bulk import (
     insert_into_sqlite,
 )
 from triggerer.store.clock import Clock
-from triggerer.store.relay import CHANNEL, MAX_PAYLOAD
 from triggerer.store.script import Row
-from triggerer.store.wakeups import ALL, Signal
+from triggerer.store.telling import telling
+from triggerer.store.wakeups import Signal
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +85,6 @@ WITH held AS MATERIALIZED (
     )
 }, waiting AS (
     SELECT array_agg(DISTINCT dag_id) AS dag_ids FROM queued
-), message AS (
-    SELECT json_build_object('from', $1::text, '{Signal.EVENTS_QUEUED}', dag_ids)::text AS text
-    FROM waiting WHERE dag_ids IS NOT NULL
-), told AS (
-    SELECT pg_notify('{CHANNEL}', CASE WHEN octet_length(text) <= {MAX_PAYLOAD} THEN text ELSE
-        json_build_object('from', $1::text, '{Signal.EVENTS_QUEUED}', json_build_array('{
-    ALL
-}'))::text
-    END) FROM message
-)
+), {telling(Signal.EVENTS_QUEUED, sender="$1", dag_ids="SELECT dag_ids FROM waiting")}
 SELECT (SELECT dag_ids FROM waiting), (SELECT array_agg(place) FROM held), (SELECT count(*) FROM told)
 """

@@ -46,6 +46,11 @@ class Opening(Step, Protocol):
         """The statement with its values written out, see `literal`."""
 
 
+def one(step: Step) -> Script[list[Row]]:
+    """A script of one step, which returns its rows."""
+    return (yield step)
+
+
 def literal(value: str) -> str:
     """A string in PostgreSQL's SQL; what holds a NUL byte, which no database of ours stores, is refused there."""
     return "'" + value.replace("'", "''") + "'"

@@ -14,7 +14,7 @@ from triggerer.errors import OutcomeUnknown
 from triggerer.store.clock import Clock
 from triggerer.store.driver_errors import translate_commit, translated
 from triggerer.store.engines import SQLITE_WRITER_PRAGMAS, Abandoned
-from triggerer.store.script import Row, Script, ScriptRunner, Step, perform_on_sqlite
+from triggerer.store.script import Row, Script, ScriptRunner, Step, one, perform_on_sqlite
 from triggerer.store.sqlite_thread import call_in_thread
 from triggerer.store.wakeups import Announced
 
@@ -77,7 +77,7 @@ class SqliteRunner(ScriptRunner):
         raise OutcomeUnknown(f"{self._name} did not confirm a commit within {seconds:g} s")
 
     async def once(self, step: Step) -> list[Row]:
-        return await self.perform(_only(step), {})
+        return await self.perform(one(step), {})
 
     def _transact(
         self, connection: sqlite3.Connection, script: Script[T], announced: Announced
@@ -120,7 +120,3 @@ class SqliteRunner(ScriptRunner):
     async def aclose(self) -> None:
         self._drop()
         await self._abandoned.ended()
-
-
-def _only(step: Step) -> Script[list[Row]]:
-    return (yield step)

@@ -7,7 +7,7 @@ import pytest
 
 from triggerer.errors import ConfigurationError, OutcomeUnknown, StoreUnavailable
 from triggerer.execution.bookkeeper import Bookkeeper
-from triggerer.store.script import Script
+from triggerer.store.statement import Statement
 
 
 class Refuses:
@@ -16,13 +16,11 @@ class Refuses:
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    async def perform(self, script: Script[Any]) -> Any:
-        script.close()
+    async def each(self, steps: Any) -> Any:
         raise self.error
 
 
-def nothing() -> Script[None]:
-    yield from ()
+NOTHING = Statement("SELECT 1")()
 
 
 async def test_an_error_of_the_store_is_told_to_who_went_along() -> None:
@@ -31,7 +29,7 @@ async def test_an_error_of_the_store_is_told_to_who_went_along() -> None:
         tasks.start_soon(bookkeeper.run)
         for _ in range(2):
             with pytest.raises(StoreUnavailable), anyio.fail_after(5):
-                await bookkeeper.along(nothing)
+                await bookkeeper.along(NOTHING)
         tasks.cancel_scope.cancel()
 
 
@@ -40,7 +38,7 @@ async def test_who_went_along_is_not_left_waiting_by_an_error_that_ends_the_book
 
     async def go_along() -> None:
         with pytest.raises(ConfigurationError):
-            await bookkeeper.along(nothing)
+            await bookkeeper.along(NOTHING)
         told.append("told")
 
     async def both() -> None:
@@ -58,8 +56,7 @@ async def test_who_went_along_is_not_left_waiting_by_an_error_that_ends_the_book
 class NeverAnswers:
     """A database whose transactions do not end."""
 
-    async def perform(self, script: Script[Any]) -> Any:
-        script.close()
+    async def each(self, steps: Any) -> Any:
         await anyio.sleep_forever()
 
 
@@ -68,7 +65,7 @@ async def test_who_went_along_is_not_left_waiting_by_a_bookkeeper_that_is_stoppe
 
     async def go_along() -> None:
         with pytest.raises(OutcomeUnknown):
-            await bookkeeper.along(nothing)
+            await bookkeeper.along(NOTHING)
         told.append("told")
 
     told: list[str] = []

@@ -49,7 +49,8 @@ class DagRun(Base):
     error: Mapped[str | None] = mapped_column(Text)
     exit_code: Mapped[int | None]
     """Of the worker process, where it died; negative: the signal."""
-    log_path: Mapped[str | None] = mapped_column(Text)
+    log_home: Mapped[str | None] = mapped_column(Text)
+    """Under which its log lies, on the executor's machine; see `triggerer.domain.logs`."""
     executor: Mapped[str | None] = mapped_column(String(80))
     """The instance that claimed it. A result is only taken from (executor, attempt)."""
     attempt: Mapped[int] = mapped_column(default=0)

@@ -7,7 +7,7 @@ given up on, and whose runs somebody else has queued again, can write nothing.
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -22,15 +22,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.store.models import Dag, DagRun, TaskRun
-from triggerer.store.queries.results import RunEndRow, SaveResults, TaskRow
-from triggerer.store.script import Script
-from triggerer.store.statement import (
-    Given,
-    Statement,
-    given_rows,
-    instant_from,
-    json_from,
-)
+from triggerer.store.queries.results import HeldRun
+from triggerer.store.script import Row
+from triggerer.store.statement import Ask, Statement, instant_from, json_from
 
 # Written out, not bound: only so can the planner see that the partial index on active runs covers
 # them.
@@ -58,34 +52,27 @@ class ClaimedRun:
     data_interval_start: datetime | None
     data_interval_end: datetime | None
     params: dict[str, Any]
-    log_path: str
 
 
-@dataclass(frozen=True, slots=True)
-class HeldRun:
-    """What the store says about a run that this executor believes to hold."""
+def claim_runs(*, executor: str, limit: int, log_home: str) -> Ask:
+    """A step: move up to `limit` queued runs to running, oldest first, for this executor alone.
 
-    attempt: int
-    state: RunState
-    cancel_requested: bool
-
-
-def claim_runs(
-    *, executor: str, limit: int, log_path: Callable[[str, str], str]
-) -> Script[list[ClaimedRun]]:
-    """Move up to `limit` queued runs to running, oldest first, for this executor alone.
-
-    Empty if none is queued. Each claim is a new attempt. Runs that other executors are claiming
-    right now are passed over, not waited for.
+    Each claim is a new attempt. Runs that other executors are claiming right now are passed over, not
+    waited for. `claimed_runs` reads the rows.
     """
-    rows = yield _CLAIMABLE(limit=limit)
+    now = datetime.now(UTC)
+    return _CLAIM(executor=executor, limit=limit, log_home=log_home, now=now)
+
+
+def claimed_runs(rows: Sequence[Row]) -> list[ClaimedRun]:
+    """What the step `claim_runs` made ours, oldest first."""
     claimed = [
         ClaimedRun(
             pk=pk,
             dag_id=dag_id,
             run_id=run_id,
             run_type=run_type,
-            attempt=attempt + 1,
+            attempt=attempt,
             path=path,
             needs_spark=any(task.get("needs_spark") for task in json_from(tasks)),
             queued_at=_present(queued_at),
@@ -94,7 +81,6 @@ def claim_runs(
             data_interval_start=instant_from(start),
             data_interval_end=instant_from(end),
             params=json_from(params),
-            log_path=log_path(dag_id, run_id),
         )
         for (
             pk,
@@ -112,12 +98,7 @@ def claim_runs(
             tasks,
         ) in rows
     ]
-    if claimed:
-        now = datetime.now(UTC)
-        yield _CLAIM(
-            rows=Given([(run.pk, executor, run.attempt, now, run.log_path) for run in claimed])
-        )
-    return claimed
+    return sorted(claimed, key=lambda run: run.pk)
 
 
 def _present(value: str | datetime) -> datetime:
@@ -126,70 +107,27 @@ def _present(value: str | datetime) -> datetime:
     return instant
 
 
-# The state is written out twice: only so can the planner see that the partial index covers it. SQLite
-# has to be told all the same: not knowing the limit, it would rather go through all the runs that ever
-# were, in order.
-_CLAIMABLE: Final = Statement(
-    """
-SELECT r.id, r.dag_id, r.run_id, r.run_type, r.attempt, r.queued_at, r.run_after, r.logical_date,
-       r.data_interval_start, r.data_interval_end, r.params, d.path, d.tasks
-FROM dag_run r {HINT} JOIN dag d ON d.dag_id = r.dag_id
+# The state is written out twice: only so can the planner see that the partial index covers it. SQLite has to be told
+# all the same: not knowing the limit, it would rather go through all the runs that ever were, in order. On PostgreSQL
+# it is an array, so that the runs are picked once, whatever the planner makes of the rest.
+_PICKED: Final = """
+SELECT r.id FROM dag_run r {HINT}
 WHERE r.state IN ('queued', 'running') AND r.state = 'queued' AND NOT r.cancel_requested
 ORDER BY r.id
-LIMIT {limit} {LOCK}
-""",
-    HINT=("INDEXED BY ix_dag_run_active", ""),
-    LOCK=("", "FOR UPDATE OF r SKIP LOCKED"),
-)
+LIMIT {limit} {LOCK}"""
 _CLAIM: Final = Statement(
     """
-UPDATE dag_run SET state = 'running', executor = given.executor, attempt = given.attempt,
-       started_at = given.started_at, log_path = given.log_path, error = NULL, exit_code = NULL
-FROM {GIVEN} AS given WHERE dag_run.id = given.pk
+UPDATE dag_run SET state = 'running', executor = {executor}, attempt = attempt + 1,
+       started_at = {now}, log_home = {log_home}, error = NULL, exit_code = NULL
+WHERE id {PICKED}
+RETURNING id, dag_id, run_id, run_type, attempt, queued_at, run_after, logical_date,
+          data_interval_start, data_interval_end, params,
+          (SELECT d.path FROM dag d WHERE d.dag_id = dag_run.dag_id),
+          (SELECT d.tasks FROM dag d WHERE d.dag_id = dag_run.dag_id)
 """,
-    GIVEN=given_rows(
-        pk="bigint", executor="text", attempt="int", started_at="timestamptz", log_path="text"
-    ),
-)
-
-
-def lock_held(*, executor: str, pks: Collection[int]) -> Script[dict[int, HeldRun]]:
-    """Read, and lock until the commit, those of `pks` that this executor was the last to claim."""
-    rows = yield _HELD(rows=Given([(pk,) for pk in pks]), executor=executor)
-    return {
-        pk: HeldRun(attempt, RunState(state), bool(cancel)) for pk, attempt, state, cancel in rows
-    }
-
-
-_HELD: Final = Statement(
-    """
-SELECT id, attempt, state, cancel_requested FROM dag_run
-WHERE id IN (SELECT pk FROM {GIVEN} AS given) AND executor = {executor}
-ORDER BY id {LOCK}
-""",
-    GIVEN=given_rows(pk="bigint"),
-    LOCK=("", "FOR UPDATE OF dag_run"),
-)
-
-
-def save_results(tasks: Sequence[TaskRow], ends: Sequence[RunEndRow]) -> Script[None]:
-    """Write tasks and ends of runs that `lock_held` has shown to be ours; running tasks end with their runs."""
-    if tasks or ends:
-        yield SaveResults(tasks, ends)
-    unclean = [row for row in ends if row.state is not RunState.SUCCESS]
-    if unclean:
-        yield _END_TASKS(
-            rows=Given([(row.pk, row.state.value, row.ended_at) for row in unclean]),
-            running=TaskState.RUNNING.value,
-        )
-
-
-_END_TASKS: Final = Statement(
-    """
-UPDATE task_run SET state = given.state, ended_at = given.ended_at
-FROM {GIVEN} AS given WHERE task_run.run_pk = given.pk AND task_run.state = {running}
-""",
-    GIVEN=given_rows(pk="bigint", state="text", ended_at="timestamptz"),
+    PICKED=(f"IN ({_PICKED})", f"= ANY(ARRAY({_PICKED}))"),
+    HINT=("INDEXED BY ix_dag_run_active", ""),
+    LOCK=("", "FOR UPDATE OF r SKIP LOCKED"),
 )
 
 

@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
+from triggerer.domain.logs import log_path
 from triggerer.store.models import (
     Asset,
     AssetEvent,
@@ -359,6 +360,6 @@ def _run_view(row: DagRun, event_ids: list[int]) -> RunView:
         exit_code=row.exit_code,
         attempt=row.attempt,
         executor=row.executor,
-        log_path=row.log_path,
+        log_path=None if row.log_home is None else log_path(row.log_home, row.dag_id, row.run_id),
         asset_event_ids=event_ids,
     )

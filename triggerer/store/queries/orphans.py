@@ -10,16 +10,14 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Table, func, literal, or_, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.domain.runs import RunState
-from triggerer.store.models import DagRun, Instance
-from triggerer.store.queries.execution import save_results
-from triggerer.store.queries.results import RunEndRow
-from triggerer.store.script import perform
+from triggerer.domain.runs import RunState, TaskState
+from triggerer.store.models import DagRun, Instance, TaskRun
 
 MAX_ATTEMPTS: Final = 3
 """A run whose executors died this often is given up: it may be what kills them."""
 
 _RUNS: Final = typing.cast(Table, DagRun.__table__)
+_TASKS: Final = typing.cast(Table, TaskRun.__table__)
 _RUNNING: Final = text("dag_run.state IN ('queued', 'running') AND dag_run.state = 'running'")
 
 
@@ -61,21 +59,21 @@ async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) 
             .values(state=RunState.QUEUED.value, started_at=None)
         )
     spent = [row for row in orphans if row.attempt >= MAX_ATTEMPTS]
-    ends = save_results(
-        (),
-        [
-            RunEndRow(
-                row.id,
-                RunState.FAILED,
-                datetime.now(UTC),
-                f"given up after {row.attempt} attempts: each time the executor died while it ran"
-                f" (the last one was {row.executor})",
-                None,
-            )
-            for row in spent
-        ],
-    )
-    await perform(session, ends)
+    now = datetime.now(UTC)
+    for row in spent:
+        error = (
+            f"given up after {row.attempt} attempts: each time the executor died while it ran"
+            f" (the last one was {row.executor})"
+        )
+        ended = {"state": RunState.FAILED.value, "ended_at": now}
+        await session.execute(
+            update(_RUNS).where(_RUNS.c.id == row.id).values(**ended, error=error, exit_code=None)
+        )
+        await session.execute(
+            update(_TASKS)
+            .where(_TASKS.c.run_pk == row.id, _TASKS.c.state == TaskState.RUNNING.value)
+            .values(ended)
+        )
     return Recovered([row.dag_id for row in again], [row.dag_id for row in spent])
 
 

@@ -154,7 +154,7 @@ def upgrade() -> None:
         sa.Column("ended_at", INSTANT, nullable=True),
         sa.Column("error", sa.Text(), nullable=True),
         sa.Column("exit_code", sa.Integer(), nullable=True),
-        sa.Column("log_path", sa.Text(), nullable=True),
+        sa.Column("log_home", sa.Text(), nullable=True),
         sa.Column("executor", sa.String(length=80), nullable=True),
         sa.Column("attempt", sa.Integer(), nullable=False),
         sa.Column("cancel_requested", sa.Boolean(), nullable=False),

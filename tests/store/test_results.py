@@ -1,0 +1,290 @@
+"""Claiming runs and writing what became of them, as an executor does it: steps that are whole transactions."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import anyio
+import pytest
+from sqlalchemy import select, text, update
+
+from tests.store.seeding import add_dag, runs_of
+from triggerer.domain.runs import RunState, RunType, TaskState
+from triggerer.errors import RowRefused
+from triggerer.store.clock import Clock
+from triggerer.store.database import Database, open_database
+from triggerer.store.listening import listen
+from triggerer.store.models import DagRun, TaskRun
+from triggerer.store.queries.execution import ClaimedRun, claim_runs, claimed_runs
+from triggerer.store.queries.new_run import CreateRun, Takes
+from triggerer.store.queries.results import RunEndRow, SaveResults, TaskRow, held_runs
+from triggerer.store.queries.runs import SNAPSHOT, create_run
+from triggerer.store.script import Row, Step
+from triggerer.store.wakeups import Signal
+
+THEN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+async def queue(database: Database, dag_id: str, count: int) -> list[int]:
+    pks = []
+    for number in range(count):
+        at = THEN + timedelta(seconds=number)
+        created = await database.perform(
+            create_run(dag_id, run_type=RunType.MANUAL, params={"n": number}, run_after=at)
+        )
+        pks.append(created.pk)
+    return pks
+
+
+async def claim(database: Database, executor: str = "me", limit: int = 100) -> list[ClaimedRun]:
+    (rows,) = await database.each([claim_runs(executor=executor, limit=limit, log_home="/home")])
+    return claimed_runs(rows)
+
+
+def task(run_pk: int, task_id: str = "t", attempt: int = 1, **values: Any) -> TaskRow:
+    given = {"state": TaskState.SUCCESS, "started_at": THEN, "ended_at": THEN, "error": None}
+    return TaskRow(run_pk, attempt, task_id, try_number=1, **{**given, **values})
+
+
+def end(
+    pk: int, state: RunState = RunState.SUCCESS, *, attempt: int = 1, error: str | None = None
+) -> RunEndRow:
+    return RunEndRow(pk, attempt, state, THEN, error, None)
+
+
+def results(
+    pks: Sequence[int],
+    tasks: Sequence[TaskRow] = (),
+    ends: Sequence[RunEndRow] = (),
+    executor: str = "me",
+) -> SaveResults:
+    return SaveResults(executor, pks, tasks, ends, "nobody here")
+
+
+async def tasks_of(database: Database, run_pk: int) -> dict[str, tuple[str, datetime | None]]:
+    async with database.reading() as session:
+        rows = await session.scalars(select(TaskRun).where(TaskRun.run_pk == run_pk))
+        return {row.task_id: (row.state, row.ended_at) for row in rows}
+
+
+async def test_the_oldest_runs_are_claimed_with_all_that_their_execution_needs(
+    database: Database,
+) -> None:
+    await add_dag(database, "d", None)
+    first, second, third = await queue(database, "d", 3)
+    claimed = await claim(database, limit=2)
+    assert [(run.pk, run.attempt, run.params) for run in claimed] == [
+        (first, 1, {"n": 0}),
+        (second, 1, {"n": 1}),
+    ]
+    assert claimed[0].dag_id == "d"
+    assert claimed[0].path
+    assert claimed[0].run_after == claimed[0].queued_at == THEN
+    stored = {run.id: run for run in await runs_of(database, "d")}
+    assert (stored[first].state, stored[first].executor) == ("running", "me")
+    assert stored[first].log_home == "/home"
+    assert stored[first].started_at is not None
+    assert stored[third].state == "queued"
+    assert [run.pk for run in await claim(database)] == [third]
+    assert await claim(database) == []
+
+
+async def test_two_who_claim_at_once_share_what_is_queued(postgres: Database) -> None:
+    await add_dag(postgres, "d", None)
+    pks = await queue(postgres, "d", 40)
+    taken: list[int] = []
+
+    async def take(name: str) -> None:
+        while claimed := await claim(postgres, name, limit=3):
+            taken.extend(run.pk for run in claimed)
+
+    async with anyio.create_task_group() as tasks:
+        for name in ("one", "two", "three"):
+            tasks.start_soon(take, name)
+    assert sorted(taken) == pks
+
+
+async def test_a_run_that_somebody_else_is_changing_is_passed_over(postgres: Database) -> None:
+    await add_dag(postgres, "d", None)
+    first, second = await queue(postgres, "d", 2)
+    async with postgres.transaction() as session:
+        await session.execute(select(DagRun).where(DagRun.id == first).with_for_update())
+        assert [run.pk for run in await claim(postgres)] == [second]
+    assert [run.pk for run in await claim(postgres)] == [first]
+
+
+async def test_a_run_that_is_to_be_cancelled_is_not_claimed(database: Database) -> None:
+    await add_dag(database, "d", None)
+    (pk,) = await queue(database, "d", 1)
+    async with database.transaction() as session:
+        await session.execute(update(DagRun).where(DagRun.id == pk).values(cancel_requested=True))
+    assert await claim(database) == []
+
+
+async def test_results_are_written_and_the_next_runs_claimed_together(database: Database) -> None:
+    await add_dag(database, "d", None)
+    first, second = await queue(database, "d", 2)
+    await claim(database, limit=1)
+    held, claimed = await database.each(
+        [
+            results([first], [task(first)], [end(first)]),
+            claim_runs(executor="me", limit=1, log_home="/home"),
+        ]
+    )
+    # As it was before.
+    assert held_runs(held)[first].state is RunState.RUNNING
+    assert [run.pk for run in claimed_runs(claimed)] == [second]
+    stored = {run.id: run for run in await runs_of(database, "d")}
+    assert (stored[first].state, stored[first].ended_at) == ("success", THEN)
+    assert await tasks_of(database, first) == {"t": ("success", THEN)}
+
+
+async def test_a_task_that_is_told_again_takes_its_own_place(database: Database) -> None:
+    await add_dag(database, "d", None)
+    (pk,) = await queue(database, "d", 1)
+    await claim(database)
+    running = task(pk, state=TaskState.RUNNING, ended_at=None)
+    await database.each([results([pk], [running])])
+    assert await tasks_of(database, pk) == {"t": ("running", None)}
+    await database.each([results([pk], [task(pk)])])
+    assert await tasks_of(database, pk) == {"t": ("success", THEN)}
+
+
+@pytest.mark.parametrize("state", [RunState.FAILED, RunState.CANCELLED])
+async def test_tasks_that_run_end_with_a_run_that_did_not_go_well(
+    database: Database, state: RunState
+) -> None:
+    await add_dag(database, "d", None)
+    (pk,) = await queue(database, "d", 1)
+    await claim(database)
+    running = [task(pk, name, state=TaskState.RUNNING, ended_at=None) for name in ("a", "b")]
+    await database.each([results([pk], [*running, task(pk, "c")])])
+    # `a` is told of with the end itself, and is as that says.
+    told = task(pk, "a", state=TaskState.SUCCESS, ended_at=THEN - timedelta(1))
+    await database.each([results([pk], [told], [end(pk, state, error="why")])])
+    assert await tasks_of(database, pk) == {
+        "a": ("success", THEN - timedelta(1)),
+        "b": (state.value, THEN),
+        "c": ("success", THEN),
+    }
+    (run,) = await runs_of(database, "d")
+    assert (run.state, run.error) == (state, "why")
+
+
+@pytest.mark.parametrize("change", ["executor = 'other'", "attempt = 2", "state = 'success'"])
+async def test_nothing_is_written_of_a_run_that_is_not_held_any_more(
+    database: Database, change: str
+) -> None:
+    await add_dag(database, "d", None)
+    lost, ours = await queue(database, "d", 2)
+    await claim(database)
+    async with database.transaction() as session:
+        await session.execute(text(f"UPDATE dag_run SET {change} WHERE id = {lost}"))
+    (rows,) = await database.each(
+        [results([lost, ours], [task(lost), task(ours)], [end(lost, RunState.FAILED), end(ours)])]
+    )
+    held = held_runs(rows)
+    assert (lost in held) == (change != "executor = 'other'")
+    stored = {run.id: run for run in await runs_of(database, "d")}
+    assert stored[lost].state == ("success" if "success" in change else "running")
+    assert stored[lost].ended_at is None
+    assert await tasks_of(database, lost) == {}
+    assert stored[ours].state == "success"
+    assert await tasks_of(database, ours) == {"t": ("success", THEN)}
+
+
+async def test_results_wait_for_whoever_takes_the_run_away_and_then_see_it(
+    postgres: Database,
+) -> None:
+    await add_dag(postgres, "d", None)
+    (pk,) = await queue(postgres, "d", 1)
+    await claim(postgres)
+    answers: list[Any] = []
+
+    async def save() -> None:
+        answers.extend(await postgres.each([results([pk], [task(pk)], [end(pk)])]))
+
+    async with anyio.create_task_group() as tasks, postgres.transaction() as session:
+        await session.execute(
+            update(DagRun).where(DagRun.id == pk).values(executor="other", attempt=2)
+        )
+        tasks.start_soon(save)
+        async with postgres.reading() as beside:
+            while not await beside.scalar(  # noqa: ASYNC110 (the server's doing)
+                text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+            ):
+                await anyio.sleep(0.01)
+    assert answers == [[]]
+    (run,) = await runs_of(postgres, "d")
+    assert (run.state, run.executor) == ("running", "other")
+    assert await tasks_of(postgres, pk) == {}
+
+
+async def test_other_processes_are_told_of_runs_that_end_and_of_nothing_else(
+    postgres: Database, postgres_url: str
+) -> None:
+    await add_dag(postgres, "d", None)
+    await add_dag(postgres, "e", None)
+    first, _ = await queue(postgres, "d", 2)
+    (other,) = await queue(postgres, "e", 1)
+    await claim(postgres)
+    async with open_database(postgres_url) as elsewhere, anyio.create_task_group() as tasks:
+        await tasks.start(listen, elsewhere)
+        with elsewhere.wakeups.subscribe(Signal.RUNS_ENDED) as subscription:
+            await postgres.each([results([first], [task(first)])])
+            await postgres.each([results([other], [], [end(other, attempt=7)])])
+            await postgres.each([results([first], [], [end(first)])])
+            with anyio.fail_after(10):
+                assert await subscription.wait() == {Signal.RUNS_ENDED: {"d"}}
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_step_that_is_refused_takes_no_other_with_it_on_postgresql(
+    postgres: Database,
+) -> None:
+    await add_dag(postgres, "d", None)
+    first, second = await queue(postgres, "d", 2)
+    await claim(postgres, limit=1)
+    refused = results([first], [task(first, error="\0")], [end(first)])
+    with pytest.raises(RowRefused):
+        await postgres.each([claim_runs(executor="me", limit=1, log_home="/home"), refused])
+    stored = {run.id: run.state for run in await runs_of(postgres, "d")}
+    assert stored == {first: "running", second: "running"}
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A step, of which the plan is wanted."""
+
+    step: Step
+
+    def on_sqlite(self, connection: sqlite3.Connection, clock: Clock) -> list[Row]:
+        raise NotImplementedError
+
+    def on_postgres(self) -> tuple[str, Sequence[Any]]:
+        statement, arguments = self.step.on_postgres()
+        return f"EXPLAIN {statement}", arguments
+
+
+async def test_no_plan_goes_through_a_table_that_grows_not_even_while_it_is_small(
+    postgres: Database,
+) -> None:
+    """Plans are kept, and nobody may come to analyse the tables for long."""
+    await add_dag(postgres, "d", None)
+    (pk,) = await queue(postgres, "d", 1)
+    steps = [
+        claim_runs(executor="me", limit=1, log_home="/home"),
+        results([pk], [task(pk)], [end(pk)]),
+        SNAPSHOT(dag_ids=["d"], bound=10),
+        CreateRun("d", RunType.ASSET_TRIGGERED, {}, None, None, Takes()),
+        CreateRun("d", RunType.ASSET_TRIGGERED, {}, None, None, Takes(1, (1,))),
+    ]
+    for plan in await postgres.each([Explained(step) for step in steps]):
+        lines = [line for (line,) in plan]
+        grows = r"Seq Scan on (dag_run|task_run|asset_event|queued_asset_event)"
+        assert not [line for line in lines if re.search(grows, line)], "\n".join(lines)
