@@ -29,6 +29,7 @@ RULES = {
     "a_lost_lease_is_used_once_more": "S6",
     "a_paused_lane_goes_beyond_its_bound": "S9",
     "a_relieved_lane_is_never_resumed": "L1",
+    "a_plan_is_carried_out_whatever_has_changed": "S4|S9",
     "a_sibling_misses_the_restart_cohort": "S3|S2/S7",
     "a_watcher_in_back_off_misses_what_its_sibling_commits": "S3|S2/S7",
     "advance_again_after_an_advance_raised": "L1|S1|S9",

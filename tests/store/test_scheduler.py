@@ -1,6 +1,6 @@
 import re
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from itertools import pairwise
@@ -25,17 +25,17 @@ from tests.store.seeding import (
     runs_of,
     until,
 )
-from triggerer.domain.runs import RunState
-from triggerer.errors import DagError, RowRefused
+from triggerer.domain.runs import RunState, RunType
+from triggerer.errors import DagError, OutcomeUnknown, RowRefused
 from triggerer.scheduler import Scheduler
 from triggerer.store.clock import Clock
 from triggerer.store.database import Database, open_database
 from triggerer.store.emitting import NewAssetEvent, record_events
 from triggerer.store.models import Dag, DagRun
 from triggerer.store.postgres_runner import _Transaction
-from triggerer.store.queries.new_run import CreateRun
-from triggerer.store.queries.runs import create_manual_run
-from triggerer.store.script import Row, Script, Step
+from triggerer.store.queries.new_run import CreateRun, Takes
+from triggerer.store.queries.runs import create_manual_run, create_run, lock_and_read
+from triggerer.store.script import Row, Script, Step, perform
 from triggerer.store.sqlite_thread import in_thread
 from triggerer.store.wakeups import Signal, announce
 
@@ -437,21 +437,144 @@ async def test_the_end_of_a_run_asks_the_database_only_about_a_dag_that_the_cap_
         await emit(database, 1)
         await until(lambda: scheduler.runs_created == 1)
         looks: list[int] = []
-        transaction = database.transaction
+        once, perform = database.once, database.perform
 
-        def counted() -> Any:
+        async def counted(what: Any) -> Any:
             looks.append(1)
-            return transaction()
+            return await (perform(what) if isinstance(what, Generator) else once(what))
 
-        database.transaction = counted  # type: ignore[method-assign]
+        database.once = database.perform = counted  # type: ignore[method-assign, assignment]
         (run,) = await runs_of(database, "report")
         database.wakeups.publish(Signal.RUNS_ENDED, "another")
         for _ in range(10):
             await anyio.sleep(0.01)
         assert looks == []
-        async with transaction() as session:
+        async with database.transaction() as session:
             await session.execute(update(DagRun).values(state=RunState.SUCCESS))
             announce(session, Signal.RUNS_ENDED, run.dag_id)
         await emit(database, 1)
         await until(lambda: scheduler.runs_created == 2)
+        assert looks
         tasks.cancel_scope.cancel()
+
+
+class _Interrupted:
+    """Has something happen after a scheduler's look, before the run of it is made."""
+
+    def __init__(self, database: Database, act: Callable[[], Awaitable[object]]) -> None:
+        self._once = database.once
+        self._act = act
+        self.is_done = False
+        database.once = self  # type: ignore[method-assign, assignment]
+
+    async def __call__(self, step: Step) -> list[Row]:
+        if isinstance(step, CreateRun) and not self.is_done:
+            self.is_done = True
+            await self._act()
+        return await self._once(step)
+
+
+async def test_what_another_scheduler_has_done_since_the_look_is_not_done_again(
+    postgres_url: str, postgres: Database
+) -> None:
+    await _two_assets(postgres)
+    await emit(postgres, 1)
+    await emit(postgres, 2)
+    async with open_database(postgres_url) as other:
+        interrupted = _Interrupted(postgres, Scheduler(other).run_once)
+        assert await Scheduler(postgres).run_once() == 0
+        assert interrupted.is_done
+        await _check_conservation(postgres, "join", 2)
+        assert len(await runs_of(postgres, "join")) == 1
+
+
+async def test_the_cap_holds_although_another_scheduler_has_reached_it_since_the_look(
+    postgres_url: str, postgres: Database
+) -> None:
+    await _one_asset(postgres, max_active_runs=1)
+    await emit(postgres, 1)
+    async with open_database(postgres_url) as other:
+
+        async def overtake() -> None:
+            await Scheduler(other).run_once()
+            await emit(other, 1)
+
+        _Interrupted(postgres, overtake)
+        assert await Scheduler(postgres).run_once() == 0
+        (run,) = await runs_of(postgres, "report")
+        assert [pk for _, pk in await queue_of(postgres, "report")] == [run.id, None]
+
+
+@pytest.mark.parametrize("column", ["is_paused", "is_stale"])
+async def test_a_dag_that_was_paused_or_went_since_the_look_gets_no_run(
+    postgres: Database, column: str
+) -> None:
+    await _one_asset(postgres)
+    await emit(postgres, 1)
+
+    async def change() -> None:
+        await _set(postgres, "report", **{column: True})
+
+    _Interrupted(postgres, change)
+    assert await Scheduler(postgres).run_once() == 0
+    assert await runs_of(postgres, "report") == []
+
+
+async def test_a_look_waits_for_whoever_is_planning_and_sees_what_came_of_it(
+    postgres_url: str, postgres: Database
+) -> None:
+    """The row is locked when the run is to be made, and has changed when it is let go."""
+    await _one_asset(postgres)
+    await emit(postgres, 1)
+    async with open_database(postgres_url) as other, anyio.create_task_group() as tasks:
+
+        async def lock_and_take() -> None:
+            begun = anyio.Event()
+
+            async def plan() -> None:
+                async with other.transaction() as session:
+                    await perform(session, lock_and_read(["report"], bound=10))
+                    run = await perform(
+                        session,
+                        create_run(
+                            "report", run_type=RunType.ASSET_TRIGGERED, params={}, takes=Takes()
+                        ),
+                    )
+                    taken.append(run.pk)
+                    begun.set()
+                    async with other.reading() as beside:
+                        waits = (
+                            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+                        )
+                        while not await beside.scalar(text(waits)):  # noqa: ASYNC110
+                            await anyio.sleep(0.01)
+
+            tasks.start_soon(plan)
+            await begun.wait()
+
+        taken: list[int] = []
+        _Interrupted(postgres, lock_and_take)
+        assert await Scheduler(postgres).run_once() == 0
+    (run,) = await runs_of(postgres, "report")
+    assert [run.id] == taken
+    assert [pk for _, pk in await queue_of(postgres, "report")] == taken
+
+
+async def test_a_run_whose_commit_nobody_saw_is_announced_all_the_same(postgres: Database) -> None:
+    await _one_asset(postgres)
+    await emit(postgres, 1)
+    once = postgres.once
+
+    async def lose_the_answer(step: Step) -> list[Row]:
+        rows = await once(step)
+        if isinstance(step, CreateRun):
+            raise OutcomeUnknown("the connection broke")
+        return rows
+
+    postgres.once = lose_the_answer  # type: ignore[method-assign]
+    with postgres.wakeups.subscribe(Signal.RUNS_QUEUED) as subscription:
+        with pytest.raises(OutcomeUnknown):
+            await Scheduler(postgres).run_once()
+        assert subscription.take_nowait() == {Signal.RUNS_QUEUED: {"report"}}
+    assert await Scheduler(postgres).run_once() == 0
+    await _check_conservation(postgres, "report", 1)

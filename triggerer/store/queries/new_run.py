@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
 from typing import Any, Final
@@ -15,6 +15,8 @@ from triggerer.domain.runs import RunState, RunType
 from triggerer.store.clock import Clock
 from triggerer.store.script import Row
 from triggerer.store.statement import sqlite_instant
+from triggerer.store.telling import telling
+from triggerer.store.wakeups import Signal
 
 # SQLite, which keeps no statistics unless told to, would go through a DAG's whole history by the
 # primary key; PostgreSQL sees for itself that the partial index is the small one.
@@ -46,10 +48,27 @@ class Takes:
 
 
 @dataclass(frozen=True, slots=True)
+class Unchanged:
+    """A run is made unless the row of its DAG has changed since it was read: nobody has planned since.
+
+    PostgreSQL only: the step is then a transaction by itself, which tells other processes of the run. On SQLite
+    nobody else can be writing between a look and what is done about it.
+
+    Args:
+        version: As `SNAPSHOT` gives it.
+        sender: How this process knows its own announcements.
+    """
+
+    version: str
+    sender: str
+
+
+@dataclass(frozen=True, slots=True)
 class CreateRun:
     """A step: (primary key, run id, run_after) of the new run, or no row if there is one of this id.
 
-    See `triggerer.store.queries.runs.create_run`.
+    See `triggerer.store.queries.runs.create_run`. A run that takes events changes the row of its DAG, so that whoever
+    planned for it meanwhile notices: given `unchanged`, there is no row then either.
     """
 
     dag_id: str
@@ -58,8 +77,10 @@ class CreateRun:
     run_after: datetime | None
     run_id: str | None
     takes: Takes | None
+    unchanged: Unchanged | None = None
 
     def on_sqlite(self, connection: sqlite3.Connection, clock: Clock) -> list[Row]:
+        assert self.unchanged is None
         # Nobody else can be writing: whatever is queued was queued before this instant.
         run_after = self.run_after or clock()
         run_id = self.run_id or f"{self.run_type}__{run_after.isoformat(timespec='microseconds')}"
@@ -95,13 +116,15 @@ class CreateRun:
             self._params(),
         ]
         takes = self.takes
-        if takes is None:
-            return _postgres(()), arguments
-        if takes.each is None:
-            return _postgres((_POSTGRES_TAKE_ALL,)), arguments
-        places = range(7, 7 + len(takes.asset_ids))
-        statement = _postgres(tuple(_POSTGRES_TAKE_OLDEST.format(place=place) for place in places))
-        return statement, [*arguments, takes.each, *takes.asset_ids]
+        kind = _Kind(takes is not None, self.unchanged is not None)
+        if takes is not None and takes.each is None:
+            kind = replace(kind, takes_all=True)
+        elif takes is not None:
+            arguments += [takes.each, *takes.asset_ids]
+            kind = replace(kind, assets=len(takes.asset_ids))
+        if self.unchanged is not None:
+            arguments += [self.unchanged.version, self.unchanged.sender]
+        return _postgres(kind), arguments
 
     def _params(self) -> str:
         return orjson.dumps(dict(self.params)).decode()
@@ -130,12 +153,23 @@ WHERE dag_id = :dag_id AND asset_id = :asset_id AND run_pk IS NULL AND asset_eve
         LIMIT :each) AS oldest)
 """
 
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Which statement of PostgreSQL's."""
+
+    takes: bool
+    is_conditional: bool
+    takes_all: bool = False
+    assets: int = 0
+
+
 # One statement has one snapshot, taken before the clock is read: a run is not older than one of its
 # events, whatever is committed meanwhile. Where it takes events, an instant that is given is only the
 # earliest: others may have been committed since it was read.
 _POSTGRES: Final = f"""
-WITH at AS MATERIALIZED (
-    SELECT {{now}} AS now
+at AS MATERIALIZED (
+    SELECT {{now}} AS now {{condition}}
 ), run AS (
     INSERT INTO dag_run ({_COLUMNS})
     SELECT $2::text,
@@ -144,9 +178,12 @@ WITH at AS MATERIALIZED (
            $4::text, '{RunState.QUEUED}', now, now, $5::text::jsonb, 0, false
     FROM at
     ON CONFLICT (dag_id, run_id) DO NOTHING
-    RETURNING id, run_id, run_after
-)
-"""
+    RETURNING id, dag_id, run_id, run_after
+)"""
+# Whoever waits here for somebody who changes the row finds the version of what that one has committed.
+_POSTGRES_CHANGED: Final = """dag_row AS (
+    UPDATE dag SET is_stale = is_stale WHERE dag_id = $2::text {condition} RETURNING 1
+)"""
 _POSTGRES_TAKE_ALL: Final = """(
     UPDATE queued_asset_event q SET run_pk = run.id FROM run
     WHERE q.dag_id = $2::text AND q.run_pk IS NULL
@@ -164,8 +201,21 @@ _POSTGRES_TAKE_OLDEST: Final = """(
 
 
 @cache
-def _postgres(moves: tuple[str, ...]) -> str:
-    which = "greatest" if moves else "coalesce"
+def _postgres(kind: _Kind) -> str:
+    moves = [_POSTGRES_TAKE_ALL] if kind.takes_all else []
+    moves += [_POSTGRES_TAKE_OLDEST.format(place=7 + n) for n in range(kind.assets)]
+    which = "greatest" if kind.takes else "coalesce"
     now = f"{which}($1::timestamptz, clock_timestamp())"
-    taken = "".join(f", taken_{n} AS {move}" for n, move in enumerate(moves))
-    return f"{_POSTGRES.format(now=now).rstrip()}{taken}\nSELECT id, run_id, run_after FROM run"
+    last = 6 + kind.assets if kind.assets else 5
+    parts = []
+    if kind.takes:
+        same = f"AND xmin = ${last + 1}::text::xid" if kind.is_conditional else ""
+        parts.append(_POSTGRES_CHANGED.format(condition=same))
+    parts.append(_POSTGRES.format(now=now, condition="FROM dag_row" if kind.is_conditional else ""))
+    parts += [f"taken_{n} AS {move}" for n, move in enumerate(moves)]
+    answer = "SELECT id, run_id, run_after FROM run"
+    if kind.is_conditional:
+        ids = "SELECT array_agg(dag_id) FROM run"
+        parts.append(telling(Signal.RUNS_QUEUED, sender=f"${last + 2}", dag_ids=ids))
+        answer += " WHERE (SELECT count(*) FROM told) > 0"
+    return f"WITH {', '.join(parts)}\n{answer}"

@@ -81,7 +81,8 @@ SELECT d.dag_id, d.schedule, d.max_active_runs, d.events_per_run, d.params,
            SELECT count(*) FROM (
                SELECT 1 FROM queued_asset_event c {HINT}
                WHERE c.dag_id = d.dag_id AND c.asset_id = w.asset_id AND c.run_pk IS NULL
-               LIMIT {bound}) AS counted) END AS queued
+               LIMIT {bound}) AS counted) END AS queued,
+       {VERSION} AS version
 FROM dag d
 JOIN (
     SELECT s.dag_id, s.asset_id, NULL AS alias FROM dag_schedule_asset s
@@ -100,6 +101,7 @@ ORDER BY d.dag_id, w.asset_id
 """,
     HINT=HINT,
     IN_DAGS=in_list("dag_ids", "text"),
+    VERSION=("NULL", "d.xmin::text"),
 )
 
 
@@ -118,6 +120,8 @@ class WaitingRow:
     uri: str
     alias: str | None
     queued: int
+    version: str | None
+    """Of the DAG's row, see `Unchanged`."""
 
 
 async def find_candidates(session: AsyncSession) -> list[str]:
@@ -141,7 +145,11 @@ def lock_and_read(dag_ids: Collection[str], *, bound: int) -> Script[list[Waitin
     # A statement of its own: what waited for the lock in the snapshot's own statement would still
     # see the queue as it was before the other scheduler's commit.
     yield LockDags(dag_ids)
-    rows = yield SNAPSHOT(dag_ids=list(dag_ids), bound=bound)
+    return waiting_rows((yield SNAPSHOT(dag_ids=list(dag_ids), bound=bound)))
+
+
+def waiting_rows(rows: Sequence[Row]) -> list[WaitingRow]:
+    """What the step `SNAPSHOT` has shown."""
     return [
         WaitingRow(dag_id, json_from(schedule), most, each, json_from(params), *others)
         for dag_id, schedule, most, each, params, *others in rows

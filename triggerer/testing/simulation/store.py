@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -95,6 +96,8 @@ class Store:
         self.events: dict[int, int] = {}
         """The asset of each event, by the event's id."""
         self.queues: dict[str, dict[int, int | None]] = {}
+        self.versions: Counter[str] = Counter()
+        """Of the DAGs' rows, which a run that takes events changes."""
         """For each DAG its events, and the run that took each."""
         self.runs: dict[int, Run] = {}
         self.wakeups: Wakeups = Wakeups()

@@ -14,7 +14,7 @@ import anyio
 from triggerer.domain.conditions import assets_of, condition_to_json
 from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreUnavailable
 from triggerer.store.bulk import EventRow, InsertEvents
-from triggerer.store.queries.new_run import CreateRun, Takes
+from triggerer.store.queries.new_run import CreateRun, Takes, Unchanged
 from triggerer.store.queries.runs import SNAPSHOT, LockDags
 from triggerer.store.record_step import RecordEvents
 from triggerer.store.script import Row, Script, Step, perform_steps
@@ -44,6 +44,10 @@ class Database:
         self.claiming: Transaction | None = None
         """The one that changes them."""
         self._unshared = anyio.Event()
+
+    @property
+    def dialect(self) -> str:
+        return "sqlite" if self.store.plan.is_exclusive else "postgresql"
 
     def lock(self, name: str) -> anyio.Semaphore:
         return self.locks.setdefault(name, anyio.Semaphore(1))
@@ -184,9 +188,14 @@ class Transaction:
             case InsertEvents(rows=rows):
                 await self.store.chance.delay()
                 return [(self._insert(rows), None)]
-            case CreateRun():
+            case CreateRun(unchanged=None):
                 await self.store.chance.delay()
                 return [self._create(step)]
+            case CreateRun(dag_id=dag_id, unchanged=Unchanged() as unchanged):
+                await self._lock_dags([dag_id])
+                is_as_read = str(self.store.versions[dag_id]) == unchanged.version
+                await self.store.chance.delay()
+                return [self._create(step)] if is_as_read else []
         raise NotImplementedError(f"the model of the database does not know the step {step}")
 
     # What the recorder asks
@@ -261,6 +270,7 @@ class Transaction:
                         one.uri,
                         None,
                         min(len(events), bound),
+                        str(self.store.versions[dag_id]),
                     )
                 )
         return rows
@@ -339,6 +349,7 @@ class Transaction:
             if store.active_runs(run.dag_id) >= dag.max_active_runs:
                 checker.fail("S9", f"{run.dag_id} has more than {dag.max_active_runs} active runs")
             store.runs[run.pk] = run
+            store.versions[run.dag_id] += 1
 
 
 async def find_candidates(session: Transaction) -> list[str]:
