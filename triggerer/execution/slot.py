@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -75,7 +76,8 @@ class Slot:
     _given_at: float = 0.0
     _verdict: RunEnd | None = None
     _abandoned: bool = False
-    _follower: anyio.CancelScope | None = None
+    _due: list[asyncio.TimerHandle] = field(default_factory=list)
+    """What is to be done about the task that runs, should it run for so long."""
 
     @property
     def is_free(self) -> bool:
@@ -134,6 +136,7 @@ class Slot:
                 # No process could be had: out of memory or of processes. The run says so.
                 self._end_run(RunState.FAILED, f"no worker could be started: {error}", None)
             finally:
+                self._unfollow()
                 self.worker, self.spark = None, Spark.COLD
             if done:
                 self._free()
@@ -210,7 +213,7 @@ class Slot:
                         if report.end is not None:
                             return not report.retire
                     case "started":
-                        self._follow(worker, order, TaskStart.from_json(frame["start"]))
+                        self._follow(order, TaskStart.from_json(frame["start"]))
                     case "ask":
                         worker.tasks.start_soon(self._answer, worker, order, frame)
                     case _:
@@ -235,41 +238,41 @@ class Slot:
             # Whoever receives from it tells.
             return
 
-    def _follow(self, worker: WorkerProcess, order: RunOrder, start: TaskStart) -> None:
+    def _follow(self, order: RunOrder, start: TaskStart) -> None:
+        # Timers, not a task: most tasks have ended before anything is due.
         self._unfollow()
-        self._follower = anyio.CancelScope()
-        worker.tasks.start_soon(self._accompany, order, start, self._follower)
+        call_later = asyncio.get_running_loop().call_later
+        self._due.append(call_later(_SHOWN_AS_RUNNING_AFTER_S, self._show, order, start))
+        if start.timeout_s is not None:
+            grace = self.settings.timeout_grace.total_seconds()
+            self._due.append(call_later(start.timeout_s + grace, self._kill_overdue, start))
 
     def _unfollow(self) -> None:
-        if self._follower is not None:
-            self._follower.cancel()
-            self._follower = None
+        for timer in self._due:
+            timer.cancel()
+        self._due.clear()
 
-    async def _accompany(self, order: RunOrder, start: TaskStart, scope: anyio.CancelScope) -> None:
-        with scope:
-            await anyio.sleep(_SHOWN_AS_RUNNING_AFTER_S)
-            row = TaskRow(
-                order.run_pk,
-                order.attempt,
-                start.task_id,
-                TaskState.RUNNING,
-                start.try_number,
-                start.started_at,
-                None,
-                None,
-            )
-            self.bookkeeper.submit_nowait(Entry(order, (row,)))
-            if start.timeout_s is None:
-                return
-            grace = self.settings.timeout_grace.total_seconds()
-            await anyio.sleep(max(0.0, start.timeout_s + grace - _SHOWN_AS_RUNNING_AFTER_S))
-            reason = (
-                f"task {start.task_id} did not stop within {grace:g} s after its timeout of"
-                f" {start.timeout_s:g} s; its worker was killed"
-            )
-            # The scope is cancelled by the end of the run that this brings about.
-            self._verdict = RunEnd(RunState.FAILED, datetime.now(UTC), reason)
-            assert self.worker is not None
+    def _show(self, order: RunOrder, start: TaskStart) -> None:
+        row = TaskRow(
+            order.run_pk,
+            order.attempt,
+            start.task_id,
+            TaskState.RUNNING,
+            start.try_number,
+            start.started_at,
+            None,
+            None,
+        )
+        self.bookkeeper.submit_nowait(Entry(order, (row,)))
+
+    def _kill_overdue(self, start: TaskStart) -> None:
+        grace = self.settings.timeout_grace.total_seconds()
+        reason = (
+            f"task {start.task_id} did not stop within {grace:g} s after its timeout of"
+            f" {start.timeout_s:g} s; its worker was killed"
+        )
+        self._verdict = RunEnd(RunState.FAILED, datetime.now(UTC), reason)
+        if self.worker is not None:
             self.worker.kill()
 
     async def _end_worker(self) -> None:
