@@ -41,9 +41,6 @@ class DerivedEvent:
 
     __slots__ = ("_entry", "_subscriber", "event", "next")
 
-    ordinal: int = 0
-    """Which one it is among those that the subscriber derived from this raw event; see `LaterDerivedEvent`."""
-
     def __init__(self, subscriber: Subscriber, entry: Entry | None, event: TriggerEvent) -> None:
         self._subscriber = subscriber
         self._entry: Entry | _Settled | None = entry
@@ -64,6 +61,12 @@ class DerivedEvent:
     def payload(self) -> Any:
         assert self.event is not None, "a payload is read while the event is submitted"
         return self.event.payload
+
+    @property
+    def ordinal(self) -> int:
+        """Which one it is among those that the subscriber derived from this raw event; read while it is submitted."""
+        assert self.event is not None, "an ordinal is read while the event is submitted"
+        return self._subscriber.ordinal
 
     @property
     def source(self) -> EventSource:
@@ -126,18 +129,6 @@ class DerivedEvent:
         return following
 
 
-class LaterDerivedEvent(DerivedEvent):
-    """Not the first that was derived from its raw event: only these need to hold their ordinal."""
-
-    __slots__ = ("ordinal",)
-
-    def __init__(
-        self, subscriber: Subscriber, entry: Entry | None, event: TriggerEvent, ordinal: int
-    ) -> None:
-        super().__init__(subscriber, entry, event)
-        self.ordinal = ordinal
-
-
 class Subscriber(Member):
     """A member of a group, together with the stream that its filter reads.
 
@@ -149,7 +140,6 @@ class Subscriber(Member):
         "_loop",
         "_loop_thread",
         "_newest",
-        "_ordinal",
         "_scope",
         "_token",
         "_waiter",
@@ -161,6 +151,7 @@ class Subscriber(Member):
         "name",
         "oldest_unsettled",
         "open_entry",
+        "ordinal",
         "pulled",
         "source",
         "trigger",
@@ -189,7 +180,8 @@ class Subscriber(Member):
         self.is_open = False
         """Whether the filter has pulled an event and has not pulled the next."""
         self.open_entry: Entry | None = None
-        self._ordinal = 0
+        self.ordinal = 0
+        """How many events its filter has derived from the one that it has open, besides the one that is submitted."""
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
         self._scope = anyio.CancelScope()
@@ -245,7 +237,7 @@ class Subscriber(Member):
                 at = seq - ledger.base
                 if is_acknowledged:
                     self.open_entry = ledger.entries[at]
-                self._ordinal = 0
+                self.ordinal = 0
                 self.is_open = True
                 self.pulled = seq + 1
                 yield ledger.events[at]
@@ -298,12 +290,8 @@ class Subscriber(Member):
             if not self.may_read:
                 # Its filter goes on although it was ended. The message fails, and comes again, or its watcher is gone.
                 continue
-            entry, ordinal = self.open_entry, self._ordinal
-            if ordinal:
-                derived: DerivedEvent = LaterDerivedEvent(self, entry, event, ordinal)
-            else:
-                derived = DerivedEvent(self, entry, event)
-            self._ordinal = ordinal + 1
+            entry = self.open_entry
+            derived = DerivedEvent(self, entry, event)
             if entry is not None:
                 entry.unresolved += 1
                 if self.oldest_unsettled is None:
@@ -320,6 +308,7 @@ class Subscriber(Member):
                 derived.settle(PluginError(f"An event of {self.name} could not be submitted"))
                 raise
             derived.event = None
+            self.ordinal += 1
             if backlog.count >= backlog.limit:
                 await backlog.wait_for_room()
 
