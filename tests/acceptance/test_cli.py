@@ -304,3 +304,19 @@ def test_check_names_file_line_and_reason_and_ends_with_1(shell: Shell) -> None:
 
 def test_a_dags_folder_that_is_not_there_is_refused(shell: Shell) -> None:
     assert "nowhere" in shell.refused("check", "--dags-folder", "nowhere")
+
+
+def test_a_folder_named_like_a_package_of_ours_is_not_taken_for_it(shell: Shell) -> None:
+    """The one from which a command is called, that is; what users name their folders is their business."""
+    shell.config.write_text('[core]\nhome = "."\ndags_folder = "dags"\n')
+    (shell.folder / "watchers").mkdir()
+    (shell.folder / "watchers" / "__init__.py").write_text("raise RuntimeError('not ours')")
+    (shell.folder / "dags").mkdir()
+    (shell.folder / "dags" / "inbox.py").write_text(
+        "from triggerer import DAG, Asset, AssetWatcher\n"
+        "from watchers.directory import DirectoryFileDeleteTrigger\n"
+        "watcher = AssetWatcher('inbox', DirectoryFileDeleteTrigger(directory='/tmp', filename='x'))\n"
+        "with DAG('d', schedule=Asset('inbox', watchers=[watcher])):\n    pass\n"
+    )
+    checked = shell.run("check")
+    assert checked.returncode == 0, checked.stderr

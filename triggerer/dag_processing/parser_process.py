@@ -97,7 +97,8 @@ class ParserProcess:
             with theirs:
                 os.set_inheritable(theirs.fileno(), True)
                 process = await anyio.open_process(
-                    [sys.executable, "-m", "triggerer.dag_processing.parser"],
+                    # -P: the folder that the service was started in is no place to import from.
+                    [sys.executable, "-P", "-m", "triggerer.dag_processing.parser"],
                     stdin=subprocess.DEVNULL,
                     stdout=None,
                     stderr=None,

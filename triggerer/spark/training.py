@@ -162,7 +162,7 @@ def _watch_training(home: Path, jvm: subprocess.Popen[bytes], after: timedelta) 
             return
     # It reads this pipe to its end, which comes when we close it or are no more.
     with subprocess.Popen(
-        [sys.executable, "-m", __name__, str(home.absolute())],
+        [sys.executable, "-P", "-m", __name__, str(home.absolute())],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
