@@ -93,7 +93,7 @@ def with_database(
         ) as database:
             return await work(database)
 
-    # A sixth of a command's time went into looking for cycles among modules that are being imported.
+    # Modules are being imported in there: looking for cycles among them is in vain.
     gc.disable()
     try:
         return anyio.run(run)
