@@ -19,11 +19,13 @@ import anyio
 from tests.acceptance.records import Records
 from tests.benchmarks.dags import that_does_nothing
 from tests.benchmarks.load import Paced, publish_paced
+from tests.benchmarks.parts import measure_latency
 from tests.benchmarks.report import Figures, Row, percentile
 from tests.benchmarks.scene import Scene, Store
 
 # At one message a second a minute gives few figures, and more would give everybody a long wait.
 _SECONDS: Final = {1: 40, 10: 30, 100: 30, 1_000: 30}
+_ALONE_SECONDS: Final = {1: 20, 10: 15, 100: 15, 1_000: 10}
 _QUICK_SECONDS: Final = {1: 3, 10: 3, 100: 3, 1_000: 2}
 _WARM_UP: Final = 50
 _NOTE: Final = (
@@ -41,12 +43,23 @@ class _Phase:
 
 
 def measure(scene: Scene) -> Figures:
-    rows = [row for store in scene.stores for row in _measure(scene, store)]
+    alone = {rate: _kafka_alone(scene, rate) for rate in _SECONDS}
+    rows = [row for store in scene.stores for row in _measure(scene, store, alone)]
     title = "Latency: one watcher, one DAG whose runs end at once"
     return Figures("latency", title, tuple(rows), _NOTE)
 
 
-def _measure(scene: Scene, store: Store) -> Iterable[Row]:
+def _kafka_alone(scene: Scene, rate: int) -> list[float]:
+    seconds = (_QUICK_SECONDS if scene.quick else _ALONE_SECONDS)[rate]
+
+    async def measure() -> list[float]:
+        servers, topic = scene.kafka.bootstrap_servers, scene.new_topic()
+        return await measure_latency(servers, topic, rate=rate, seconds=seconds)
+
+    return anyio.run(measure, backend_options={"use_uvloop": True})
+
+
+def _measure(scene: Scene, store: Store, alone: Mapping[int, list[float]]) -> Iterable[Row]:
     topic = scene.new_topic()
     with scene.service(that_does_nothing(topic, f"{topic}-group"), store) as service:
         service.start("events")
@@ -72,7 +85,7 @@ def _measure(scene: Scene, store: Store) -> Iterable[Row]:
         held_by = _runs_of_events(service.records)
         stamps = service.stop()
     assert scene.kafka.committed_offsets(f"{topic}-group", topic) == scene.kafka.end_offsets(topic)
-    return [_row(store, phase, stamps, held_by) for phase in phases]
+    return [_row(store, phase, stamps, held_by, alone[phase.rate]) for phase in phases]
 
 
 def _publish(scene: Scene, topic: str, *, rate: int, seconds: float, first: int) -> Paced:
@@ -100,6 +113,7 @@ def _row(
     phase: _Phase,
     stamps: Mapping[str, Any],
     held_by: Mapping[tuple[int, int], int],
+    alone: Sequence[float],
 ) -> Row:
     committed = {(partition, offset): at for partition, offset, at in stamps["committed"]}
     queued = dict(stamps["queued"])
@@ -111,6 +125,7 @@ def _row(
         to_queued.append((queued[held_by[place]] - sent.at) / 1e6)
         to_advanced.append((advances.of(*place) - sent.at) / 1e6)
     row: Row = {"store": store, "messages/s": phase.rate, "messages": len(phase.paced.messages)}
+    row |= {f"Kafka alone\np{percent}": percentile(alone, percent) for percent in (50, 99)}
     for name, took in (
         ("committed", to_committed),
         ("queued", to_queued),

@@ -14,9 +14,11 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import uuid4
 
+import anyio
 import orjson
 from aiokafka import AIOKafkaConsumer
 
+from tests.benchmarks.load import publish_paced
 from triggerer.store.bulk import EventRow, insert_events
 from triggerer.store.database import Database, open_database
 from triggerer.store.migrate import upgrade
@@ -86,6 +88,28 @@ async def _first(consumer: AIOKafkaConsumer) -> list[Any]:
     while not (found := _flat(await consumer.getmany(timeout_ms=10_000, max_records=1))):
         pass
     return found
+
+
+async def measure_latency(bootstrap: str, topic: str, *, rate: int, seconds: float) -> list[float]:
+    """What Kafka takes by itself, in ms and in order: from the hand-over to the client to a bare consumer."""
+    arrived: dict[tuple[int, int], int] = {}
+    async with _consumer(bootstrap, topic) as consumer, anyio.create_task_group() as tasks:
+
+        async def consume() -> None:
+            while True:
+                for message in _flat(await consumer.getmany(timeout_ms=1_000)):
+                    arrived[message.partition, message.offset] = time.monotonic_ns()
+
+        tasks.start_soon(consume)
+        # The first ones wait for the group to be joined.
+        warm_up = await publish_paced(bootstrap, topic, rate=50, seconds=1)
+        paced = await publish_paced(bootstrap, topic, rate=rate, seconds=seconds)
+        with anyio.fail_after(30):
+            # What comes in the end is Kafka's affair.
+            while len(arrived) < len(warm_up.messages) + len(paced.messages):  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+    return sorted((arrived[sent.partition, sent.offset] - sent.at) / 1e6 for sent in paced.messages)
 
 
 async def _insert(database: Database, rows: Sequence[EventRow]) -> float:
