@@ -36,7 +36,7 @@ def _ended(order: RunOrder, extra: str) -> Entry:
     now = datetime.now(UTC)
     return Entry(
         order,
-        (TaskRow(order.run_pk, "t", TaskState.SUCCESS, 1, now, now, None),),
+        (TaskRow(order.run_pk, order.attempt, "t", TaskState.SUCCESS, 1, now, now, None),),
         (Emission(order, "t", EmittedEvent("x-out", "x-out", {"text": extra}, 0)),),
     )
 
