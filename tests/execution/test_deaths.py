@@ -1,5 +1,6 @@
 """Workers and executors die; runs are neither lost nor executed by two."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -10,8 +11,10 @@ from pathlib import Path
 import anyio
 import psutil
 import pytest
+from anyio.lowlevel import checkpoint
 
 from tests.execution.conftest import House
+from triggerer.execution import Executor
 from triggerer.execution.process import open_worker
 from triggerer.store.queries.orphans import MAX_ATTEMPTS
 
@@ -286,3 +289,30 @@ async def test_a_run_that_was_given_to_somebody_else_is_ended_here_and_writes_no
     run = await house.run(pk)
     assert (run.state, run.executor, run.attempt) == (state, "other", 2)
     assert await house.events("x-sleeps") == []
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_an_executor_that_is_cancelled_while_it_starts_ends(house: House, turns: int) -> None:
+    executor = Executor(
+        house.database,
+        house.database.wakeups,
+        instance_id="one",
+        home=house.home,
+        dags_folder=house.dags_folder,
+        shutdown_grace=timedelta(0),
+    )
+
+    async def start_and_cancel() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(executor.run)
+            for _ in range(turns):
+                await checkpoint()
+            tasks.cancel_scope.cancel()
+
+    # No scope of ours reaches into a shield that nobody opens any more.
+    starting = asyncio.ensure_future(start_and_cancel())
+    await asyncio.wait([starting], timeout=10)
+    has_ended = starting.done()
+    executor._stopping.set()
+    await starting
+    assert has_ended

@@ -102,7 +102,8 @@ class Executor:
         they are killed and go back into the queue. No worker is left.
         """
         async with anyio.create_task_group() as tasks:
-            await tasks.start(self._work)
+            # Not `start`: cancelled, that would wait for the end of what only we can stop.
+            tasks.start_soon(self._work)
             try:
                 with self._wakeups.subscribe(
                     Signal.RUNS_QUEUED, Signal.RUNS_CANCELLED, Signal.DAGS_CHANGED
@@ -114,14 +115,13 @@ class Executor:
             finally:
                 self._stopping.set()
 
-    async def _work(self, *, task_status: TaskStatus[None]) -> None:
+    async def _work(self) -> None:
         # Shielded: what runs outlives a cancellation by its grace, which `_wind_down` bounds.
         with anyio.CancelScope(shield=True):
             async with anyio.create_task_group() as work:
                 work.start_soon(self._bookkeeper.run)
                 for slot in self._slots:
                     work.start_soon(slot.serve)
-                task_status.started()
                 await self._stopping.wait()
                 await self._wind_down()
                 work.cancel_scope.cancel()
