@@ -230,7 +230,8 @@ class HostedTrigger:
             now = self._context.clock.monotonic()
             await self._context.clock.sleep_until(now + self._backoff.next_delay(now - started))
             started = self._context.clock.monotonic()
-            if group.is_ending:
+            if group.is_ending or self._is_stopped:
+                # Stopped in the turn in which it was woken: it is cancelled at its next wait only.
                 return False
             try:
                 if self.make() and self.join(group):

@@ -371,3 +371,33 @@ async def test_a_stop_that_comes_while_the_producer_resumes_is_not_forgotten(
         gate.set()
         await service.settle_down()
         assert group.ledger.head == 2
+
+
+async def test_a_watcher_that_is_deleted_as_its_back_off_ends_does_not_come_back(
+    upstream: Upstream,
+) -> None:
+    """It would hold up every lane until the ack timeout, with nobody there to answer."""
+
+    def fail(_: Any) -> None:
+        raise ValueError("bad")
+
+    upstream.on_filter["fails"] = fail
+    async with supervised() as service:
+        fails, _ = service.host(Acking(upstream.name, "fails"), Acking(upstream.name, "stays"))
+        upstream.put(0)
+        await service.settle_down()
+        assert fails.is_absent
+        assert fails.key is not None
+        group = service.manager.streams[fails.key].group
+        assert group is not None
+        deadline = service.clock.next_deadline()
+        assert deadline is not None
+        # Its sleep is over, and it has not had its turn.
+        service.clock.move_to(deadline)
+        service.manager.remove(fails, on_purpose=True)
+        await service.settle_down()
+        assert len(group.subscribers) == 1
+        del upstream.on_filter["fails"]
+        upstream.put(1)
+        await service.settle_down()
+        assert upstream.outcomes()[1] == (1, 0, 0)
