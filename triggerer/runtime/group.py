@@ -17,7 +17,7 @@ from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.clock import Clock
 from triggerer.runtime.deadlines import watch_deadlines
 from triggerer.runtime.flow import Flow
-from triggerer.runtime.lanes import Entry, Lanes
+from triggerer.runtime.lanes import Lanes
 from triggerer.runtime.ledger import Ledger
 from triggerer.runtime.pump import Pump
 from triggerer.runtime.settings import RuntimeSettings
@@ -157,19 +157,9 @@ class Group:
         self._progress.clear()
         self.is_progress_noted = False
 
-    def note_resolved(self, entry: Entry) -> None:
-        """Everybody has moved past it, and the store has answered for all that was derived from it."""
-        self.lanes.note_resolved(entry)
-        if not self.is_progress_noted:
-            self.note_progress()
-
     def forget(self, departed: Subscriber) -> None:
         """The store owes nothing any more to a subscriber that is not present."""
         self.departed.pop(departed, None)
-
-    def idempotency_key(self, payload: Any) -> str | None:
-        assert self.producer is not None
-        return self.producer.get_idempotency_key(payload)
 
     def cancel_later(self, scope: anyio.CancelScope) -> None:
         """Cancel a filter that was told of its end and is still there when the close timeout has passed."""

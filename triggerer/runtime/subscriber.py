@@ -81,9 +81,12 @@ class DerivedEvent:
         Raises:
             Exception: Whatever the producer's `get_idempotency_key` raises.
         """
-        if not isinstance(self._entry, Entry):
+        entry = self._entry
+        if not isinstance(entry, Entry):
             return None
-        return self._subscriber.group.idempotency_key(self._entry.payload)
+        producer = self._subscriber.group.producer
+        assert producer is not None
+        return producer.get_idempotency_key(entry.payload)
 
     @property
     def overdue_since(self) -> float:
@@ -104,7 +107,7 @@ class DerivedEvent:
         if entry is None:
             return
         if subscriber.oldest_unsettled is self:
-            subscriber.oldest_unsettled = self._take_next()
+            subscriber.oldest_unsettled = None if self.next is None else self._take_next()
         if error is not None:
             subscriber.group.ledger.refuse(subscriber, entry)
         entry.unresolved -= 1
@@ -112,7 +115,10 @@ class DerivedEvent:
             lane = entry.lane
             # Those behind their lane's head are found when the head is advanced.
             if lane is not None and lane.head is entry:
-                subscriber.group.note_resolved(entry)
+                group = subscriber.group
+                group.lanes.note_resolved(entry)
+                if not group.is_progress_noted:
+                    group.note_progress()
         if not subscriber.is_present and subscriber.oldest_unsettled is None:
             subscriber.group.forget(subscriber)
 
