@@ -24,9 +24,9 @@ _log = structlog.get_logger(__name__)
 ROLLBACK_TIMEOUT: Final = timedelta(seconds=5)
 # One each for those who record, schedule, claim and keep books; they do not wait for one another.
 _SIZE: Final = 4
-# Plans are kept. One that was made when a table was small would go through all of it for as long as nobody has
-# analysed it since, which took the half of a server's time within minutes of the first start. All that is asked here
-# has its index.
+# Plans are kept. One that was made when a table was small goes through all of it for as long as nobody has analysed it
+# since: without this, a server's time per run grew by a third within the first 1,600 runs. All that is asked here has
+# its index.
 _SETTINGS: Final = "SET enable_seqscan = off"
 T = TypeVar("T")
 
