@@ -196,6 +196,7 @@ class Session:
         self.watch: LaneWatch | None = None
         self._pauses: dict[int, Pause] = {}
         self._next = [0] * len(broker.lanes)
+        self._generations = [0] * len(broker.lanes)
         self._again: list[tuple[float, int, int, int]] = []
         self._arrived = asyncio.Event()
 
@@ -208,6 +209,7 @@ class Session:
         # Whoever is given a lane is given it running, also where it had it before.
         self._pauses.pop(lane, None)
         self._next[lane] = model.position
+        self._generations[lane] = model.generation
         self._again = [item for item in self._again if item[2] != lane]
         heapq.heapify(self._again)
 
@@ -232,17 +234,16 @@ class Session:
         return pause is not None and not pause.fetched
 
     def again_later(self, delivery: Delivery) -> None:
-        """Hand the message out once more, after the delay."""
+        """Hand the message out once more, after the delay; whoever was given its lane since reads it anyhow."""
         message = delivery.message
-        lane = self.broker.lanes[message.lane]
-        if not self.broker.plan.is_log or delivery.generation == lane.generation:
+        if delivery.generation == self.broker.lanes[message.lane].generation:
             delay = self.broker.plan.redelivery_delay * self.broker.chance.random.uniform(0.5, 2.0)
             due = asyncio.get_running_loop().time() + delay
             self.broker.delivered += 1
-            current = self.broker.session or self
-            item = (due, self.broker.delivered, message.lane, message.offset)
-            heapq.heappush(current._again, item)  # noqa: SLF001  (its own class)
-            current.wake()
+            heapq.heappush(
+                self._again, (due, self.broker.delivered, message.lane, message.offset)
+            )
+            self.wake()
 
     def take(self) -> Delivery | None:
         """The next message that is due; which lane's is a matter of chance."""
@@ -275,7 +276,8 @@ class Session:
         if lane in self._pauses:
             self._pauses[lane].fetched -= 1
         message = model.messages[offset]
-        return Delivery(message, self, model.generation)
+        # A consumer whose lane went to another may not know it yet, and goes on in the generation that it was given.
+        return Delivery(message, self, self._generations[lane])
 
     def _backlog(self) -> list[int]:
         """The lanes of which there is more to hand out."""
