@@ -12,11 +12,15 @@ import anyio
 import psutil
 import pytest
 from anyio.lowlevel import checkpoint
+from sqlalchemy import text
 
 from tests.execution.conftest import House
 from triggerer.execution import Executor
-from triggerer.execution.process import open_worker
+from triggerer.execution.bookkeeper import Bookkeeper
+from triggerer.execution.process import WorkerProcess, open_worker
+from triggerer.execution.protocol import RunOrder
 from triggerer.store.queries.orphans import MAX_ATTEMPTS
+from triggerer.store.wakeups import Signal, announce
 
 SLEEPS = """
     with DAG("sleeps"):
@@ -30,6 +34,9 @@ SLEEPS = """
                     child.wait()
         sleeps()
     """
+
+
+_QUEUED_AGAIN = text("UPDATE dag_run SET state = 'queued', attempt = 1")
 
 
 async def _started(house: House, pk: int, marker: Path) -> None:
@@ -235,10 +242,7 @@ async def test_a_killed_service_leaves_no_worker_behind(house: House) -> None:
     await house.add_dag("sleeps", SLEEPS)
     marker = house.folder / "marker"
     (pk,) = await house.queue("sleeps", params={"marker": str(marker)})
-    service = subprocess.Popen(
-        [sys.executable, "-c", _SERVICE, str(house.folder), str(house.database.path)],
-        cwd=Path(__file__).parents[2],
-    )
+    service = _service(house)
     try:
         await _started(house, pk, marker)
         family = _descendants(service.pid)
@@ -256,18 +260,172 @@ async def test_a_killed_service_leaves_no_worker_behind(house: House) -> None:
 
 
 _SERVICE = """
-import asyncio, sys
+import asyncio, os, signal, sys
 from pathlib import Path
 from tests.execution.conftest import House
+from triggerer.execution import slot
 from triggerer.store.database import open_database
 
-async def main(folder, path):
+def die(setup):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+async def main(folder, path, dies_with_the_first_worker):
+    if dies_with_the_first_worker:
+        slot.open_worker = die
     async with open_database(f"sqlite+aiosqlite:///{path}") as database:
-        async with House(database, Path(folder)).executor("killed"):
+        async with House(database, Path(folder)).executor(f"killed {os.getpid()}"):
             await asyncio.Event().wait()
 
 asyncio.run(main(*sys.argv[1:]))
 """
+
+
+def _service(house: House, *, dies_with_the_first_worker: bool = False) -> subprocess.Popen[bytes]:
+    """A process with an executor. Sleeps until it is killed, or kills itself before a worker is started."""
+    dies = "yes" if dies_with_the_first_worker else ""
+    return subprocess.Popen(
+        [sys.executable, "-c", _SERVICE, str(house.folder), str(house.database.path), dies],
+        cwd=Path(__file__).parents[2],
+    )
+
+
+async def test_a_run_that_no_worker_has_begun_is_never_given_up(house: House) -> None:
+    await house.add_dag("sleeps", SLEEPS)
+    (pk,) = await house.queue("sleeps", params={"long": False})
+    for _ in range(MAX_ATTEMPTS + 1):
+        with _service(house, dies_with_the_first_worker=True) as service:
+            assert service.wait(30) == -signal.SIGKILL
+        run = await house.run(pk)
+        assert run.state == "running"
+    assert (run.attempt, run.started_at) == (2, None)
+    async with house.executor("lives"):
+        (run,) = await house.ended(pk)
+    assert (run.state, run.attempt) == ("success", 2)
+    assert run.started_at is not None
+
+
+async def test_a_run_that_takes_its_service_with_it_is_given_up(house: House) -> None:
+    await house.add_dag(
+        "kills",
+        """
+        with DAG("kills"):
+            @task
+            def kills(params):
+                with open(params["log"], "a") as log:
+                    log.write("begun\\n")
+                os.kill(os.getppid(), signal.SIGKILL)
+            kills()
+        """,
+    )
+    log = house.folder / "log"
+    (pk,) = await house.queue("kills", params={"log": str(log)})
+    for _ in range(MAX_ATTEMPTS):
+        with _service(house) as service:
+            assert service.wait(30) == -signal.SIGKILL
+    async with house.executor("lives"):
+        (run,) = await house.ended(pk)
+    assert (run.state, run.attempt) == ("failed", MAX_ATTEMPTS)
+    assert log.read_text() == "begun\n" * MAX_ATTEMPTS
+
+
+async def _never_begins(bookkeeper: Bookkeeper, order: RunOrder) -> bool:
+    """What `Bookkeeper.begin` does while the store is away."""
+    await anyio.sleep_forever()
+    return False
+
+
+async def test_a_run_that_waits_to_begin_can_be_cancelled(
+    any_house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = any_house
+    await house.add_dag("sleeps", SLEEPS)
+    monkeypatch.setattr(Bookkeeper, "begin", _never_begins)
+    async with house.executor(workers=1, cancel_grace=timedelta(seconds=60)) as executor:
+        (pk,) = await house.queue("sleeps", params={}, attempt=1)
+        run = await house.until(pk, lambda run: bool(executor.worker_pids))
+        assert (run.state, run.attempt, run.started_at) == ("running", 2, None)
+        family = _descendants(executor.worker_pids[0])
+        await house.cancel(pk)
+        (run,) = await house.ended(pk)
+        await _all_gone(family)
+        assert (run.state, run.error, run.started_at) == ("cancelled", "cancelled", None)
+        (other,) = await house.ended(*await house.queue("sleeps", params={"long": False}))
+    assert other.state == "success"
+
+
+async def test_a_run_that_waits_to_begin_is_handed_back_by_a_service_that_stops(
+    any_house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = any_house
+    await house.add_dag("sleeps", SLEEPS)
+    monkeypatch.setattr(Bookkeeper, "begin", _never_begins)
+    with anyio.fail_after(20):
+        async with house.executor(workers=1) as executor:
+            (pk,) = await house.queue("sleeps", params={}, attempt=1)
+            await house.until(pk, lambda run: bool(executor.worker_pids))
+    run = await house.run(pk)
+    assert (run.state, run.attempt, run.started_at) == ("queued", 1, None)
+
+
+async def test_a_run_that_was_given_away_before_it_began_is_not_executed(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await house.add_dag("sleeps", SLEEPS)
+    marker = house.folder / "marker"
+    ready = WorkerProcess.ready
+
+    async def give_away(worker: WorkerProcess) -> None:
+        await ready(worker)
+        # To SQLite, which knows one service only, another executor that runs it is a dead one.
+        await house.change_run(pk, executor="other", state="success")
+
+    monkeypatch.setattr(WorkerProcess, "ready", give_away)
+    async with house.executor(workers=1):
+        (pk,) = await house.queue("sleeps", params={"marker": str(marker)}, attempt=1)
+        (run,) = await house.ended(*await house.queue("sleeps", params={"long": False}))
+        assert run.state == "success"
+    assert not marker.exists()
+    run = await house.run(pk)
+    assert (run.state, run.executor, run.started_at) == ("success", "other", None)
+
+
+async def test_a_run_that_comes_back_before_it_began_is_executed_once(
+    any_house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others took the executor for dead, queued the run again, and the executor claims it once more."""
+    house = any_house
+    await house.add_dag(
+        "notes",
+        """
+        with DAG("notes"):
+            @task
+            def notes(params):
+                with open(params["log"], "a") as log:
+                    log.write("begun\\n")
+            notes()
+        """,
+    )
+    log = house.folder / "log"
+    ready = WorkerProcess.ready
+    waiting = []
+
+    async def come_back(worker: WorkerProcess) -> None:
+        await ready(worker)
+        waiting.append(worker)
+        if len(waiting) > 1:
+            return
+        async with house.database.transaction() as session:
+            await session.execute(_QUEUED_AGAIN)
+            announce(session, Signal.RUNS_QUEUED)
+        await house.until(pk, lambda run: run.state == "running")
+
+    monkeypatch.setattr(WorkerProcess, "ready", come_back)
+    async with house.executor(workers=2, shutdown_grace=timedelta(seconds=20)):
+        (pk,) = await house.queue("notes", params={"log": str(log)}, attempt=1)
+        (run,) = await house.ended(pk)
+    assert (run.state, run.attempt) == ("success", 2)
+    assert len(waiting) == 1
+    assert log.read_text() == "begun\n"
 
 
 async def test_a_run_that_was_given_to_somebody_else_is_ended_here_and_writes_nothing(

@@ -10,6 +10,7 @@ from anyio.to_thread import run_sync
 
 from tests.execution.conftest import House, open_house
 from tests.services.postgres import PostgresServer
+from triggerer.execution.process import WorkerProcess
 
 WAITS = """
     with DAG("waits"):
@@ -75,3 +76,35 @@ async def test_a_result_is_written_when_another_writer_lets_go_of_sqlite(house: 
         (run,) = await house.ended(pk)
     assert (run.state, run.attempt) == ("success", 1)
     assert len(await house.events("x-waits")) == 1
+
+
+async def test_a_run_that_is_tried_again_begins_when_sqlite_can_be_written_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await house.add_dag("waits", WAITS)
+    params = _params(house.folder)
+    Path(params["go"]).touch()
+    assert house.database.path is not None
+    other = sqlite3.connect(house.database.path, isolation_level=None)
+    is_locked = anyio.Event()
+    ready = WorkerProcess.ready
+
+    async def ready_when_the_store_is_away(worker: WorkerProcess) -> None:
+        await ready(worker)
+        other.execute("BEGIN IMMEDIATE")
+        is_locked.set()
+
+    monkeypatch.setattr(WorkerProcess, "ready", ready_when_the_store_is_away)
+    async with house.executor(workers=1):
+        (pk,) = await house.queue("waits", params=params, attempt=1)
+        await is_locked.wait()
+        await anyio.sleep(1)
+        run = await house.run(pk)
+        assert (run.state, run.started_at) == ("running", None)
+        # Were it executed now and killed its service, nobody would know that it had begun.
+        assert not Path(params["marker"]).exists()
+        other.execute("ROLLBACK")
+        other.close()
+        (run,) = await house.ended(pk)
+    assert (run.state, run.attempt) == ("success", 2)
+    assert run.started_at is not None

@@ -10,12 +10,13 @@ from triggerer.store.clock import Clock
 from triggerer.store.database import Database
 from triggerer.store.models import DagRun, TaskRun
 from triggerer.store.queries.execution import (
+    begin_run,
     cancel_queued,
     claim_runs,
     request_cancel,
     running_of,
 )
-from triggerer.store.queries.orphans import recover_orphans
+from triggerer.store.queries.orphans import MAX_ATTEMPTS, recover_orphans
 from triggerer.store.queries.runs import create_manual_run
 from triggerer.store.script import Row, Script, one, perform
 
@@ -97,3 +98,63 @@ async def test_a_run_that_is_cancelled_after_its_executor_died_has_no_running_ta
         assert await session.scalar(select(DagRun.state)) == "cancelled"
     assert (tasks["t"].state, tasks["before"].state) == ("cancelled", "success")
     assert tasks["t"].ended_at is not None
+
+
+async def _claimed(database: Database, executor: str) -> DagRun:
+    """The only run, which this executor has claimed by now."""
+    (rows,) = await database.each([claim_runs(executor=executor, limit=2, log_home="home")])
+    assert len(rows) == 1
+    return await _only_run(database)
+
+
+async def _begun(database: Database, executor: str, pk: int, attempt: int) -> bool:
+    (rows,) = await database.each([begin_run(executor=executor, run_pk=pk, attempt=attempt)])
+    return bool(rows)
+
+
+async def _only_run(database: Database) -> DagRun:
+    async with database.reading() as session:
+        return (await session.scalars(select(DagRun))).one()
+
+
+async def _recovered(database: Database) -> DagRun:
+    """The only run, after its executor was found dead."""
+    async with database.transaction() as session:
+        await recover_orphans(session, executor="me", alone=True)
+    return await _only_run(database)
+
+
+async def test_only_attempts_that_were_begun_count_towards_giving_up(database: Database) -> None:
+    await add_dag(database, "report", None)
+    async with database.transaction() as session:
+        await create_manual_run(session, "report")
+    # The first counts as begun when it is claimed.
+    assert (await _claimed(database, "first")).started_at is not None
+    assert (await _recovered(database)).attempt == 1
+    for attempt in range(2, MAX_ATTEMPTS + 1):
+        for number in range(MAX_ATTEMPTS):
+            run = await _claimed(database, f"never {number}")
+            assert (run.attempt, run.started_at) == (attempt, None)
+            run = await _recovered(database)
+            assert (run.state, run.attempt) == ("queued", attempt - 1)
+        run = await _claimed(database, "begins")
+        assert await _begun(database, "begins", run.id, attempt)
+        assert (await _only_run(database)).started_at is not None
+        run = await _recovered(database)
+        assert run.attempt == attempt
+    assert run.state == "failed"
+    assert "given up after 3 attempts" in (run.error or "")
+
+
+async def test_an_attempt_that_is_not_ours_any_more_does_not_begin(database: Database) -> None:
+    await add_dag(database, "report", None)
+    async with database.transaction() as session:
+        await create_manual_run(session, "report")
+    await _claimed(database, "first")
+    await _recovered(database)
+    run = await _claimed(database, "second")
+    assert not await _begun(database, "first", run.id, 2)
+    assert not await _begun(database, "second", run.id, 1)
+    await _recovered(database)
+    assert not await _begun(database, "second", run.id, 2)
+    assert (await _only_run(database)).started_at is None

@@ -18,6 +18,7 @@ from triggerer.execution.emissions import Emission, record_emissions
 from triggerer.execution.protocol import RunEnd, RunOrder, RunReport, TaskResult
 from triggerer.runtime.backoff import Backoff
 from triggerer.store.database import Database
+from triggerer.store.queries.execution import begin_run
 from triggerer.store.queries.results import HeldRun, RunEndRow, SaveResults, TaskRow, held_runs
 from triggerer.store.script import Row, Step, one, perform
 from triggerer.store.wakeups import Signal
@@ -129,6 +130,28 @@ class Bookkeeper:
         if rider.error is not None:
             raise rider.error
         return rider.rows
+
+    async def begin(self, order: RunOrder) -> bool:
+        """Write that an attempt begins, when the store can be had; whether it is this executor's still.
+
+        Cancellation: It may be written or not.
+        """
+        backoff = Backoff(first=0.2, longest=10.0)
+        while True:
+            step = begin_run(executor=self._executor, run_pk=order.run_pk, attempt=order.attempt)
+            try:
+                is_ours = bool(await self.along(step))
+            except (StoreUnavailable, Conflict, OutcomeUnknown) as error:
+                # Written twice it says the same.
+                delay = backoff.next_delay(0.0)
+                _log.warning(
+                    "a run waits for the store to begin", run=order.run_id, error=str(error)
+                )
+                await anyio.sleep(delay)
+                continue
+            if not is_ours:
+                _log.warning("a run was given to another attempt before it began", run=order.run_id)
+            return is_ours
 
     @property
     def unwritten(self) -> frozenset[int]:

@@ -175,10 +175,19 @@ class Executor:
             orders = self._claims.claimed(await self._bookkeeper.along(self._claims.claiming(room)))
             self._more |= len(orders) == room
             for order in orders:
-                self._backlog.add(order)
+                if not self._is_executing(order):
+                    self._backlog.add(order)
             self._hand_out()
             if self._more:
                 self._changed.set()
+
+    def _is_executing(self, order: RunOrder) -> bool:
+        # Others took us for dead before this attempt had begun, and gave its number back: it is ours again.
+        return any(
+            slot.run is not None
+            and (slot.run.run_pk, slot.run.attempt) == (order.run_pk, order.attempt)
+            for slot in self._slots
+        )
 
     def _room(self) -> int:
         return self._backlog.room(

@@ -31,11 +31,13 @@ class WorkerProcess:
     Attributes:
         tasks: Runs what has to end with the worker.
         gone: Set when the process has ended, and what it left in its group was killed.
+        is_ready: Whether it was heard to take orders.
     """
 
     def __init__(self, process: Process, channel: Channel, tasks: TaskGroup) -> None:
         self.tasks: Final = tasks
         self.gone: Final = anyio.Event()
+        self.is_ready = False
         self._process = process
         self._channel = channel
         self._output = bytearray()
@@ -77,7 +79,16 @@ class WorkerProcess:
             anyio.ClosedResourceError,
         ) as error:
             raise WorkerGone from error
+        self.is_ready |= frame["type"] == "ready"
         return frame
+
+    async def ready(self) -> None:
+        """Wait until it takes orders; before it was given the first one only.
+
+        Raises, Cancellation: As `receive`.
+        """
+        while not self.is_ready:
+            await self.receive()
 
     def terminate(self) -> None:
         """Ask it to unwind what it executes and end."""

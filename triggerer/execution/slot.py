@@ -76,6 +76,7 @@ class Slot:
     _given_at: float = 0.0
     _verdict: RunEnd | None = None
     _abandoned: bool = False
+    _beginning: anyio.CancelScope | None = None
     _due: list[asyncio.TimerHandle] = field(default_factory=list)
     """What is to be done about the task that runs, should it run for so long."""
 
@@ -107,11 +108,13 @@ class Slot:
     async def stop(self, verdict: RunEnd) -> None:
         """End the run that it executes, gently at first; unless it ends by itself, it ends so."""
         self._verdict = verdict
+        self._call_off_beginning()
         await self._end_worker()
 
     async def abandon(self) -> None:
         """End what it executes at once, and write nothing of it."""
         self._abandoned = True
+        self._call_off_beginning()
         if self.worker is not None:
             self.worker.kill()
             await self.worker.gone.wait()
@@ -161,7 +164,7 @@ class Slot:
                 goes_on = await self._warm(worker)
             # Told to stop just when the run ended by itself: the signal is on its way, and must not
             # meet the next run.
-            if not goes_on or self._verdict is not None or self._abandoned:
+            if not goes_on or self._is_called_off:
                 return True
             self._free()
             await self._next_job()
@@ -194,11 +197,14 @@ class Slot:
 
     async def _execute(self, worker: WorkerProcess, order: RunOrder) -> bool:
         """Execute a run; whether the worker can be used again."""
-        if self._abandoned or self._verdict is not None:
+        if self._is_called_off:
             # Told so before there was a worker to tell.
             self._note_end_unstarted()
             return False
         try:
+            if order.attempt > 1 and not await self._begin(worker, order):
+                self._note_end_unstarted()
+                return True
             await worker.send(message("run", run=order))
             while True:
                 frame = await worker.receive()
@@ -222,6 +228,30 @@ class Slot:
             self._unfollow()
             self._note_death(order, worker, await worker.reap())
             return False
+
+    async def _begin(self, worker: WorkerProcess, order: RunOrder) -> bool:
+        """Have written that this attempt begins; whether it is to be executed.
+
+        A service that dies from here on may have been killed by the run. Before, it was not, however often
+        it is killed while it starts; so a worker is there first.
+        """
+        is_ours = False
+        try:
+            with anyio.CancelScope() as self._beginning:
+                await worker.ready()
+                is_ours = await self.bookkeeper.begin(order)
+        finally:
+            self._beginning = None
+        return is_ours and not self._is_called_off
+
+    def _call_off_beginning(self) -> None:
+        # The store may be away, and stay so.
+        if self._beginning is not None:
+            self._beginning.cancel()
+
+    @property
+    def _is_called_off(self) -> bool:
+        return self._abandoned or self._verdict is not None
 
     def _note_end_unstarted(self) -> None:
         if not self._abandoned and self._verdict is not None:

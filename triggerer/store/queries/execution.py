@@ -57,11 +57,21 @@ class ClaimedRun:
 def claim_runs(*, executor: str, limit: int, log_home: str) -> Ask:
     """A step: move up to `limit` queued runs to running, oldest first, for this executor alone.
 
-    Each claim is a new attempt. Runs that other executors are claiming right now are passed over, not
-    waited for. `claimed_runs` reads the rows.
+    Each claim is a new attempt; `begin_run` says which ones have to be begun besides. Runs that other executors
+    are claiming right now are passed over, not waited for. `claimed_runs` reads the rows.
     """
     now = datetime.now(UTC)
     return _CLAIM(executor=executor, limit=limit, log_home=log_home, now=now)
+
+
+def begin_run(*, executor: str, run_pk: int, attempt: int) -> Ask:
+    """A step: note that a worker begins an attempt of ours now; one row if it is ours still, none otherwise.
+
+    For every attempt but the first. That one is taken for begun when it is claimed: nearly all runs need no other,
+    and a transaction more would cost each of them. `recover_orphans` counts those that were begun.
+    """
+    now = datetime.now(UTC)
+    return _BEGIN(executor=executor, run_pk=run_pk, attempt=attempt, now=now)
 
 
 def claimed_runs(rows: Sequence[Row]) -> list[ClaimedRun]:
@@ -118,7 +128,8 @@ LIMIT {limit} {LOCK}"""
 _CLAIM: Final = Statement(
     """
 UPDATE dag_run SET state = 'running', executor = {executor}, attempt = attempt + 1,
-       started_at = {now}, log_home = {log_home}, error = NULL, exit_code = NULL
+       started_at = CASE WHEN attempt = 0 THEN {NOW} END, log_home = {log_home}, error = NULL,
+       exit_code = NULL
 WHERE id {PICKED}
 RETURNING id, dag_id, run_id, run_type, attempt, queued_at, run_after, logical_date,
           data_interval_start, data_interval_end, params,
@@ -128,6 +139,14 @@ RETURNING id, dag_id, run_id, run_type, attempt, queued_at, run_after, logical_d
     PICKED=(f"IN ({_PICKED})", f"= ANY(ARRAY({_PICKED}))"),
     HINT=("INDEXED BY ix_dag_run_active", ""),
     LOCK=("", "FOR UPDATE OF r SKIP LOCKED"),
+    NOW=("{now}", "{now}::timestamptz"),
+)
+_BEGIN: Final = Statement(
+    """
+UPDATE dag_run SET started_at = {now}
+WHERE id = {run_pk} AND executor = {executor} AND attempt = {attempt} AND state = 'running'
+RETURNING id
+"""
 )
 
 

@@ -7,7 +7,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Table, func, literal, or_, select, text, update
+from sqlalchemy import (
+    ColumnElement,
+    Table,
+    and_,
+    case,
+    func,
+    literal,
+    or_,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.runs import RunState, TaskState
@@ -18,6 +29,8 @@ MAX_ATTEMPTS: Final = 3
 
 _RUNS: Final = typing.cast(Table, DagRun.__table__)
 _TASKS: Final = typing.cast(Table, TaskRun.__table__)
+# The first attempt counts as begun when it is claimed, see `begin_run`.
+_NEVER_BEGAN: Final = and_(_RUNS.c.attempt > 1, _RUNS.c.started_at.is_(None))
 _RUNNING: Final = text("dag_run.state IN ('queued', 'running') AND dag_run.state = 'running'")
 
 
@@ -31,7 +44,10 @@ class Recovered:
 
 
 async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) -> Recovered:
-    """Queue the running runs of dead executors again, or fail those that were tried too often.
+    """Queue the running runs of dead executors again, or fail those that were begun too often.
+
+    An attempt that its executor did not live to begin does not count: it cannot be what killed it. Its number is
+    given to the next one, so that (executor, attempt) may come again if the executor was not dead after all.
 
     Args:
         alone: No other executor can be alive (SQLite, whose database is locked for this process):
@@ -46,19 +62,29 @@ async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) 
         gone.append(or_(_RUNS.c.executor.is_(None), _RUNS.c.executor.not_in(living)))
     orphans = (
         await session.execute(
-            select(_RUNS.c.id, _RUNS.c.dag_id, _RUNS.c.attempt, _RUNS.c.executor)
+            select(
+                _RUNS.c.id,
+                _RUNS.c.dag_id,
+                _RUNS.c.attempt,
+                _RUNS.c.executor,
+                _NEVER_BEGAN.label("never_began"),
+            )
             .where(_RUNNING, *gone)
             .with_for_update(skip_locked=True)
         )
     ).all()
-    again = [row for row in orphans if row.attempt < MAX_ATTEMPTS]
+    again = [row for row in orphans if row.attempt < MAX_ATTEMPTS or row.never_began]
     if again:
         await session.execute(
             update(_RUNS)
             .where(_RUNS.c.id.in_([row.id for row in again]))
-            .values(state=RunState.QUEUED.value, started_at=None)
+            .values(
+                state=RunState.QUEUED.value,
+                started_at=None,
+                attempt=case((_NEVER_BEGAN, _RUNS.c.attempt - 1), else_=_RUNS.c.attempt),
+            )
         )
-    spent = [row for row in orphans if row.attempt >= MAX_ATTEMPTS]
+    spent = [row for row in orphans if row.attempt >= MAX_ATTEMPTS and not row.never_began]
     now = datetime.now(UTC)
     for row in spent:
         error = (
