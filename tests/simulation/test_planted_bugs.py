@@ -42,6 +42,7 @@ RULES = {
     "two_schedulers_one_event_two_runs": "S4|S9",
     "what_did_not_grow_gives_way": "L4",
     "what_is_declared_meanwhile_goes_beyond_the_capacity": "S9",
+    "what_was_enough_once_is_enough_for_ever": "S4",
 }
 # The others go through the soak: copying, starting and searching takes some seconds for each.
 QUICK = {

@@ -578,3 +578,135 @@ async def test_a_run_whose_commit_nobody_saw_is_announced_all_the_same(postgres:
         assert subscription.take_nowait() == {Signal.RUNS_QUEUED: {"report"}}
     assert await Scheduler(postgres).run_once() == 0
     await _check_conservation(postgres, "report", 1)
+
+
+async def _after_its_first_run(database: Database, assets: int = 1) -> tuple[Scheduler, list[Step]]:
+    """A scheduler that knows from a run what was enough for it, and the steps that it asks for from now on."""
+    scheduler, steps = Scheduler(database), []
+    for asset in range(1, assets + 1):
+        await emit(database, asset)
+    assert await scheduler.run_once() == 1
+    for dag_id in ("report", "join"):
+        await _end(database, *await runs_of(database, dag_id))
+    once = database.once
+
+    async def noted(step: Step) -> list[Row]:
+        steps.append(step)
+        return await once(step)
+
+    database.once = noted  # type: ignore[method-assign]
+    return scheduler, steps
+
+
+async def test_what_was_enough_for_a_run_makes_the_next_one_without_a_look(
+    postgres: Database,
+) -> None:
+    await _two_assets(postgres)
+    scheduler, steps = await _after_its_first_run(postgres, assets=2)
+    for number in range(1, 4):
+        await emit(postgres, 1)
+        await emit(postgres, 2)
+        await emit(postgres, 2)
+        assert await scheduler.run_once() == 1
+        assert [type(step) for step in steps] == [CreateRun] * number
+    await _check_conservation(postgres, "join", 2 + 3 * 3)
+    assert len(await runs_of(postgres, "join")) == 4
+
+
+async def test_without_a_look_no_run_is_made_of_half_of_what_is_waited_for(
+    postgres: Database,
+) -> None:
+    await _two_assets(postgres)
+    scheduler, steps = await _after_its_first_run(postgres, assets=2)
+    await emit(postgres, 2)
+    assert await scheduler.run_once() == 0
+    assert len(steps) == 2  # the run was asked for, and then looked for
+    await emit(postgres, 1)
+    assert await scheduler.run_once() == 1
+    assert len(steps) == 3
+    await _check_conservation(postgres, "join", 4)
+
+
+async def test_without_a_look_the_cap_holds_and_the_end_of_a_run_frees_it(
+    postgres: Database,
+) -> None:
+    await _one_asset(postgres, max_active_runs=1)
+    scheduler, _ = await _after_its_first_run(postgres)
+    await emit(postgres, 1)
+    assert await scheduler.run_once() == 1
+    await emit(postgres, 1)
+    assert await scheduler.run_once() == 0
+    await _end(postgres, *await runs_of(postgres, "report"))
+    assert await scheduler.run_once() == 1
+    await _check_conservation(postgres, "report", 3)
+
+
+@pytest.mark.parametrize("column", ["is_paused", "is_stale"])
+async def test_without_a_look_a_dag_that_was_paused_or_went_gets_no_run(
+    postgres: Database, column: str
+) -> None:
+    await _one_asset(postgres)
+    scheduler, _ = await _after_its_first_run(postgres)
+    await emit(postgres, 1)
+    await _set(postgres, "report", **{column: True})
+    assert await scheduler.run_once() == 0
+    await _set(postgres, "report", **{column: False})
+    assert await scheduler.run_once() == 1
+
+
+async def test_without_a_look_a_changed_schedule_counts(postgres: Database) -> None:
+    await _two_assets(postgres)
+    await _set(postgres, "join", schedule={"any": [asset_json("flights"), asset_json("weather")]})
+    scheduler, _ = await _after_its_first_run(postgres)
+    await _set(postgres, "join", schedule={"all": [asset_json("flights"), asset_json("weather")]})
+    await emit(postgres, 1)
+    assert await scheduler.run_once() == 0
+    await emit(postgres, 2)
+    assert await scheduler.run_once() == 1
+    await _check_conservation(postgres, "join", 3)
+
+
+async def test_without_a_look_nothing_is_made_of_what_another_scheduler_has_taken(
+    postgres_url: str, postgres: Database
+) -> None:
+    await _one_asset(postgres)
+    scheduler, _ = await _after_its_first_run(postgres)
+    async with open_database(postgres_url) as other:
+        rival = Scheduler(other)
+        for number in range(2, 5):
+            await emit(postgres, 1)
+            made = await rival.run_once() + await scheduler.run_once()
+            assert made == 1
+            assert len(await runs_of(postgres, "report")) == number
+    await emit(postgres, 1)
+    assert await scheduler.run_once() == 1
+    await _check_conservation(postgres, "report", 5)
+
+
+async def test_who_takes_the_oldest_of_its_events_looks_each_time(postgres: Database) -> None:
+    await _one_asset(postgres, events_per_run=1, max_active_runs=10)
+    scheduler, steps = await _after_its_first_run(postgres)
+    for _ in range(3):
+        await emit(postgres, 1)
+    assert await scheduler.run_once() == 3
+    assert not any(isinstance(step, CreateRun) for step in steps)
+
+
+async def test_who_waits_for_an_alias_looks_each_time(postgres: Database) -> None:
+    await add_asset(postgres, 1, "result")
+    await add_alias(postgres, 5, "results")
+    await add_dag(postgres, "report", {"alias": "results"}, aliases=[5])
+    scheduler = Scheduler(postgres)
+
+    async def resolve() -> None:
+        async with postgres.transaction() as session:
+            await record_events(session, [NewAssetEvent(1, alias_ids=(5,))])
+
+    await resolve()
+    assert await scheduler.run_once() == 1
+    await resolve()
+    async with postgres.transaction() as session:
+        await session.execute(text("DELETE FROM asset_alias_member"))
+    assert await scheduler.run_once() == 0
+    await resolve()
+    assert await scheduler.run_once() == 1

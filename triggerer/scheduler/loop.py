@@ -6,31 +6,19 @@ woken by commits, with a slow sweep as a safety net.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import timedelta
-from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import structlog
 from anyio.abc import TaskStatus
 
-from triggerer.domain.conditions import condition_from_json
-from triggerer.domain.runs import RunType
-from triggerer.errors import DagError, OutcomeUnknown, StoreError, TriggererError
-from triggerer.scheduler.decide import DagSnapshot, Decisions, RunsToCreate, WaitingAsset, decide
+from triggerer.errors import StoreError, TriggererError
+from triggerer.scheduler.optimistic import OptimisticPlanner
+from triggerer.scheduler.plan import Plan, plan_locked
 from triggerer.store.database import Database
-from triggerer.store.queries.new_run import CreatedRun, CreateRun, Takes, Unchanged
-from triggerer.store.queries.runs import (
-    SNAPSHOT,
-    WaitingRow,
-    create_run,
-    find_candidates,
-    lock_and_read,
-    waiting_rows,
-)
-from triggerer.store.script import Script
+from triggerer.store.queries.runs import find_candidates
 from triggerer.store.wakeups import ALL, Announced, Signal, Wakeups
 
 _log = structlog.get_logger(__name__)
@@ -39,11 +27,8 @@ SWEEP_INTERVAL: Final = timedelta(seconds=30)
 MAX_RUNS_PER_LOOP: Final = 32
 # So many DAGs are locked and read in one transaction.
 _MAX_DAGS: Final = 100
-# Queued events of one asset are counted this far; a DAG that has more is looked at again.
-_BOUND: Final = 1_000
 _FIRST_DELAY_S: Final = 0.05
 _LONGEST_DELAY_S: Final = 5.0
-_TICK: Final = timedelta(microseconds=1)
 _NOBODY_CALLED: Final[Announced] = {Signal.EVENTS_QUEUED: {ALL}}
 
 
@@ -71,6 +56,10 @@ class Scheduler:
         self._wakeups = wakeups or database.wakeups
         self._limit = max(max_dagruns_to_create_per_loop, 1)
         self._sweep_interval = sweep_interval
+        # SQLite has one writer at a time: a plan under a lock is a single turn of the connection's thread there.
+        self._optimist = (
+            None if database.dialect == "sqlite" else OptimisticPlanner(database, limit=self._limit)
+        )
         self._failures = 0
         # Ordered: who was left out last time is first this time.
         self._dirty: dict[str, None] = {}
@@ -145,53 +134,15 @@ class Scheduler:
         chunk = list(self._dirty)[:_MAX_DAGS]
         if not chunk:
             return
-        plan = await self._plan_alone(chunk)
+        plan = None
+        if len(chunk) == 1 and self._optimist is not None:
+            plan = await self._optimist.plan(chunk[0])
         if plan is None:
-            plan = await self._database.perform(_plan(chunk, limit=self._limit))
+            plan = await self._database.perform(plan_locked(chunk, limit=self._limit))
         self._report(plan)
         self._done(chunk, plan)
 
-    async def _plan_alone(self, chunk: Sequence[str]) -> _Plan | None:
-        """Plan for a single DAG in two round trips, without a lock; None: it takes a transaction.
-
-        A look, and a statement that makes the run unless somebody has changed the DAG's row since. With the lock it
-        would be four round trips, which are most of what a run costs where one message comes at a time.
-        """
-        if len(chunk) > 1 or self._database.dialect == "sqlite":
-            return None
-        rows = waiting_rows(await self._database.once(SNAPSHOT(dag_ids=list(chunk), bound=_BOUND)))
-        look = _look(rows, chunk, limit=self._limit)
-        if not look.decisions.runs:
-            return look.plan(())
-        (due,) = look.decisions.runs
-        if due.count > 1:
-            return None
-        row = rows[0]
-        assert row.version is not None
-        unchanged = Unchanged(row.version, self._database.relay.sender)
-        step = CreateRun(
-            due.dag_id,
-            RunType.ASSET_TRIGGERED,
-            row.params,
-            run_after=None,
-            run_id=None,
-            takes=_takes(due),
-            unchanged=unchanged,
-        )
-        announced: Announced = {Signal.RUNS_QUEUED: {due.dag_id}}
-        try:
-            made = await self._database.once(step)
-        except OutcomeUnknown:
-            # Perhaps it did commit; a wakeup too many does no harm.
-            await self._database.announce_here(announced)
-            raise
-        if not made:
-            return None
-        await self._database.announce_here(announced)
-        ((pk, run_id, run_after),) = made
-        return look.plan((CreatedRun(pk, due.dag_id, run_id, run_after),))
-
-    def _done(self, chunk: Sequence[str], plan: _Plan) -> None:
+    def _done(self, chunk: Sequence[str], plan: Plan) -> None:
         for dag_id in chunk:
             self._dirty.pop(dag_id, None)
         decisions = plan.decisions
@@ -200,7 +151,7 @@ class Scheduler:
         self._dirty = dict.fromkeys((*decisions.left_out, *self._dirty, *decisions.look_again))
         self.runs_created += len(plan.created)
 
-    def _report(self, plan: _Plan) -> None:
+    def _report(self, plan: Plan) -> None:
         """One DAG of another release must not stop the others; said once for each reason."""
         for dag_id in plan.readable:
             self._reported.pop(dag_id, None)
@@ -208,99 +159,3 @@ class Scheduler:
             if self._reported.get(dag_id) != reason:
                 self._reported[dag_id] = reason
                 _log.error("a schedule cannot be read", dag_id=dag_id, error=reason)
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What one transaction has decided and done."""
-
-    decisions: Decisions
-    created: tuple[CreatedRun, ...]
-    readable: tuple[str, ...]
-    unreadable: Mapping[str, str]
-    """DAG id to the reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """What is to be done about what the database showed."""
-
-    decisions: Decisions
-    readable: tuple[str, ...]
-    unreadable: Mapping[str, str]
-
-    def plan(self, created: tuple[CreatedRun, ...]) -> _Plan:
-        return _Plan(self.decisions, created, self.readable, self.unreadable)
-
-
-def _look(rows: Sequence[WaitingRow], dag_ids: Sequence[str], *, limit: int) -> _Look:
-    snapshots, unreadable = _read(rows)
-    order = {dag_id: place for place, dag_id in enumerate(dag_ids)}
-    snapshots.sort(key=lambda dag: order[dag.dag_id])
-    decisions = decide(snapshots, limit=limit, bound=_BOUND)
-    return _Look(decisions, tuple(dag.dag_id for dag in snapshots), unreadable)
-
-
-def _plan(dag_ids: Sequence[str], *, limit: int) -> Script[_Plan]:
-    rows = yield from lock_and_read(dag_ids, bound=_BOUND)
-    look = _look(rows, dag_ids, limit=limit)
-    params = {row.dag_id: row.params for row in rows}
-    created: list[CreatedRun] = []
-    for due in look.decisions.runs:
-        created += yield from _create(due, params[due.dag_id])
-    return look.plan(tuple(created))
-
-
-def _takes(due: RunsToCreate) -> Takes:
-    return Takes(due.events_per_run, () if due.events_per_run is None else tuple(due.asset_ids))
-
-
-def _create(due: RunsToCreate, params: Mapping[str, Any]) -> Script[list[CreatedRun]]:
-    created: list[CreatedRun] = []
-    while len(created) < due.count:
-        # In the order of their events, and each with an id of its own at the first try.
-        run_after = created[-1].run_after + _TICK if created else None
-        run = yield from create_run(
-            due.dag_id,
-            run_type=RunType.ASSET_TRIGGERED,
-            run_after=run_after,
-            params=params,
-            takes=_takes(due),
-        )
-        created.append(run)
-    return created
-
-
-def _read(rows: Iterable[WaitingRow]) -> tuple[list[DagSnapshot], dict[str, str]]:
-    """What `decide` looks at, and why some DAGs are not among it."""
-    snapshots: list[DagSnapshot] = []
-    unreadable: dict[str, str] = {}
-    for dag_id, group in groupby(rows, key=lambda row: row.dag_id):
-        waiting = list(group)
-        first = waiting[0]
-        try:
-            condition = condition_from_json(first.schedule)
-        except DagError as error:
-            unreadable[dag_id] = str(error)
-            continue
-        snapshots.append(
-            DagSnapshot(
-                dag_id,
-                condition,
-                first.max_active_runs,
-                first.active_runs,
-                first.events_per_run,
-                _waiting_assets(waiting),
-            )
-        )
-    return snapshots, unreadable
-
-
-def _waiting_assets(rows: Sequence[WaitingRow]) -> tuple[WaitingAsset, ...]:
-    assets = []
-    for asset_id, group in groupby(rows, key=lambda row: row.asset_id):
-        same = list(group)
-        aliases = frozenset(row.alias for row in same if row.alias is not None)
-        first = same[0]
-        assets.append(WaitingAsset(asset_id, first.name, first.uri, first.queued, aliases))
-    return tuple(assets)

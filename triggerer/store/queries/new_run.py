@@ -55,12 +55,15 @@ class Unchanged:
     nobody else can be writing between a look and what is done about it.
 
     Args:
-        version: As `SNAPSHOT` gives it.
+        version: As `SNAPSHOT`, or the run before, gave it.
         sender: How this process knows its own announcements.
+        waits_for: For whoever has not looked since: a run is made if for each of these assets an event waits, and
+            the DAG has room for one more run. None: a look has just shown both.
     """
 
     version: str
     sender: str
+    waits_for: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,8 @@ class CreateRun:
     """A step: (primary key, run id, run_after) of the new run, or no row if there is one of this id.
 
     See `triggerer.store.queries.runs.create_run`. A run that takes events changes the row of its DAG, so that whoever
-    planned for it meanwhile notices: given `unchanged`, there is no row then either.
+    planned for it meanwhile notices: given `unchanged`, there is no row then either; one that there is ends with the
+    version that the DAG's row has now.
     """
 
     dag_id: str
@@ -124,6 +128,9 @@ class CreateRun:
             kind = replace(kind, assets=len(takes.asset_ids))
         if self.unchanged is not None:
             arguments += [self.unchanged.version, self.unchanged.sender]
+            if self.unchanged.waits_for is not None:
+                arguments.append(self.unchanged.waits_for)
+                kind = replace(kind, looks=True)
         return _postgres(kind), arguments
 
     def _params(self) -> str:
@@ -160,6 +167,7 @@ class _Kind:
 
     takes: bool
     is_conditional: bool
+    looks: bool = False
     takes_all: bool = False
     assets: int = 0
 
@@ -182,8 +190,16 @@ at AS MATERIALIZED (
 )"""
 # Whoever waits here for somebody who changes the row finds the version of what that one has committed.
 _POSTGRES_CHANGED: Final = """dag_row AS (
-    UPDATE dag SET is_stale = is_stale WHERE dag_id = $2::text {condition} RETURNING 1
+    UPDATE dag SET is_stale = is_stale WHERE dag_id = $2::text {condition} RETURNING xmin::text AS version
 )"""
+_POSTGRES_STILL_DUE: Final = """
+    AND (SELECT count(*) FROM dag_run r
+         WHERE r.dag_id = $2::text AND r.state IN ('queued', 'running')) < max_active_runs
+    AND NOT EXISTS (
+        SELECT FROM unnest(${place}::bigint[]) AS w(asset_id)
+        WHERE (SELECT 1 FROM queued_asset_event e
+               WHERE e.dag_id = $2::text AND e.asset_id = w.asset_id AND e.run_pk IS NULL
+               LIMIT 1) IS NULL)"""
 _POSTGRES_TAKE_ALL: Final = """(
     UPDATE queued_asset_event q SET run_pk = run.id FROM run
     WHERE q.dag_id = $2::text AND q.run_pk IS NULL
@@ -210,6 +226,8 @@ def _postgres(kind: _Kind) -> str:
     parts = []
     if kind.takes:
         same = f"AND xmin = ${last + 1}::text::xid" if kind.is_conditional else ""
+        if kind.looks:
+            same += _POSTGRES_STILL_DUE.format(place=last + 3)
         parts.append(_POSTGRES_CHANGED.format(condition=same))
     parts.append(_POSTGRES.format(now=now, condition="FROM dag_row" if kind.is_conditional else ""))
     parts += [f"taken_{n} AS {move}" for n, move in enumerate(moves)]
@@ -217,5 +235,6 @@ def _postgres(kind: _Kind) -> str:
     if kind.is_conditional:
         ids = "SELECT array_agg(dag_id) FROM run"
         parts.append(telling(Signal.RUNS_QUEUED, sender=f"${last + 2}", dag_ids=ids))
+        answer = "SELECT run.id, run.run_id, run.run_after, dag_row.version FROM run, dag_row"
         answer += " WHERE (SELECT count(*) FROM told) > 0"
     return f"WITH {', '.join(parts)}\n{answer}"

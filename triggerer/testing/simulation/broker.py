@@ -240,9 +240,7 @@ class Session:
             delay = self.broker.plan.redelivery_delay * self.broker.chance.random.uniform(0.5, 2.0)
             due = asyncio.get_running_loop().time() + delay
             self.broker.delivered += 1
-            heapq.heappush(
-                self._again, (due, self.broker.delivered, message.lane, message.offset)
-            )
+            heapq.heappush(self._again, (due, self.broker.delivered, message.lane, message.offset))
             self.wake()
 
     def take(self) -> Delivery | None:

@@ -192,10 +192,14 @@ class Transaction:
                 await self.store.chance.delay()
                 return [self._create(step)]
             case CreateRun(dag_id=dag_id, unchanged=Unchanged() as unchanged):
+                # As the statement's snapshot has it, which is older than the lock.
+                is_due = self._is_still_due(dag_id, unchanged)
                 await self._lock_dags([dag_id])
-                is_as_read = str(self.store.versions[dag_id]) == unchanged.version
+                version = self.store.versions[dag_id]
+                is_as_read = str(version) == unchanged.version
                 await self.store.chance.delay()
-                return [self._create(step)] if is_as_read else []
+                # The version is that of the row as this transaction leaves it.
+                return [(*self._create(step), str(version + 1))] if is_as_read and is_due else []
         raise NotImplementedError(f"the model of the database does not know the step {step}")
 
     # What the recorder asks
@@ -274,6 +278,14 @@ class Transaction:
                     )
                 )
         return rows
+
+    def _is_still_due(self, dag_id: str, unchanged: Unchanged) -> bool:
+        """Whether who has not looked may make a run all the same."""
+        if unchanged.waits_for is None:
+            return True
+        dag = self.store.dags[dag_id]
+        has_room = self.store.active_runs(dag_id) < dag.max_active_runs
+        return has_room and set(unchanged.waits_for) <= self.untaken(dag).keys()
 
     def _create(self, step: CreateRun) -> Row:
         run = Run(self.store.next_id(), step.dag_id)

@@ -1,0 +1,120 @@
+"""What the database shows of some DAGs, what is decided about it, and the transaction that does it under a lock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import groupby
+from typing import Any, Final
+
+from triggerer.domain.conditions import condition_from_json
+from triggerer.domain.runs import RunType
+from triggerer.errors import DagError
+from triggerer.scheduler.decide import DagSnapshot, Decisions, RunsToCreate, WaitingAsset, decide
+from triggerer.store.queries.new_run import CreatedRun, Takes
+from triggerer.store.queries.runs import WaitingRow, create_run, lock_and_read
+from triggerer.store.script import Script
+
+# Queued events of one asset are counted this far; a DAG that has more is looked at again.
+BOUND: Final = 1_000
+_TICK: Final = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one transaction has decided and done."""
+
+    decisions: Decisions
+    created: tuple[CreatedRun, ...]
+    readable: tuple[str, ...]
+    unreadable: Mapping[str, str]
+    """DAG id to the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is to be done about what the database showed."""
+
+    decisions: Decisions
+    readable: tuple[str, ...]
+    unreadable: Mapping[str, str]
+
+    def plan(self, created: tuple[CreatedRun, ...]) -> Plan:
+        return Plan(self.decisions, created, self.readable, self.unreadable)
+
+
+def judge(rows: Sequence[WaitingRow], dag_ids: Sequence[str], *, limit: int) -> Look:
+    """Decide about what `SNAPSHOT` showed of these DAGs, which come in this order."""
+    snapshots, unreadable = _read(rows)
+    order = {dag_id: place for place, dag_id in enumerate(dag_ids)}
+    snapshots.sort(key=lambda dag: order[dag.dag_id])
+    decisions = decide(snapshots, limit=limit, bound=BOUND)
+    return Look(decisions, tuple(dag.dag_id for dag in snapshots), unreadable)
+
+
+def plan_locked(dag_ids: Sequence[str], *, limit: int) -> Script[Plan]:
+    """Keep others off these DAGs, look at them, and make the runs that are due."""
+    rows = yield from lock_and_read(dag_ids, bound=BOUND)
+    shown = judge(rows, dag_ids, limit=limit)
+    params = {row.dag_id: row.params for row in rows}
+    created: list[CreatedRun] = []
+    for due in shown.decisions.runs:
+        created += yield from _create(due, params[due.dag_id])
+    return shown.plan(tuple(created))
+
+
+def takes_of(due: RunsToCreate) -> Takes:
+    """Which events each of these runs takes."""
+    return Takes(due.events_per_run, () if due.events_per_run is None else tuple(due.asset_ids))
+
+
+def _create(due: RunsToCreate, params: Mapping[str, Any]) -> Script[list[CreatedRun]]:
+    created: list[CreatedRun] = []
+    while len(created) < due.count:
+        # In the order of their events, and each with an id of its own at the first try.
+        run_after = created[-1].run_after + _TICK if created else None
+        run = yield from create_run(
+            due.dag_id,
+            run_type=RunType.ASSET_TRIGGERED,
+            run_after=run_after,
+            params=params,
+            takes=takes_of(due),
+        )
+        created.append(run)
+    return created
+
+
+def _read(rows: Iterable[WaitingRow]) -> tuple[list[DagSnapshot], dict[str, str]]:
+    """What `decide` looks at, and why some DAGs are not among it."""
+    snapshots: list[DagSnapshot] = []
+    unreadable: dict[str, str] = {}
+    for dag_id, group in groupby(rows, key=lambda row: row.dag_id):
+        waiting = list(group)
+        first = waiting[0]
+        try:
+            condition = condition_from_json(first.schedule)
+        except DagError as error:
+            unreadable[dag_id] = str(error)
+            continue
+        snapshots.append(
+            DagSnapshot(
+                dag_id,
+                condition,
+                first.max_active_runs,
+                first.active_runs,
+                first.events_per_run,
+                _waiting_assets(waiting),
+            )
+        )
+    return snapshots, unreadable
+
+
+def _waiting_assets(rows: Sequence[WaitingRow]) -> tuple[WaitingAsset, ...]:
+    assets = []
+    for asset_id, group in groupby(rows, key=lambda row: row.asset_id):
+        same = list(group)
+        aliases = frozenset(row.alias for row in same if row.alias is not None)
+        first = same[0]
+        assets.append(WaitingAsset(asset_id, first.name, first.uri, first.queued, aliases))
+    return tuple(assets)
