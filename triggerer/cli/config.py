@@ -11,7 +11,7 @@ import typer
 
 from triggerer.cli import options
 from triggerer.cli.output import print_json, print_note, print_table
-from triggerer.config import SECTIONS, load_settings
+from triggerer.cli.session import settings_for
 from triggerer.redaction import redact
 
 app = typer.Typer(name="config", help="The configuration in force.", no_args_is_help=True)
@@ -26,7 +26,9 @@ def _group() -> None:
 @app.command()
 def show(json: options.Json = False, config: options.Config = None) -> None:
     """Print every setting and its origin; secrets are hidden, references to them are not."""
-    settings = load_settings(config)
+    from triggerer.config import SECTIONS
+
+    settings = settings_for(config)
     values: dict[tuple[str, ...], Any] = {
         (section, key): value
         for section in SECTIONS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from collections.abc import Iterator
@@ -96,6 +97,9 @@ def main() -> None:
         for leaf in dict.fromkeys(_leaves(expected)):
             print_error(leaf)
         sys.exit(1)
+    finally:
+        # Before it ends, Python looks for cycles in all that was ever imported: a fifth of a command's time.
+        gc.freeze()
 
 
 def print_error(error: BaseException) -> None:

@@ -8,12 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from triggerer.config import Given, Settings, load_settings
 from triggerer.errors import ConfigurationError
 
+# What a command imports is the greater part of its time: what reads the settings and the database is imported
+# where that is done, so that help and wrong use wait for neither.
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
 
+    from triggerer.config import Settings
     from triggerer.store.database import Database
 
 _T = TypeVar("_T")
@@ -23,6 +25,8 @@ def settings_for(
     config: Path | None, *, dags_folder: Path | None = None, home: Path | None = None
 ) -> Settings:
     """Read the settings as the command's options change them."""
+    from triggerer.config import Given, load_settings
+
     overrides = {
         ("core", key): Given(str(value), option)
         for key, value, option in (
@@ -75,11 +79,10 @@ def with_database(
     """Open the configured database for one piece of work; `create` makes SQLite's file where it is missing."""
     import anyio
 
-    settings = load_settings(config)
+    settings = settings_for(config)
     quiet = replace(settings.core, log_level="warning", log_format="console")
 
     async def run() -> _T:
-        # Imported here: SQLAlchemy is the greater part of a command's start.
         from triggerer.logging_setup import set_up_logging
         from triggerer.store.database import open_database
 

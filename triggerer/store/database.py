@@ -18,7 +18,6 @@ from triggerer.errors import ConfigurationError, OutcomeUnknown, TriggererError
 from triggerer.store import engines, relay
 from triggerer.store.clock import CLOCK, Clock, clock_of, utc_now
 from triggerer.store.driver_errors import translate_commit, translated
-from triggerer.store.postgres_runner import PostgresRunner
 from triggerer.store.script import Row, Script, ScriptRunner, Step
 from triggerer.store.sqlite_runner import SqliteRunner
 from triggerer.store.urls import describe, parse_database_url
@@ -280,6 +279,9 @@ async def open_database(
             abandoned=abandoned,
         )
     else:
+        # Imported here: a command on SQLite has no use for asyncpg.
+        from triggerer.store.postgres_runner import PostgresRunner
+
         writer = reader = engines.postgres_engine(parsed, pool_size=pool_size)
         runner = PostgresRunner(
             parsed, name=name, commit_timeout=commit_timeout, encode=link.encode

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-import asyncpg
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -106,7 +105,7 @@ def translate(error: Exception, database: str) -> TriggererError | None:
         return StoreUnavailable(f"{database} did not answer in time")
     if isinstance(error, DBAPIError):
         return _translate_driver(error.orig, error, database)
-    if isinstance(error, sqlite3.Error | asyncpg.PostgresError | asyncpg.InterfaceError):
+    if _is_of_a_driver(error):
         # From a script, past SQLAlchemy.
         return _translate_driver(error, None, database)
     if isinstance(error, StatementError) and isinstance(error.orig, ValueError | OverflowError):
@@ -161,6 +160,15 @@ def _translate_driver(
     if is_broken or "connection" in str(cause).lower():
         return StoreUnavailable(f"{database} does not answer: {cause}", hint="is it running?")
     return StoreError(f"{database}: {cause}")
+
+
+def _is_of_a_driver(error: Exception) -> bool:
+    if isinstance(error, sqlite3.Error):
+        return True
+    # Imported here: a command on SQLite has no use for it.
+    from asyncpg import InterfaceError, PostgresError
+
+    return isinstance(error, PostgresError | InterfaceError)
 
 
 def _sqlite_code(cause: object) -> int | None:
