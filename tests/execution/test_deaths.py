@@ -81,6 +81,65 @@ async def test_a_worker_that_is_killed_fails_its_run_with_the_reason(house: Hous
         assert executor.worker_pids != [pid]
 
 
+@pytest.mark.parametrize("attempt", [0, 1])
+async def test_a_worker_that_dies_between_two_runs_fails_neither(
+    house: House, attempt: int
+) -> None:
+    """It has not taken the second order yet, though it was sent."""
+    await house.add_dag("sleeps", SLEEPS)
+    async with house.executor(workers=1) as executor:
+        (first,) = await house.ended(*await house.queue("sleeps", params={"long": False}))
+        (pid,) = executor.worker_pids
+        os.kill(pid, signal.SIGSTOP)
+        (pk,) = await house.queue("sleeps", params={"long": False}, attempt=attempt)
+        await house.until(pk, lambda run: run.started_at is not None)
+        await anyio.wait_all_tasks_blocked()
+        os.kill(pid, signal.SIGKILL)
+        (second,) = await house.ended(pk)
+        assert executor.worker_pids != [pid]
+    assert (first.state, first.error) == ("success", None)
+    assert (second.state, second.error, second.attempt) == ("success", None, attempt + 1)
+
+
+async def test_a_run_that_is_cancelled_as_its_worker_dies_unbegun_is_cancelled(
+    house: House,
+) -> None:
+    await house.add_dag("sleeps", SLEEPS)
+    async with house.executor(workers=1, cancel_grace=timedelta(seconds=0.2)) as executor:
+        await house.ended(*await house.queue("sleeps", params={"long": False}))
+        (pid,) = executor.worker_pids
+        os.kill(pid, signal.SIGSTOP)
+        (pk,) = await house.queue("sleeps", params={})
+        await house.until(pk, lambda run: run.started_at is not None)
+        await house.cancel(pk)
+        # A stopped process does not hear SIGTERM; it is killed after the grace.
+        (run,) = await house.ended(pk)
+    assert (run.state, run.error) == ("cancelled", "cancelled")
+
+
+async def test_a_worker_that_dies_while_it_reads_the_file_fails_its_run(house: House) -> None:
+    """It has taken the order: whatever the file does may be why."""
+    await house.add_dag("sleeps", SLEEPS)
+    await house.add_dag("exits", "os._exit(7)")
+    async with house.executor(workers=1):
+        await house.ended(*await house.queue("sleeps", params={"long": False}))
+        (run,) = await house.ended(*await house.queue("exits"))
+    assert (run.state, run.exit_code) == ("failed", 7)
+
+
+async def test_a_worker_that_cannot_start_fails_its_run(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other one could, and trying again would not end."""
+    await house.add_dag("sleeps", SLEEPS)
+    (house.folder / "sitecustomize.py").write_text("import os; os._exit(9)")
+    monkeypatch.setenv("PYTHONPATH", str(house.folder))
+    async with house.executor(workers=1):
+        (run,) = await house.ended(*await house.queue("sleeps", params={"long": False}))
+    assert (run.state, run.exit_code) == ("failed", 9)
+    assert (run.error or "").startswith("the worker exited with code 9 before it took the run")
+
+
 async def test_a_worker_that_is_gone_is_not_killed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

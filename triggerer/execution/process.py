@@ -22,7 +22,15 @@ _START_SECONDS: Final = 10.0
 
 
 class WorkerGone(Exception):
-    """The worker has died, or does not talk any more."""
+    """The worker has died, or does not talk any more.
+
+    Args:
+        unread: It ended with frames that it had not read, of those that it was sent last.
+    """
+
+    def __init__(self, *, unread: bool) -> None:
+        super().__init__("the worker is gone")
+        self.unread: Final = unread
 
 
 class WorkerProcess:
@@ -61,7 +69,7 @@ class WorkerProcess:
         try:
             await self._channel.send(content)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
-            raise WorkerGone from error
+            raise WorkerGone(unread=True) from error
 
     async def receive(self) -> dict[str, Any]:
         """Wait for a frame.
@@ -78,7 +86,9 @@ class WorkerProcess:
             anyio.BrokenResourceError,
             anyio.ClosedResourceError,
         ) as error:
-            raise WorkerGone from error
+            # Linux tells a socket whose peer closed with data left to read apart from one that has read it all.
+            # Where that is not told, the frames count as read.
+            raise WorkerGone(unread=isinstance(error.__cause__, ConnectionResetError)) from error
         self.is_ready |= frame["type"] == "ready"
         return frame
 

@@ -38,6 +38,17 @@ class Spark(Enum):
     WARM = auto()
 
 
+class _Then(Enum):
+    """What a slot can do after it has been at a job."""
+
+    NEXT_JOB = auto()
+    """With the same worker."""
+    END_WORKER = auto()
+    """The job is done, and the worker is not to be used again."""
+    SAME_JOB = auto()
+    """With another worker: this one has died without having begun it."""
+
+
 class Warm:
     """The order to open a Spark session before anybody needs it."""
 
@@ -159,12 +170,14 @@ class Slot:
             job = self._job
             assert job is not None
             if isinstance(job, RunOrder):
-                goes_on = await self._execute(worker, job)
+                then = await self._execute(worker, job)
             else:
-                goes_on = await self._warm(worker)
+                then = await self._warm(worker)
+            if then is _Then.SAME_JOB:
+                return False
             # Told to stop just when the run ended by itself: the signal is on its way, and must not
             # meet the next run.
-            if not goes_on or self._is_called_off:
+            if then is _Then.END_WORKER or self._is_called_off:
                 return True
             self._free()
             await self._next_job()
@@ -179,7 +192,7 @@ class Slot:
         freed.set()
         self.on_free(self, run, time.monotonic() - self._given_at)
 
-    async def _warm(self, worker: WorkerProcess) -> bool:
+    async def _warm(self, worker: WorkerProcess) -> _Then:
         is_open = False
         try:
             await worker.send(message("warm"))
@@ -189,45 +202,53 @@ class Slot:
         except WorkerGone:
             code = await worker.reap()
             _log.warning("a worker died while it opened Spark", code=code, output=worker.output)
-            return False
+            return _Then.END_WORKER
         if frame["error"] is not None:
             _log.warning("Spark could not be started ahead", error=frame["error"])
         self.spark = Spark.WARM if is_open else Spark.COLD
-        return True
+        return _Then.NEXT_JOB
 
-    async def _execute(self, worker: WorkerProcess, order: RunOrder) -> bool:
-        """Execute a run; whether the worker can be used again."""
+    async def _execute(self, worker: WorkerProcess, order: RunOrder) -> _Then:
         if self._is_called_off:
             # Told so before there was a worker to tell.
             self._note_end_unstarted()
-            return False
+            return _Then.END_WORKER
+        is_taken = False
         try:
             if order.attempt > 1 and not await self._begin(worker, order):
                 self._note_end_unstarted()
-                return True
+                return _Then.NEXT_JOB
             await worker.send(message("run", run=order))
             while True:
                 frame = await worker.receive()
-                if frame.get("run", order.run_pk) != order.run_pk:
+                run_pk = frame.get("run")
+                if run_pk not in (None, order.run_pk):
                     # From a thread that an earlier run has left behind; it gets no answer either.
                     continue
+                is_taken |= run_pk is not None
                 match frame["type"]:
                     case "results":
                         self._unfollow()
                         report = RunReport.from_json(frame["report"])
                         self.bookkeeper.submit_nowait(Entry.of_report(order, report))
                         if report.end is not None:
-                            return not report.retire
+                            return _Then.END_WORKER if report.retire else _Then.NEXT_JOB
                     case "started":
                         self._follow(order, TaskStart.from_json(frame["start"]))
                     case "ask":
                         worker.tasks.start_soon(self._answer, worker, order, frame)
                     case _:
                         self._note_spark(frame)
-        except WorkerGone:
+        except WorkerGone as gone:
             self._unfollow()
-            self._note_death(order, worker, await worker.reap())
-            return False
+            code = await worker.reap()
+            is_taken |= not gone.unread
+            # What kills a worker before it takes orders would kill the next one as well.
+            if not is_taken and worker.is_ready and not self._is_called_off:
+                _log.warning("a worker died before it took a run", run=order.run_id, code=code)
+                return _Then.SAME_JOB
+            self._note_death(order, worker, code, is_taken=is_taken)
+            return _Then.END_WORKER
 
     async def _begin(self, worker: WorkerProcess, order: RunOrder) -> bool:
         """Have written that this attempt begins; whether it is to be executed.
@@ -315,14 +336,16 @@ class Slot:
         if not worker.gone.is_set():
             worker.kill()
 
-    def _note_death(self, order: RunOrder, worker: WorkerProcess, code: int) -> None:
+    def _note_death(
+        self, order: RunOrder, worker: WorkerProcess, code: int, *, is_taken: bool
+    ) -> None:
         if self._abandoned:
             return
         if self._verdict is not None:
             self._end_run(RunState(self._verdict.state), self._verdict.error, code)
             return
         output = "\n".join(filter(None, (tail(order.log_path), worker.output)))
-        reason = f"the worker {_described(code)}"
+        reason = f"the worker {_described(code, is_taken=is_taken)}"
         _log.warning("a worker died", dag=order.dag_id, run=order.run_id, reason=reason)
         self._end_run(RunState.FAILED, storable(f"{reason}; its last output:\n{output}"), code)
 
@@ -332,14 +355,15 @@ class Slot:
             self.bookkeeper.submit_nowait(Entry(self.run, end=end))
 
 
-def _described(code: int) -> str:
+def _described(code: int, *, is_taken: bool) -> str:
+    when = "in the middle of the run" if is_taken else "before it took the run"
     if code >= 0:
-        return f"exited with code {code} in the middle of the run"
+        return f"exited with code {code} {when}"
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    told = f"was killed by {name} in the middle of the run"
+    told = f"was killed by {name} {when}"
     return told + (", as happens when memory runs out" if -code == signal.SIGKILL else "")
 
 
