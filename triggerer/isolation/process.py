@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -13,11 +12,12 @@ from typing import Any, Final
 
 import anyio
 import structlog
-from anyio.abc import Process, TaskGroup
+from anyio.abc import TaskGroup
 
 from triggerer.config import CoreSettings
 from triggerer.errors import PluginError
 from triggerer.ipc import CHANNEL_VARIABLE, Channel
+from triggerer.isolation.leader import GroupLeader
 from triggerer.isolation.mailbox import Mailbox
 from triggerer.isolation.messages import Close, Gone, Order, Setup
 from triggerer.isolation.pickling import from_frame, pack, to_frame, unpack
@@ -33,7 +33,6 @@ _CHANNEL_ENDED: Final = (
 )
 _START_S: Final = 10.0
 _REAP_S: Final = 5.0
-_STANDARD_ERROR: Final = 2
 
 
 class ProcessPlace(Place):
@@ -59,10 +58,9 @@ class ProcessPlace(Place):
         self._allowed_modules = allowed_modules
         self._log_settings = log
         self._orders: Mailbox[Order] = Mailbox()
-        self._process: Process | None = None
+        self._process: GroupLeader | None = None
         self._channel: Channel | None = None
         self._lifeline: int | None = None
-        self._exited = anyio.Event()
         self._scope = anyio.CancelScope()
         self._talked = anyio.Event()
 
@@ -72,13 +70,9 @@ class ProcessPlace(Place):
         return None if self._process is None else self._process.pid
 
     async def open(self) -> None:
-        # Shielded: a start that is cancelled half-way would leave a process that nobody reaps.
+        # Shielded: whoever is started is talked to, which `aclose` counts on.
         with anyio.move_on_after(_START_S, shield=True):
             await self._start()
-        if self._process is None:
-            raise PluginError(
-                f"The system did not start a process for {self.name} within {_START_S:g} s"
-            )
         self._tasks.start_soon(self._talk, name=f"isolation[{self.name}]")
         await self._until_ready()
         _log.info("trigger is moved", trigger=self.name, placement="process", pid=self.pid)
@@ -88,17 +82,11 @@ class ProcessPlace(Place):
         # Closed by the kernel when this process dies, however it dies.
         lifeline, self._lifeline = os.pipe()
         try:
-            self._process = await anyio.open_process(
+            self._process = GroupLeader(
                 # -P: the folder that the service was started in is no place to import from.
                 [sys.executable, "-P", "-m", "triggerer.isolation.child"],
-                stdin=subprocess.DEVNULL,
-                # What a plugin prints is no output of ours.
-                stdout=_STANDARD_ERROR,
-                stderr=None,
                 pass_fds=[theirs.fileno(), lifeline],
                 env={**os.environ, CHANNEL_VARIABLE: str(theirs.fileno())},
-                # A group of its own: it is killed as a whole, and Ctrl-C in the terminal is ours.
-                start_new_session=True,
             )
         except OSError as error:
             raise PluginError(f"No process can be started for {self.name}: {error}") from error
@@ -151,7 +139,7 @@ class ProcessPlace(Place):
             except _CHANNEL_ENDED:
                 return  # the listening side finds out as well
 
-    async def _listen(self, channel: Channel, process: Process) -> PluginError:
+    async def _listen(self, channel: Channel, process: GroupLeader) -> PluginError:
         """Take reports until none can come; return why."""
         while True:
             try:
@@ -163,7 +151,7 @@ class ProcessPlace(Place):
             for report in told:
                 self._reports.put(report)
 
-    async def _died(self, process: Process) -> PluginError:
+    async def _died(self, process: GroupLeader) -> PluginError:
         with anyio.move_on_after(_REAP_S):
             await process.wait()
         code = process.returncode
@@ -184,14 +172,12 @@ class ProcessPlace(Place):
             self.order(Close())
             with anyio.move_on_after(grace, shield=True):
                 await process.wait()
-            # The group lives for as long as one member does: also what the plugin has started ends here.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            # With what the plugin has started.
+            process.kill()
             with anyio.move_on_after(_REAP_S, shield=True):
                 await process.wait()
                 self._scope.cancel()
                 await self._talked.wait()
-                await process.aclose()
         if self._lifeline is not None:
             os.close(self._lifeline)
             self._lifeline = None
