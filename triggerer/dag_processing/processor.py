@@ -86,21 +86,26 @@ class DagProcessor:
 
         Cancellation: The parser is ended. A write under way is completed or not made at all.
         """
+        stop = anyio.Event()
         async with anyio.create_task_group() as tasks:
             await tasks.start(self._parser.run)
-            # Before the first look at the folder, so that no change falls in between: the watch is
-            # set up in this task's first step.
-            tasks.start_soon(self._watch)
-            await checkpoint()
-            self._is_dirty = True  # rows of files that went while nobody looked
-            self._scan()
-            tasks.start_soon(self._scan_when_hinted)
-            await self._gather(_PATIENCE_AT_START_S)
-            await self._store()
-            task_status.started()
-            while True:
-                await self._gather(_GATHER_S)
+            try:
+                # Before the first look at the folder, so that no change falls in between: the watch is
+                # set up in this task's first step.
+                tasks.start_soon(self._watch, stop)
+                await checkpoint()
+                self._is_dirty = True  # rows of files that went while nobody looked
+                self._scan()
+                tasks.start_soon(self._scan_when_hinted)
+                await self._gather(_PATIENCE_AT_START_S)
                 await self._store()
+                task_status.started()
+                while True:
+                    await self._gather(_GATHER_S)
+                    await self._store()
+            finally:
+                # The watch waits in a thread, 5 s at a time, where no cancellation reaches it.
+                stop.set()
 
     def _take(self, parsed: ParsedFile) -> None:
         if parsed.path in self._stamps:
@@ -127,7 +132,7 @@ class DagProcessor:
             self._hint = anyio.Event()
             self._scan()
 
-    async def _watch(self) -> None:
+    async def _watch(self, stop: anyio.Event) -> None:
         while True:
             try:
                 # What changed is read from the folder itself: a hint that is merged, or that names
@@ -138,6 +143,7 @@ class DagProcessor:
                     debounce=_DEBOUNCE_MS,
                     step=_STEP_MS,
                     recursive=True,
+                    stop_event=stop,
                 ):
                     self._hint.set()
             except (FileNotFoundError, OSError) as error:

@@ -164,6 +164,16 @@ async def test_a_parser_that_is_killed_is_started_again(database: Database, fold
         assert processor.parser_pid not in {None, first}
 
 
+async def test_a_processor_that_is_cancelled_does_not_wait_for_its_watch(
+    database: Database, folder: Path
+) -> None:
+    """It watches in a thread, for five seconds at a time unless it is told to stop."""
+    (folder / "a.py").write_text(DAG_FILE)
+    async with processing(database, folder):
+        began = anyio.current_time()
+    assert anyio.current_time() - began < 2
+
+
 async def test_what_went_while_nobody_looked_is_noticed_at_the_start(
     database: Database, folder: Path
 ) -> None:
