@@ -43,7 +43,7 @@ ATTRIBUTES: Final[Mapping[str, Callable[[KafkaMessage], Any]]] = {
 }
 
 _DECODERS: Final[Mapping[str | None, Callable[[KafkaMessage], Any]]] = {
-    "json": lambda message: message.json(),
+    "json": KafkaMessage.json,
     "text": lambda message: None if message.value is None else message.value.decode(),
     "bytes": lambda message: (
         None if message.value is None else base64.b64encode(message.value).decode()

@@ -55,9 +55,7 @@ def compile_path(path: Any, attributes: Mapping[str, Callable[[E], Any]]) -> Get
     Raises:
         DagError: The path is empty, or names an attribute that messages do not have.
     """
-    if not isinstance(path, str) or not path:
-        raise DagError(f"a path must be a non-empty text, not {path!r}")
-    steps = tuple(part.replace("\\.", ".") for part in _SEPARATOR.split(path))
+    steps = _steps(path)
     if not path.startswith("@"):
         if len(steps) == 1:
             name = steps[0]
@@ -75,6 +73,12 @@ def compile_path(path: Any, attributes: Mapping[str, Callable[[E], Any]]) -> Get
             f"messages have no {root!r}", hint=f"known: {known}; a field is written without @"
         )
     return lambda message, _: _walk(attribute(message), rest)
+
+
+def _steps(path: Any) -> tuple[str, ...]:
+    if not isinstance(path, str) or not path:
+        raise DagError(f"a path must be a non-empty text, not {path!r}")
+    return tuple(part.replace("\\.", ".") for part in _SEPARATOR.split(path))
 
 
 def _walk(value: Any, steps: tuple[str, ...] | list[str]) -> Any:
@@ -111,6 +115,9 @@ def compile_match(
     ]
     if len(conditions) == 1:
         ((get, if_missing, test),) = conditions
+        (path,) = match
+        if not path.startswith("@") and len(_steps(path)) == 1:
+            return _matches_field(_steps(path)[0], if_missing, test)
 
         def matches_one(message: E, value: Any) -> bool:
             found = get(message, value)
@@ -124,6 +131,16 @@ def compile_match(
             if not (if_missing if found is MISSING else test(found)):
                 return False
         return True
+
+    return matches
+
+
+def _matches_field(name: str, if_missing: bool, test: Test) -> Callable[[Any, Any], bool]:
+    """As any other condition, for the most common: one field of an object. Twenty watchers ask it of each message."""
+
+    def matches(_: Any, value: Any) -> bool:
+        found = value.get(name, MISSING) if type(value) is dict else _step(value, name)
+        return if_missing if found is MISSING else test(found)
 
     return matches
 
@@ -166,6 +183,11 @@ def _same(found: Any, expected: Any) -> bool:
 
 
 def _equal(expected: Any) -> Test:
+    if isinstance(expected, str):
+        # What equals a text is one.
+        return lambda found: found == expected
+    if isinstance(expected, (int, float)) and not isinstance(expected, bool):
+        return lambda found: found == expected and not isinstance(found, bool)
     return lambda found: _same(found, expected)
 
 

@@ -10,8 +10,6 @@ import orjson
 if TYPE_CHECKING:
     from producers.kafka.lane import Lane
 
-_NOT_DECODED = object()
-
 
 class Record(Protocol):
     """What is used of aiokafka's records."""
@@ -41,7 +39,8 @@ class KafkaMessage:
         self.record = record
         self.lane = lane
         self.delivery = delivery
-        self._json: Any = _NOT_DECODED
+        self._json: Any
+        """Set by the first request that finds JSON."""
 
     @property
     def topic(self) -> str:
@@ -79,17 +78,14 @@ class KafkaMessage:
         Raises:
             ValueError: The value is not JSON.
         """
-        decoded = self._json
-        if decoded is _NOT_DECODED:
-            value = self.record.value
-            try:
-                decoded = None if value is None else orjson.loads(value)
-            except ValueError as error:
-                decoded = error
-            self._json = decoded
-        if isinstance(decoded, ValueError):
-            raise decoded
-        return decoded
+        try:
+            return self._json
+        except AttributeError:
+            # The first request.
+            pass
+        value = self.record.value
+        self._json = None if value is None else orjson.loads(value)
+        return self._json
 
     # A filter in another process reads the record; the lane is the producer's own and stays with it.
 
@@ -98,7 +94,6 @@ class KafkaMessage:
 
     def __setstate__(self, state: tuple[Record, int]) -> None:
         self.record, self.delivery = state
-        self._json = _NOT_DECODED
 
     def __repr__(self) -> str:
         record = self.record

@@ -247,18 +247,21 @@ class Subscriber(Member):
                 self.is_open = True
                 self.pulled = seq + 1
                 yield ledger.events[at]
-                self.is_open = False
-                self.open_entry = None
+                # Nobody looks before the next one is open, or it waits, or ends.
                 self.done = seq + 1
                 if not group.is_progress_noted:
                     group.note_progress()
             else:
+                self.is_open = False
+                self.open_entry = None
                 group.wake_when_readable(self)
                 self._waiter = self._loop.create_future()
                 try:
                     await self._waiter
                 finally:
                     self._waiter = None
+        self.is_open = False
+        self.open_entry = None
         if self.error is not None:
             raise self.error
         # It left, and the ledger waits for it no more: its filter swallowed the cancellation.

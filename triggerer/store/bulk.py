@@ -74,7 +74,8 @@ _SQLITE_WAITING: Final = (
 # later than the server's clock, so no run, which takes its instant from there, is older than an
 # event of its own however far the hosts' clocks are apart.
 _SOURCES: Final = ("source_dag_id", "source_run_id", "source_task_id")
-_NO_SOURCE: Final = (None,) * len(_SOURCES)
+NO_SOURCE: Final = (None,) * len(_SOURCES)
+"""The end of an `EventRow` that no task has emitted."""
 _ARRAYS: Final = "$2::bigint[], $3::text[], $4::timestamptz[], $5::bigint[], $6::text[], $7::int[]"
 POSTGRES_INSERT: Final = """
 new AS (
@@ -151,7 +152,7 @@ def insert_into_sqlite(
 ) -> tuple[Sequence[str], Sequence[int]]:
     """Insert and queue; return the DAGs that may wait and, if wanted, the new ids."""
     (highest,) = connection.execute(_SQLITE_HIGHEST).fetchone()
-    has_sources = any(row[-len(_SOURCES) :] != _NO_SOURCE for row in rows)
+    has_sources = any(row[-len(_SOURCES) :] != NO_SOURCE for row in rows)
     width = len(EventRow._fields if has_sources else POSTGRES_PLAIN_COLUMNS)
     start = 0
     # Few sizes, so that each statement stays prepared.

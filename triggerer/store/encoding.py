@@ -33,7 +33,9 @@ def encode_extra(payload: Any, *, max_bytes: int) -> str:
     Raises:
         RowRefused: It is no JSON, too large, or has a NUL character, which PostgreSQL cannot store.
     """
-    document = payload if isinstance(payload, Mapping) else {"payload": payload}
+    # First what almost all are: asking an abstract class takes longer than encoding.
+    is_mapping = type(payload) is dict or isinstance(payload, Mapping)
+    document = payload if is_mapping else {"payload": payload}
     try:
         encoded = _dumps(document)
     except (TypeError, ValueError, RecursionError) as error:
@@ -59,6 +61,12 @@ def check_identity(key: str, ordinal: int) -> None:
     Raises:
         RowRefused: The key is too long, has a NUL character or is no Unicode; or the ordinal.
     """
+    if not 0 <= ordinal <= _MAX_ORDINAL:
+        raise RowRefused(f"the ordinal {ordinal} is out of range")
+    if "\0" in key:
+        raise RowRefused(f"the idempotency key {key!r} has a NUL character")
+    if len(key) <= MAX_KEY_BYTES and key.isascii():
+        return
     try:
         size = len(key.encode())
     except UnicodeEncodeError as error:
@@ -68,10 +76,6 @@ def check_identity(key: str, ordinal: int) -> None:
             f"an idempotency key has {size:,} bytes, more than {MAX_KEY_BYTES:,}",
             hint="hash what identifies the message",
         )
-    if "\0" in key:
-        raise RowRefused(f"the idempotency key {key!r} has a NUL character")
-    if not 0 <= ordinal <= _MAX_ORDINAL:
-        raise RowRefused(f"the ordinal {ordinal} is out of range")
 
 
 def _dumps(document: Mapping[Any, Any]) -> bytes:

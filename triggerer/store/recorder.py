@@ -26,7 +26,7 @@ from triggerer.errors import (
     StoreUnavailable,
     TriggererError,
 )
-from triggerer.store.bulk import EventRow
+from triggerer.store.bulk import NO_SOURCE, EventRow
 from triggerer.store.clock import Clock, utc_now
 from triggerer.store.database import Database
 from triggerer.store.emitting import NewAssetEvent, ensure_asset, record_events
@@ -43,6 +43,8 @@ MAX_EVENT_BYTES: Final = 1024 * 1024
 MAX_BATCH_ROWS: Final = 5_000
 # A batch of large payloads is bounded by what it weighs.
 MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
+_new_tuple: Final = tuple.__new__
+"""A named tuple without the call of a Python function that its constructor is."""
 _FIRST_DELAY: Final = timedelta(milliseconds=50)
 _LONGEST_DELAY: Final = timedelta(seconds=5)
 
@@ -86,6 +88,7 @@ class EventRecorder:
         self._queue: deque[_Waiting] = deque()
         self._writing = 0
         self._submitted = anyio.Event()
+        self._is_idle = False
         self._settled = anyio.Event()
         self.trouble: TriggererError | None = None
         """Why nothing can be written at present; None while all is well."""
@@ -104,7 +107,9 @@ class EventRecorder:
         Its payload is encoded here and may change afterwards.
         """
         self._queue.append(self._prepare(event))
-        self._submitted.set()
+        if self._is_idle:
+            self._is_idle = False
+            self._submitted.set()
 
     async def drained(self) -> None:
         """Return once everything that was submitted is settled."""
@@ -120,6 +125,7 @@ class EventRecorder:
         while True:
             if not self._queue:
                 self._submitted = anyio.Event()
+                self._is_idle = True
                 await self._submitted.wait()
             batch = self._take()
             self._writing = len(batch)
@@ -131,17 +137,20 @@ class EventRecorder:
             # No redelivery will be recognised, but a repeat of this very commit must be.
             key = "~" + uuid4().hex
         watchers, fence = event.source
+        ordinal = event.ordinal
         try:
             extra = encode_extra(event.payload, max_bytes=self._max_event_bytes)
-            check_identity(key, event.ordinal)
+            check_identity(key, ordinal)
         except RowRefused as error:
             return _Waiting(event, (), fence, 0, error)
         now = self._clock()
-        ordinal = event.ordinal
         rows = tuple(
-            [EventRow(asset, extra, now, watcher, key, ordinal) for watcher, asset in watchers]
+            [
+                _new_tuple(EventRow, (asset, extra, now, watcher, key, ordinal, *NO_SOURCE))
+                for watcher, asset in watchers
+            ]
         )
-        return _Waiting(event, rows, fence, len(extra) * len(rows))
+        return _new_tuple(_Waiting, (event, rows, fence, len(extra) * len(rows), None))
 
     def _take(self) -> list[_Waiting]:
         batch: list[_Waiting] = []
