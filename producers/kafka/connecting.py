@@ -10,6 +10,7 @@ import anyio
 from aiokafka import AIOKafkaConsumer
 from aiokafka import errors as sdk
 from aiokafka.conn import create_conn
+from aiokafka.protocol.group import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 
 from producers.kafka.errors import guarded, translate
 from producers.kafka.settings import KafkaSettings
@@ -19,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT_S = 5.0
 _ABORT_TIMEOUT_S = 2.0
+_GOODBYE_TIMEOUT_S = 2.0
 
 
 async def start_consumer(consumer: AIOKafkaConsumer, settings: KafkaSettings, what: str) -> None:
@@ -42,6 +44,7 @@ async def start_consumer(consumer: AIOKafkaConsumer, settings: KafkaSettings, wh
         raise
     if settings.group_instance_id is not None:
         _end_when_replaced(consumer, settings.group_instance_id)
+    _leave_while_joining(consumer)
 
 
 def _end_when_replaced(consumer: Any, instance: str) -> None:
@@ -64,6 +67,58 @@ def _end_when_replaced(consumer: Any, instance: str) -> None:
         reset_generation()
 
     coordinator.reset_generation = reset_or_end
+
+
+def _leave_while_joining(consumer: Any) -> None:
+    """Have a consumer that is closed while it joins its group leave at once.
+
+    The broker answers a member that joins when all others have come as well, or when `group.initial.rebalance.delay.ms`
+    is over (3 s by default), and reads nothing else from that connection before. aiokafka waits for the answer. To
+    drop the connection is no way out: its member gets partitions all the same, which nobody reads until its session
+    runs out. So it leaves over another connection.
+    """
+    coordinator = consumer._coordinator  # noqa: SLF001
+    closing: asyncio.Future[None] = coordinator._closing  # noqa: SLF001
+    send_request = coordinator._send_req  # noqa: SLF001
+
+    async def send(request: Any) -> Any:
+        if not isinstance(request, JoinGroupRequest | SyncGroupRequest):
+            return await send_request(request)
+        if not coordinator.member_id and coordinator._group_instance_id is None:  # noqa: SLF001
+            # Answered at once, with the name to ask again under: before, there is nobody who could leave.
+            return await send_request(request)
+        with anyio.CancelScope() as scope:
+
+            def give_up(_: object) -> None:
+                scope.cancel()
+
+            closing.add_done_callback(give_up)
+            try:
+                if not closing.done():
+                    return await send_request(request)
+            finally:
+                closing.remove_done_callback(give_up)
+        await _say_goodbye(consumer)
+        # What the client takes for a lost connection: it would try again, were it not closed.
+        raise sdk.KafkaConnectionError("closed while the group was joined")
+
+    coordinator._send_req = send  # noqa: SLF001
+
+
+async def _say_goodbye(consumer: Any) -> None:
+    coordinator = consumer._coordinator  # noqa: SLF001
+    # A static member stays one until it starts again, or its session runs out.
+    if coordinator._group_instance_id is None:  # noqa: SLF001
+        request = LeaveGroupRequest(coordinator.group_id, coordinator.member_id)
+        node = coordinator.coordinator_id
+        with anyio.move_on_after(_GOODBYE_TIMEOUT_S):
+            try:
+                await consumer._client.send(node, request)  # noqa: SLF001
+            except sdk.KafkaError as error:
+                # Nothing depends on it: the broker forgets the member when its session runs out.
+                logger.info("group %s could not be left: %s", coordinator.group_id, error)
+    # Or the client would leave once more, over the connection that is not read.
+    coordinator.reset_generation()
 
 
 async def _raise_reason(settings: KafkaSettings, what: str) -> None:
