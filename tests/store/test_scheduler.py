@@ -1,6 +1,6 @@
 import re
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from itertools import pairwise
@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import text, update
 
 from tests.services.postgres import PostgresServer
+from tests.store.scheduling import check_conservation, end, one_asset, set_columns, two_assets
 from tests.store.seeding import (
     Event,
     add_alias,
@@ -25,17 +26,17 @@ from tests.store.seeding import (
     runs_of,
     until,
 )
-from triggerer.domain.runs import RunState, RunType
-from triggerer.errors import DagError, OutcomeUnknown, RowRefused
+from triggerer.domain.runs import RunState
+from triggerer.errors import DagError, RowRefused
 from triggerer.scheduler import Scheduler
 from triggerer.store.clock import Clock
 from triggerer.store.database import Database, open_database
 from triggerer.store.emitting import NewAssetEvent, record_events
-from triggerer.store.models import Dag, DagRun
+from triggerer.store.models import DagRun
 from triggerer.store.postgres_runner import _Transaction
-from triggerer.store.queries.new_run import CreateRun, Takes
-from triggerer.store.queries.runs import create_manual_run, create_run, lock_and_read
-from triggerer.store.script import Row, Script, Step, perform
+from triggerer.store.queries.new_run import CreateRun
+from triggerer.store.queries.runs import create_manual_run
+from triggerer.store.script import Row, Script, Step
 from triggerer.store.sqlite_thread import in_thread
 from triggerer.store.wakeups import Signal, announce
 
@@ -60,45 +61,8 @@ async def _eventually(database: Database, question: Callable[[], Any], timeout: 
     return answer
 
 
-async def _end(database: Database, *runs: DagRun) -> None:
-    """What the executor does at the end of a run."""
-    async with database.transaction() as session:
-        for run in runs:
-            await session.execute(
-                update(DagRun).where(DagRun.id == run.id).values(state=RunState.SUCCESS)
-            )
-            announce(session, Signal.RUNS_ENDED, run.dag_id)
-
-
-async def _set(database: Database, dag_id: str, **columns: Any) -> None:
-    async with database.transaction() as session:
-        await session.execute(update(Dag).where(Dag.dag_id == dag_id).values(**columns))
-        announce(session, Signal.DAGS_CHANGED, dag_id)
-
-
-async def _two_assets(database: Database, **columns: Any) -> None:
-    await add_asset(database, 1, "flights")
-    await add_asset(database, 2, "weather")
-    both = {"all": [asset_json("flights"), asset_json("weather")]}
-    await add_dag(database, "join", both, assets=[1, 2], **columns)
-
-
-async def _one_asset(database: Database, **columns: Any) -> None:
-    await add_asset(database, 1, "flights")
-    await add_dag(database, "report", asset_json("flights"), assets=[1], **columns)
-
-
-async def _check_conservation(database: Database, dag_id: str, events: int) -> None:
-    """Every event is queued or in exactly one run, and no run is empty."""
-    queue = await queue_of(database, dag_id)
-    assert len(queue) == events
-    assert {pk for _, pk in queue if pk is not None} == {
-        r.id for r in await runs_of(database, dag_id)
-    }
-
-
 async def test_one_run_takes_all_the_events_that_its_dag_had_queued(database: Database) -> None:
-    await _two_assets(database, params={"limit": 3})
+    await two_assets(database, params={"limit": 3})
     scheduler = Scheduler(database)
     flights = await emit(database, 1, 30)
     assert await scheduler.run_once() == 0
@@ -116,12 +80,12 @@ async def test_one_run_takes_all_the_events_that_its_dag_had_queued(database: Da
 
 
 async def test_a_commit_of_events_wakes_the_scheduler_at_once(database: Database) -> None:
-    await _one_asset(database)
+    await one_asset(database)
     async with _scheduling(database):
         for number in range(1, 4):
             await emit(database, 1)
             await _eventually(database, lambda n=number: _has_runs(database, n))
-    await _check_conservation(database, "report", 3)
+    await check_conservation(database, "report", 3)
 
 
 async def _has_runs(database: Database, count: int) -> bool:
@@ -129,7 +93,7 @@ async def _has_runs(database: Database, count: int) -> bool:
 
 
 async def test_events_at_the_cap_wait_and_go_when_a_run_ends(database: Database) -> None:
-    await _one_asset(database, max_active_runs=2)
+    await one_asset(database, max_active_runs=2)
     async with _scheduling(database):
         for number in (1, 2):
             await emit(database, 1)
@@ -138,7 +102,7 @@ async def test_events_at_the_cap_wait_and_go_when_a_run_ends(database: Database)
         await anyio.wait_all_tasks_blocked()
         first, _ = await runs_of(database, "report")
         # No further event arrives: the end of the run alone has to bring them.
-        await _end(database, first)
+        await end(database, first)
         await _eventually(database, lambda: _has_runs(database, 3))
     last = (await runs_of(database, "report"))[-1]
     assert [one for one in await queue_of(database, "report") if one[1] == last.id] == [
@@ -147,29 +111,29 @@ async def test_events_at_the_cap_wait_and_go_when_a_run_ends(database: Database)
 
 
 async def test_events_during_a_pause_start_a_run_when_it_ends(database: Database) -> None:
-    await _one_asset(database, is_paused=True)
+    await one_asset(database, is_paused=True)
     async with _scheduling(database):
         await emit(database, 1, 3)
         assert await Scheduler(database).run_once() == 0
         assert await runs_of(database, "report") == []
-        await _set(database, "report", is_paused=False)
+        await set_columns(database, "report", is_paused=False)
         await _eventually(database, lambda: _has_runs(database, 1))
-    await _check_conservation(database, "report", 3)
+    await check_conservation(database, "report", 3)
 
 
 async def test_a_stale_dag_is_held_and_goes_on_when_its_file_is_back(database: Database) -> None:
-    await _one_asset(database)
+    await one_asset(database)
     await emit(database, 1, 3)
-    await _set(database, "report", is_stale=True)
+    await set_columns(database, "report", is_stale=True)
     scheduler = Scheduler(database)
     assert await scheduler.run_once() == 0
-    await _set(database, "report", is_stale=False)
+    await set_columns(database, "report", is_stale=False)
     assert await scheduler.run_once() == 1
-    await _check_conservation(database, "report", 3)
+    await check_conservation(database, "report", 3)
 
 
 async def test_a_lost_wakeup_is_made_up_for_by_the_sweep(database: Database) -> None:
-    await _one_asset(database)
+    await one_asset(database)
     async with _scheduling(database, sweep_interval=timedelta(seconds=0.2)):
         # Committed behind the wakeups' back.
         async with database.writer.begin() as connection:
@@ -182,7 +146,7 @@ async def test_a_lost_wakeup_is_made_up_for_by_the_sweep(database: Database) -> 
 
 
 async def test_one_event_for_each_run_takes_the_oldest_of_each_asset(database: Database) -> None:
-    await _two_assets(database, events_per_run=1, max_active_runs=10)
+    await two_assets(database, events_per_run=1, max_active_runs=10)
     flights = await emit(database, 1, 4)
     weather = await emit(database, 2, 3)
     assert await Scheduler(database).run_once() == 3
@@ -196,16 +160,16 @@ async def test_one_event_for_each_run_takes_the_oldest_of_each_asset(database: D
 
 
 async def test_a_deep_backlog_in_small_runs_is_created_up_to_the_cap(database: Database) -> None:
-    await _one_asset(database, events_per_run=7, max_active_runs=400)
+    await one_asset(database, events_per_run=7, max_active_runs=400)
     await emit(database, 1, 2_000)
     scheduler = Scheduler(database, max_dagruns_to_create_per_loop=50)
     assert await scheduler.run_once() == 286
-    await _check_conservation(database, "report", 2_000)
+    await check_conservation(database, "report", 2_000)
     assert all(pk is not None for _, pk in await queue_of(database, "report"))
 
 
 async def test_two_schedulers_make_one_run_of_one_event(store_url: str, database: Database) -> None:
-    await _two_assets(database, max_active_runs=1_000)
+    await two_assets(database, max_active_runs=1_000)
     async with open_database(store_url) as other:
         for _ in range(10):
             await emit(database, 1)
@@ -214,11 +178,11 @@ async def test_two_schedulers_make_one_run_of_one_event(store_url: str, database
                 for store in (database, other, database, other):
                     tasks.start_soon(Scheduler(store).run_once)
     assert len(await runs_of(database, "join")) == 10
-    await _check_conservation(database, "join", 20)
+    await check_conservation(database, "join", 20)
 
 
 async def test_an_older_event_that_commits_late_is_not_skipped(postgres: Database) -> None:
-    await _one_asset(postgres)
+    await one_asset(postgres)
     async with postgres.transaction() as late:
         older = await record_events(late, [NewAssetEvent(1)])
         newer = await emit(postgres, 1)
@@ -230,7 +194,7 @@ async def test_an_older_event_that_commits_late_is_not_skipped(postgres: Databas
 
 
 async def test_no_run_is_older_than_an_event_of_its_own(database: Database) -> None:
-    await _one_asset(database, max_active_runs=100)
+    await one_asset(database, max_active_runs=100)
     async with recording(database) as recorder:
         for number in range(20):
             await record(recorder, Event(number))
@@ -245,7 +209,7 @@ async def test_no_run_is_older_than_an_event_of_its_own(database: Database) -> N
 async def test_no_run_of_several_is_older_than_an_event_that_came_while_they_were_made(
     postgres: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await _one_asset(postgres, events_per_run=2, max_active_runs=100)
+    await one_asset(postgres, events_per_run=2, max_active_runs=100)
     await emit(postgres, 1, 3)
     answer = _Transaction.answer
 
@@ -269,7 +233,7 @@ async def test_an_instance_whose_clock_is_ahead_makes_no_event_of_the_future(
 ) -> None:
     from triggerer.store.clock import utc_now
 
-    await _one_asset(postgres)
+    await one_asset(postgres)
     async with recording(postgres, clock=lambda: utc_now() + timedelta(hours=1)) as recorder:
         await record(recorder, Event("from a host whose clock is wrong"))
     await Scheduler(postgres).run_once()
@@ -292,18 +256,18 @@ async def test_an_event_on_an_alias_starts_who_waits_for_the_alias(database: Dat
 async def test_what_waits_for_an_asset_that_the_dag_gave_up_goes_into_its_next_run(
     database: Database,
 ) -> None:
-    await _two_assets(database)
+    await two_assets(database)
     await emit(database, 1)
     async with database.transaction() as session:
         await session.execute(text("DELETE FROM dag_schedule_asset WHERE asset_id = 1"))
-    await _set(database, "join", schedule=asset_json("weather"))
+    await set_columns(database, "join", schedule=asset_json("weather"))
     await emit(database, 2)
     assert await Scheduler(database).run_once() == 1
     assert all(pk is not None for _, pk in await queue_of(database, "join"))
 
 
 async def test_a_schedule_that_cannot_be_read_stops_nobody_else(database: Database) -> None:
-    await _one_asset(database)
+    await one_asset(database)
     await add_dag(database, "broken", {"xor": []}, assets=[1])
     await emit(database, 1)
     assert await Scheduler(database).run_once() == 1
@@ -321,7 +285,7 @@ async def test_many_dags_are_served_whatever_the_limit_of_a_loop(database: Datab
 async def test_runs_wait_for_a_postgresql_that_is_stopped(
     postgres: Database, postgres_server: PostgresServer
 ) -> None:
-    await _one_asset(postgres)
+    await one_asset(postgres)
     async with _scheduling(postgres) as scheduler:
         await emit(postgres, 1)
         await _eventually(postgres, lambda: _has_runs(postgres, 1))
@@ -335,7 +299,7 @@ async def test_runs_wait_for_a_postgresql_that_is_stopped(
 
 
 async def test_a_run_by_hand_overrides_params_and_needs_no_event(database: Database) -> None:
-    await _one_asset(database, params={"a": 1, "b": 2}, is_paused=True, max_active_runs=1)
+    await one_asset(database, params={"a": 1, "b": 2}, is_paused=True, max_active_runs=1)
     subscription = database.wakeups.subscribe(Signal.RUNS_QUEUED)
     async with database.transaction() as session:
         first = await create_manual_run(session, "report", params={"b": 3})
@@ -350,7 +314,7 @@ async def test_a_run_by_hand_overrides_params_and_needs_no_event(database: Datab
 
 @pytest.mark.parametrize("run_id", ["mine", "", "x" * 251, "a\0b"])
 async def test_a_run_id_that_is_taken_or_none_is_refused(database: Database, run_id: str) -> None:
-    await _one_asset(database)
+    await one_asset(database)
     async with database.transaction() as session:
         await create_manual_run(session, "report", run_id="mine")
     with pytest.raises(RowRefused):
@@ -359,7 +323,7 @@ async def test_a_run_id_that_is_taken_or_none_is_refused(database: Database, run
 
 
 async def test_a_run_by_hand_of_a_dag_that_is_gone_is_refused(database: Database) -> None:
-    await _one_asset(database, is_stale=True)
+    await one_asset(database, is_stale=True)
     for dag_id in ("report", "unknown"):
         with pytest.raises(DagError, match=dag_id):
             async with database.transaction() as session:
@@ -376,7 +340,7 @@ async def test_a_dag_may_have_any_name(database: Database) -> None:
     assert await Scheduler(database).run_once() == len(names)
     for name in names:
         assert len(await runs_of(database, name)) == 1
-        await _check_conservation(database, name, 1)
+        await check_conservation(database, name, 1)
 
 
 class _Trace:
@@ -401,7 +365,7 @@ async def test_an_index_serves_every_question_that_is_asked_for_each_wakeup(
     sqlite: Database,
 ) -> None:
     """A DAG's history must not slow down its next run."""
-    await _two_assets(sqlite, events_per_run=1)
+    await two_assets(sqlite, events_per_run=1)
     await add_dag(sqlite, "report", asset_json("flights"), assets=[1])
     await emit(sqlite, 1, 3)
     await emit(sqlite, 2, 3)
@@ -430,7 +394,7 @@ async def test_an_index_serves_every_question_that_is_asked_for_each_wakeup(
 async def test_the_end_of_a_run_asks_the_database_only_about_a_dag_that_the_cap_held_back(
     database: Database,
 ) -> None:
-    await _one_asset(database, max_active_runs=1)
+    await one_asset(database, max_active_runs=1)
     scheduler = Scheduler(database)
     async with anyio.create_task_group() as tasks:
         await tasks.start(scheduler.run)
@@ -456,257 +420,3 @@ async def test_the_end_of_a_run_asks_the_database_only_about_a_dag_that_the_cap_
         await until(lambda: scheduler.runs_created == 2)
         assert looks
         tasks.cancel_scope.cancel()
-
-
-class _Interrupted:
-    """Has something happen after a scheduler's look, before the run of it is made."""
-
-    def __init__(self, database: Database, act: Callable[[], Awaitable[object]]) -> None:
-        self._once = database.once
-        self._act = act
-        self.is_done = False
-        database.once = self  # type: ignore[method-assign, assignment]
-
-    async def __call__(self, step: Step) -> list[Row]:
-        if isinstance(step, CreateRun) and not self.is_done:
-            self.is_done = True
-            await self._act()
-        return await self._once(step)
-
-
-async def test_what_another_scheduler_has_done_since_the_look_is_not_done_again(
-    postgres_url: str, postgres: Database
-) -> None:
-    await _two_assets(postgres)
-    await emit(postgres, 1)
-    await emit(postgres, 2)
-    async with open_database(postgres_url) as other:
-        interrupted = _Interrupted(postgres, Scheduler(other).run_once)
-        assert await Scheduler(postgres).run_once() == 0
-        assert interrupted.is_done
-        await _check_conservation(postgres, "join", 2)
-        assert len(await runs_of(postgres, "join")) == 1
-
-
-async def test_the_cap_holds_although_another_scheduler_has_reached_it_since_the_look(
-    postgres_url: str, postgres: Database
-) -> None:
-    await _one_asset(postgres, max_active_runs=1)
-    await emit(postgres, 1)
-    async with open_database(postgres_url) as other:
-
-        async def overtake() -> None:
-            await Scheduler(other).run_once()
-            await emit(other, 1)
-
-        _Interrupted(postgres, overtake)
-        assert await Scheduler(postgres).run_once() == 0
-        (run,) = await runs_of(postgres, "report")
-        assert [pk for _, pk in await queue_of(postgres, "report")] == [run.id, None]
-
-
-@pytest.mark.parametrize("column", ["is_paused", "is_stale"])
-async def test_a_dag_that_was_paused_or_went_since_the_look_gets_no_run(
-    postgres: Database, column: str
-) -> None:
-    await _one_asset(postgres)
-    await emit(postgres, 1)
-
-    async def change() -> None:
-        await _set(postgres, "report", **{column: True})
-
-    _Interrupted(postgres, change)
-    assert await Scheduler(postgres).run_once() == 0
-    assert await runs_of(postgres, "report") == []
-
-
-async def test_a_look_waits_for_whoever_is_planning_and_sees_what_came_of_it(
-    postgres_url: str, postgres: Database
-) -> None:
-    """The row is locked when the run is to be made, and has changed when it is let go."""
-    await _one_asset(postgres)
-    await emit(postgres, 1)
-    async with open_database(postgres_url) as other, anyio.create_task_group() as tasks:
-
-        async def lock_and_take() -> None:
-            begun = anyio.Event()
-
-            async def plan() -> None:
-                async with other.transaction() as session:
-                    await perform(session, lock_and_read(["report"], bound=10))
-                    run = await perform(
-                        session,
-                        create_run(
-                            "report", run_type=RunType.ASSET_TRIGGERED, params={}, takes=Takes()
-                        ),
-                    )
-                    taken.append(run.pk)
-                    begun.set()
-                    async with other.reading() as beside:
-                        waits = (
-                            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-                        )
-                        while not await beside.scalar(text(waits)):  # noqa: ASYNC110
-                            await anyio.sleep(0.01)
-
-            tasks.start_soon(plan)
-            await begun.wait()
-
-        taken: list[int] = []
-        _Interrupted(postgres, lock_and_take)
-        assert await Scheduler(postgres).run_once() == 0
-    (run,) = await runs_of(postgres, "report")
-    assert [run.id] == taken
-    assert [pk for _, pk in await queue_of(postgres, "report")] == taken
-
-
-async def test_a_run_whose_commit_nobody_saw_is_announced_all_the_same(postgres: Database) -> None:
-    await _one_asset(postgres)
-    await emit(postgres, 1)
-    once = postgres.once
-
-    async def lose_the_answer(step: Step) -> list[Row]:
-        rows = await once(step)
-        if isinstance(step, CreateRun):
-            raise OutcomeUnknown("the connection broke")
-        return rows
-
-    postgres.once = lose_the_answer  # type: ignore[method-assign]
-    with postgres.wakeups.subscribe(Signal.RUNS_QUEUED) as subscription:
-        with pytest.raises(OutcomeUnknown):
-            await Scheduler(postgres).run_once()
-        assert subscription.take_nowait() == {Signal.RUNS_QUEUED: {"report"}}
-    assert await Scheduler(postgres).run_once() == 0
-    await _check_conservation(postgres, "report", 1)
-
-
-async def _after_its_first_run(database: Database, assets: int = 1) -> tuple[Scheduler, list[Step]]:
-    """A scheduler that knows from a run what was enough for it, and the steps that it asks for from now on."""
-    scheduler, steps = Scheduler(database), []
-    for asset in range(1, assets + 1):
-        await emit(database, asset)
-    assert await scheduler.run_once() == 1
-    for dag_id in ("report", "join"):
-        await _end(database, *await runs_of(database, dag_id))
-    once = database.once
-
-    async def noted(step: Step) -> list[Row]:
-        steps.append(step)
-        return await once(step)
-
-    database.once = noted  # type: ignore[method-assign]
-    return scheduler, steps
-
-
-async def test_what_was_enough_for_a_run_makes_the_next_one_without_a_look(
-    postgres: Database,
-) -> None:
-    await _two_assets(postgres)
-    scheduler, steps = await _after_its_first_run(postgres, assets=2)
-    for number in range(1, 4):
-        await emit(postgres, 1)
-        await emit(postgres, 2)
-        await emit(postgres, 2)
-        assert await scheduler.run_once() == 1
-        assert [type(step) for step in steps] == [CreateRun] * number
-    await _check_conservation(postgres, "join", 2 + 3 * 3)
-    assert len(await runs_of(postgres, "join")) == 4
-
-
-async def test_without_a_look_no_run_is_made_of_half_of_what_is_waited_for(
-    postgres: Database,
-) -> None:
-    await _two_assets(postgres)
-    scheduler, steps = await _after_its_first_run(postgres, assets=2)
-    await emit(postgres, 2)
-    assert await scheduler.run_once() == 0
-    assert len(steps) == 2  # the run was asked for, and then looked for
-    await emit(postgres, 1)
-    assert await scheduler.run_once() == 1
-    assert len(steps) == 3
-    await _check_conservation(postgres, "join", 4)
-
-
-async def test_without_a_look_the_cap_holds_and_the_end_of_a_run_frees_it(
-    postgres: Database,
-) -> None:
-    await _one_asset(postgres, max_active_runs=1)
-    scheduler, _ = await _after_its_first_run(postgres)
-    await emit(postgres, 1)
-    assert await scheduler.run_once() == 1
-    await emit(postgres, 1)
-    assert await scheduler.run_once() == 0
-    await _end(postgres, *await runs_of(postgres, "report"))
-    assert await scheduler.run_once() == 1
-    await _check_conservation(postgres, "report", 3)
-
-
-@pytest.mark.parametrize("column", ["is_paused", "is_stale"])
-async def test_without_a_look_a_dag_that_was_paused_or_went_gets_no_run(
-    postgres: Database, column: str
-) -> None:
-    await _one_asset(postgres)
-    scheduler, _ = await _after_its_first_run(postgres)
-    await emit(postgres, 1)
-    await _set(postgres, "report", **{column: True})
-    assert await scheduler.run_once() == 0
-    await _set(postgres, "report", **{column: False})
-    assert await scheduler.run_once() == 1
-
-
-async def test_without_a_look_a_changed_schedule_counts(postgres: Database) -> None:
-    await _two_assets(postgres)
-    await _set(postgres, "join", schedule={"any": [asset_json("flights"), asset_json("weather")]})
-    scheduler, _ = await _after_its_first_run(postgres)
-    await _set(postgres, "join", schedule={"all": [asset_json("flights"), asset_json("weather")]})
-    await emit(postgres, 1)
-    assert await scheduler.run_once() == 0
-    await emit(postgres, 2)
-    assert await scheduler.run_once() == 1
-    await _check_conservation(postgres, "join", 3)
-
-
-async def test_without_a_look_nothing_is_made_of_what_another_scheduler_has_taken(
-    postgres_url: str, postgres: Database
-) -> None:
-    await _one_asset(postgres)
-    scheduler, _ = await _after_its_first_run(postgres)
-    async with open_database(postgres_url) as other:
-        rival = Scheduler(other)
-        for number in range(2, 5):
-            await emit(postgres, 1)
-            made = await rival.run_once() + await scheduler.run_once()
-            assert made == 1
-            assert len(await runs_of(postgres, "report")) == number
-    await emit(postgres, 1)
-    assert await scheduler.run_once() == 1
-    await _check_conservation(postgres, "report", 5)
-
-
-async def test_who_takes_the_oldest_of_its_events_looks_each_time(postgres: Database) -> None:
-    await _one_asset(postgres, events_per_run=1, max_active_runs=10)
-    scheduler, steps = await _after_its_first_run(postgres)
-    for _ in range(3):
-        await emit(postgres, 1)
-    assert await scheduler.run_once() == 3
-    assert not any(isinstance(step, CreateRun) for step in steps)
-
-
-async def test_who_waits_for_an_alias_looks_each_time(postgres: Database) -> None:
-    await add_asset(postgres, 1, "result")
-    await add_alias(postgres, 5, "results")
-    await add_dag(postgres, "report", {"alias": "results"}, aliases=[5])
-    scheduler = Scheduler(postgres)
-
-    async def resolve() -> None:
-        async with postgres.transaction() as session:
-            await record_events(session, [NewAssetEvent(1, alias_ids=(5,))])
-
-    await resolve()
-    assert await scheduler.run_once() == 1
-    await resolve()
-    async with postgres.transaction() as session:
-        await session.execute(text("DELETE FROM asset_alias_member"))
-    assert await scheduler.run_once() == 0
-    await resolve()
-    assert await scheduler.run_once() == 1

@@ -1,0 +1,48 @@
+"""DAGs for the scheduler's tests, and what becomes of their runs and events."""
+
+from typing import Any
+
+from sqlalchemy import update
+
+from tests.store.seeding import add_asset, add_dag, asset_json, queue_of, runs_of
+from triggerer.domain.runs import RunState
+from triggerer.store.database import Database
+from triggerer.store.models import Dag, DagRun
+from triggerer.store.wakeups import Signal, announce
+
+
+async def end(database: Database, *runs: DagRun) -> None:
+    """What the executor does at the end of a run."""
+    async with database.transaction() as session:
+        for run in runs:
+            await session.execute(
+                update(DagRun).where(DagRun.id == run.id).values(state=RunState.SUCCESS)
+            )
+            announce(session, Signal.RUNS_ENDED, run.dag_id)
+
+
+async def set_columns(database: Database, dag_id: str, **columns: Any) -> None:
+    async with database.transaction() as session:
+        await session.execute(update(Dag).where(Dag.dag_id == dag_id).values(**columns))
+        announce(session, Signal.DAGS_CHANGED, dag_id)
+
+
+async def two_assets(database: Database, **columns: Any) -> None:
+    await add_asset(database, 1, "flights")
+    await add_asset(database, 2, "weather")
+    both = {"all": [asset_json("flights"), asset_json("weather")]}
+    await add_dag(database, "join", both, assets=[1, 2], **columns)
+
+
+async def one_asset(database: Database, **columns: Any) -> None:
+    await add_asset(database, 1, "flights")
+    await add_dag(database, "report", asset_json("flights"), assets=[1], **columns)
+
+
+async def check_conservation(database: Database, dag_id: str, events: int) -> None:
+    """Every event is queued or in exactly one run, and no run is empty."""
+    queue = await queue_of(database, dag_id)
+    assert len(queue) == events
+    assert {pk for _, pk in queue if pk is not None} == {
+        r.id for r in await runs_of(database, dag_id)
+    }

@@ -1,0 +1,285 @@
+"""Planning for one DAG without a lock, on PostgreSQL."""
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+import pytest
+from sqlalchemy import text
+
+from tests.store.scheduling import check_conservation, end, one_asset, set_columns, two_assets
+from tests.store.seeding import (
+    add_alias,
+    add_asset,
+    add_dag,
+    asset_json,
+    emit,
+    queue_of,
+    runs_of,
+)
+from triggerer.domain.runs import RunType
+from triggerer.errors import OutcomeUnknown
+from triggerer.scheduler import Scheduler
+from triggerer.store.database import Database, open_database
+from triggerer.store.emitting import NewAssetEvent, record_events
+from triggerer.store.queries.new_run import CreateRun, Takes
+from triggerer.store.queries.runs import create_run, lock_and_read
+from triggerer.store.script import Row, Step, perform
+from triggerer.store.wakeups import Signal
+
+
+class _Interrupted:
+    """Has something happen after a scheduler's look, before the run of it is made."""
+
+    def __init__(self, database: Database, act: Callable[[], Awaitable[object]]) -> None:
+        self._once = database.once
+        self._act = act
+        self.is_done = False
+        database.once = self  # type: ignore[method-assign, assignment]
+
+    async def __call__(self, step: Step) -> list[Row]:
+        if isinstance(step, CreateRun) and not self.is_done:
+            self.is_done = True
+            await self._act()
+        return await self._once(step)
+
+
+async def test_what_another_scheduler_has_done_since_the_look_is_not_done_again(
+    postgres_url: str, postgres: Database
+) -> None:
+    await two_assets(postgres)
+    await emit(postgres, 1)
+    await emit(postgres, 2)
+    async with open_database(postgres_url) as other:
+        interrupted = _Interrupted(postgres, Scheduler(other).run_once)
+        assert await Scheduler(postgres).run_once() == 0
+        assert interrupted.is_done
+        await check_conservation(postgres, "join", 2)
+        assert len(await runs_of(postgres, "join")) == 1
+
+
+async def test_the_cap_holds_although_another_scheduler_has_reached_it_since_the_look(
+    postgres_url: str, postgres: Database
+) -> None:
+    await one_asset(postgres, max_active_runs=1)
+    await emit(postgres, 1)
+    async with open_database(postgres_url) as other:
+
+        async def overtake() -> None:
+            await Scheduler(other).run_once()
+            await emit(other, 1)
+
+        _Interrupted(postgres, overtake)
+        assert await Scheduler(postgres).run_once() == 0
+        (run,) = await runs_of(postgres, "report")
+        assert [pk for _, pk in await queue_of(postgres, "report")] == [run.id, None]
+
+
+@pytest.mark.parametrize("column", ["is_paused", "is_stale"])
+async def test_a_dag_that_was_paused_or_went_since_the_look_gets_no_run(
+    postgres: Database, column: str
+) -> None:
+    await one_asset(postgres)
+    await emit(postgres, 1)
+
+    async def change() -> None:
+        await set_columns(postgres, "report", **{column: True})
+
+    _Interrupted(postgres, change)
+    assert await Scheduler(postgres).run_once() == 0
+    assert await runs_of(postgres, "report") == []
+
+
+async def test_a_look_waits_for_whoever_is_planning_and_sees_what_came_of_it(
+    postgres_url: str, postgres: Database
+) -> None:
+    """The row is locked when the run is to be made, and has changed when it is let go."""
+    await one_asset(postgres)
+    await emit(postgres, 1)
+    async with open_database(postgres_url) as other, anyio.create_task_group() as tasks:
+
+        async def lock_and_take() -> None:
+            begun = anyio.Event()
+
+            async def plan() -> None:
+                async with other.transaction() as session:
+                    await perform(session, lock_and_read(["report"], bound=10))
+                    run = await perform(
+                        session,
+                        create_run(
+                            "report", run_type=RunType.ASSET_TRIGGERED, params={}, takes=Takes()
+                        ),
+                    )
+                    taken.append(run.pk)
+                    begun.set()
+                    async with other.reading() as beside:
+                        waits = (
+                            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+                        )
+                        while not await beside.scalar(text(waits)):  # noqa: ASYNC110
+                            await anyio.sleep(0.01)
+
+            tasks.start_soon(plan)
+            await begun.wait()
+
+        taken: list[int] = []
+        _Interrupted(postgres, lock_and_take)
+        assert await Scheduler(postgres).run_once() == 0
+    (run,) = await runs_of(postgres, "report")
+    assert [run.id] == taken
+    assert [pk for _, pk in await queue_of(postgres, "report")] == taken
+
+
+async def test_a_run_whose_commit_nobody_saw_is_announced_all_the_same(postgres: Database) -> None:
+    await one_asset(postgres)
+    await emit(postgres, 1)
+    once = postgres.once
+
+    async def lose_the_answer(step: Step) -> list[Row]:
+        rows = await once(step)
+        if isinstance(step, CreateRun):
+            raise OutcomeUnknown("the connection broke")
+        return rows
+
+    postgres.once = lose_the_answer  # type: ignore[method-assign]
+    with postgres.wakeups.subscribe(Signal.RUNS_QUEUED) as subscription:
+        with pytest.raises(OutcomeUnknown):
+            await Scheduler(postgres).run_once()
+        assert subscription.take_nowait() == {Signal.RUNS_QUEUED: {"report"}}
+    assert await Scheduler(postgres).run_once() == 0
+    await check_conservation(postgres, "report", 1)
+
+
+async def _after_its_first_run(database: Database, assets: int = 1) -> tuple[Scheduler, list[Step]]:
+    """A scheduler that knows from a run what was enough for it, and the steps that it asks for from now on."""
+    scheduler, steps = Scheduler(database), []
+    for asset in range(1, assets + 1):
+        await emit(database, asset)
+    assert await scheduler.run_once() == 1
+    for dag_id in ("report", "join"):
+        await end(database, *await runs_of(database, dag_id))
+    once = database.once
+
+    async def noted(step: Step) -> list[Row]:
+        steps.append(step)
+        return await once(step)
+
+    database.once = noted  # type: ignore[method-assign]
+    return scheduler, steps
+
+
+async def test_what_was_enough_for_a_run_makes_the_next_one_without_a_look(
+    postgres: Database,
+) -> None:
+    await two_assets(postgres)
+    scheduler, steps = await _after_its_first_run(postgres, assets=2)
+    for number in range(1, 4):
+        await emit(postgres, 1)
+        await emit(postgres, 2)
+        await emit(postgres, 2)
+        assert await scheduler.run_once() == 1
+        assert [type(step) for step in steps] == [CreateRun] * number
+    await check_conservation(postgres, "join", 2 + 3 * 3)
+    assert len(await runs_of(postgres, "join")) == 4
+
+
+async def test_without_a_look_no_run_is_made_of_half_of_what_is_waited_for(
+    postgres: Database,
+) -> None:
+    await two_assets(postgres)
+    scheduler, steps = await _after_its_first_run(postgres, assets=2)
+    await emit(postgres, 2)
+    assert await scheduler.run_once() == 0
+    assert len(steps) == 2  # the run was asked for, and then looked for
+    await emit(postgres, 1)
+    assert await scheduler.run_once() == 1
+    assert len(steps) == 3
+    await check_conservation(postgres, "join", 4)
+
+
+async def test_without_a_look_the_cap_holds_and_the_end_of_a_run_frees_it(
+    postgres: Database,
+) -> None:
+    await one_asset(postgres, max_active_runs=1)
+    scheduler, _ = await _after_its_first_run(postgres)
+    await emit(postgres, 1)
+    assert await scheduler.run_once() == 1
+    await emit(postgres, 1)
+    assert await scheduler.run_once() == 0
+    await end(postgres, *await runs_of(postgres, "report"))
+    assert await scheduler.run_once() == 1
+    await check_conservation(postgres, "report", 3)
+
+
+@pytest.mark.parametrize("column", ["is_paused", "is_stale"])
+async def test_without_a_look_a_dag_that_was_paused_or_went_gets_no_run(
+    postgres: Database, column: str
+) -> None:
+    await one_asset(postgres)
+    scheduler, _ = await _after_its_first_run(postgres)
+    await emit(postgres, 1)
+    await set_columns(postgres, "report", **{column: True})
+    assert await scheduler.run_once() == 0
+    await set_columns(postgres, "report", **{column: False})
+    assert await scheduler.run_once() == 1
+
+
+async def test_without_a_look_a_changed_schedule_counts(postgres: Database) -> None:
+    await two_assets(postgres)
+    await set_columns(
+        postgres, "join", schedule={"any": [asset_json("flights"), asset_json("weather")]}
+    )
+    scheduler, _ = await _after_its_first_run(postgres)
+    await set_columns(
+        postgres, "join", schedule={"all": [asset_json("flights"), asset_json("weather")]}
+    )
+    await emit(postgres, 1)
+    assert await scheduler.run_once() == 0
+    await emit(postgres, 2)
+    assert await scheduler.run_once() == 1
+    await check_conservation(postgres, "join", 3)
+
+
+async def test_without_a_look_nothing_is_made_of_what_another_scheduler_has_taken(
+    postgres_url: str, postgres: Database
+) -> None:
+    await one_asset(postgres)
+    scheduler, _ = await _after_its_first_run(postgres)
+    async with open_database(postgres_url) as other:
+        rival = Scheduler(other)
+        for number in range(2, 5):
+            await emit(postgres, 1)
+            made = await rival.run_once() + await scheduler.run_once()
+            assert made == 1
+            assert len(await runs_of(postgres, "report")) == number
+    await emit(postgres, 1)
+    assert await scheduler.run_once() == 1
+    await check_conservation(postgres, "report", 5)
+
+
+async def test_who_takes_the_oldest_of_its_events_looks_each_time(postgres: Database) -> None:
+    await one_asset(postgres, events_per_run=1, max_active_runs=10)
+    scheduler, steps = await _after_its_first_run(postgres)
+    for _ in range(3):
+        await emit(postgres, 1)
+    assert await scheduler.run_once() == 3
+    assert not any(isinstance(step, CreateRun) for step in steps)
+
+
+async def test_who_waits_for_an_alias_looks_each_time(postgres: Database) -> None:
+    await add_asset(postgres, 1, "result")
+    await add_alias(postgres, 5, "results")
+    await add_dag(postgres, "report", {"alias": "results"}, aliases=[5])
+    scheduler = Scheduler(postgres)
+
+    async def resolve() -> None:
+        async with postgres.transaction() as session:
+            await record_events(session, [NewAssetEvent(1, alias_ids=(5,))])
+
+    await resolve()
+    assert await scheduler.run_once() == 1
+    await resolve()
+    async with postgres.transaction() as session:
+        await session.execute(text("DELETE FROM asset_alias_member"))
+    assert await scheduler.run_once() == 0
+    await resolve()
+    assert await scheduler.run_once() == 1
