@@ -6,17 +6,21 @@ from collections.abc import AsyncIterator, Hashable
 from datetime import timedelta
 from typing import Any
 
+import anyio
 import pytest
 from sqlalchemy import select, update
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from tests.hosting.test_host import CLASSES, declare, eventually, hosting, owners, watchers
 from tests.store.seeding import count_events, events_in, until
 from tests.unit.runtime.streams import Acking, Producer, Upstream
 from triggerer.abc import SharedStreamProducer, TriggerEvent
 from triggerer.errors import OutcomeUnknown
+from triggerer.plugins import trigger_digest
 from triggerer.store.database import Database, database_now, open_database
 from triggerer.store.migrate import upgrade
 from triggerer.store.models import Stream, Trigger, Watcher
+from triggerer.store.wakeups import Signal, announce
 
 
 @pytest.fixture
@@ -105,6 +109,64 @@ class UnrulyOpener(Unruly):
 
 
 CLASSES |= {"Unruly": Unruly, "UnrulyOpener": UnrulyOpener}
+
+
+# Rule 9
+
+
+@pytest.mark.parametrize(
+    ("how", "outcome"),
+    [("deleted", (2, 0, 0)), ("changed", (1, 1, 0)), ("one deleted, one changed", (1, 1, 0))],
+)
+async def test_what_a_watcher_has_open_is_accepted_where_it_was_deleted_and_fails_where_it_changed(
+    database: Database, upstream: Upstream, how: str, outcome: tuple[int, int, int]
+) -> None:
+    is_open = anyio.Event()
+
+    async def hold(event: Any) -> None:
+        is_open.set()
+        await anyio.sleep_forever()
+
+    upstream.on_filter["goes"] = hold
+    await declare(database, "stays", upstream)
+    await declare(database, "goes", upstream)
+    if how == "one deleted, one changed":
+        # Both are served by one trigger.
+        await declare(database, "too", upstream)
+        async with database.transaction() as session:
+            of_goes, of_too = await session.scalars(
+                select(Watcher).where(Watcher.asset_id > 1).order_by(Watcher.id)
+            )
+            of_too.trigger_id = of_goes.trigger_id
+    async with hosting(database):
+        upstream.put("open")
+        await is_open.wait()
+        async with database.transaction() as session:
+            watcher = await session.get_one(Watcher, 2)
+            if how == "changed":
+                watcher.trigger_id = await another_trigger(session)
+            else:
+                await session.delete(watcher)
+            if how == "one deleted, one changed":
+                (await session.get_one(Watcher, 3)).trigger_id = await another_trigger(session)
+            announce(session, Signal.STREAMS_CHANGED)
+        await until(lambda: bool(upstream.outcomes()))
+        assert upstream.outcomes() == {"open": outcome}
+
+
+async def another_trigger(session: AsyncSession) -> int:
+    """Its arguments differ from those of any that there is."""
+    first = await session.get_one(Trigger, 1)
+    kwargs = {**first.kwargs, "name": "another"}
+    trigger = Trigger(
+        digest=trigger_digest(first.classpath, kwargs),
+        classpath=first.classpath,
+        kwargs=kwargs,
+        stream_digest=first.stream_digest,
+    )
+    session.add(trigger)
+    await session.flush()
+    return trigger.id
 
 
 # Rule 11: whatever a trigger raises, it harms nobody else

@@ -107,6 +107,16 @@ class LedgerMachine(RuleBasedStateMachine):
                 self.model[seq].waiting[who] = self.model[seq].waiting.get(who, 0) + 1
                 self.pending.append((who, member, seq))
 
+    @precondition(lambda self: self.opened)
+    @rule(data=st.data())
+    def derive_more(self, data: st.DataObject) -> None:
+        """Also from an event that it has rejected, or that was refused."""
+        who = data.draw(st.sampled_from(sorted(self.opened)))
+        seq = self.opened[who]
+        self.entries[seq].unresolved += 1
+        self.model[seq].waiting[who] = self.model[seq].waiting.get(who, 0) + 1
+        self.pending.append((who, self.members[who], seq))
+
     def _move_past(self, who: int) -> None:
         seq = self.opened.pop(who, None)
         if seq is not None:

@@ -39,7 +39,7 @@ class Exceptions:
         self.refused_by: set[object] | None = None
         """Who counts among `failed` since the store refused an event that they derived from it."""
         self.rejected_by: set[object] | None = None
-        """Who rejected it although events of theirs, derived from it, were on their way into the store."""
+        """Who counts among `rejected`, until they fail it too."""
 
     def has_refused(self, member: object) -> bool:
         """Whether it counts as failed by `member` since the store refused what they derived from it."""

@@ -107,7 +107,6 @@ class Ledger:
         if opened is not None and not opened.is_taken:
             if opened.seq < member.done:
                 # It rejected the event that it has open, and now fails: failed wins, while it can still be said.
-                opened.note_exceptions().remember_rejection(member)
                 self.refuse(member, opened)
             elif opened.exceptions is not None and opened.exceptions.has_refused(member):
                 # The store refused what it derived from the event that it has open: the step below counts it.
@@ -158,8 +157,8 @@ class Ledger:
                 # Both rejected and failed: failed (contract, rule 5).
                 return
             exceptions.rejected += 1
-            if opened.unresolved > 1:
-                exceptions.remember_rejection(member)
+            # Also where nothing is on its way into the store: it may yet derive something from it.
+            exceptions.remember_rejection(member)
 
     def refuse(self, member: Member, entry: Entry) -> None:
         """Count `entry` as failed by `member`, once: an event derived from it will never be durable."""

@@ -436,3 +436,106 @@ async def test_a_stream_is_closed_while_it_drains(upstream: Upstream) -> None:
         assert upstream.advanced == []
         assert upstream.closed == 1
         assert one.state is HostedState.ENDED
+
+
+class RaisesAtOnce(Acking):
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[Any]
+    ) -> AsyncIterator[TriggerEvent]:
+        raise RuntimeError("boom")
+        yield TriggerEvent({})
+
+
+class RaisesAlone(RaisesAtOnce):
+    def shared_stream_key(self) -> None:
+        return None
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        raise RuntimeError("boom")
+        yield TriggerEvent({})
+
+
+class CannotBeMade(Acking):
+    def __init__(self, **kwargs: Any) -> None:
+        raise RuntimeError("boom")
+
+
+@pytest.mark.parametrize("has_sibling", [False, True])
+@pytest.mark.parametrize("kind", [RaisesAtOnce, RaisesAlone, CannotBeMade])
+async def test_a_trigger_that_fails_again_and_again_is_started_after_growing_delays(
+    kind: type[Acking], has_sibling: bool, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("random.Random.uniform", lambda self, low, high: high)
+    async with supervised() as service:
+        starts: list[float] = []
+
+        def make() -> BaseEventTrigger:
+            starts.append(service.clock.monotonic())
+            return kind(upstream=upstream.name, name="fails")
+
+        if has_sibling:
+            service.host(Acking(upstream.name, "sibling"))
+        (one,) = service.manager.add([service.spec(make, "fails", {"upstream": upstream.name})])
+        await service.pass_time(200)
+        gaps = [b - a for a, b in pairwise(starts)]
+        if kind is CannotBeMade and has_sibling:
+            # The sibling's stream tries all of its members when it opens.
+            assert gaps.pop(0) == 0
+        assert gaps == [1, 2, 4, 8, 16, 32, 60, 60]
+        assert one.state is HostedState.FAILING
+        assert "boom" in str(one.error)
+
+
+@pytest.mark.parametrize("kind", ["in a stream", "alone"])
+async def test_a_minute_of_health_resets_the_delay_before_a_trigger_is_started_again(
+    kind: str, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("random.Random.uniform", lambda self, low, high: high)
+
+    async def act(event: Any) -> None:
+        raise RuntimeError("boom")
+
+    upstream.on_filter["one"] = act
+    async with supervised() as service:
+        (one,) = service.host(
+            Acking(upstream.name) if kind == "in a stream" else Alone(upstream.name)
+        )
+
+        async def restarted_after() -> int:
+            if kind == "in a stream":
+                upstream.put(0)
+            else:
+                upstream.fail(RuntimeError("boom"))
+            await service.settle_down()
+            waited = 0
+            while one.state is HostedState.FAILING:
+                assert one.error is not None
+                waited += 1
+                await service.pass_time(1)
+            assert one.error is None
+            return waited
+
+        assert [await restarted_after() for _ in range(3)] == [1, 2, 4]
+        await service.pass_time(59)
+        assert await restarted_after() == 8
+        await service.pass_time(60)
+        assert await restarted_after() == 1
+
+
+async def test_one_in_back_off_counts_as_failed_in_the_next_group_too(upstream: Upstream) -> None:
+    """While it cannot be made, groups come and go, and none of them may commit what it has not seen."""
+    fragile = Fragile(upstream, "fragile")
+    async with supervised() as service:
+        service.host(Acking(upstream.name, "fine"))
+        service.manager.add([fragile.spec(service)])
+        for number in range(3):
+            upstream.put(number)
+            await service.settle_down()
+            assert upstream.outcomes()[number] == (1, 1, 0)
+            upstream.fail(OSError("broker gone"))
+            await service.pass_time(10)
+        fragile.is_broken = False
+        await service.pass_time(60)
+        upstream.put("after")
+        await service.settle_down()
+        assert upstream.outcomes()["after"] == (2, 0, 0)

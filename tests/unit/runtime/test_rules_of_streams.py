@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Hashable
+from contextvars import copy_context
 from typing import Any, ClassVar
 
 import anyio
@@ -76,6 +77,30 @@ async def test_the_key_is_read_once_when_the_trigger_starts(upstream: Upstream) 
         await streams.quiesce()
         await streams.sleep(1000)
         assert Keyed.asked == ["k"]
+
+
+async def test_a_key_that_is_another_when_a_trigger_is_made_again_moves_it_to_no_other_stream(
+    upstream: Upstream,
+) -> None:
+    class Moving(Keyed):
+        def shared_stream_key(self) -> Hashable:
+            super().shared_stream_key()
+            return (self.upstream, len(self.asked))
+
+    async def raises(event: Any) -> None:
+        raise RuntimeError("boom")
+
+    Keyed.asked.clear()
+    upstream.on_filter["'k'"] = raises
+    async with supervised() as service:
+        kwargs = {"upstream": upstream.name, "key": "k"}
+        (one,) = service.manager.add([service.spec(lambda: Moving(**kwargs), "one", kwargs)])
+        upstream.put(0)
+        await service.pass_time(10)
+        assert len(upstream.producers) == 1
+        assert list(service.manager.streams) == [one.key] == [(upstream.name, 1)]
+        assert one.state is HostedState.FAILING
+        assert "stream key of one was" in str(one.error)
 
 
 async def test_the_poll_is_a_task_named_after_the_key_and_each_group_logs_one_line(
@@ -185,6 +210,25 @@ async def test_those_that_must_resolve_an_event_are_frozen_when_it_is_broadcast(
         moves_on.set()
         await streams.quiesce()
         assert upstream.outcomes() == {0: (1, 0, 0), 1: (1, 0, 0), 2: (2, 0, 0)}
+
+
+async def test_who_leaves_counts_all_the_same_for_what_it_had_resolved(upstream: Upstream) -> None:
+    moves_on = anyio.Event()
+
+    async def hold(event: Any) -> None:
+        await moves_on.wait()
+
+    upstream.on_filter["stays"] = hold
+    async with StreamHarness() as streams:
+        await streams.add(Acking(upstream.name, "stays"))
+        leaves = await streams.add(Acking(upstream.name, "leaves"))
+        upstream.put(0)
+        await streams.quiesce()
+        await streams.remove(leaves)
+        upstream.put(1)
+        moves_on.set()
+        await streams.quiesce()
+        assert upstream.outcomes() == {0: (2, 0, 0), 1: (1, 0, 0)}
 
 
 # Rule 4
@@ -481,6 +525,52 @@ async def test_the_ack_timeout_is_counted_from_the_broadcast(upstream: Upstream)
         assert isinstance(slow.error, AckTimeout)
         assert upstream.outcomes() == {0: (2, 0, 0), 1: (1, 1, 0)}
         assert sibling.error is None
+
+
+# Rule 10
+
+
+async def test_rejecting_what_the_filter_has_moved_past_warns_and_does_nothing(
+    upstream: Upstream,
+) -> None:
+    filters = copy_context()
+
+    async def note(event: Any) -> None:
+        nonlocal filters
+        filters = copy_context()
+
+    upstream.on_filter["one"] = note
+    async with StreamHarness() as streams:
+        await streams.add(Acking(upstream.name))
+        upstream.put(0)
+        await streams.quiesce()
+        # As a task that the filter left behind would.
+        with pytest.warns(RuntimeWarning, match="no event of a shared stream is open"):
+            filters.run(reject_shared_stream_event)
+        upstream.put(1)
+        await streams.quiesce()
+        assert upstream.outcomes() == {0: (1, 0, 0), 1: (1, 0, 0)}
+
+
+async def test_an_event_is_rejected_once_however_often_it_is_rejected(upstream: Upstream) -> None:
+    moves_on = anyio.Event()
+
+    async def act(event: Any) -> None:
+        reject_shared_stream_event()
+        reject_shared_stream_event()
+
+    async def hold(event: Any) -> None:
+        await moves_on.wait()
+
+    upstream.on_filter |= {"rejects": act, "holds": hold}
+    async with StreamHarness() as streams:
+        await streams.add(Acking(upstream.name, "rejects", only=[]))
+        await streams.add(Acking(upstream.name, "holds"))
+        upstream.put(0)
+        await streams.quiesce()
+        moves_on.set()
+        await streams.quiesce()
+        assert upstream.outcomes() == {0: (1, 0, 1)}
 
 
 # Rule 11

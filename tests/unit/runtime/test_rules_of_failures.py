@@ -1,0 +1,317 @@
+"""Rules 5 to 8 of the contract's section 2 where things fail: what wins, who learns, when; docs/rules.md lists all."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.unit.runtime.streams import Acking, Producer, Upstream, Watching
+from tests.unit.runtime.supervised import Store, forever, supervised
+from triggerer.abc import (
+    AckTimeout,
+    SharedStreamProducer,
+    SubscriberOverflow,
+    TriggerEvent,
+    reject_shared_stream_event,
+)
+from triggerer.domain.events import EventSource
+from triggerer.errors import GroupEnded, RowRefused
+from triggerer.runtime import RuntimeSettings
+from triggerer.runtime.backlog import Backlog
+from triggerer.runtime.group import Group
+from triggerer.testing import StreamHarness
+from triggerer.testing.clock import VirtualClock
+
+
+@pytest.fixture
+def upstream(request: pytest.FixtureRequest) -> Upstream:
+    return Upstream(request.node.name)
+
+
+class Stepping(Acking):
+    """Does with its event what `steps` says, each time `step` is set; the one called "sibling" holds it open."""
+
+    steps = ""
+    step: anyio.Event
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[Any]
+    ) -> AsyncIterator[TriggerEvent]:
+        async for event in shared_stream:
+            if self.name == "sibling":
+                await self.step.wait()
+                continue
+            for what in self.steps.split():
+                if what == "rejects":
+                    reject_shared_stream_event()
+                elif what == "derives":
+                    yield TriggerEvent({"value": event})
+                else:
+                    await self.step.wait()
+
+
+# Rule 5
+
+
+@pytest.mark.parametrize(
+    "steps", ["derives waits rejects", "derives rejects waits", "rejects derives waits"]
+)
+async def test_who_rejects_what_the_store_refuses_counts_as_failed_alone_in_any_order(
+    steps: str, upstream: Upstream
+) -> None:
+    class Both(Stepping):
+        step = anyio.Event()
+
+    Both.steps = steps
+    async with supervised() as service:
+        service.store.is_automatic = False
+        service.host(Both(upstream.name, "both"), Both(upstream.name, "sibling"))
+        upstream.put(0)
+        await service.settle_down()
+        service.store.settle(RowRefused("too large"))
+        await service.settle_down()
+        Both.step.set()
+        await service.settle_down()
+        assert upstream.outcomes() == {0: (1, 1, 0)}
+
+
+# Rule 6
+
+
+class SideBySide(Producer):
+    lanes_advance_side_by_side = True
+
+
+class AckingSideBySide(Acking):
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        return SideBySide(Upstream.known[kwargs["upstream"]])
+
+
+@pytest.mark.parametrize("mode", [Acking, AckingSideBySide])
+async def test_after_an_advance_that_raised_nothing_that_was_ready_is_advanced(
+    mode: type[Watching], upstream: Upstream
+) -> None:
+    fails = anyio.Event()
+    asked: list[Any] = []
+
+    async def on_advance(batch: Any) -> None:
+        asked.append(batch[0].broker_payload[0])
+        await fails.wait()
+        raise OSError("the end")
+
+    upstream.on_advance = on_advance
+    async with StreamHarness(persistence="manual") as streams:
+        one = await streams.add(mode(upstream.name))
+        upstream.put(0)
+        if mode is Acking:
+            # Ready at the same time, and has to wait its turn.
+            upstream.put(3, lane="other")
+        await streams.quiesce()
+        await streams.persist()
+        await streams.quiesce()
+        upstream.put(1, 2)
+        await streams.quiesce()
+        await streams.persist()
+        await streams.quiesce()
+        fails.set()
+        await streams.quiesce()
+        assert isinstance(one.error, GroupEnded)
+        assert asked == [0]
+
+
+async def test_the_end_of_a_group_is_raised_where_its_filters_await_the_stream(
+    upstream: Upstream,
+) -> None:
+    seen: list[BaseException] = []
+
+    class Catching(Acking):
+        async def filter_shared_stream(
+            self, shared_stream: AsyncIterator[Any]
+        ) -> AsyncIterator[TriggerEvent]:
+            try:
+                async for event in shared_stream:
+                    yield TriggerEvent({"value": event})
+            except GroupEnded as error:
+                seen.append(error)
+                raise
+
+    async with StreamHarness() as streams:
+        both = [await streams.add(Catching(upstream.name, name)) for name in ("one", "two")]
+        await streams.quiesce()
+        upstream.fail(OSError("the end"))
+        await streams.quiesce()
+        assert [one.error for one in both] == seen
+        assert len(seen) == 2
+
+
+class Lingering(Producer):
+    """One of its coroutines raises; the other one, cancelled for that, takes its time to end."""
+
+    lanes_advance_side_by_side = False
+    pauses_lanes = True
+    fails: str
+    goes_on: anyio.Event
+    may_end: anyio.Event
+
+    async def open_stream(self) -> AsyncIterator[tuple[Any, Any]]:
+        try:
+            async for item in super().open_stream():
+                yield item
+        finally:
+            if self.fails != "open_stream":
+                with anyio.CancelScope(shield=True):
+                    await self.may_end.wait()
+
+    async def advance(self, batch: Any) -> None:
+        if self.fails == "advance":
+            raise OSError("the end")
+        if self.fails == "resume_lane":
+            await self.goes_on.wait()
+        if self.fails == "open_stream":
+            with anyio.CancelScope(shield=True):
+                await self.may_end.wait()
+
+    async def resume_lane(self, lane: Any) -> None:
+        raise OSError("the end")
+
+
+@pytest.mark.parametrize(
+    ("fails", "side_by_side"),
+    [("open_stream", False), ("advance", False), ("advance", True), ("resume_lane", False)],
+)
+async def test_nobody_joins_from_the_moment_in_which_a_group_fails(
+    fails: str, side_by_side: bool, upstream: Upstream
+) -> None:
+    """What else it runs may take its time to end; who joined meanwhile would never be served."""
+
+    class Producing(Lingering):
+        lanes_advance_side_by_side = side_by_side
+        goes_on = anyio.Event()
+        may_end = anyio.Event()
+
+    Producing.fails = fails
+
+    class Opening(Acking):
+        @classmethod
+        def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+            return Producing(upstream)
+
+    group = Group(
+        upstream.name,
+        Opening,
+        {},
+        sink=Store(),
+        clock=VirtualClock(),
+        settings=RuntimeSettings(max_outstanding_per_lane=2),
+        backlog=Backlog(10),
+    )
+
+    async def run() -> None:
+        with pytest.raises(GroupEnded, match="the end"):
+            await group.run()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        upstream.put(0, 1)
+        await anyio.wait_all_tasks_blocked()
+        if fails == "open_stream":
+            upstream.fail(OSError("the end"))
+        Producing.goes_on.set()
+        await anyio.wait_all_tasks_blocked()
+        try:
+            assert upstream.closed == 0, "it has failed, and has not ended"
+            with pytest.raises(GroupEnded, match="is ending"):
+                group.subscribe(Opening(upstream.name), name="late", source=EventSource((), None))
+        finally:
+            Producing.may_end.set()
+
+
+# Rule 7
+
+
+async def test_a_filter_that_raises_takes_nothing_back_that_it_had_moved_past(
+    upstream: Upstream,
+) -> None:
+    async def act(event: Any) -> None:
+        if event == 1:
+            raise RuntimeError("boom")
+
+    upstream.on_filter["one"] = act
+    async with StreamHarness(persistence="manual") as streams:
+        one = await streams.add(Acking(upstream.name))
+        upstream.put(0, 1)
+        await streams.quiesce()
+        assert isinstance(one.error, RuntimeError)
+        assert upstream.outcomes() == {}
+        await streams.persist()
+        await streams.quiesce()
+        assert upstream.outcomes() == {0: (1, 0, 0), 1: (0, 1, 0)}
+
+
+async def test_what_a_stuck_filter_raises_when_it_is_cancelled_is_not_its_error(
+    upstream: Upstream,
+) -> None:
+    async def act(event: Any) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            raise ValueError("as a library may, on its way out")
+
+    upstream.on_filter["one"] = act
+    async with StreamHarness(ack_timeout=60) as streams:
+        one = await streams.add(Acking(upstream.name))
+        upstream.put(0)
+        await streams.sleep(60)
+        assert isinstance(one.error, AckTimeout)
+        assert upstream.outcomes() == {0: (0, 1, 0)}
+
+
+@pytest.mark.parametrize("who", ["holds its event", "waits for the store", "has left"])
+async def test_an_event_is_overdue_one_timeout_after_its_own_broadcast(
+    who: str, upstream: Upstream
+) -> None:
+    """Not at the next look after that: the looks at what was broadcast before fall between."""
+    if who == "holds its event":
+        upstream.on_filter["one"] = forever
+    async with supervised(RuntimeSettings(ack_timeout=60, close_timeout=0.5)) as service:
+        service.store.is_automatic = False
+        one, _ = service.host(Acking(upstream.name, "one"), Acking(upstream.name, "two", only=[]))
+        await service.pass_time(40)
+        upstream.put(0)
+        await service.settle_down()
+        if who == "has left":
+            service.manager.remove(one, on_purpose=True)
+        await service.pass_time(59)
+        assert upstream.outcomes() == {}
+        await service.pass_time(1)
+        assert upstream.outcomes() == {0: (1, 1, 0)}
+        # Who left on purpose did so for good, and its error is nobody's concern.
+        assert isinstance(one.error, AckTimeout) is (who != "has left")
+
+
+# Rule 8
+
+
+async def test_a_full_subscriber_that_moves_within_the_grace_is_spared_beside_a_stuck_one(
+    upstream: Upstream,
+) -> None:
+    moves_on = anyio.Event()
+
+    async def hold(event: Any) -> None:
+        await moves_on.wait()
+
+    upstream.on_filter |= {"stuck": forever, "slow": hold}
+    async with StreamHarness(subscriber_queue_size=2, overflow_grace=5) as streams:
+        stuck = await streams.add(Acking(upstream.name, "stuck"))
+        slow = await streams.add(Acking(upstream.name, "slow"))
+        upstream.put(*range(10))
+        await streams.sleep(4)
+        moves_on.set()
+        await streams.sleep(1)
+        assert isinstance(stuck.error, SubscriberOverflow)
+        assert slow.error is None
+        assert [event.payload["value"] for event in slow.events] == list(range(10))
