@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import psutil
 import pytest
 from anyio.lowlevel import checkpoint
 
@@ -41,6 +42,12 @@ async def keeping_the_group(
         yield member
 
 
+def _connections(server: KafkaServer) -> int:
+    """How many sockets of this process are connected to the broker."""
+    there = psutil.Process().net_connections("tcp")
+    return sum(bool(one.raddr) and one.raddr.port == server.port for one in there)
+
+
 def _coordinator(producer: KafkaSharedStreamProducer) -> Any:
     return None if producer._consumer is None else producer._consumer._coordinator
 
@@ -69,6 +76,7 @@ async def test_one_that_is_closed_while_it_joins_does_not_wait_for_the_group(
 ) -> None:
     settings = {"group_instance_id": "joins"} if static else {}
     async with keeping_the_group(kafka_server, topic) as member:
+        before = _connections(kafka_server)
         joins = producer_on(kafka_server.bootstrap_servers, topic, topic, **settings)
         async with driving(joins) as driver:
             if static:
@@ -77,6 +85,7 @@ async def test_one_that_is_closed_while_it_joins_does_not_wait_for_the_group(
                 await _waits_for_the_group(joins)
             began = anyio.current_time()
         assert anyio.current_time() - began < 2
+        assert _connections(kafka_server) == before
         assert (driver.seen, driver.error) == ([], None)
 
 
@@ -113,6 +122,7 @@ async def test_one_that_is_closed_at_any_moment_of_its_start_leaves_nothing_behi
             await anyio.sleep(0.002)
         began = anyio.current_time()
     assert anyio.current_time() - began < 2
+    assert _connections(kafka_server) == 0
     # Whatever the first one has advanced; the group does not wait for it.
     async with driving(producer_on(servers, topic, topic), everything) as after:
         with anyio.fail_after(10):
