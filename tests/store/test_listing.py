@@ -1,13 +1,26 @@
 """What the commands ask, on each database."""
 
-from sqlalchemy import update
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import event, insert, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from tests.store.seeding import NOW, add_asset, add_dag, add_stream, asset_json, emit
 from triggerer.cli.assets import _ASSET_STATES, _EVENT_STATES
 from triggerer.scheduler.loop import Scheduler
 from triggerer.store.database import Database
-from triggerer.store.models import Asset, DagFile, DagRun, TaskRun, Trigger, Watcher
+from triggerer.store.models import (
+    Asset,
+    AssetEvent,
+    DagFile,
+    DagRun,
+    QueuedAssetEvent,
+    TaskRun,
+    Trigger,
+    Watcher,
+)
 from triggerer.store.queries import listing
 from triggerer.store.queries.counts import count_all, count_asset, events_in_runs
 from triggerer.store.queries.pausing import set_paused
@@ -79,6 +92,102 @@ async def test_events_are_queued_consumed_or_unused(database: Database) -> None:
         assert await ids("queued") == sorted(set(every) - {unused, *of_a})
         assert await ids("queued", asset="a") == []
         assert set(listing.EVENT_STATES) == set(_EVENT_STATES)
+
+
+async def test_events_in_a_state_are_found_however_far_back_they_lie(database: Database) -> None:
+    """Of 30,000 with gaps between their ids: the oldest two and one in the middle are unused."""
+    await add_asset(database, 1, "a")
+    await add_dag(database, "on_a", asset_json("a"), assets=[1])
+    ids = [*range(1, 20_000), *range(150_000, 160_001)]
+    unused = {1, 2, 12_345}
+    async with database.transaction() as session:
+        for start in range(0, len(ids), 1_000):
+            some = ids[start : start + 1_000]
+            await session.execute(
+                insert(AssetEvent),
+                [
+                    {
+                        "id": i,
+                        "asset_id": 1,
+                        "extra": {},
+                        "timestamp": NOW,
+                        "idempotency_key": f"{i}",
+                    }
+                    for i in some
+                ],
+            )
+            await session.execute(
+                insert(QueuedAssetEvent),
+                [
+                    {"dag_id": "on_a", "asset_event_id": i, "asset_id": 1, "run_pk": 1}
+                    for i in some
+                    if i not in unused
+                ],
+            )
+    async with database.reading() as session:
+
+        async def listed(state: str, limit: int) -> list[int]:
+            found = await listing.list_asset_events(session, state=state, limit=limit)
+            return [row.id for row in found]
+
+        consumed = [i for i in reversed(ids) if i not in unused]
+        assert await listed("unused", 0) == [12_345, 2, 1]
+        assert await listed("unused", 2) == [12_345, 2]
+        assert await listed("consumed", 10_500) == consumed[:10_500]
+        assert await listed("consumed", 0) == consumed
+
+
+Ask = Callable[[AsyncSession], Awaitable[object]]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        listing.list_dags,
+        lambda session: listing.list_dags(session, dag="on_a"),
+        listing.list_assets,
+        lambda session: listing.list_runs(session, state="queued"),
+        lambda session: listing.list_runs(session, state="running", dag="on_a"),
+        lambda session: listing.list_runs(session, state="failed"),
+        lambda session: listing.list_runs(session, state="cancelled"),
+        lambda session: listing.list_runs(session, dag="on_a"),
+        lambda session: listing.list_runs(session, dag="on_a", with_events=True),
+        lambda session: listing.list_asset_events(session, asset="a"),
+        lambda session: listing.list_asset_events(session, dag="on_a"),
+        lambda session: listing.list_asset_events(session, state="unused"),
+    ],
+)
+async def test_a_page_is_read_from_an_index_and_not_from_all_of_history(
+    sqlite: Database, ask: Ask
+) -> None:
+    await seed(sqlite)
+    asked: list[tuple[str, Any]] = []
+    async with sqlite.reading() as session:
+        connection = await session.connection()
+
+        def note(_c: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+            asked.append((statement, parameters))
+
+        event.listen(connection.sync_connection, "before_cursor_execute", note)
+        await ask(session)
+        event.remove(connection.sync_connection, "before_cursor_execute", note)
+        plans = [
+            line[-1]
+            for statement, parameters in asked
+            for line in await connection.exec_driver_sql(
+                f"EXPLAIN QUERY PLAN {statement}", parameters
+            )
+        ]
+    assert plans
+    # What waits, and what is active, is no history.
+    present = ("ix_queued_asset_event_waiting", "ix_dag_run_active")
+    for line in plans:
+        if line.startswith("SCAN") and any(table in line for table in ("dag_run", "asset_event")):
+            assert line.endswith(present), plans
+        # All that a DAG ever had queued.
+        assert line != "SEARCH queued_asset_event USING PRIMARY KEY (dag_id=?)", plans
+    if not any("ix_dag_run_active" in line for line in plans):
+        assert not any("FOR ORDER BY" in line for line in plans), plans
 
 
 async def test_assets_are_declared_or_not(database: Database) -> None:

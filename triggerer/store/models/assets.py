@@ -10,6 +10,8 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from triggerer.store.models.base import Base, BigId, Json, UtcDateTime
 
+_BY_TASKS = text("source_dag_id IS NOT NULL")
+
 
 class Asset(Base):
     """One asset, identified by name and URI. Rows are never deleted while an event names them."""
@@ -62,6 +64,14 @@ class AssetEvent(Base):
             "watcher_id", "idempotency_key", "ordinal", "asset_id", name="uq_asset_event_identity"
         ),
         Index("ix_asset_event_asset_id_id", "asset_id", "id"),
+        # What tasks emitted; the events of watchers are not in it.
+        Index(
+            "ix_asset_event_source",
+            "source_dag_id",
+            "id",
+            sqlite_where=_BY_TASKS,
+            postgresql_where=_BY_TASKS,
+        ),
         # Without it SQLite hands out the highest ids again once their rows are deleted, and a queue
         # entry that outlived its event would name another one.
         {"sqlite_autoincrement": True},

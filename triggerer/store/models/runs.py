@@ -11,6 +11,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from triggerer.store.models.base import Base, BigId, Json, UtcDateTime
 
 _ACTIVE = text("state IN ('queued', 'running')")
+_UNSUCCESSFUL = text("state IN ('failed', 'cancelled')")
 
 
 class DagRun(Base):
@@ -26,6 +27,15 @@ class DagRun(Base):
             "id",
             sqlite_where=_ACTIVE,
             postgresql_where=_ACTIVE,
+        ),
+        # A DAG's newest runs, for those who look.
+        Index("ix_dag_run_dag_id_id", "dag_id", "id"),
+        Index(
+            "ix_dag_run_unsuccessful",
+            "state",
+            "id",
+            sqlite_where=_UNSUCCESSFUL,
+            postgresql_where=_UNSUCCESSFUL,
         ),
         # See asset_event: queue entries name a run by its id.
         {"sqlite_autoincrement": True},

@@ -1,16 +1,17 @@
 """What the commands show: newest first where things happen in time, else by name.
 
 Every function takes `limit` (0: all) and optional filters that are combined by "and"; an asset is
-named by its name or its URI.
+named by its name or its URI. History grows for ever, so that a page is read from the end of an index; where none
+has the order, it says what is walked instead.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast
 
-from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
+from sqlalchemy import ColumnElement, Row, Select, and_, except_, exists, func, or_, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
@@ -95,7 +96,9 @@ async def list_asset_events(
 
     Args:
         dag: Leaves those that the DAG's runs emitted.
-        state: One of `EVENT_STATES`: a DAG still waits to take it into a run, all that waited have, or none did.
+        state: `queued`: a DAG still waits to take it into a run. `consumed`: all that waited have. `unused`: none
+            did. The first takes as long as there are queued events, the others as there are events newer than the
+            page's last.
     """
     query = (
         select(AssetEvent, Asset.name, Asset.uri, Watcher.name)
@@ -104,13 +107,18 @@ async def list_asset_events(
         .order_by(AssetEvent.id.desc())
     )
     if asset is not None:
-        query = query.where(_is_asset(asset))
+        query = query.where(AssetEvent.asset_id.in_(await _asset_ids(session, asset)))
     if dag is not None:
         query = query.where(AssetEvent.source_dag_id == dag)
     if event_id is not None:
         query = query.where(AssetEvent.id == event_id)
-    if state is not None:
-        query = query.where(EVENT_STATES[state])
+    if state == "queued":
+        query = query.where(AssetEvent.id.in_(_WAITING))
+    rows: Sequence[Row[AssetEvent, str, str, str]]
+    if state is None or state == "queued":
+        rows = (await session.execute(_limited(query, limit))).all()
+    else:
+        rows = await _walk_events(session, query, _STRETCHES[state], limit)
     return [
         AssetEventView(
             id=event.id,
@@ -126,7 +134,7 @@ async def list_asset_events(
             if event.idempotency_key.startswith("~")
             else event.idempotency_key,
         )
-        for event, asset_name, asset_uri, watcher in await session.execute(_limited(query, limit))
+        for event, asset_name, asset_uri, watcher in rows
     ]
 
 
@@ -144,12 +152,13 @@ async def list_dags(
         asset: Leaves the DAGs that wait for it.
         state: `active`, `paused` or `stale`; a stale DAG is neither of the others.
     """
-    waiting = (
-        select(func.count())
-        .where(QueuedAssetEvent.dag_id == Dag.dag_id, QueuedAssetEvent.run_pk.is_(None))
-        .correlate(Dag)
-        .scalar_subquery()
+    # All at once: asked for one DAG, SQLite goes through all that the DAG ever had queued.
+    queued = (
+        select(QueuedAssetEvent.dag_id, func.count())
+        .where(QueuedAssetEvent.run_pk.is_(None))
+        .group_by(QueuedAssetEvent.dag_id)
     )
+    waiting = {row[0]: row[1] for row in await session.execute(queued)}
     any_run = aliased(DagRun)
     newest = (
         select(func.max(any_run.id))
@@ -158,7 +167,7 @@ async def list_dags(
         .scalar_subquery()
     )
     query = (
-        select(Dag, waiting, DagRun.run_id, DagRun.state)
+        select(Dag, DagRun.run_id, DagRun.state)
         .outerjoin(DagRun, DagRun.id == newest)
         .order_by(Dag.dag_id)
     )
@@ -186,13 +195,11 @@ async def list_dags(
             tasks=row.tasks,
             is_paused=row.is_paused,
             is_stale=row.is_stale,
-            queued_events=queued_events,
+            queued_events=waiting.get(row.dag_id, 0),
             last_run_id=last_run_id,
             last_run_state=last_run_state,
         )
-        for row, queued_events, last_run_id, last_run_state in await session.execute(
-            _limited(query, limit)
-        )
+        for row, last_run_id, last_run_state in await session.execute(_limited(query, limit))
     ]
 
 
@@ -212,20 +219,28 @@ async def list_runs(
     state: str | None = None,
     with_events: bool = False,
 ) -> list[RunView]:
-    """Return runs, newest first; `asset` leaves those that were given an event of it."""
+    """Return runs, newest first; `asset` leaves those that were given an event of it.
+
+    That one goes through all runs that are newer than the page's last.
+    """
     query = select(DagRun).order_by(DagRun.id.desc())
     if dag is not None:
         query = query.where(DagRun.dag_id == dag)
     if run_id is not None:
         query = query.where(DagRun.run_id == run_id)
-    if state is not None:
+    if state in ("queued", "running"):
+        # Apart from the rest: the planners would sooner go through all runs, which come in the right order.
+        active = select(DagRun.id).where(_ACTIVE, DagRun.state == state)
+        query = query.where(DagRun.id.in_(active))
+    elif state in ("failed", "cancelled"):
+        query = query.where(_UNSUCCESSFUL, DagRun.state == state)
+    elif state is not None:
         query = query.where(DagRun.state == state)
     if asset is not None:
         query = query.where(
             exists()
             .where(QueuedAssetEvent.run_pk == DagRun.id)
-            .where(QueuedAssetEvent.asset_id == Asset.id)
-            .where(_is_asset(asset))
+            .where(QueuedAssetEvent.asset_id.in_(await _asset_ids(session, asset)))
         )
     rows = list(await session.scalars(_limited(query, limit)))
     events = await _events_of(session, [row.id for row in rows]) if with_events else {}
@@ -297,19 +312,15 @@ async def list_watchers(
     ]
 
 
-# Not correlated: the queue has no index by event alone, and needs none for the sake of a command.
 _WAITING = select(QueuedAssetEvent.asset_event_id).where(QueuedAssetEvent.run_pk.is_(None))
-_TAKEN = select(QueuedAssetEvent.asset_event_id).where(QueuedAssetEvent.run_pk.is_not(None))
 
 ASSET_STATES: Final[Mapping[str, ColumnElement[bool]]] = {
     "declared": Asset.declared_in.is_not(None),
     "undeclared": Asset.declared_in.is_(None),
 }
-EVENT_STATES: Final[Mapping[str, ColumnElement[bool]]] = {
-    "queued": AssetEvent.id.in_(_WAITING),
-    "consumed": and_(AssetEvent.id.in_(_TAKEN), AssetEvent.id.not_in(_WAITING)),
-    "unused": and_(AssetEvent.id.not_in(_TAKEN), AssetEvent.id.not_in(_WAITING)),
-}
+# The partial indexes' own words, with no parameter in them: only those does SQLite recognise.
+_ACTIVE: Final = text("dag_run.state IN ('queued', 'running')")
+_UNSUCCESSFUL: Final = text("dag_run.state IN ('failed', 'cancelled')")
 _DAG_STATES: dict[str, ColumnElement[bool]] = {
     "active": and_(Dag.is_stale.is_(False), Dag.is_paused.is_(False)),
     "paused": and_(Dag.is_stale.is_(False), Dag.is_paused.is_(True)),
@@ -327,6 +338,64 @@ def _is_asset(asset: str) -> ColumnElement[bool]:
 
 def _scheduled_on(asset_id: Any, dag: str) -> ColumnElement[bool]:
     return exists().where(DagScheduleAsset.asset_id == asset_id, DagScheduleAsset.dag_id == dag)
+
+
+async def _asset_ids(session: AsyncSession, asset: str) -> Sequence[int]:
+    # Asked for by itself: joined, the planners go through the events of all assets.
+    return (await session.scalars(select(Asset.id).where(_is_asset(asset)))).all()
+
+
+# Events, their ids in (lower, upper].
+_Stretch = Callable[[int, int], ColumnElement[bool]]
+
+
+def _queue_entries(lower: int, upper: int) -> Select[int]:
+    # The queue has no index by event alone, which each event would pay for: a piece of each DAG's entries instead.
+    return select(QueuedAssetEvent.asset_event_id).where(
+        QueuedAssetEvent.dag_id.in_(select(Dag.dag_id)),
+        QueuedAssetEvent.asset_event_id > lower,
+        QueuedAssetEvent.asset_event_id <= upper,
+    )
+
+
+def _consumed(lower: int, upper: int) -> ColumnElement[bool]:
+    entries = _queue_entries(lower, upper)
+    return AssetEvent.id.in_(
+        except_(
+            entries.where(QueuedAssetEvent.run_pk.is_not(None)),
+            entries.where(QueuedAssetEvent.run_pk.is_(None)),
+        )
+    )
+
+
+def _unused(lower: int, upper: int) -> ColumnElement[bool]:
+    # Not by NOT IN, which on PostgreSQL compares each with each where it expects many.
+    every = aliased(AssetEvent)
+    return AssetEvent.id.in_(
+        except_(
+            select(every.id).where(every.id > lower, every.id <= upper),
+            _queue_entries(lower, upper),
+        )
+    )
+
+
+_STRETCHES: Final[Mapping[str, _Stretch]] = {"consumed": _consumed, "unused": _unused}
+EVENT_STATES: Final = ("queued", *_STRETCHES)
+
+
+async def _walk_events(
+    session: AsyncSession, query: Select[*tuple[Any, ...]], holds: _Stretch, limit: int
+) -> list[Any]:
+    """Return rows of a query for events, newest first, stretch by stretch until there are enough."""
+    found: list[Any] = []
+    upper = await session.scalar(select(func.max(AssetEvent.id))) or 0
+    width = 1_000
+    while upper > 0 and (not limit or len(found) < limit):
+        lower = upper - width
+        stretch = query.where(AssetEvent.id > lower, AssetEvent.id <= upper, holds(lower, upper))
+        found += await session.execute(_limited(stretch, limit and limit - len(found)))
+        upper, width = lower, min(4 * width, 16_000)
+    return found
 
 
 async def _events_of(session: AsyncSession, run_pks: Sequence[int]) -> dict[int, list[int]]:

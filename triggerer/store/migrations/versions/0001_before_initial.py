@@ -56,6 +56,14 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("ix_asset_event_asset_id_id", "asset_event", ["asset_id", "id"], unique=False)
+    op.create_index(
+        "ix_asset_event_source",
+        "asset_event",
+        ["source_dag_id", "id"],
+        unique=False,
+        sqlite_where=sa.text("source_dag_id IS NOT NULL"),
+        postgresql_where=sa.text("source_dag_id IS NOT NULL"),
+    )
     op.create_table(
         "dag",
         sa.Column("dag_id", sa.String(length=250), nullable=False),
@@ -170,6 +178,15 @@ def upgrade() -> None:
         unique=False,
         sqlite_where=sa.text("state IN ('queued', 'running')"),
         postgresql_where=sa.text("state IN ('queued', 'running')"),
+    )
+    op.create_index("ix_dag_run_dag_id_id", "dag_run", ["dag_id", "id"], unique=False)
+    op.create_index(
+        "ix_dag_run_unsuccessful",
+        "dag_run",
+        ["state", "id"],
+        unique=False,
+        sqlite_where=sa.text("state IN ('failed', 'cancelled')"),
+        postgresql_where=sa.text("state IN ('failed', 'cancelled')"),
     )
     op.create_table(
         "dag_schedule_alias",
