@@ -16,7 +16,7 @@ from triggerer.domain.conditions import AssetAll, AssetAny, leaves_of
 from triggerer.domain.dags import DAG, note_dags
 from triggerer.domain.parsed import Problem
 from triggerer.errors import AssetConflict, DagError, DagFileError, TriggererError
-from triggerer.plugins import DagsFolder
+from triggerer.plugins import DagsFolder, install_hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +193,7 @@ def _file_error(error: BaseException, file: str, relative: str) -> DagFileError:
             last = frames[-1] if frames else None
             if last is not None and last.filename != file and not last.filename.startswith("<"):
                 reason += f" (raised at {last.filename}:{last.lineno})"
-            if isinstance(error, ModuleNotFoundError) and error.name:
-                hint = f"install what provides the module {error.name}"
+            hint = install_hint(error)
     return DagFileError(reason, file=relative, line=line, hint=hint)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 from collections.abc import Iterable
 from functools import lru_cache
-from importlib.metadata import entry_points
+from importlib.metadata import PackageNotFoundError, entry_points, requires
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -108,7 +109,7 @@ def _import(module: str, classpath: str) -> object:
         return importlib.import_module(module)
     except (Exception, SystemExit) as error:
         raise PluginError(
-            f"{classpath} cannot be loaded: {_reason(error)}", hint=_hint(error)
+            f"{classpath} cannot be loaded: {_reason(error)}", hint=install_hint(error)
         ) from error
 
 
@@ -119,7 +120,7 @@ def _import_file(folder: DagsFolder, file: Path, classpath: str) -> object:
         return folder.import_file(file)
     except (Exception, SystemExit) as error:
         raise PluginError(
-            f"{classpath} cannot be loaded from {file}: {_reason(error)}", hint=_hint(error)
+            f"{classpath} cannot be loaded from {file}: {_reason(error)}", hint=install_hint(error)
         ) from error
 
 
@@ -139,7 +140,29 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _hint(error: BaseException) -> str | None:
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        return f"install what provides the module {error.name}"
-    return None
+def install_hint(error: BaseException) -> str | None:
+    """Say what to install where a module is missing: our own extra, if it belongs to one. None for other errors."""
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return None
+    module = error.name.partition(".")[0].lower()
+    extras = _extras()
+    # The smallest: the demo's takes all others in.
+    holding = sorted(
+        (len(modules), extra) for extra, modules in extras.items() if module in modules
+    )
+    if holding:
+        return f"pip install 'triggerer[{holding[0][1]}]'"
+    return f"install what provides the module {error.name}"
+
+
+def _extras() -> dict[str, set[str]]:
+    """By extra, the modules that it installs, as far as they have their distribution's name."""
+    try:
+        requirements = requires("triggerer") or []
+    except PackageNotFoundError:  # run from its sources
+        requirements = []
+    extras: dict[str, set[str]] = {}
+    for requirement in requirements:
+        if found := re.match(r"([\w.-]+).*;.*extra == ['\"]([\w-]+)['\"]", requirement):
+            extras.setdefault(found[2], set()).add(found[1].replace("-", "_").lower())
+    return extras

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from triggerer.errors import PluginError
-from triggerer.plugins import list_plugins, load_trigger_class, loading
+from triggerer.dag_processing.loader import load_dag_file
+from triggerer.errors import DagFileError, PluginError
+from triggerer.plugins import install_hint, list_plugins, load_trigger_class, loading
 
 TRIGGER = """\
 from triggerer.abc import BaseEventTrigger
@@ -141,3 +142,33 @@ def test_a_plugin_whose_sdk_is_missing_is_listed_with_the_reason_and_the_rest_wo
             load_trigger_class("plugin_without_sdk.Mine", dags_folder=None)
     finally:
         loading.plugin_modules.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("module", "hint"),
+    [
+        ("aiokafka", "pip install 'triggerer[kafka]'"),
+        ("aiokafka.errors", "pip install 'triggerer[kafka]'"),
+        ("pyspark.sql", "pip install 'triggerer[spark]'"),
+        ("confluent_kafka", "pip install 'triggerer[demo]'"),
+        ("boto3", "install what provides the module boto3"),
+    ],
+)
+def test_a_missing_module_of_an_extra_is_said_with_the_extra(module: str, hint: str) -> None:
+    assert install_hint(ModuleNotFoundError("no module", name=module)) == hint
+
+
+def test_a_dag_file_that_lacks_the_kafka_client_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [
+        name for name in sys.modules if name.startswith(("watchers.kafka", "producers.kafka"))
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    # What makes `import aiokafka` raise ModuleNotFoundError.
+    monkeypatch.setitem(sys.modules, "aiokafka", None)
+    (tmp_path / "orders.py").write_text("from watchers.kafka import KafkaEventTrigger\n")
+    with pytest.raises(DagFileError, match="aiokafka") as raised:
+        load_dag_file(tmp_path / "orders.py", tmp_path)
+    assert raised.value.hint == "pip install 'triggerer[kafka]'"
+    assert raised.value.line == 1
