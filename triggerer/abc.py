@@ -180,6 +180,18 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
             f"{cls.__qualname__} does not implement create_shared_stream_producer()"
         )
 
+    async def check_source(self) -> None:
+        """Look whether what the trigger reads from can be read, and change nothing there. By default nothing is asked.
+
+        Called by `triggerer check`, for one trigger of each stream, and never by the service. It is cancelled after
+        a few seconds; what did not answer by then counts as unavailable.
+
+        Raises:
+            ConfigurationError: The settings are wrong; nobody needs to be asked to know that.
+            BrokerRefused: The broker does not let us in, or has not what is to be read.
+            BrokerUnavailable: Nobody answers, which may be due to where the command is run.
+        """
+
     def filter_shared_stream(
         self, shared_stream: AsyncIterator[Any]
     ) -> AsyncIterator[TriggerEvent]:

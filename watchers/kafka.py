@@ -9,7 +9,12 @@ import logging
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping
 from typing import Any, Final
 
-from producers.kafka import KafkaMessage, KafkaSettings, KafkaSharedStreamProducer
+from producers.kafka import (
+    KafkaMessage,
+    KafkaSettings,
+    KafkaSharedStreamProducer,
+    check_topics,
+)
 from triggerer.abc import (
     BaseEventTrigger,
     TriggerEvent,
@@ -120,6 +125,10 @@ class KafkaEventTrigger(BaseEventTrigger):
 
     def shared_stream_key(self) -> Hashable:
         return ("kafka", self.connection, self.group, *self.topics)
+
+    async def check_source(self) -> None:
+        settings = KafkaSettings.from_mapping(self.connection, get_connection(self.connection))
+        await check_topics(settings, self.topics)
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> KafkaSharedStreamProducer:

@@ -5,8 +5,9 @@ decisions, the committed position, the commits, the dead letters, what is asked 
 of the SDK's errors.
 """
 
+from producers.kafka.checking import check_topics
 from producers.kafka.message import KafkaMessage
 from producers.kafka.producer import KafkaSharedStreamProducer
 from producers.kafka.settings import KafkaSettings
 
-__all__ = ["KafkaMessage", "KafkaSettings", "KafkaSharedStreamProducer"]
+__all__ = ["KafkaMessage", "KafkaSettings", "KafkaSharedStreamProducer", "check_topics"]

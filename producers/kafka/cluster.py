@@ -104,7 +104,7 @@ class Cluster:
             response = await guarded(client.send(node, request), what)
         found: dict[str, TopicDescription] = {}
         for error_code, name, *rest in response.topics:
-            self._check_topic(sdk.for_code(error_code), name)
+            raise_for_topic(sdk.for_code(error_code), name, self._where)
             topic_id = rest[0] if self._knows_ids else _NO_ID
             partitions = rest[2] if self._knows_ids else rest[-1]
             found[name] = TopicDescription(
@@ -116,23 +116,6 @@ class Cluster:
                 len(partitions),
             )
         return found
-
-    def _check_topic(self, error: type[Exception], name: str) -> None:
-        if error is sdk.NoError:
-            return
-        if error is sdk.UnknownTopicOrPartitionError:
-            raise BrokerRefused(
-                f"there is no topic {name!r} {self._where}",
-                hint=f"create it: kafka-topics.sh --create --topic {name} --partitions 8 …",
-            )
-        if error is sdk.TopicAuthorizationFailedError:
-            raise BrokerRefused(
-                f"topic {name!r} {self._where} may not be read by this user",
-                hint="the Kafka user needs Read and Describe on the topic",
-            )
-        if error is sdk.InvalidTopicError:
-            raise BrokerRefused(f"{name!r} is no valid name of a topic")
-        raise BrokerUnavailable(f"topic {name!r} {self._where}: {error.__name__}")
 
     async def committed(
         self, partitions: Collection[TopicPartition]
@@ -177,6 +160,25 @@ class Cluster:
         if any(issubclass(error, _COORDINATOR_MOVED) for error in refused.values()):
             self._coordinator.coordinator_dead()
         return refused
+
+
+def raise_for_topic(error: type[Exception], name: str, where: str) -> None:
+    """Raise what a broker's answer about a topic means; return if it is well."""
+    if error is sdk.NoError:
+        return
+    if error is sdk.UnknownTopicOrPartitionError:
+        raise BrokerRefused(
+            f"there is no topic {name!r} {where}",
+            hint=f"create it: kafka-topics.sh --create --topic {name} --partitions 8 …",
+        )
+    if error is sdk.TopicAuthorizationFailedError:
+        raise BrokerRefused(
+            f"topic {name!r} {where} may not be read by this user",
+            hint="the Kafka user needs Read and Describe on the topic",
+        )
+    if error is sdk.InvalidTopicError:
+        raise BrokerRefused(f"{name!r} is no valid name of a topic")
+    raise BrokerUnavailable(f"topic {name!r} {where}: {error.__name__}")
 
 
 _COORDINATOR_MOVED = (

@@ -40,7 +40,7 @@ async def start_consumer(consumer: AIOKafkaConsumer, settings: KafkaSettings, wh
         ) from error
     except BrokerUnavailable as error:
         if isinstance(error.__cause__, sdk.KafkaConnectionError):
-            await _raise_reason(settings, what)
+            await raise_reason(settings, what)
         raise
     if settings.group_instance_id is not None:
         _end_when_replaced(consumer, settings.group_instance_id)
@@ -121,7 +121,7 @@ async def _say_goodbye(consumer: Any) -> None:
     coordinator.reset_generation()
 
 
-async def _raise_reason(settings: KafkaSettings, what: str) -> None:
+async def raise_reason(settings: KafkaSettings, what: str) -> None:
     """Raise what really happened: the client says of every failed bootstrap that it could not connect."""
     arguments = settings.client_arguments()
     address = arguments.pop("bootstrap_servers").split(",")[0].strip()

@@ -138,6 +138,57 @@ def test_check_counts_as_people_do(shell: Shell) -> None:
     assert shell.ok("check", "--dags-folder", str(shell.folder)) == said
 
 
+_WATCHING = """
+from triggerer import Asset, AssetWatcher
+from watchers.kafka import KafkaEventTrigger
+
+orders = Asset("orders", watchers=[AssetWatcher("w", KafkaEventTrigger("orders"))])
+"""
+
+
+def test_check_says_what_is_wrong_with_a_connection_and_where(shell: Shell) -> None:
+    (shell.folder / "dags").mkdir()
+    (shell.folder / "dags" / "one.py").write_text(_WATCHING)
+    said = shell.run("check")
+    assert said.returncode == 1
+    assert (
+        "error: one.py:5: watcher 'w' of asset 'orders': there is no connection 'kafka'"
+        in said.stderr
+    )
+    assert "add [connections.kafka] to " in said.stderr
+
+    with shell.config.open("a") as file:
+        file.write('[connections.kafka]\nbootstrap_server = "127.0.0.1:1"\n')
+    said = shell.run("check", "--json")
+    assert said.returncode == 1
+    (error,) = json.loads(said.stdout)["errors"]
+    assert (error["file"], error["line"]) == ("one.py", 5)
+    assert "unknown key 'bootstrap_server' in [connections.kafka]" in error["reason"]
+    assert "did you mean 'bootstrap_servers'?" in error["reason"]
+
+    assert json.loads(shell.ok("check", "--offline", "--json"))["errors"] == []
+
+
+def test_a_broker_that_is_away_is_a_warning_and_hides_nothing(shell: Shell) -> None:
+    (shell.folder / "dags").mkdir()
+    (shell.folder / "dags" / "one.py").write_text(_WATCHING)
+    with shell.config.open("a") as file:
+        file.write('[connections.kafka]\nbootstrap_servers = "127.0.0.1:1"\n')
+    done = shell.run("check")
+    assert done.returncode == 0, done.stderr
+    (warning,) = done.stderr.splitlines()
+    assert warning.startswith(
+        "warning: one.py:5: watcher 'w' of asset 'orders': connection to Kafka at"
+    )
+    assert "is the broker running" in warning
+    (shell.folder / "dags" / "two.py").write_text("import nothing_of_the_kind\n")
+    done = shell.run("check", "--json")
+    assert done.returncode == 1
+    answer = json.loads(done.stdout)
+    assert [error["file"] for error in answer["errors"]] == ["two.py"]
+    assert [one["file"] for one in answer["warnings"]] == ["one.py"]
+
+
 def test_what_lists_or_shows_takes_json_and_lists_take_a_limit() -> None:
     from typer.testing import CliRunner
 
@@ -277,7 +328,7 @@ def test_the_first_dag_of_the_readme_passes_check(shell: Shell) -> None:
     assert len(source.splitlines()) <= 25
     (shell.folder / "dags").mkdir()
     (shell.folder / "dags" / "orders.py").write_text(source)
-    assert shell.json("check") == {
+    assert shell.json("check", "--offline") == {
         "files": ["orders.py"],
         "dags": ["big_orders"],
         "errors": [],

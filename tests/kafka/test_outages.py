@@ -7,6 +7,7 @@ import uuid
 import anyio
 import pytest
 
+from producers.kafka import KafkaSettings, check_topics
 from tests.kafka.driving import ACKED, driving, producer_on
 from tests.services.kafka import KafkaServer
 from triggerer.errors import BrokerRefused, BrokerUnavailable
@@ -104,6 +105,23 @@ async def test_a_listener_that_does_not_speak_the_protocol_is_an_error_soon(
         error = await driver.until_failed()
     assert isinstance(error, (BrokerUnavailable, BrokerRefused))
     assert "secret" not in str(error)
+
+
+async def test_a_check_of_topics_finds_those_that_are_there_and_creates_none(
+    kafka_server: KafkaServer, topic: str
+) -> None:
+    settings = KafkaSettings(bootstrap_servers=kafka_server.bootstrap_servers)
+    await check_topics(settings, [topic])
+    for _ in range(2):
+        with pytest.raises(BrokerRefused, match=f"there is no topic '{topic}-x'") as refused:
+            await check_topics(settings, [topic, f"{topic}-x"])
+    assert "kafka-topics.sh --create" in (refused.value.hint or "")
+
+
+async def test_a_check_of_topics_says_that_nobody_answers() -> None:
+    with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1") as away:
+        await check_topics(KafkaSettings(bootstrap_servers="127.0.0.1:1"), ["orders"])
+    assert "is the broker running" in (away.value.hint or "")
 
 
 async def test_closing_a_stream_that_was_never_opened_is_fine(kafka_server: KafkaServer) -> None:

@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from triggerer.dag_processing.checking import ParsedFolder, parse_once
     from triggerer.dag_processing.processor import DagProcessor
+    from triggerer.dag_processing.sources import CheckedSources, check_sources
 
-__all__ = ["DagProcessor", "ParsedFolder", "parse_once"]
+__all__ = ["CheckedSources", "DagProcessor", "ParsedFolder", "check_sources", "parse_once"]
 
 # The children that live in this package must not load the store: it is most of their memory.
-_HOMES = {"DagProcessor": "processor", "ParsedFolder": "checking", "parse_once": "checking"}
+_HOMES = {
+    "CheckedSources": "sources",
+    "DagProcessor": "processor",
+    "ParsedFolder": "checking",
+    "check_sources": "sources",
+    "parse_once": "checking",
+}
 
 
 def __getattr__(name: str) -> Any:

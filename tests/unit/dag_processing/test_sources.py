@@ -1,0 +1,120 @@
+"""Whether watchers' sources can be read, as `triggerer check` asks."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+
+from triggerer.dag_processing import CheckedSources, check_sources, parse_once
+
+_TRIGGERS = """
+import anyio
+from triggerer import BaseEventTrigger
+from triggerer.errors import BrokerRefused, BrokerUnavailable, ConfigurationError
+
+class Base(BaseEventTrigger):
+    def __init__(self, key="k", note=None):
+        self.key, self.note = key, note
+
+    def serialize(self):
+        return f"{__name__}.{type(self).__name__}", {"key": self.key, "note": self.note}
+
+    def shared_stream_key(self):
+        return (type(self).__name__, self.key)
+
+class Well(Base):
+    async def check_source(self):
+        with open(self.note, "a") as file:
+            file.write(self.key)
+
+class Silent(Base):
+    pass
+
+class Wrong(Base):
+    async def check_source(self):
+        raise ConfigurationError("unknown key 'x' in [connections.q]", hint="did you mean 'y'?")
+
+class Refusing(Base):
+    async def check_source(self):
+        raise BrokerRefused("there is no queue 'q'")
+
+class Away(Base):
+    async def check_source(self):
+        raise BrokerUnavailable("nobody at q:1")
+
+class Hanging(Base):
+    async def check_source(self):
+        await anyio.sleep_forever()
+
+class Broken(Base):
+    async def check_source(self):
+        raise KeyError("q")
+"""
+
+
+async def checked(
+    folder: Path, watchers: dict[str, str], deadline: timedelta = timedelta(seconds=20)
+) -> CheckedSources:
+    # Modules are global, and so are the folders that they were imported from: a name of its own.
+    module = f"sources_of_{folder.name}"
+    (folder / f"{module}.py").write_text(_TRIGGERS)
+    lines = [f"from {module} import *", "from triggerer import Asset, AssetWatcher"]
+    lines += [
+        f"{name} = Asset({name!r}, watchers=[AssetWatcher('w', {trigger})])"
+        for name, trigger in watchers.items()
+    ]
+    (folder / "dag.py").write_text("\n".join(lines))
+    parsed = await parse_once(folder)
+    assert parsed.errors == ()
+    found = [watcher for file in parsed.files for watcher in file.watchers]
+    assert len(found) == len(watchers)
+    return await check_sources(found, dags_folder=folder, deadline=deadline)
+
+
+async def test_what_is_wrong_is_told_from_what_is_away_and_neither_hides_the_rest(
+    tmp_path: Path,
+) -> None:
+    found = await checked(
+        tmp_path,
+        {
+            "away": "Away()",
+            "wrong": "Wrong()",
+            "silent": "Silent()",
+            "refusing": "Refusing()",
+            "broken": "Broken()",
+        },
+    )
+    assert [str(error) for error in found.errors] == [
+        "dag.py:4: watcher 'w' of asset 'wrong': unknown key 'x' in [connections.q] (did you mean 'y'?)",
+        "dag.py:6: watcher 'w' of asset 'refusing': there is no queue 'q'",
+        "dag.py:7: watcher 'w' of asset 'broken': KeyError: 'q'",
+    ]
+    assert [str(one) for one in found.unavailable] == [
+        "dag.py:3: watcher 'w' of asset 'away': nobody at q:1"
+    ]
+
+
+async def test_a_stream_is_asked_for_once(tmp_path: Path) -> None:
+    note = tmp_path / "asked"
+    found = await checked(
+        tmp_path,
+        {
+            "one": f"Well('a', {str(note)!r})",
+            "sibling": f"Well('a', {str(note)!r})",
+            "another": f"Well('b', {str(note)!r})",
+        },
+    )
+    assert found == CheckedSources()
+    assert sorted(note.read_text()) == ["a", "b"]
+
+
+async def test_those_that_hang_share_one_deadline(tmp_path: Path) -> None:
+    # One after the other these would take 20 times the deadline.
+    hanging = {f"a{number}": f"Hanging('{number}')" for number in range(20)}
+    with anyio.fail_after(20):
+        found = await checked(tmp_path, hanging, deadline=timedelta(seconds=1))
+    assert found.errors == ()
+    assert len(found.unavailable) == 20
+    assert found.unavailable[0].reason == (
+        "watcher 'w' of asset 'a0': its source did not answer within 1 s"
+    )

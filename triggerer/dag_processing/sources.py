@@ -1,0 +1,84 @@
+"""Asks the sources of watchers whether they can be read: for `triggerer check`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import anyio
+
+from triggerer.domain.parsed import ParsedWatcher, Problem
+from triggerer.errors import BrokerUnavailable, TriggererError
+from triggerer.plugins import load_trigger_class
+
+DEADLINE: Final = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedSources:
+    """What is wrong with the sources; both in the order of the watchers."""
+
+    errors: tuple[Problem, ...] = ()
+    """Settings that are wrong, and what a broker refused."""
+    unavailable: tuple[Problem, ...] = ()
+    """What did not answer; it may be well, seen from where the service runs."""
+
+
+async def check_sources(
+    watchers: Iterable[ParsedWatcher],
+    *,
+    dags_folder: Path,
+    allowed_modules: tuple[str, ...] = (),
+    deadline: timedelta = DEADLINE,
+) -> CheckedSources:
+    """Have one trigger of each stream look at its source, all side by side.
+
+    Runs users' code in this process: trigger classes are loaded as the service loads them. Never raises for what
+    they do.
+
+    Args:
+        deadline: After it a source counts as one that does not answer.
+    """
+    streams: dict[str, ParsedWatcher] = {}
+    for watcher in watchers:
+        streams.setdefault(watcher.stream_digest, watcher)
+    failures: dict[str, Exception] = {}
+
+    async def ask(watcher: ParsedWatcher) -> None:
+        seconds = deadline.total_seconds()
+        try:
+            kind = load_trigger_class(
+                watcher.classpath, dags_folder=dags_folder, allowed_modules=allowed_modules
+            )
+            with anyio.move_on_after(seconds) as scope:
+                await kind(**watcher.kwargs).check_source()
+            if scope.cancelled_caught:
+                raise BrokerUnavailable(f"its source did not answer within {seconds:g} s")
+        except Exception as error:  # noqa: BLE001  (the boundary to users' triggers)
+            failures[watcher.stream_digest] = error
+
+    async with anyio.create_task_group() as tasks:
+        for watcher in streams.values():
+            tasks.start_soon(ask, watcher)
+    found = [(streams[digest], failures[digest]) for digest in streams if digest in failures]
+    return CheckedSources(
+        errors=tuple(_problem(*one) for one in found if not isinstance(one[1], BrokerUnavailable)),
+        unavailable=tuple(_problem(*one) for one in found if isinstance(one[1], BrokerUnavailable)),
+    )
+
+
+def _problem(watcher: ParsedWatcher, error: Exception) -> Problem:
+    file, _, line = watcher.place.rpartition(":")
+    said = (
+        error.message if isinstance(error, TriggererError) else f"{type(error).__name__}: {error}"
+    )
+    hint = error.hint if isinstance(error, TriggererError) else None
+    reason = f"watcher {watcher.name!r} of asset {watcher.asset_name!r}: {said}"
+    return Problem(
+        file or watcher.place,
+        int(line) if line.isdigit() else None,
+        f"{reason} ({hint})" if hint else reason,
+    )
