@@ -15,11 +15,13 @@ from tests.hosting.test_host import CLASSES, declare, eventually, hosting, owner
 from tests.store.seeding import count_events, events_in, until
 from tests.unit.runtime.streams import Acking, Producer, Upstream
 from triggerer.abc import SharedStreamProducer, TriggerEvent
+from triggerer.domain.events import Fence
 from triggerer.errors import OutcomeUnknown
 from triggerer.plugins import trigger_digest
 from triggerer.store.database import Database, database_now, open_database
 from triggerer.store.migrate import upgrade
 from triggerer.store.models import Stream, Trigger, Watcher
+from triggerer.store.queries.hosting import WatcherState, write_states
 from triggerer.store.wakeups import Signal, announce
 
 
@@ -422,3 +424,45 @@ async def test_triggers_are_their_class_and_arguments_and_serve_all_their_watche
         (stream,) = host.manager.streams.values()
         assert len(stream.members) == 1
         assert len({event.asset_id for event in await events_in(database)}) == 2
+
+
+async def test_a_lease_that_is_lost_while_nothing_happens_ends_its_stream(
+    database: Database, upstream: Upstream
+) -> None:
+    """Nothing is written that could be fenced; the next heartbeat finds another owner."""
+    is_open = anyio.Event()
+
+    async def hold(event: Any) -> None:
+        is_open.set()
+        await anyio.sleep_forever()
+
+    upstream.on_filter["one"] = hold
+    await declare(database, "one", upstream)
+    async with hosting(database) as host:
+        upstream.put(1)
+        await is_open.wait()
+        async with database.transaction() as session:
+            far = await database_now(session) + timedelta(days=1)
+            await session.execute(
+                update(Stream).values(owner="other", epoch=Stream.epoch + 1, expires_at=far)
+            )
+        await until(lambda: not host.manager.streams and upstream.closed == 1)
+    assert await owners(database) == {"stream": "other"}
+    # It is another's to resolve.
+    assert upstream.outcomes() == {}
+
+
+async def test_a_fenced_owner_shows_no_state_of_a_watcher(
+    database: Database, upstream: Upstream
+) -> None:
+    await declare(database, "one", upstream)
+    async with database.transaction() as session:
+        await session.execute(update(Stream).values(owner="me", epoch=2))
+    for fence, shown in (
+        (Fence("stream", "me", 1), "waiting"),
+        (Fence("stream", "other", 2), "waiting"),
+        (Fence("stream", "me", 2), "running"),
+    ):
+        async with database.transaction() as session:
+            await write_states(session, [WatcherState(1, 1, "running", None, fence)])
+        assert (await watchers(database))["one"][0] == shown

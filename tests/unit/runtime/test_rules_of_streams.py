@@ -21,7 +21,7 @@ from triggerer.abc import (
     TriggerEvent,
     reject_shared_stream_event,
 )
-from triggerer.domain.events import EventSource
+from triggerer.domain.events import EventSource, UnsettledEvent
 from triggerer.errors import GroupEnded
 from triggerer.runtime import HostedState, RuntimeSettings
 from triggerer.runtime.backlog import Backlog
@@ -596,3 +596,25 @@ async def test_a_filter_whose_library_cancels_itself_is_not_silently_gone(
         upstream.put("good")
         await service.settle_down()
         assert upstream.outcomes() == {"bad": (1, 1, 0), "good": (2, 0, 0)}
+
+
+# Rule 13
+
+
+async def test_the_events_of_a_message_have_its_key_and_count_from_zero(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a redelivery gives each of them the identity that it had."""
+    identities: list[tuple[str | None, int]] = []
+    async with supervised() as service:
+        submit = service.store.submit_nowait
+
+        def note(event: UnsettledEvent) -> None:
+            identities.append((event.idempotency_key, event.ordinal))
+            submit(event)
+
+        monkeypatch.setattr(service.store, "submit_nowait", note)
+        service.host(Threefold(upstream.name))
+        upstream.put("a", "b")
+        await service.settle_down()
+    assert identities == [(f"0/{value}", ordinal) for value in "ab" for ordinal in range(3)]
