@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from producers.kafka.lane import Lane
 
 
+_NOT_DECODED = object()
+
+
 class Record(Protocol):
     """What is used of aiokafka's records."""
 
@@ -39,8 +42,7 @@ class KafkaMessage:
         self.record = record
         self.lane = lane
         self.delivery = delivery
-        self._json: Any
-        """Set by the first request that finds JSON."""
+        self._json: Any = _NOT_DECODED
 
     @property
     def topic(self) -> str:
@@ -78,14 +80,11 @@ class KafkaMessage:
         Raises:
             ValueError: The value is not JSON.
         """
-        try:
-            return self._json
-        except AttributeError:
-            # The first request.
-            pass
-        value = self.record.value
-        self._json = None if value is None else orjson.loads(value)
-        return self._json
+        decoded = self._json
+        if decoded is _NOT_DECODED:
+            value = self.record.value
+            decoded = self._json = None if value is None else orjson.loads(value)
+        return decoded
 
     # A filter in another process reads the record; the lane is the producer's own and stays with it.
 
@@ -94,6 +93,7 @@ class KafkaMessage:
 
     def __setstate__(self, state: tuple[Record, int]) -> None:
         self.record, self.delivery = state
+        self._json = _NOT_DECODED
 
     def __repr__(self) -> str:
         record = self.record

@@ -1,4 +1,5 @@
 import math
+from datetime import UTC, datetime
 from typing import Any
 
 import anyio
@@ -49,6 +50,20 @@ async def test_events_are_stored_in_order_and_queued_for_the_dags_that_wait(
     assert await queue_of(database, "report") == [(event_id, None) for event_id in ids]
     assert await queue_of(database, "paused") == [(event_id, None) for event_id in ids]
     assert await queue_of(database, "stale") == []
+
+
+async def test_what_is_submitted_in_one_turn_of_the_loop_is_of_one_instant(
+    database: Database,
+) -> None:
+    await _one_dag(database)
+    async with recording(database) as recorder:
+        first = datetime.now(UTC)
+        await record(recorder, Event(1, "a"), Event(2, "b"))
+        between = datetime.now(UTC)
+        await record(recorder, Event(3, "c"))
+        last = datetime.now(UTC)
+    one, two, three = [row.timestamp for row in await events_in(database)]
+    assert first <= one == two <= between <= three <= last
 
 
 async def test_a_flush_takes_all_that_waits(database: Database) -> None:

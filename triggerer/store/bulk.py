@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from triggerer.store.clock import Clock
@@ -158,9 +157,8 @@ def insert_into_sqlite(
     # Few sizes, so that each statement stays prepared.
     for size in (_SQLITE_PARAMETERS // width, 16, 1):
         while len(rows) - start >= size:
-            part = map(_sqlite_row, rows[start : start + size])
-            values = chain.from_iterable(row[:width] for row in part)
-            connection.execute(_sqlite_insert(size, width), tuple(values))
+            values = _sqlite_values(rows[start : start + size], width)
+            connection.execute(_sqlite_insert(size, width), values)
             start += size
     dag_ids: tuple[str, ...] = ()
     if connection.execute(_SQLITE_QUEUE, (highest,)).rowcount:
@@ -179,7 +177,15 @@ def _sqlite_insert(rows: int, columns: int) -> str:
     )
 
 
-def _sqlite_row(row: EventRow) -> tuple[Any, ...]:
-    # The format of SQLAlchemy's DateTime: naive UTC with microseconds.
-    instant = row[2].replace(tzinfo=None).isoformat(" ", "microseconds")
-    return (row[0], row[1], instant, *row[3:])
+def _sqlite_values(rows: Sequence[EventRow], width: int) -> list[Any]:
+    values: list[Any] = []
+    last, text = None, ""
+    for row in rows:
+        instant = row[2]
+        if instant is not last:
+            # Many are of one instant, and writing it takes longer than all the rest.
+            last = instant
+            # The format of SQLAlchemy's DateTime: naive UTC with microseconds.
+            text = instant.replace(tzinfo=None).isoformat(" ", "microseconds")
+        values += (row[0], row[1], text, *row[3:width])
+    return values

@@ -1,7 +1,8 @@
-"""The clock of a SQLite database: the host's, or a test's."""
+"""The clock of a SQLite database, and of whoever hands over events: the host's, or a test's."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
@@ -16,6 +17,26 @@ CLOCK: Final = "triggerer.clock"
 def utc_now() -> datetime:
     """The host's clock."""
     return datetime.now(UTC)
+
+
+class TurnClock:
+    """The host's clock, read once in each turn of the event loop: what comes in one turn is of one instant.
+
+    So one reading, and one conversion of it, serve all that is submitted together.
+    """
+
+    def __init__(self) -> None:
+        self._now: datetime | None = None
+
+    def __call__(self) -> datetime:
+        now = self._now
+        if now is None:
+            now = self._now = utc_now()
+            asyncio.get_running_loop().call_soon(self._forget)
+        return now
+
+    def _forget(self) -> None:
+        self._now = None
 
 
 def clock_of(session: AsyncSession) -> Clock:

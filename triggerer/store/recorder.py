@@ -27,7 +27,7 @@ from triggerer.errors import (
     TriggererError,
 )
 from triggerer.store.bulk import NO_SOURCE, EventRow
-from triggerer.store.clock import Clock, utc_now
+from triggerer.store.clock import Clock, TurnClock
 from triggerer.store.database import Database
 from triggerer.store.emitting import NewAssetEvent, ensure_asset, record_events
 from triggerer.store.encoding import check_identity, encode_extra
@@ -68,7 +68,7 @@ class EventRecorder:
 
     Args:
         on_fenced: Called, on the event loop, when a stream turned out to be owned by somebody else.
-        clock: An event's timestamp is the instant of its submission.
+        clock: An event's timestamp is the instant of its submission. None: the host's, once in each turn of the loop.
     """
 
     def __init__(
@@ -78,13 +78,13 @@ class EventRecorder:
         on_fenced: Callable[[Fence], None],
         max_event_bytes: int = MAX_EVENT_BYTES,
         max_batch_rows: int = MAX_BATCH_ROWS,
-        clock: Clock = utc_now,
+        clock: Clock | None = None,
     ) -> None:
         self._database = database
         self._on_fenced = on_fenced
         self._max_event_bytes = max_event_bytes
         self._max_batch_rows = max_batch_rows
-        self._clock = clock
+        self._clock = clock or TurnClock()
         self._queue: deque[_Waiting] = deque()
         self._writing = 0
         self._submitted = anyio.Event()
