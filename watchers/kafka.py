@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping
+from operator import methodcaller
 from typing import Any, Final
 
 from producers.kafka import (
@@ -48,7 +49,7 @@ ATTRIBUTES: Final[Mapping[str, Callable[[KafkaMessage], Any]]] = {
 }
 
 _DECODERS: Final[Mapping[str | None, Callable[[KafkaMessage], Any]]] = {
-    "json": KafkaMessage.json,
+    "json": methodcaller("json"),
     "text": lambda message: None if message.value is None else message.value.decode(),
     "bytes": lambda message: (
         None if message.value is None else base64.b64encode(message.value).decode()
