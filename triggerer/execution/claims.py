@@ -49,7 +49,8 @@ class Claims:
         """Put right what nobody announces; return what the store shows as running here.
 
         The runs of dead executors go back into the queue, and so do runs that became ours by a
-        claim whose outcome was unknown, which are those that we do not know.
+        claim whose outcome was unknown, which are those that we do not know. Of those to be cancelled, queued
+        ones are cancelled on the spot, as by `to_cancel`.
         """
         alone = self._database.dialect == "sqlite"
         async with self._database.transaction() as session:
@@ -57,10 +58,11 @@ class Claims:
             ours = await queries.running_of(session, executor=self._executor)
             unknown = {pk: ours.pop(pk).attempt for pk in ours.keys() - known}
             await queries.requeue_runs(session, executor=self._executor, attempts=unknown)
+            cancelled = await queries.cancel_queued(session)
             if recovered.requeued or unknown:
                 announce(session, Signal.RUNS_QUEUED)
-            if recovered.given_up:
-                announce(session, Signal.RUNS_ENDED, *recovered.given_up)
+            if ended := {*recovered.given_up, *cancelled}:
+                announce(session, Signal.RUNS_ENDED, *ended)
         if recovered.requeued or recovered.given_up:
             _log.warning(
                 "runs of dead executors were found",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -160,12 +160,13 @@ class Executor:
 
     async def _look_after(self, tasks: TaskGroup) -> None:
         if time.monotonic() >= self._sweep_due:
-            await self._sweep()
+            self._cancels = False
+            self._cancel(await self._sweep(), tasks)
             self._sweep_due = time.monotonic() + self._sweep_every.total_seconds()
-            self._more = self._cancels = True
+            self._more = True
         if self._cancels:
             self._cancels = False
-            await self._cancel(tasks)
+            self._cancel(await self._claims.to_cancel(), tasks)
         if self._dags:
             self._dags = False
             self._wants_warm = self._prewarm and await self._claims.needs_spark()
@@ -226,7 +227,8 @@ class Executor:
             self._wants_warm = False
             slot.give(Warm())
 
-    async def _sweep(self) -> None:
+    async def _sweep(self) -> list[int]:
+        """Put right what nobody announces; return the runs here that are to be cancelled."""
         executing = [(slot, slot.run) for slot in self._slots if slot.run is not None]
         known = {run.run_pk for _, run in executing} | self._bookkeeper.unwritten
         known |= {order.run_pk for order in self._backlog.waiting()}
@@ -238,9 +240,10 @@ class Executor:
             if slot.run is run and run.run_pk not in self._bookkeeper.unwritten:
                 _log.warning("a run was given to somebody else; ending it here", run=run.run_id)
                 await slot.abandon()
+        return [run_pk for run_pk, held in ours.items() if held.cancel_requested]
 
-    async def _cancel(self, tasks: TaskGroup) -> None:
-        for run_pk in await self._claims.to_cancel():
+    def _cancel(self, run_pks: Iterable[int], tasks: TaskGroup) -> None:
+        for run_pk in run_pks:
             verdict = RunEnd(RunState.CANCELLED, datetime.now(UTC), "cancelled")
             order = self._backlog.take(run_pk)
             if order is not None:
