@@ -185,8 +185,8 @@ class LedgerMachine(RuleBasedStateMachine):
             self.ledger.refuse(member, entry)
             self.model[seq].refused.add(who)
         entry.unresolved -= 1
-        if not entry.unresolved:
-            self.lanes.note_resolved(entry)
+        if not entry.unresolved and entry.lane is not None and entry.lane.head is entry:
+            self.lanes.queue(entry.lane)
 
     @rule()
     def take(self) -> None:

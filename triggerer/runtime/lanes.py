@@ -14,6 +14,7 @@ _IDLE_LANES: Final = 128
 
 _new_item = tuple.__new__
 """`AdvanceItem(...)` without the call of a Python function that a named tuple's constructor is."""
+_new_entry = object.__new__
 
 
 class Standing:
@@ -83,17 +84,16 @@ class Entry:
         "unresolved",
     )
 
-    def __init__(self, seq: int, payload: Any, lane: Lane, broadcast_at: float) -> None:
-        self.seq = seq
-        self.payload = payload
-        self.lane: Lane | None = lane
-        """None once it was taken for an advance."""
-        self.broadcast_at = broadcast_at
-        self.unresolved = 1
-        self.standing: Standing
-        """Set when everybody has moved past it."""
-        self.exceptions: Exceptions | None = None
-        self.next: Entry | None = None
+    seq: int
+    payload: Any
+    lane: Lane | None
+    """None once it was taken for an advance."""
+    broadcast_at: float
+    unresolved: int
+    standing: Standing
+    """Set when everybody has moved past it."""
+    exceptions: Exceptions | None
+    next: Entry | None
 
     @property
     def is_taken(self) -> bool:
@@ -122,8 +122,7 @@ class Lane:
     __slots__ = (
         "head",
         "in_flight",
-        "is_advancing",
-        "is_queued",
+        "is_taken_up",
         "key",
         "outstanding",
         "tail",
@@ -137,12 +136,32 @@ class Lane:
         """Broadcast and not advanced: those from `head` to `tail`, and those in flight."""
         self.in_flight = 0
         """Handed to the `advance` that has not returned."""
-        self.is_advancing = False
-        self.is_queued = False
+        self.is_taken_up = False
+        """Queued for the next advance, or being advanced."""
 
     @property
     def is_ready(self) -> bool:
         return self.head is not None and not self.head.unresolved
+
+    def take(self, limit: int) -> list[AdvanceItem]:
+        """Take the ready prefix, `limit` events at most."""
+        batch: list[AdvanceItem] = []
+        entry = self.head
+        while entry is not None and not entry.unresolved:
+            outcome = entry.standing.outcome if entry.exceptions is None else entry.outcome()
+            batch.append(_new_item(AdvanceItem, (entry.payload, outcome)))
+            # Nobody who still holds the entry (an event derived from it) is to hold those behind it.
+            entry.lane = None
+            following = entry.next
+            entry.next = None
+            entry = following
+            if len(batch) == limit:
+                break
+        self.head = entry
+        if entry is None:
+            self.tail = None
+        self.in_flight = len(batch)
+        return batch
 
 
 def _ignore(_: Lane) -> None:
@@ -177,7 +196,14 @@ class Lanes:
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = Lane(key)
-        entry = Entry(seq, payload, lane, now)
+        # As a constructor would, whose call is most of what it takes: there is one for each event.
+        entry = _new_entry(Entry)
+        entry.seq = seq
+        entry.payload = payload
+        entry.lane = lane
+        entry.broadcast_at = now
+        entry.unresolved = 1
+        entry.exceptions = entry.next = None
         tail = lane.tail
         if tail is None:
             lane.head = entry
@@ -190,11 +216,10 @@ class Lanes:
             self.full[key] = self.filled = lane
         return entry
 
-    def note_resolved(self, entry: Entry) -> None:
-        """Queue the entry's lane if the entry is its head; call once `entry.unresolved` has become zero."""
-        lane = entry.lane
-        if lane is not None and lane.head is entry and not lane.is_queued and not lane.is_advancing:
-            lane.is_queued = True
+    def queue(self, lane: Lane) -> None:
+        """Queue a lane for its next advance, once: its head has become ready."""
+        if not lane.is_taken_up:
+            lane.is_taken_up = True
             self._ready.append(lane)
 
     @property
@@ -203,19 +228,20 @@ class Lanes:
         while ready and not ready[0].is_ready:
             # A filter derived something from an event that it had rejected, and the lane was queued meanwhile.
             # It is queued again when the store has answered.
-            ready.popleft().is_queued = False
+            ready.popleft().is_taken_up = False
         return bool(ready)
 
     def batches(self, limit: int) -> Iterator[list[AdvanceItem]]:
         """One batch after the other for as long as a lane is ready; asking for the next finishes the one before."""
-        ready = self._ready
+        ready, finish = self._ready, self.finish
         while ready:
             lane = ready.popleft()
-            lane.is_queued = False
             head = lane.head
-            if head is not None and not head.unresolved:
-                yield self._take_from(lane, limit)
-                self.finish(lane)
+            if head is None or head.unresolved:
+                lane.is_taken_up = False
+            else:
+                yield lane.take(limit)
+                finish(lane)
 
     def take(self, limit: int = sys.maxsize) -> tuple[Lane, list[AdvanceItem]]:
         """Take the ready prefix, `limit` events at most, of the lane that has waited longest.
@@ -226,38 +252,20 @@ class Lanes:
             IndexError: No lane is ready; see `has_ready`.
         """
         lane = self._ready.popleft()
-        lane.is_queued = False
-        return lane, self._take_from(lane, limit)
-
-    def _take_from(self, lane: Lane, limit: int) -> list[AdvanceItem]:
-        lane.is_advancing = True
-        batch: list[AdvanceItem] = []
-        entry = lane.head
-        while entry is not None and not entry.unresolved and len(batch) < limit:
-            outcome = entry.standing.outcome if entry.exceptions is None else entry.outcome()
-            batch.append(_new_item(AdvanceItem, (entry.payload, outcome)))
-            # Nobody who still holds the entry (an event derived from it) is to hold those behind it.
-            entry.lane = None
-            following, entry.next = entry.next, None
-            entry = following
-        lane.head = entry
-        if entry is None:
-            lane.tail = None
-        lane.in_flight = len(batch)
-        return batch
+        return lane, lane.take(limit)
 
     def finish(self, lane: Lane) -> None:
         """The advance of what was taken from `lane` has returned."""
-        lane.is_advancing = False
-        lane.outstanding -= lane.in_flight
-        self.outstanding -= lane.in_flight
+        in_flight = lane.in_flight
+        lane.outstanding -= in_flight
+        self.outstanding -= in_flight
         if self.full and lane.outstanding <= self.bound // 2 and lane.key in self.full:
             del self.full[lane.key]
             self.on_relieved(lane)
         head = lane.head
-        if head is None:
-            if len(self._lanes) > _IDLE_LANES:
-                del self._lanes[lane.key]
-        elif not head.unresolved:
-            lane.is_queued = True
+        if head is not None and not head.unresolved:
             self._ready.append(lane)
+            return
+        lane.is_taken_up = False
+        if head is None and len(self._lanes) > _IDLE_LANES:
+            del self._lanes[lane.key]

@@ -213,7 +213,7 @@ class Ledger:
 
     def _release(self, until: int) -> None:
         assert self.lanes is not None
-        note_resolved = self.lanes.note_resolved
+        queue = self.lanes.queue
         steps = self._steps
         at = self.passed
         while at < until:
@@ -224,9 +224,12 @@ class Ledger:
             standing = self._standing
             for entry in self.entries[at - self.base : end - self.base]:
                 entry.standing = standing
-                entry.unresolved -= 1
-                if not entry.unresolved:
-                    note_resolved(entry)
+                unresolved = entry.unresolved = entry.unresolved - 1
+                if not unresolved:
+                    lane = entry.lane
+                    # Those behind their lane's head are found when the head is advanced.
+                    if lane is not None and lane.head is entry:
+                        queue(lane)
             at = end
 
     def _advance_standing(self, seq: int) -> None:

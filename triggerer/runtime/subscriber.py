@@ -30,6 +30,7 @@ class _Settled(Enum):
 
 
 _SETTLED = _Settled.SETTLED
+_new_derived = object.__new__
 
 
 class DerivedEvent:
@@ -39,23 +40,14 @@ class DerivedEvent:
     they hold no more than they must, 64 bytes; those of a subscriber form a chain, in the order of their derivation.
     """
 
-    __slots__ = ("_entry", "_subscriber", "event", "next")
+    __slots__ = ("entry", "event", "next", "subscriber")
 
-    def __init__(self, subscriber: Subscriber, entry: Entry | None, event: TriggerEvent) -> None:
-        self._subscriber = subscriber
-        self._entry: Entry | _Settled | None = entry
-        self.event: TriggerEvent | None = event
-        """None once the sink has taken it: the store has its payload, in its own form."""
-        self.next: DerivedEvent | None = None
-        """The subscriber's next one, until this one is settled and none before it is unsettled."""
-
-    @property
-    def subscriber(self) -> Subscriber:
-        return self._subscriber
-
-    @property
-    def is_settled(self) -> bool:
-        return self._entry is _SETTLED
+    subscriber: Subscriber
+    entry: Entry | _Settled | None
+    event: TriggerEvent | None
+    """None once the sink has taken it: the store has its payload, in its own form."""
+    next: DerivedEvent | None
+    """The subscriber's next one, until this one is settled and none before it is unsettled."""
 
     @property
     def payload(self) -> Any:
@@ -66,11 +58,11 @@ class DerivedEvent:
     def ordinal(self) -> int:
         """Which one it is among those that the subscriber derived from this raw event; read while it is submitted."""
         assert self.event is not None, "an ordinal is read while the event is submitted"
-        return self._subscriber.ordinal
+        return self.subscriber.ordinal
 
     @property
     def source(self) -> EventSource:
-        return self._subscriber.source
+        return self.subscriber.source
 
     @property
     def idempotency_key(self) -> str | None:
@@ -81,33 +73,37 @@ class DerivedEvent:
         Raises:
             Exception: Whatever the producer's `get_idempotency_key` raises.
         """
-        entry = self._entry
+        entry = self.entry
         if not isinstance(entry, Entry):
             return None
-        producer = self._subscriber.group.producer
+        producer = self.subscriber.group.producer
         assert producer is not None
         return producer.get_idempotency_key(entry.payload)
 
     @property
     def overdue_since(self) -> float:
         """When its message was broadcast; infinite where nothing waits for it."""
-        return self._entry.broadcast_at if isinstance(self._entry, Entry) else math.inf
+        return self.entry.broadcast_at if isinstance(self.entry, Entry) else math.inf
 
     def settle(self, error: Exception | None) -> None:
         """The store's answer, which comes once."""
-        subscriber = self._subscriber
+        subscriber = self.subscriber
         backlog = subscriber.backlog
         backlog.count -= 1
         if backlog.is_awaited:
             backlog.note_room()
-        entry = self._entry
+        entry = self.entry
         if entry is _SETTLED:
             return
-        self._entry = _SETTLED
+        self.entry = _SETTLED
         if entry is None:
             return
         if subscriber.oldest_unsettled is self:
-            subscriber.oldest_unsettled = None if self.next is None else self._take_next()
+            # It leaves the chain, and so do those behind it that were settled before it.
+            following, self.next = self.next, None
+            while following is not None and following.entry is _SETTLED:
+                following = following.next
+            subscriber.oldest_unsettled = following
         if error is not None:
             subscriber.group.ledger.refuse(subscriber, entry)
         entry.unresolved -= 1
@@ -116,7 +112,7 @@ class DerivedEvent:
             # Those behind their lane's head are found when the head is advanced.
             if lane is not None and lane.head is entry:
                 group = subscriber.group
-                group.lanes.note_resolved(entry)
+                group.lanes.queue(lane)
                 if not group.is_progress_noted:
                     group.note_progress()
         if not subscriber.is_present and subscriber.oldest_unsettled is None:
@@ -124,15 +120,8 @@ class DerivedEvent:
 
     def abandon(self, error: Exception) -> None:
         """Refuse it without the store's answer, which may still come; until it does, the store holds it."""
-        self._subscriber.backlog.count += 1
+        self.subscriber.backlog.count += 1
         self.settle(error)
-
-    def _take_next(self) -> DerivedEvent | None:
-        """Leave the chain; the next one in it that is not settled."""
-        following, self.next = self.next, None
-        while following is not None and following.is_settled:
-            following = following.next
-        return following
 
 
 class Subscriber(Member):
@@ -300,7 +289,12 @@ class Subscriber(Member):
                 # Its filter goes on although it was ended. The message fails, and comes again, or its watcher is gone.
                 continue
             entry = self.open_entry
-            derived = DerivedEvent(self, entry, event)
+            # As a constructor would, whose call takes longer than the rest.
+            derived = _new_derived(DerivedEvent)
+            derived.subscriber = self
+            derived.entry = entry
+            derived.event = event
+            derived.next = None
             if entry is not None:
                 entry.unresolved += 1
                 if self.oldest_unsettled is None:
