@@ -6,13 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import anyio
 
+from triggerer.abc import BaseEventTrigger
 from triggerer.domain.parsed import ParsedWatcher, Problem
 from triggerer.errors import BrokerUnavailable, TriggererError
 from triggerer.plugins import load_trigger_class
+from triggerer.runtime.cancellation import plugin_code, take_back_stray_cancellations
 
 DEADLINE: Final = timedelta(seconds=5)
 
@@ -37,7 +39,7 @@ async def check_sources(
     """Have one trigger of each stream look at its source, all side by side.
 
     Runs users' code in this process: trigger classes are loaded as the service loads them. Never raises for what
-    they do.
+    they do, and none of them ends the look at another's source.
 
     Args:
         deadline: After it a source counts as one that does not answer.
@@ -48,17 +50,14 @@ async def check_sources(
     failures: dict[str, Exception] = {}
 
     async def ask(watcher: ParsedWatcher) -> None:
-        seconds = deadline.total_seconds()
         try:
             kind = load_trigger_class(
                 watcher.classpath, dags_folder=dags_folder, allowed_modules=allowed_modules
             )
-            with anyio.move_on_after(seconds) as scope:
-                await kind(**watcher.kwargs).check_source()
-            if scope.cancelled_caught:
-                raise BrokerUnavailable(f"its source did not answer within {seconds:g} s")
+            await _look(kind, watcher.kwargs, deadline.total_seconds())
         except Exception as error:  # noqa: BLE001  (the boundary to users' triggers)
             failures[watcher.stream_digest] = error
+        await take_back_stray_cancellations()
 
     async with anyio.create_task_group() as tasks:
         for watcher in streams.values():
@@ -68,6 +67,24 @@ async def check_sources(
         errors=tuple(_problem(*one) for one in found if not isinstance(one[1], BrokerUnavailable)),
         unavailable=tuple(_problem(*one) for one in found if isinstance(one[1], BrokerUnavailable)),
     )
+
+
+async def _look(kind: type[BaseEventTrigger], kwargs: dict[str, Any], seconds: float) -> None:
+    with anyio.move_on_after(seconds) as scope:
+        try:
+            with plugin_code("check_source()"):
+                await kind(**kwargs).check_source()
+        except Exception as error:
+            # What a client raises as it is cancelled says nothing of its source.
+            if not scope.cancel_called:
+                raise
+            raise _silent(seconds) from error
+    if scope.cancel_called:
+        raise _silent(seconds)
+
+
+def _silent(seconds: float) -> BrokerUnavailable:
+    return BrokerUnavailable(f"its source did not answer within {seconds:g} s")
 
 
 def _problem(watcher: ParsedWatcher, error: Exception) -> Problem:

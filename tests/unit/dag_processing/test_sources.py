@@ -4,10 +4,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import anyio
+import pytest
 
 from triggerer.dag_processing import CheckedSources, check_sources, parse_once
 
 _TRIGGERS = """
+import asyncio
 import anyio
 from triggerer import BaseEventTrigger
 from triggerer.errors import BrokerRefused, BrokerUnavailable, ConfigurationError
@@ -49,6 +51,30 @@ class Hanging(Base):
 class Broken(Base):
     async def check_source(self):
         raise KeyError("q")
+
+class Late(Base):
+    async def check_source(self):
+        await anyio.sleep(0.2)
+        raise BrokerRefused("there is no queue 'late'")
+
+class CancelledByItsClient(Base):
+    async def check_source(self):
+        raise asyncio.CancelledError
+
+class Cancelling(Base):
+    async def check_source(self):
+        asyncio.current_task().cancel()
+
+class Exiting(Base):
+    async def check_source(self):
+        raise SystemExit(3)
+
+class Protesting(Base):
+    async def check_source(self):
+        try:
+            await anyio.sleep_forever()
+        finally:
+            raise ValueError("as a client may, on its way out")
 """
 
 
@@ -118,3 +144,29 @@ async def test_those_that_hang_share_one_deadline(tmp_path: Path) -> None:
     assert found.unavailable[0].reason == (
         "watcher 'w' of asset 'a0': its source did not answer within 1 s"
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("CancelledByItsClient", "check_source() was cancelled, and nobody here asked for it"),
+        ("Cancelling", None),
+        ("Exiting", "check_source() called sys.exit(3)"),
+    ],
+)
+async def test_what_ends_its_own_task_ends_no_other_and_not_the_command(
+    tmp_path: Path, kind: str, reason: str | None
+) -> None:
+    found = await checked(tmp_path, {"one": f"{kind}()", "late": "Late()"})
+    *first, late = (str(error) for error in found.errors)
+    assert late == "dag.py:4: watcher 'w' of asset 'late': there is no queue 'late'"
+    assert [f"dag.py:3: watcher 'w' of asset 'one': {reason}" in error for error in first] == (
+        [] if reason is None else [True]
+    )
+
+
+async def test_what_is_raised_because_the_time_is_over_is_no_answer(tmp_path: Path) -> None:
+    found = await checked(tmp_path, {"one": "Protesting()"}, deadline=timedelta(seconds=0.1))
+    assert found.errors == ()
+    (unavailable,) = found.unavailable
+    assert unavailable.reason.endswith("its source did not answer within 0.1 s")
