@@ -185,9 +185,10 @@ async def _running(house: House, name: str, options: dict[str, Any]) -> AsyncIte
 
 
 @asynccontextmanager
-async def open_house(url: str, folder: Path) -> AsyncIterator[House]:
+async def open_house(url: str, folder: Path, **options: Any) -> AsyncIterator[House]:
+    """`options` as of `open_database`."""
     (folder / "dags").mkdir()
-    async with open_database(url) as database:
+    async with open_database(url, **options) as database:
         await upgrade(database)
         yield House(database, folder)
 

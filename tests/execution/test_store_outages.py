@@ -1,12 +1,15 @@
 """The store goes away while runs are executed; no result is lost."""
 
 import sqlite3
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 from anyio.to_thread import run_sync
+from structlog.testing import capture_logs
 
 from tests.execution.conftest import House, open_house
 from tests.services.postgres import PostgresServer
@@ -58,20 +61,40 @@ async def test_a_result_is_written_when_postgresql_is_back(
             assert run.state == "success"
 
 
-async def test_a_result_is_written_when_another_writer_lets_go_of_sqlite(house: House) -> None:
+@pytest.fixture
+async def impatient(sqlite_url: str, tmp_path: Path) -> AsyncIterator[House]:
+    """SQLite soon says that it is locked, so that whoever has to try again does."""
+    async with open_house(sqlite_url, tmp_path, busy_timeout=timedelta(seconds=0.05)) as house:
+        yield house
+
+
+def _lock(house: House) -> sqlite3.Connection:
+    """What another process does that writes; closing it lets go."""
+    assert house.database.path is not None
+    other = sqlite3.connect(house.database.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    return other
+
+
+async def _until_said(logs: list[Any], event: str, times: int) -> None:
+    with anyio.fail_after(20):
+        while sum(log["event"] == event for log in logs) < times:  # noqa: ASYNC110 (a log wakes nobody)
+            await anyio.sleep(0.02)
+
+
+async def test_a_result_is_written_when_another_writer_lets_go_of_sqlite(impatient: House) -> None:
+    house = impatient
     await house.add_dag("waits", WAITS)
     params = _params(house.folder)
     async with house.executor():
         (pk,) = await house.queue("waits", params=params)
         await _until_there(Path(params["marker"]))
-        assert house.database.path is not None
-        other = sqlite3.connect(house.database.path, isolation_level=None)
-        other.execute("BEGIN IMMEDIATE")
-        Path(params["go"]).touch()
-        await _until_there(Path(params["done"]))
-        await anyio.sleep(1)
+        with capture_logs() as logs:
+            other = _lock(house)
+            Path(params["go"]).touch()
+            await _until_there(Path(params["done"]))
+            await _until_said(logs, "results wait for the store", times=2)
         assert (await house.run(pk)).state == "running"
-        other.execute("ROLLBACK")
         other.close()
         (run,) = await house.ended(pk)
     assert (run.state, run.attempt) == ("success", 1)
@@ -79,32 +102,30 @@ async def test_a_result_is_written_when_another_writer_lets_go_of_sqlite(house: 
 
 
 async def test_a_run_that_is_tried_again_begins_when_sqlite_can_be_written_again(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    impatient: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    house = impatient
     await house.add_dag("waits", WAITS)
     params = _params(house.folder)
     Path(params["go"]).touch()
-    assert house.database.path is not None
-    other = sqlite3.connect(house.database.path, isolation_level=None)
-    is_locked = anyio.Event()
+    locks = []
     ready = WorkerProcess.ready
 
     async def ready_when_the_store_is_away(worker: WorkerProcess) -> None:
         await ready(worker)
-        other.execute("BEGIN IMMEDIATE")
-        is_locked.set()
+        locks.append(_lock(house))
 
     monkeypatch.setattr(WorkerProcess, "ready", ready_when_the_store_is_away)
     async with house.executor(workers=1):
-        (pk,) = await house.queue("waits", params=params, attempt=1)
-        await is_locked.wait()
-        await anyio.sleep(1)
+        with capture_logs() as logs:
+            (pk,) = await house.queue("waits", params=params, attempt=1)
+            await _until_said(logs, "a run waits for the store to begin", times=2)
         run = await house.run(pk)
         assert (run.state, run.started_at) == ("running", None)
         # Were it executed now and killed its service, nobody would know that it had begun.
         assert not Path(params["marker"]).exists()
-        other.execute("ROLLBACK")
-        other.close()
+        for lock in locks:
+            lock.close()
         (run,) = await house.ended(pk)
     assert (run.state, run.attempt) == ("success", 2)
     assert run.started_at is not None
