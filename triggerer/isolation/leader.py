@@ -10,6 +10,8 @@ from typing import Final
 
 import anyio
 
+_STANDARD_ERROR: Final = 2
+
 
 class GroupLeader:
     """A child, and with it what it starts, ended by a number that is theirs as long as it is used.
@@ -68,6 +70,3 @@ class GroupLeader:
     def _reap(self) -> None:
         self.kill()
         self._process.wait()
-
-
-_STANDARD_ERROR: Final = 2

@@ -71,9 +71,14 @@ class ProcessPlace(Place):
 
     async def open(self) -> None:
         # Shielded: whoever is started is talked to, which `aclose` counts on.
-        with anyio.move_on_after(_START_S, shield=True):
+        with anyio.move_on_after(_START_S, shield=True) as starting:
             await self._start()
         self._tasks.start_soon(self._talk, name=f"isolation[{self.name}]")
+        if starting.cancelled_caught:
+            # Cut off in the middle: it would take what follows for the rest of them.
+            raise PluginError(
+                f"The process of {self.name} did not take its arguments within {_START_S:g} s"
+            )
         await self._until_ready()
         _log.info("trigger is moved", trigger=self.name, placement="process", pid=self.pid)
 

@@ -1,0 +1,29 @@
+"""The start of a trigger's process."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from triggerer.errors import PluginError
+from triggerer.isolation import Isolation
+from triggerer.isolation import process as module
+
+
+async def test_one_that_does_not_take_its_arguments_fails_its_trigger(
+    isolation: Isolation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are larger than the channel holds, and were cut off in the middle: whatever follows is not understood."""
+    deaf = tmp_path / "python"
+    deaf.write_text("#!/bin/sh\nexec sleep 300\n")
+    deaf.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(deaf))
+    monkeypatch.setattr(module, "_START_S", 0.2)
+    async with isolation:
+        place = isolation.new_process("one", "any.Trigger", {"note": "x" * 10_000_000})
+        with anyio.fail_after(20), pytest.raises(PluginError, match=r"within 0\.2 s"):
+            await place.open()
+        await isolation.close(place)
