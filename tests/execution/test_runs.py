@@ -3,7 +3,10 @@
 from datetime import timedelta
 from pathlib import Path
 
+import anyio
+
 from tests.execution.conftest import House
+from triggerer.store.wakeups import Signal
 
 
 async def test_a_queued_run_is_executed_and_its_states_and_log_are_kept(any_house: House) -> None:
@@ -277,6 +280,47 @@ async def test_a_queued_run_that_nobody_announced_is_found_by_the_sweep(house: H
         await house.change_run(pk, state="queued")
         run = await house.until(pk, lambda run: run.state == "success")
     assert run.attempt == 1
+
+
+async def test_a_run_that_nobody_said_is_to_be_cancelled_is_cancelled_by_the_sweep(
+    any_house: House,
+) -> None:
+    house = any_house
+    await house.add_dag(
+        "waits",
+        """
+        with DAG("waits"):
+            @task
+            def t():
+                time.sleep(60)
+            t()
+        """,
+    )
+    await house.add_instance("one")
+    async with house.executor("one", sweep_every=timedelta(seconds=0.5)) as executor:
+        (pk,) = await house.queue("waits")
+        await house.until(pk, lambda run: bool(executor.worker_pids))
+        await house.change_run(pk, cancel_requested=True)
+        (run,) = await house.ended(pk, timeout=20)
+    assert (run.state, run.error) == ("cancelled", "cancelled")
+
+
+async def test_what_a_dead_executor_was_to_cancel_is_cancelled_by_the_sweep(
+    any_house: House,
+) -> None:
+    house = any_house
+    await house.add_dag("waits", "DAG('waits')")
+    await house.add_instance("dead", alive=False)
+    (pk,) = await house.queue(
+        "waits", state="running", executor="dead", attempt=1, cancel_requested=True
+    )
+    with house.database.wakeups.subscribe(Signal.RUNS_ENDED) as ends:
+        async with house.executor("one"):
+            (run,) = await house.ended(pk, timeout=20)
+            assert (run.state, run.attempt) == ("cancelled", 1)
+            # Who waits for room hears of it.
+            with anyio.fail_after(10):
+                assert await ends.wait() == {Signal.RUNS_ENDED: {"waits"}}
 
 
 async def test_what_a_run_does_to_its_process_does_not_reach_the_next_one(house: House) -> None:
