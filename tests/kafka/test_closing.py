@@ -8,9 +8,10 @@ from typing import Any
 import anyio
 import psutil
 import pytest
-from anyio.lowlevel import checkpoint
+from aiokafka.client import AIOKafkaClient
+from aiokafka.protocol.group import JoinGroupRequest
 
-from producers.kafka import KafkaMessage, KafkaSharedStreamProducer
+from producers.kafka import KafkaMessage, connecting
 from tests.kafka.driving import ACKED, Driver, driving, everything, producer_on
 from tests.services.kafka import KafkaServer
 from triggerer.abc import AdvanceOutcome
@@ -48,43 +49,40 @@ def _connections(server: KafkaServer) -> int:
     return sum(bool(one.raddr) and one.raddr.port == server.port for one in there)
 
 
-def _coordinator(producer: KafkaSharedStreamProducer) -> Any:
-    return None if producer._consumer is None else producer._consumer._coordinator
-
-
-async def _waits_for_the_group(producer: KafkaSharedStreamProducer) -> None:
-    """Until the broker keeps its second request to join, which has the name that the first one was answered with."""
-    with anyio.fail_after(10):
-        while (coordinator := _coordinator(producer)) is None or not coordinator.member_id:  # noqa: ASYNC110 (aiokafka tells nobody)
-            await anyio.sleep(0.01)
-    await anyio.sleep(0.5)
-    assert coordinator.generation <= 0
-
-
 async def _is_drained(member: Driver) -> None:
-    """Until the group asks it for its partitions."""
+    """Until the group asks it for its partitions: the broker keeps the request of another one to join."""
     assignment = member.producer._assignment
     assert assignment is not None
     with anyio.fail_after(10):
-        while not any(lane.draining for lane in assignment.lanes.values()):  # noqa: ASYNC110 (nor does the producer)
+        while not any(lane.draining for lane in assignment.lanes.values()):  # noqa: ASYNC110 (the producer tells nobody)
             await anyio.sleep(0.01)
+
+
+@pytest.fixture
+def cut_off(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The consumers that did not leave by themselves within the seconds that they have for it."""
+    consumers: list[Any] = []
+    abort = connecting._abort
+
+    async def note(consumer: Any) -> None:
+        consumers.append(consumer)
+        await abort(consumer)
+
+    monkeypatch.setattr(connecting, "_abort", note)
+    return consumers
 
 
 @pytest.mark.parametrize("static", [False, True], ids=["dynamic", "static"])
 async def test_one_that_is_closed_while_it_joins_does_not_wait_for_the_group(
-    kafka_server: KafkaServer, topic: str, static: bool
+    kafka_server: KafkaServer, topic: str, static: bool, cut_off: list[Any]
 ) -> None:
     settings = {"group_instance_id": "joins"} if static else {}
     async with keeping_the_group(kafka_server, topic) as member:
         before = _connections(kafka_server)
         joins = producer_on(kafka_server.bootstrap_servers, topic, topic, **settings)
         async with driving(joins) as driver:
-            if static:
-                await _is_drained(member)
-            else:
-                await _waits_for_the_group(joins)
-            began = anyio.current_time()
-        assert anyio.current_time() - began < 2
+            await _is_drained(member)
+        assert cut_off == []
         assert _connections(kafka_server) == before
         assert (driver.seen, driver.error) == ([], None)
 
@@ -97,7 +95,7 @@ async def test_the_group_does_not_wait_for_one_that_was_closed_while_it_joined(
         # Its session would last for as long as the test waits for anything.
         joins = producer_on(servers, topic, topic, session_timeout_ms=40_000)
         async with driving(joins):
-            await _waits_for_the_group(joins)
+            await _is_drained(member)
         member.resolve = lambda _: ACKED
         await member.advance_held()
         for partition in (0, 1):
@@ -107,21 +105,69 @@ async def test_the_group_does_not_wait_for_one_that_was_closed_while_it_joined(
         assert sorted(member.values) == ["a", "b", "c", "later 0", "later 1"]
 
 
-@pytest.mark.parametrize("turns", [0, 1, 2, 3, 5, 8, 13, 21])
-async def test_one_that_is_closed_at_any_moment_of_its_start_leaves_nothing_behind(
-    kafka_server: KafkaServer, topic: str, turns: int
+async def test_a_member_that_is_closed_while_it_joins_once_more_does_not_wait_for_the_group(
+    kafka_server: KafkaServer,
+    topic: str,
+    cut_off: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     servers = kafka_server.bootstrap_servers
+    joining: list[Any] = []
+    send = AIOKafkaClient.send
+
+    async def note(client: Any, node: Any, request: Any, **options: Any) -> Any:
+        if isinstance(request, JoinGroupRequest):
+            joining.append(client)
+        return await send(client, node, request, **options)
+
+    monkeypatch.setattr(AIOKafkaClient, "send", note)
+    async with driving(producer_on(servers, topic, topic), everything) as leaves:
+        await leaves.settled(3)
+        settings = {"revoke_timeout_s": GROUP_WAITS_S, "session_timeout_ms": 30_000}
+        async with driving(producer_on(servers, topic, topic, **settings)) as stays:
+            stays.resolve = lambda _: None
+            with anyio.fail_after(20):
+                while not stays.seen:
+                    for partition in (0, 1):
+                        kafka_server.produce(topic, ["later"], partition=partition)
+                    await anyio.sleep(0.1)
+            joining.clear()
+            async with driving(producer_on(servers, topic, topic)):
+                await _is_drained(stays)
+                assert leaves.producer._consumer is not None
+                with anyio.fail_after(10):
+                    while leaves.producer._consumer._client not in joining:  # noqa: ASYNC110 (nor does the client)
+                        await anyio.sleep(0.01)
+                await leaves.producer.aclose()
+                assert cut_off == []
+
+
+@pytest.mark.parametrize("requests", range(1, 13))
+async def test_one_that_is_closed_at_any_moment_of_its_start_leaves_nothing_behind(
+    kafka_server: KafkaServer,
+    topic: str,
+    requests: int,
+    cut_off: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Just after so many requests: some for metadata, those to find, join and sync the group, and more."""
+    servers = kafka_server.bootstrap_servers
+    sent: list[str] = []
+    is_time = anyio.Event()
+    send = AIOKafkaClient.send
+
+    async def note(client: Any, node: Any, request: Any, **options: Any) -> Any:
+        sent.append(type(request).__name__)
+        if len(sent) == requests:
+            is_time.set()
+        return await send(client, node, request, **options)
+
+    monkeypatch.setattr(AIOKafkaClient, "send", note)
     first = producer_on(servers, topic, topic, session_timeout_ms=40_000)
     async with driving(first) as driver:
         with anyio.fail_after(10):
-            while _coordinator(first) is None:
-                await checkpoint()
-        for _ in range(turns):
-            # As many answers of the broker, about.
-            await anyio.sleep(0.002)
-        began = anyio.current_time()
-    assert anyio.current_time() - began < 2
+            await is_time.wait()
+    assert cut_off == []
     assert _connections(kafka_server) == 0
     # Whatever the first one has advanced; the group does not wait for it.
     async with driving(producer_on(servers, topic, topic), everything) as after:
