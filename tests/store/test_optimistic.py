@@ -18,7 +18,7 @@ from tests.store.seeding import (
 )
 from triggerer.domain.runs import RunType
 from triggerer.errors import OutcomeUnknown
-from triggerer.scheduler import Scheduler
+from triggerer.scheduler import Scheduler, optimistic
 from triggerer.store.database import Database, open_database
 from triggerer.store.emitting import NewAssetEvent, record_events
 from triggerer.store.queries.new_run import CreateRun, Takes
@@ -254,6 +254,21 @@ async def test_without_a_look_nothing_is_made_of_what_another_scheduler_has_take
     await emit(postgres, 1)
     assert await scheduler.run_once() == 1
     await check_conservation(postgres, "report", 5)
+
+
+async def test_so_many_are_remembered_and_who_was_forgotten_looks_again(
+    postgres: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optimistic, "_MAX_REMEMBERED", 1)
+    await one_asset(postgres)
+    await add_asset(postgres, 2, "weather")
+    await add_dag(postgres, "forecast", asset_json("weather"), assets=[2])
+    scheduler, steps = await _after_its_first_run(postgres)
+    for asset, asked in ((1, 1), (2, 2), (2, 1), (1, 2)):
+        steps.clear()
+        await emit(postgres, asset)
+        assert await scheduler.run_once() == 1
+        assert len(steps) == asked
 
 
 async def test_who_takes_the_oldest_of_its_events_looks_each_time(postgres: Database) -> None:
