@@ -1,7 +1,4 @@
-"""Makes the runs that waiting events ask for.
-
-woken by commits, with a slow sweep as a safety net.
-"""
+"""Makes the runs that waiting events ask for: woken by commits, with a slow sweep as a safety net."""
 
 from __future__ import annotations
 
@@ -33,10 +30,11 @@ _NOBODY_CALLED: Final[Announced] = {Signal.EVENTS_QUEUED: {ALL}}
 
 
 class Scheduler:
-    """Creates asset-triggered runs. Several may run at once: each DAG is locked while one decides.
+    """Creates asset-triggered runs. Several may run at once: what one decides about a DAG holds only if no other has.
 
-    Every queued event goes into exactly one run of its DAG: the run and the move of its events are
-    one transaction. The DAG's file is never loaded here.
+    It is decided under a lock of the DAG's row, or carried out on condition that the row is as it was. Every queued
+    event goes into exactly one run of its DAG: the run and the move of its events are one transaction. The DAG's
+    file is never loaded here.
 
     Args:
         wakeups: As a rule `database.wakeups`.

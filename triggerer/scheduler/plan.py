@@ -23,7 +23,7 @@ _TICK: Final = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one transaction has decided and done."""
+    """What was decided about some DAGs, and what came of it."""
 
     decisions: Decisions
     created: tuple[CreatedRun, ...]
