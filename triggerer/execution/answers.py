@@ -44,14 +44,18 @@ async def _look_up(database: Database, order: RunOrder, what: str, fields: dict[
         match what:
             case "triggering":
                 found = await run_events.triggering_assets(session, order.run_pk)
-                return [{"name": one.name, "uri": one.uri, "total": one.total} for one in found]
+                return [dataclasses.asdict(one) for one in found]
             case "triggering_page":
-                return await run_events.page_of_run(session, run_pk=order.run_pk, **fields)
+                page = run_events.Page(**fields["page"])
+                return await run_events.page_of_run(
+                    session, page, run_pk=order.run_pk, **fields["about"]
+                )
             case "inlet":
-                return dataclasses.asdict(await run_events.events_so_far(session, **fields))
+                return await run_events.last_event(session, **fields)
+            case "inlet_count":
+                return await run_events.count_events(session, **fields)
             case "inlet_page":
-                rest = dict(fields)
-                sequence = run_events.EventSequence(rest.pop("total"), rest.pop("last_id"))
-                return await run_events.page_of_asset(session, sequence=sequence, **rest)
+                page = run_events.Page(**fields["page"])
+                return await run_events.page_of_asset(session, page, **fields["about"])
             case _:
                 raise AssertionError(f"a worker of this release does not ask for {what}")

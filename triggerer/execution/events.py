@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, overload
 
 from triggerer.domain.assets import Asset, AssetAlias
@@ -61,23 +62,102 @@ class AssetEvent:
         )
 
 
+_Row = dict[str, Any]
+
+
+class _FromOneEnd:
+    """Reads a sequence from one of its ends by page, and keeps the pages that were used last.
+
+    Args:
+        fetch: Is given all but the `last_id` of a `triggerer.store.queries.run_events.Page`.
+    """
+
+    def __init__(self, fetch: Callable[..., list[_Row]], *, newest_first: bool) -> None:
+        self._fetch = fetch
+        self._newest_first = newest_first
+        self._pages: dict[int, list[_Row]] = {}
+        """By the place of the first row, counted from this end; the last of the dict was used last."""
+        self._ahead = 1
+
+    def at(self, place: int) -> _Row | None:
+        """The row at this place; None: the sequence ends before.
+
+        Who asks for one gets one; who goes on asking has ever more of them fetched at once.
+        """
+        page, first = self._kept(place)
+        if not page:
+            page, first = self.page(place, self._ahead), place
+            self._ahead = min(2 * self._ahead, PAGE_SIZE)
+        return page[place - first] if page else None
+
+    def rows(self, place: int, count: int) -> list[_Row]:
+        """The rows from this place on: so many, unless the sequence ends before."""
+        found: list[_Row] = []
+        while len(found) < count and (page := self.page(place + len(found), count - len(found))):
+            found += page
+        return found[:count]
+
+    def page(self, place: int, count: int = PAGE_SIZE) -> list[_Row]:
+        """The rows from this place on, at least one unless the sequence ends before.
+
+        Args:
+            count: How many are fetched, at most, where none are kept.
+        """
+        page, first = self._kept(place)
+        if page:
+            return page[place - first :]
+        # Beyond a row that is known, if there is one; or else the store counts off those before.
+        known, first = self._kept(place - 1)
+        page = self._fetch(
+            newest_first=self._newest_first,
+            beyond=known[place - 1 - first]["id"] if known else None,
+            skip=0 if known else place,
+            limit=min(count, PAGE_SIZE),
+        )
+        if page:
+            self._pages[place] = page
+        if len(self._pages) > _PAGES_KEPT:
+            del self._pages[next(iter(self._pages))]
+        return page
+
+    def _kept(self, place: int) -> tuple[list[_Row], int]:
+        """The page that has this place, and its first; empty: none has."""
+        for first, page in self._pages.items():
+            if first <= place < first + len(page):
+                self._pages[first] = self._pages.pop(first)
+                return page, first
+        return [], 0
+
+
 class AssetEvents(Sequence[AssetEvent]):
     """The events of one asset, oldest first; nothing is fetched before it is looked at.
 
-    The sequence is fixed when it is first looked at: what is recorded later is not part of it.
-    Iterating holds one page at a time, however long the sequence is.
+    The sequence is fixed when it is first looked at: what is recorded later is not part of it. (What another
+    transaction was recording at that moment may be, on PostgreSQL.) Indices and slices cost what they give, and the way
+    to it from the nearer end, as far as that is known: the length is counted when it is first needed. Iterating holds
+    one page at a time, however long the sequence is.
+
+    Args:
+        fetch: See `_FromOneEnd`.
+        last_id: The id of the newest event; 0: there is none.
+        total: The length, or what counts it.
     """
 
-    def __init__(self, fetch: Callable[[int, int], list[dict[str, Any]]], total: int) -> None:
-        self._fetch = fetch
+    def __init__(
+        self, fetch: Callable[..., list[_Row]], last_id: int, total: int | Callable[[], int]
+    ) -> None:
+        self._oldest = _FromOneEnd(fetch, newest_first=False)
+        self._newest = _FromOneEnd(fetch, newest_first=True)
+        self._last_id = last_id
         self._total = total
-        self._pages: dict[int, list[dict[str, Any]]] = {}
 
     def __len__(self) -> int:
+        if not isinstance(self._total, int):
+            self._total = self._total()
         return self._total
 
     def __bool__(self) -> bool:
-        return self._total > 0
+        return self._last_id > 0
 
     @overload
     def __getitem__(self, index: int) -> AssetEvent: ...
@@ -86,23 +166,38 @@ class AssetEvents(Sequence[AssetEvent]):
 
     def __getitem__(self, index: int | slice) -> AssetEvent | list[AssetEvent]:
         if isinstance(index, slice):
-            return [self._at(i) for i in range(*index.indices(self._total))]
-        position = index + self._total if index < 0 else index
-        if not 0 <= position < self._total:
-            raise IndexError(f"event {index} of {self._total}")
-        return self._at(position)
+            return [AssetEvent.from_json(row) for row in self._slice(index)]
+        row = self._newest.at(-1 - index) if index < 0 else self._at(index)
+        if row is None:
+            raise IndexError(f"{self!r} have no event {index}")
+        return AssetEvent.from_json(row)
 
     def __iter__(self) -> Iterator[AssetEvent]:
         for page in self.pages():
             yield from map(AssetEvent.from_json, page)
 
-    def __repr__(self) -> str:
-        return f"<{self._total} asset events>"
+    def __reversed__(self) -> Iterator[AssetEvent]:
+        place = 0
+        while page := self._newest.page(place):
+            yield from map(AssetEvent.from_json, page)
+            place += len(page)
 
-    def pages(self) -> Iterator[list[dict[str, Any]]]:
-        """The events as rows of plain JSON, `PAGE_SIZE` at a time; for those who want many fast."""
-        for number in range((self._total + PAGE_SIZE - 1) // PAGE_SIZE):
-            yield self._page(number)
+    def __repr__(self) -> str:
+        total = f"{self._total} " if isinstance(self._total, int) else ""
+        return f"<{total}asset events>"
+
+    def pages(self) -> Iterator[list[_Row]]:
+        """The events as rows of plain JSON, up to `PAGE_SIZE` at a time; for those who want many fast.
+
+        Raises:
+            LookupError: Events were deleted since they were counted.
+        """
+        place, last = 0, 0
+        while last < self._last_id and (page := self._oldest.page(place)):
+            yield page
+            place, last = place + len(page), page[-1]["id"]
+        if isinstance(self._total, int):
+            _expect(place, self._total)
 
     def to_dataframe(self, spark: Any, *, extra_schema: Any = None) -> Any:
         """A Spark DataFrame with one row for each event, without a Python object for any.
@@ -116,26 +211,47 @@ class AssetEvents(Sequence[AssetEvent]):
         rows = itertools.chain.from_iterable(self.pages())
         return to_dataframe(spark, rows, extra_schema=extra_schema)
 
-    def _at(self, position: int) -> AssetEvent:
-        number, offset = divmod(position, PAGE_SIZE)
-        return AssetEvent.from_json(self._page(number)[offset])
+    def _at(self, place: int) -> _Row | None:
+        if isinstance(self._total, int) and self._total // 2 < place < self._total:
+            return self._newest.at(self._total - 1 - place)
+        return self._oldest.at(place)
 
-    def _page(self, number: int) -> list[dict[str, Any]]:
-        page = self._pages.pop(number, None)
-        if page is None:
-            start = number * PAGE_SIZE
-            stop = min(start + PAGE_SIZE, self._total)
-            page = self._fetch(start, stop)
-            if len(page) != stop - start:
-                raise LookupError(
-                    f"events {start} to {stop} were asked for and {len(page)} are left: somebody"
-                    " deleted the others while the run was reading them"
-                )
-        # Put back at the end: the first of the dict is the one that was not used for longest.
-        self._pages[number] = page
-        if len(self._pages) > _PAGES_KEPT:
-            del self._pages[next(iter(self._pages))]
-        return page
+    def _slice(self, wanted: slice) -> list[_Row]:
+        start, stop = wanted.start, wanted.stop
+        step = 1 if wanted.step is None else wanted.step
+        if step > 0 and stop is not None and stop >= 0 and (start is None or start >= 0):
+            start = start or 0
+            return self._oldest.rows(start, stop - start)[::step]
+        if step > 0 and start is not None and start < 0 and (stop is None or stop < 0):
+            stop = stop or 0
+            return self._newest.rows(-stop, stop - start)[::-1][::step]
+        places = range(*wanted.indices(len(self)))
+        if not places:
+            return []
+        first, last = sorted((places[0], places[-1]))
+        count = last - first + 1
+        if len(self) - last < first:
+            rows = self._newest.rows(len(self) - 1 - last, count)[::-1]
+        else:
+            rows = self._oldest.rows(first, count)
+        _expect(len(rows), count)
+        return rows[::step]
+
+
+def _expect(found: int, wanted: int) -> None:
+    if found < wanted:
+        raise LookupError(
+            f"{wanted} events were asked for and {found} are left: somebody deleted the others while the run was"
+            " reading them"
+        )
+
+
+def _fetcher(ask: Ask, what: str, last_id: int, **about: str) -> Callable[..., list[_Row]]:
+    def fetch(**page: Any) -> list[_Row]:
+        rows: list[_Row] = ask(what, about=about, page={"last_id": last_id, **page})
+        return rows
+
+    return fetch
 
 
 def asset_key(key: Asset | str, known: Sequence[Asset]) -> Asset:
@@ -168,7 +284,7 @@ class TriggeringAssetEvents(Mapping[Asset, AssetEvents]):
             return known[asset_key(key, list(known))]
         except KeyError:
             asset_key(key, self._scheduled)
-            return AssetEvents(lambda start, stop: [], 0)
+            return AssetEvents(lambda **page: [], 0, 0)
 
     def __iter__(self) -> Iterator[Asset]:
         return iter(self._read())
@@ -181,20 +297,13 @@ class TriggeringAssetEvents(Mapping[Asset, AssetEvents]):
 
     def _read(self) -> dict[Asset, AssetEvents]:
         if self._known is None:
-            self._known = {}
+            known = {}
             for row in self._ask("triggering"):
-                events = AssetEvents(self._fetcher(row["uri"], row["total"]), row["total"])
-                self._known[Asset.identified(row["name"], row["uri"])] = events
+                asset = Asset.identified(row["name"], row["uri"])
+                fetch = _fetcher(self._ask, "triggering_page", row["last_id"], uri=row["uri"])
+                known[asset] = AssetEvents(fetch, row["last_id"], row["total"])
+            self._known = known
         return self._known
-
-    def _fetcher(self, uri: str, total: int) -> Callable[[int, int], list[dict[str, Any]]]:
-        def fetch(start: int, stop: int) -> list[dict[str, Any]]:
-            page: list[dict[str, Any]] = self._ask(
-                "triggering_page", uri=uri, total=total, start=start, stop=stop
-            )
-            return page
-
-        return fetch
 
 
 class InletEvents(Mapping[Asset | AssetAlias, AssetEvents]):
@@ -226,12 +335,6 @@ class InletEvents(Mapping[Asset | AssetAlias, AssetEvents]):
 
     def _open(self, inlet: Asset | AssetAlias) -> AssetEvents:
         about = {"uri": inlet.uri} if isinstance(inlet, Asset) else {"alias": inlet.name}
-        extent = self._ask("inlet", **about)
-
-        def fetch(start: int, stop: int) -> list[dict[str, Any]]:
-            page: list[dict[str, Any]] = self._ask(
-                "inlet_page", **about, **extent, start=start, stop=stop
-            )
-            return page
-
-        return AssetEvents(fetch, extent["total"])
+        last_id = self._ask("inlet", **about)
+        count = partial(self._ask, "inlet_count", **about, last_id=last_id)
+        return AssetEvents(_fetcher(self._ask, "inlet_page", last_id, **about), last_id, count)

@@ -112,6 +112,7 @@ class QueuedAssetEvent(Base):
         Index(
             "ix_queued_asset_event_run",
             "run_pk",
+            "asset_id",
             "asset_event_id",
             sqlite_where=text("run_pk IS NOT NULL"),
             postgresql_where=text("run_pk IS NOT NULL"),

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import orjson
 from sqlalchemy import (
     ColumnElement,
-    FromClause,
     Select,
     Text,
-    and_,
     cast,
     func,
     select,
     type_coerce,
+    union_all,
 )
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import InstrumentedAttribute
 
 from triggerer.store.models import (
     Asset,
@@ -28,14 +28,14 @@ from triggerer.store.models import (
     Watcher,
 )
 
+_EventId = ColumnElement[int] | InstrumentedAttribute[int]
 
-@dataclass(frozen=True, slots=True)
-class EventSequence:
-    """A sequence of asset events that does not change any more, ordered by id."""
-
-    total: int
-    last_id: int
-    """Events with a greater id came later and are not part of it."""
+PAGE_CHARACTERS: Final = 4 * 2**20
+"""Of `extra`: a page ends with the event that exceeds it."""
+# Rows are fetched by so many, and what was fetched after the page's end is thrown away.
+_FETCHED_AT_ONCE: Final = 200
+# Each is a part of one statement; SQLite takes 500.
+_ASSETS_MERGED: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,23 @@ class TriggeringAsset:
     uri: str
     total: int
     last_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Which events of a sequence, which is ordered by id, are wanted.
+
+    A page ends early where its events are large; it has one at least unless the sequence ends before. It costs what it
+    has; what is skipped is counted off in an index.
+    """
+
+    last_id: int
+    """Events with a greater id came later and are not part of the sequence."""
+    newest_first: bool
+    beyond: int | None
+    """The id after which the page begins, in the order asked for; None: at the sequence's end."""
+    skip: int
+    limit: int
 
 
 async def triggering_assets(session: AsyncSession, run_pk: int) -> list[TriggeringAsset]:
@@ -60,104 +77,133 @@ async def triggering_assets(session: AsyncSession, run_pk: int) -> list[Triggeri
     return [TriggeringAsset(*row) for row in rows]
 
 
-async def events_so_far(
+async def last_event(
     session: AsyncSession, *, uri: str | None = None, alias: str | None = None
-) -> EventSequence:
-    """How many events an asset, or the assets of an alias, have had until now."""
-    total, last_id = (
-        await session.execute(
-            select(func.count(), func.max(AssetEvent.id))
-            .select_from(AssetEvent)
-            .where(_about(uri, alias))
-        )
-    ).one()
-    return EventSequence(total, last_id or 0)
+) -> int:
+    """The id of the newest event of an asset, or of the assets of an alias; 0: they have none."""
+    # For each asset by itself: that is one step down an index.
+    newest = (
+        select(func.max(AssetEvent.id))
+        .where(AssetEvent.asset_id == Asset.id)
+        .correlate(Asset)
+        .scalar_subquery()
+    )
+    return await session.scalar(select(func.max(newest)).where(_about(uri, alias))) or 0
+
+
+async def count_events(
+    session: AsyncSession, *, last_id: int, uri: str | None = None, alias: str | None = None
+) -> int:
+    """How many events they have up to that one; takes as long as there are many."""
+    counted = (
+        select(func.count())
+        .select_from(AssetEvent)
+        .where(AssetEvent.asset_id.in_(select(Asset.id).where(_about(uri, alias))))
+        .where(AssetEvent.id <= last_id)
+    )
+    return await session.scalar(counted) or 0
 
 
 async def page_of_asset(
-    session: AsyncSession,
-    *,
-    sequence: EventSequence,
-    start: int,
-    stop: int,
-    uri: str | None = None,
-    alias: str | None = None,
+    session: AsyncSession, page: Page, *, uri: str | None = None, alias: str | None = None
 ) -> list[dict[str, Any]]:
-    """Events `start` to `stop` of `sequence`, oldest first."""
-    statement = _columns(
-        session, AssetEvent.__table__.join(Asset.__table__, Asset.id == AssetEvent.asset_id)
-    )
-    statement = statement.where(_about(uri, alias), AssetEvent.id <= sequence.last_id)
-    return await _page(session, statement, AssetEvent.id, sequence.total, start, stop)
+    """A page of what an asset, or the assets of an alias, have had.
+
+    Of an alias with more than 100 assets it takes as long as there are events beyond the page's begin.
+    """
+    asset_ids = (await session.scalars(select(Asset.id).where(_about(uri, alias)))).all()
+    if not asset_ids:
+        return []
+    # No index has the events of several assets in order. So the first ones of each, and of those the first.
+    apart = [[one] for one in asset_ids] if len(asset_ids) <= _ASSETS_MERGED else [asset_ids]
+    firsts = [
+        _in_order(select(AssetEvent.id).where(AssetEvent.asset_id.in_(ids)), AssetEvent.id, page)
+        .limit(page.skip + page.limit)
+        .subquery()
+        for ids in apart
+    ]
+    merged = union_all(*(select(first.c.id) for first in firsts)).subquery().c.id
+    ids = _in_order(select(merged), merged, page)
+    events = select(AssetEvent.id).where(AssetEvent.asset_id.in_(asset_ids))
+    return await _read(session, page, ids, events, AssetEvent.id)
 
 
 async def page_of_run(
-    session: AsyncSession, *, run_pk: int, uri: str, total: int, start: int, stop: int
+    session: AsyncSession, page: Page, *, run_pk: int, uri: str
 ) -> list[dict[str, Any]]:
-    """Events `start` to `stop` of those that triggered a run, for one asset, oldest first."""
-    joined = QueuedAssetEvent.__table__.join(
-        AssetEvent.__table__, AssetEvent.id == QueuedAssetEvent.asset_event_id
-    ).join(Asset.__table__, Asset.id == AssetEvent.asset_id)
+    """A page of those that triggered a run, for one asset."""
+    event_id = QueuedAssetEvent.asset_event_id
     asset_id = select(Asset.id).where(Asset.uri == uri).scalar_subquery()
-    statement = _columns(session, joined).where(
+    ours = select(event_id).where(
         QueuedAssetEvent.run_pk == run_pk, QueuedAssetEvent.asset_id == asset_id
     )
-    return await _page(session, statement, QueuedAssetEvent.asset_event_id, total, start, stop)
+    events = ours.join(AssetEvent, AssetEvent.id == event_id)
+    return await _read(session, page, _in_order(ours, event_id, page), events, event_id)
 
 
 def _about(uri: str | None, alias: str | None) -> ColumnElement[bool]:
     if alias is None:
-        return AssetEvent.asset_id == select(Asset.id).where(Asset.uri == uri).scalar_subquery()
+        return Asset.uri == uri
     members = (
         select(AssetAliasMember.asset_id)
         .join(AssetAlias, AssetAlias.id == AssetAliasMember.alias_id)
         .where(AssetAlias.name == alias)
     )
-    return and_(AssetEvent.asset_id.in_(members))
+    return Asset.id.in_(members)
 
 
-def _columns(session: AsyncSession, source: FromClause) -> Select[*tuple[Any, ...]]:
+def _in_order(query: Select[int], event_id: _EventId, page: Page) -> Select[int]:
+    """What there is of the sequence beyond the page's begin, in the order asked for."""
+    query = query.where(event_id <= page.last_id)
+    if page.beyond is not None:
+        query = query.where(event_id < page.beyond if page.newest_first else event_id > page.beyond)
+    return query.order_by(event_id.desc() if page.newest_first else event_id)
+
+
+def _columns(session: AsyncSession, events: Select[int]) -> Select[*tuple[Any, ...]]:
+    """What a page says of its events, `extra` last, for a query that has `asset_event` among its tables."""
     # `extra` is passed on as the text that it is: reading thousands of them only to write them
     # again would hold up the event loop for longer than all the rest.
     postgresql = session.get_bind().dialect.name == "postgresql"
     extra = cast(AssetEvent.extra, Text) if postgresql else type_coerce(AssetEvent.extra, Text)
-    return select(
-        AssetEvent.id,
-        Asset.name.label("asset_name"),
-        Asset.uri.label("asset_uri"),
-        extra.label("extra"),
-        AssetEvent.timestamp,
-        Watcher.name.label("source_watcher"),
-        AssetEvent.source_dag_id,
-        AssetEvent.source_run_id,
-        AssetEvent.source_task_id,
-    ).select_from(source.outerjoin(Watcher.__table__, Watcher.id == AssetEvent.watcher_id))
+    return (
+        events.join(Asset, Asset.id == AssetEvent.asset_id)
+        .outerjoin(Watcher, Watcher.id == AssetEvent.watcher_id)
+        .with_only_columns(
+            AssetEvent.id,
+            Asset.name.label("asset_name"),
+            Asset.uri.label("asset_uri"),
+            AssetEvent.timestamp,
+            Watcher.name.label("source_watcher"),
+            AssetEvent.source_dag_id.label("source_dag"),
+            AssetEvent.source_run_id,
+            AssetEvent.source_task_id.label("source_task"),
+            extra.label("extra"),
+            maintain_column_froms=True,
+        )
+    )
 
 
-async def _page(
-    session: AsyncSession,
-    statement: Select[*tuple[Any, ...]],
-    order: ColumnElement[int] | Any,
-    total: int,
-    start: int,
-    stop: int,
+async def _read(
+    session: AsyncSession, page: Page, ids: Select[int], events: Select[int], event_id: _EventId
 ) -> list[dict[str, Any]]:
-    # From the nearer end, so that the last event of a long history costs no more than the first.
-    backwards = total - stop < start
-    statement = statement.order_by(order.desc() if backwards else order)
-    statement = statement.offset(total - stop if backwards else start).limit(stop - start)
-    rows = [
-        {
-            "id": row.id,
-            "asset_name": row.asset_name,
-            "asset_uri": row.asset_uri,
-            "timestamp": row.timestamp,
-            "source_watcher": row.source_watcher,
-            "source_dag": row.source_dag_id,
-            "source_run_id": row.source_run_id,
-            "source_task": row.source_task_id,
-            "extra": orjson.Fragment(row.extra),
-        }
-        for row in await session.execute(statement)
-    ]
-    return rows[::-1] if backwards else rows
+    """Find the page's first and last event by `ids`, which are in order, then read `events` from one to the other."""
+    wanted = ids.limit(page.limit).offset(page.skip).subquery()
+    bounds = select(func.min(wanted.c[0]), func.max(wanted.c[0]))
+    lowest, highest = (await session.execute(bounds)).one()
+    if lowest is None:
+        return []
+    rows = _columns(session, events).where(event_id.between(lowest, highest))
+    rows = rows.order_by(event_id.desc() if page.newest_first else event_id)
+    found: list[dict[str, Any]] = []
+    left = PAGE_CHARACTERS
+    keys = rows.selected_columns.keys()
+    result = await session.stream(rows, execution_options={"yield_per": _FETCHED_AT_ONCE})
+    async for some in result.partitions():
+        for *fields, extra in some:
+            found.append(dict(zip(keys, (*fields, orjson.Fragment(extra)), strict=True)))
+            left -= len(extra)
+            if left < 0:
+                await result.close()
+                return found
+    return found

@@ -109,7 +109,7 @@ def upgrade() -> None:
     op.create_index(
         "ix_queued_asset_event_run",
         "queued_asset_event",
-        ["run_pk", "asset_event_id"],
+        ["run_pk", "asset_id", "asset_event_id"],
         unique=False,
         sqlite_where=sa.text("run_pk IS NOT NULL"),
         postgresql_where=sa.text("run_pk IS NOT NULL"),
