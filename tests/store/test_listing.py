@@ -21,7 +21,7 @@ from triggerer.store.models import (
     Trigger,
     Watcher,
 )
-from triggerer.store.queries import listing
+from triggerer.store.queries import event_listing, listing, run_listing
 from triggerer.store.queries.counts import count_all, count_asset, events_in_runs
 from triggerer.store.queries.pausing import set_paused
 from triggerer.store.wakeups import Signal
@@ -46,7 +46,7 @@ async def test_assets_are_listed_by_name_with_their_own_last_event(database: Dat
     async with database.reading() as session:
         assets = await listing.list_assets(session)
         newest = {
-            name: (await listing.list_asset_events(session, asset=name))[0].timestamp
+            name: (await event_listing.list_asset_events(session, asset=name))[0].timestamp
             for name in ("a", "b")
         }
         assert [row.name for row in assets] == ["a", "b"]
@@ -60,11 +60,11 @@ async def test_assets_are_listed_by_name_with_their_own_last_event(database: Dat
 async def test_events_are_listed_newest_first_and_limited(database: Database) -> None:
     await seed(database)
     async with database.reading() as session:
-        events = await listing.list_asset_events(session, limit=0)
+        events = await event_listing.list_asset_events(session, limit=0)
         assert [row.asset_name for row in events] == ["b", "a", "a", "a"]
         assert [row.id for row in events] == sorted((row.id for row in events), reverse=True)
-        assert len(await listing.list_asset_events(session, limit=2)) == 2
-        assert await listing.list_asset_events(session, dag="on_a") == []
+        assert len(await event_listing.list_asset_events(session, limit=2)) == 2
+        assert await event_listing.list_asset_events(session, dag="on_a") == []
         # The writer's own keys are nobody's business.
         assert {row.idempotency_key for row in events} == {None}
 
@@ -76,11 +76,11 @@ async def test_events_are_queued_consumed_or_unused(database: Database) -> None:
     async with database.reading() as session:
 
         async def ids(state: str, asset: str | None = None) -> list[int]:
-            rows = await listing.list_asset_events(session, state=state, asset=asset)
+            rows = await event_listing.list_asset_events(session, state=state, asset=asset)
             return sorted(row.id for row in rows)
 
-        every = [row.id for row in await listing.list_asset_events(session)]
-        of_a = [row.id for row in await listing.list_asset_events(session, asset="a")]
+        every = [row.id for row in await event_listing.list_asset_events(session)]
+        of_a = [row.id for row in await event_listing.list_asset_events(session, asset="a")]
         # `on_a` has taken all of `a`, and `on_both` still waits with them for `b`, which it has now.
         assert await ids("queued") == sorted(set(every) - {unused})
         assert await ids("consumed") == []
@@ -91,7 +91,7 @@ async def test_events_are_queued_consumed_or_unused(database: Database) -> None:
         # For the paused `on_b` the event of `b` is not over.
         assert await ids("queued") == sorted(set(every) - {unused, *of_a})
         assert await ids("queued", asset="a") == []
-        assert set(listing.EVENT_STATES) == set(_EVENT_STATES)
+        assert set(event_listing.EVENT_STATES) == set(_EVENT_STATES)
 
 
 async def test_events_in_a_state_are_found_however_far_back_they_lie(database: Database) -> None:
@@ -127,7 +127,7 @@ async def test_events_in_a_state_are_found_however_far_back_they_lie(database: D
     async with database.reading() as session:
 
         async def listed(state: str, limit: int) -> list[int]:
-            found = await listing.list_asset_events(session, state=state, limit=limit)
+            found = await event_listing.list_asset_events(session, state=state, limit=limit)
             return [row.id for row in found]
 
         consumed = [i for i in reversed(ids) if i not in unused]
@@ -146,15 +146,15 @@ Ask = Callable[[AsyncSession], Awaitable[object]]
         listing.list_dags,
         lambda session: listing.list_dags(session, dag="on_a"),
         listing.list_assets,
-        lambda session: listing.list_runs(session, state="queued"),
-        lambda session: listing.list_runs(session, state="running", dag="on_a"),
-        lambda session: listing.list_runs(session, state="failed"),
-        lambda session: listing.list_runs(session, state="cancelled"),
-        lambda session: listing.list_runs(session, dag="on_a"),
-        lambda session: listing.list_runs(session, dag="on_a", with_events=True),
-        lambda session: listing.list_asset_events(session, asset="a"),
-        lambda session: listing.list_asset_events(session, dag="on_a"),
-        lambda session: listing.list_asset_events(session, state="unused"),
+        lambda session: run_listing.list_runs(session, state="queued"),
+        lambda session: run_listing.list_runs(session, state="running", dag="on_a"),
+        lambda session: run_listing.list_runs(session, state="failed"),
+        lambda session: run_listing.list_runs(session, state="cancelled"),
+        lambda session: run_listing.list_runs(session, dag="on_a"),
+        lambda session: run_listing.list_runs(session, dag="on_a", with_events=True),
+        lambda session: event_listing.list_asset_events(session, asset="a"),
+        lambda session: event_listing.list_asset_events(session, dag="on_a"),
+        lambda session: event_listing.list_asset_events(session, state="unused"),
     ],
 )
 async def test_a_page_is_read_from_an_index_and_not_from_all_of_history(
@@ -225,17 +225,17 @@ async def test_runs_carry_their_events_only_where_asked(database: Database) -> N
     await seed(database)
     await Scheduler(database).run_once()
     async with database.reading() as session:
-        (of_both,) = await listing.list_runs(session, dag="on_both", with_events=True)
-        (of_a,) = await listing.list_runs(session, asset="a", dag="on_a", with_events=True)
+        (of_both,) = await run_listing.list_runs(session, dag="on_both", with_events=True)
+        (of_a,) = await run_listing.list_runs(session, asset="a", dag="on_a", with_events=True)
         assert len(of_both.asset_event_ids) == 4
         assert set(of_a.asset_event_ids) < set(of_both.asset_event_ids)
-        assert [row.asset_event_ids for row in await listing.list_runs(session)] == [[], []]
-        by_b = await listing.list_runs(session, asset="x-test://b")
+        assert [row.asset_event_ids for row in await run_listing.list_runs(session)] == [[], []]
+        by_b = await run_listing.list_runs(session, asset="x-test://b")
         assert [row.dag_id for row in by_b] == ["on_both"]
-        assert await listing.list_runs(session, state="failed") == []
-        found = await listing.find_run(session, "on_a", of_a.run_id)
+        assert await run_listing.list_runs(session, state="failed") == []
+        found = await run_listing.find_run(session, "on_a", of_a.run_id)
         assert found is not None
-        assert await listing.find_run(session, "on_b", of_a.run_id) is None
+        assert await run_listing.find_run(session, "on_b", of_a.run_id) is None
 
 
 async def test_watchers_are_listed_with_stream_and_error(database: Database) -> None:
@@ -289,7 +289,7 @@ async def test_tasks_are_listed_in_the_order_in_which_they_began(database: Datab
                 TaskRun(run_pk=run.id, task_id=task_id, state="success", started_at=started)
             )
     async with database.reading() as session:
-        tasks = await listing.list_task_runs(session, "on_a", run.run_id)
+        tasks = await run_listing.list_task_runs(session, "on_a", run.run_id)
         assert [row.task_id for row in tasks] == ["z", "a", "never"]
 
 
@@ -321,8 +321,8 @@ async def test_unpausing_wakes_the_scheduler(database: Database) -> None:
 
 
 async def _first_run(session: AsyncSession, dag_id: str) -> DagRun:
-    (view,) = await listing.list_runs(session, dag=dag_id)
-    run_pk = await listing.find_run(session, dag_id, view.run_id)
+    (view,) = await run_listing.list_runs(session, dag=dag_id)
+    run_pk = await run_listing.find_run(session, dag_id, view.run_id)
     run = await session.get(DagRun, run_pk)
     assert run is not None
     return run

@@ -74,7 +74,7 @@ def events(
     _check_state(state, _EVENT_STATES)
 
     async def ask(session: AsyncSession) -> list[AssetEventView]:
-        from triggerer.store.queries.listing import list_asset_events
+        from triggerer.store.queries.event_listing import list_asset_events
 
         return await list_asset_events(session, limit=limit, asset=asset, dag=dag, state=state)
 

@@ -9,7 +9,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.assets import Asset
 from triggerer.store.emitting import NewAssetEvent, ensure_asset, record_events
-from triggerer.store.queries.listing import list_asset_events, list_assets
+from triggerer.store.queries.event_listing import list_asset_events
+from triggerer.store.queries.listing import list_assets
 
 
 async def emit_event(session: AsyncSession, asset: str, extra: dict[str, Any]) -> dict[str, Any]:

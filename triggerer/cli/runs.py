@@ -48,7 +48,7 @@ def list_(
         wrong_use(f"--state is one of {', '.join(RunState)}, not {state!r}")
 
     async def ask(session: AsyncSession) -> list[RunView]:
-        from triggerer.store.queries.listing import list_runs
+        from triggerer.store.queries.run_listing import list_runs
 
         return await list_runs(
             session, limit=limit, dag=dag, asset=asset, state=state, with_events=json
@@ -152,7 +152,7 @@ def cancel(
 
     async def change(session: AsyncSession) -> str:
         from triggerer.store.queries.execution import request_cancel
-        from triggerer.store.queries.listing import find_run
+        from triggerer.store.queries.run_listing import find_run
         from triggerer.store.wakeups import Signal, announce
 
         run_pk = await find_run(session, dag_id, run_id)
@@ -178,7 +178,7 @@ def cancel(
 
 def _find(config: Path | None, dag_id: str, run_id: str) -> tuple[RunView, list[TaskRunView]]:
     async def ask(session: AsyncSession) -> tuple[list[RunView], list[TaskRunView]]:
-        from triggerer.store.queries.listing import list_runs, list_task_runs
+        from triggerer.store.queries.run_listing import list_runs, list_task_runs
 
         found = await list_runs(session, dag=dag_id, run_id=run_id, with_events=True)
         return found, await list_task_runs(session, dag_id, run_id)

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.demo.progress import JOIN
 from triggerer.store.queries.counts import events_in_runs
-from triggerer.store.queries.listing import list_asset_events
+from triggerer.store.queries.event_listing import list_asset_events
 
 
 @dataclass(frozen=True, slots=True)
