@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Row, Select, except_, func, select
+from sqlalchemy import ColumnElement, Select, except_, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import aliased
 
 from triggerer.store.models import Asset, AssetEvent, Dag, QueuedAssetEvent, Watcher
 from triggerer.store.queries.filters import asset_ids, limited
 from triggerer.store.queries.views import AssetEventView
+
+EVENT_STATES: Final = ("queued", "consumed", "unused")
+_LONGEST_STRETCH: Final = 16_000
 
 
 async def list_asset_events(
@@ -25,31 +27,35 @@ async def list_asset_events(
 ) -> list[AssetEventView]:
     """Return events, newest first.
 
+    `unused` may go through all of history, where hardly any is: nothing marks an event that nobody waited for, and a
+    mark would be paid for by the insert of each. With `asset` or `dag` it goes through theirs.
+
     Args:
         dag: Leaves those that the DAG's runs emitted.
         state: `queued`: a DAG still waits to take it into a run. `consumed`: all that waited have. `unused`: none
-            did. The first takes as long as there are queued events, the others as there are events newer than the
-            page's last.
+            did. The first two take as long as there are queued events besides those listed.
     """
+    wanted: list[ColumnElement[bool]] = []
+    if asset is not None:
+        wanted.append(AssetEvent.asset_id.in_(await asset_ids(session, asset)))
+    if dag is not None:
+        wanted.append(AssetEvent.source_dag_id == dag)
+    if event_id is not None:
+        wanted.append(AssetEvent.id == event_id)
+    if state == "queued":
+        waiting = select(QueuedAssetEvent.asset_event_id).where(QueuedAssetEvent.run_pk.is_(None))
+        wanted.append(AssetEvent.id.in_(waiting))
     query = (
         select(AssetEvent, Asset.name, Asset.uri, Watcher.name)
         .join(Asset, Asset.id == AssetEvent.asset_id)
         .outerjoin(Watcher, Watcher.id == AssetEvent.watcher_id)
+        .where(*wanted)
         .order_by(AssetEvent.id.desc())
     )
-    if asset is not None:
-        query = query.where(AssetEvent.asset_id.in_(await asset_ids(session, asset)))
-    if dag is not None:
-        query = query.where(AssetEvent.source_dag_id == dag)
-    if event_id is not None:
-        query = query.where(AssetEvent.id == event_id)
-    if state == "queued":
-        query = query.where(AssetEvent.id.in_(_WAITING))
-    rows: Sequence[Row[AssetEvent, str, str, str]]
-    if state is None or state == "queued":
-        rows = (await session.execute(limited(query, limit))).all()
+    if state in ("consumed", "unused"):
+        rows = await _walk(session, query, wanted, limit, are_consumed=state == "consumed")
     else:
-        rows = await _walk_events(session, query, _STRETCHES[state], limit)
+        rows = list(await session.execute(limited(query, limit)))
     return [
         AssetEventView(
             id=event.id,
@@ -69,57 +75,58 @@ async def list_asset_events(
     ]
 
 
-_WAITING = select(QueuedAssetEvent.asset_event_id).where(QueuedAssetEvent.run_pk.is_(None))
-
-
-# Events, their ids in (lower, upper].
-_Stretch = Callable[[int, int], ColumnElement[bool]]
-
-
-def _queue_entries(lower: int, upper: int) -> Select[int]:
-    # The queue has no index by event alone, which each event would pay for: a piece of each DAG's entries instead.
-    return select(QueuedAssetEvent.asset_event_id).where(
-        QueuedAssetEvent.dag_id.in_(select(Dag.dag_id)),
-        QueuedAssetEvent.asset_event_id > lower,
-        QueuedAssetEvent.asset_event_id <= upper,
-    )
-
-
-def _consumed(lower: int, upper: int) -> ColumnElement[bool]:
-    entries = _queue_entries(lower, upper)
-    return AssetEvent.id.in_(
-        except_(
-            entries.where(QueuedAssetEvent.run_pk.is_not(None)),
-            entries.where(QueuedAssetEvent.run_pk.is_(None)),
-        )
-    )
-
-
-def _unused(lower: int, upper: int) -> ColumnElement[bool]:
-    # Not by NOT IN, which on PostgreSQL compares each with each where it expects many.
-    every = aliased(AssetEvent)
-    return AssetEvent.id.in_(
-        except_(
-            select(every.id).where(every.id > lower, every.id <= upper),
-            _queue_entries(lower, upper),
-        )
-    )
-
-
-_STRETCHES: Final[Mapping[str, _Stretch]] = {"consumed": _consumed, "unused": _unused}
-EVENT_STATES: Final = ("queued", *_STRETCHES)
-
-
-async def _walk_events(
-    session: AsyncSession, query: Select[*tuple[Any, ...]], holds: _Stretch, limit: int
+async def _walk(
+    session: AsyncSession,
+    query: Select[*tuple[Any, ...]],
+    wanted: Sequence[ColumnElement[bool]],
+    limit: int,
+    *,
+    are_consumed: bool,
 ) -> list[Any]:
-    """Return rows of a query for events, newest first, stretch by stretch until there are enough."""
+    """Return rows of a query for `wanted` events, stretch by stretch from the newest until there are enough."""
     found: list[Any] = []
+    dags = await session.scalar(select(func.count()).select_from(Dag)) or 0
     upper = await session.scalar(select(func.max(AssetEvent.id))) or 0
     width = 1_000
-    while upper > 0 and (not limit or len(found) < limit):
-        lower = upper - width
-        stretch = query.where(AssetEvent.id > lower, AssetEvent.id <= upper, holds(lower, upper))
-        found += await session.execute(limited(stretch, limit and limit - len(found)))
-        upper, width = lower, min(4 * width, 16_000)
+    while not limit or len(found) < limit:
+        if are_consumed:
+            # What nobody waited for is passed over at once.
+            upper = await _newest_in_queue(session, upper)
+        beyond = select(AssetEvent.id).where(*wanted, AssetEvent.id <= upper)
+        stretch = beyond.order_by(AssetEvent.id.desc()).limit(width).subquery()
+        bounds = select(func.count(), func.min(stretch.c.id), func.max(stretch.c.id))
+        count, lowest, highest = (await session.execute(bounds)).one()
+        if not count:
+            break
+        candidates = beyond.where(AssetEvent.id.between(lowest, highest)).correlate(None)
+        in_queue = QueuedAssetEvent.asset_event_id
+        # The queue has no index by event alone, which each event would pay for. So a piece of each DAG's entries, or
+        # each DAG's entry of each candidate, whichever is less to look at.
+        are_few = count * dags < highest - lowest
+        entries = select(in_queue).where(
+            QueuedAssetEvent.dag_id.in_(select(Dag.dag_id)),
+            in_queue.in_(candidates) if are_few else in_queue.between(lowest, highest),
+        )
+        # Not by NOT IN, which on PostgreSQL compares each with each where it expects many.
+        if are_consumed:
+            is_in_state = except_(
+                entries.where(QueuedAssetEvent.run_pk.is_not(None)),
+                entries.where(QueuedAssetEvent.run_pk.is_(None)),
+            )
+        else:
+            is_in_state = except_(candidates, entries)
+        rows = query.where(AssetEvent.id.between(lowest, highest), AssetEvent.id.in_(is_in_state))
+        found += await session.execute(limited(rows, limit and limit - len(found)))
+        upper, width = lowest - 1, min(4 * width, _LONGEST_STRETCH)
     return found
+
+
+async def _newest_in_queue(session: AsyncSession, upper: int) -> int:
+    """The newest event, up to this one, for which a DAG waits or has waited; 0: there is none."""
+    of_dag = (
+        select(func.max(QueuedAssetEvent.asset_event_id))
+        .where(QueuedAssetEvent.dag_id == Dag.dag_id, QueuedAssetEvent.asset_event_id <= upper)
+        .correlate(Dag)
+        .scalar_subquery()
+    )
+    return await session.scalar(select(func.max(of_dag)).select_from(Dag)) or 0

@@ -188,10 +188,10 @@ ASSET_STATES: Final[Mapping[str, ColumnElement[bool]]] = {
     "declared": Asset.declared_in.is_not(None),
     "undeclared": Asset.declared_in.is_(None),
 }
-_DAG_STATES: dict[str, ColumnElement[bool]] = {
+_DAG_STATES: Final[Mapping[str, ColumnElement[bool]]] = {
     "active": and_(Dag.is_stale.is_(False), Dag.is_paused.is_(False)),
     "paused": and_(Dag.is_stale.is_(False), Dag.is_paused.is_(True)),
-    "stale": and_(Dag.is_stale.is_(True)),
+    "stale": Dag.is_stale.is_(True),
 }
 
 

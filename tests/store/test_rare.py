@@ -1,0 +1,175 @@
+"""Lists of which few of very many are wanted, on each database: what they cost is bounded by what there is of those."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, event, update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+
+from tests.store.seeding import add_asset, add_dag, asset_json
+from triggerer.store.database import Database
+from triggerer.store.models import QueuedAssetEvent
+from triggerer.store.queries.event_listing import list_asset_events
+from triggerer.store.queries.run_listing import list_runs
+
+TAKEN, SILENT = 40_000, 20_000
+RUNS = TAKEN // 10
+
+# Ids from 1: `often`, ten to a run, of which 11, 22 and 33 are of `rare`; beyond TAKEN: `silent`, which nobody waits
+# for.
+_NUMBERS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
+_ASSET = f"""CASE WHEN i > {TAKEN} THEN 3 WHEN i IN (11, 22, 33) THEN 2 ELSE 1 END"""
+_RUN = """
+INSERT INTO dag_run (id, dag_id, run_id, run_type, state, run_after, queued_at, params, attempt, cancel_requested)
+SELECT i, 'takes', i, 'manual', 'success', '2026-01-01', '2026-01-01', '{{}}', 0, false FROM n"""
+_EVENT = f"""
+INSERT INTO asset_event (id, asset_id, extra, timestamp, watcher_id, idempotency_key, ordinal)
+SELECT i, {_ASSET}, '{{{{}}}}', '2026-01-01', 0, i, 0 FROM n"""
+_ENTRY = f"""
+INSERT INTO queued_asset_event (dag_id, asset_event_id, asset_id, run_pk)
+SELECT 'takes', i, {_ASSET}, (i + 9) / 10 FROM n"""
+
+
+async def seed(database: Database) -> None:
+    for asset_id, name in enumerate(("often", "rare", "silent"), 1):
+        await add_asset(database, asset_id, name)
+    await add_dag(database, "takes", asset_json("often"), assets=[1, 2])
+    await add_dag(database, "idle", None)
+    async with database.transaction() as session:
+        connection = await session.connection()
+        for statement, count in ((_RUN, RUNS), (_EVENT, TAKEN + SILENT), (_ENTRY, TAKEN)):
+            sql = (_NUMBERS + statement).format(count=count)
+            if connection.dialect.name == "postgresql":
+                for quoted, kind in (("'2026-01-01'", "timestamptz"), ("'{}'", "jsonb")):
+                    sql = sql.replace(quoted, f"{quoted}::{kind}")
+                sql = sql.replace(" 0, i, 0", " 0, i::text, 0").replace(
+                    "'takes', i, 'm", "'takes', i::text, 'm"
+                )
+            await connection.exec_driver_sql(sql)
+        await connection.exec_driver_sql(
+            "ANALYZE" if connection.dialect.name == "postgresql" else "SELECT 1"
+        )
+
+
+@dataclass
+class Work:
+    """What was done: on PostgreSQL rows that any part of a plan gave or threw away, on SQLite hundreds of steps."""
+
+    done: int = 0
+
+
+@asynccontextmanager
+async def working(connection: AsyncConnection) -> AsyncIterator[Work]:
+    work = Work()
+    if connection.dialect.name == "sqlite":
+        driver: Any = (await connection.get_raw_connection()).driver_connection
+
+        def step() -> int:
+            work.done += 1
+            return 0
+
+        await driver.set_progress_handler(step, 100)
+        yield work
+        await driver.set_progress_handler(None, 100)
+        return
+    asked: list[tuple[str, Any]] = []
+
+    def note(_c: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        asked.append((statement, parameters))
+
+    event.listen(connection.sync_connection, "before_cursor_execute", note)
+    yield work
+    event.remove(connection.sync_connection, "before_cursor_execute", note)
+    for statement, parameters in asked:
+        explained = f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}"
+        ((plan,),) = await connection.exec_driver_sql(explained, parameters)
+        work.done += rows_read(plan[0]["Plan"])
+
+
+def rows_read(plan: dict[str, Any]) -> int:
+    thrown = plan.get("Rows Removed by Filter", 0) + plan.get("Rows Removed by Join Filter", 0)
+    below = sum(map(rows_read, plan.get("Plans", ())))
+    return int((plan["Actual Rows"] + thrown) * plan["Actual Loops"]) + below
+
+
+Ask = Callable[[AsyncSession], Awaitable[list[Any]]]
+
+
+@pytest.mark.parametrize(
+    ("ask", "ids", "bound"),
+    [
+        (lambda s: list_runs(s, asset="rare"), ["4", "3", "2"], 200),
+        (lambda s: list_runs(s, asset="rare", dag="takes", limit=2), ["4", "3"], 200),
+        (lambda s: list_runs(s, asset="often", limit=2), [f"{RUNS}", f"{RUNS - 1}"], 200),
+        (lambda s: list_asset_events(s, asset="rare", state="consumed"), [33, 22, 11], 200),
+        (lambda s: list_asset_events(s, asset="rare", state="unused"), [], 200),
+        (lambda s: list_asset_events(s, state="consumed", limit=2), [TAKEN, TAKEN - 1], 10_000),
+        (lambda s: list_asset_events(s, state="unused", limit=1), [TAKEN + SILENT], 10_000),
+    ],
+)
+async def test_few_of_very_many_are_found_by_what_there_is_of_them(
+    database: Database, ask: Ask, ids: list[Any], bound: int
+) -> None:
+    await seed(database)
+    async with database.reading() as session:
+        connection = await session.connection()
+        async with working(connection) as work:
+            found = await ask(session)
+        assert [getattr(row, "run_id", None) or row.id for row in found] == ids
+        assert work.done < bound
+
+
+async def test_runs_of_an_asset_are_newest_first_though_its_events_are_not(
+    database: Database,
+) -> None:
+    await seed(database)
+    late = RUNS - 1
+    async with database.transaction() as session:
+        moved = update(QueuedAssetEvent).where(QueuedAssetEvent.asset_event_id == 11)
+        await session.execute(moved.values(run_pk=late))
+    async with database.reading() as session:
+
+        async def ids(asset: str, limit: int, state: str | None = None) -> list[int]:
+            found = await list_runs(session, asset=asset, limit=limit, state=state)
+            return [int(run.run_id) for run in found]
+
+        assert await ids("rare", 0) == [late, 4, 3]
+        assert await ids("rare", 2) == [late, 4]
+        assert await ids("rare", 0, "failed") == []
+        assert await ids("often", 0) == list(range(RUNS, 0, -1))
+        assert await ids("often", 150) == list(range(RUNS, RUNS - 150, -1))
+        assert await ids("silent", 0) == []
+        assert await ids("unknown", 0) == []
+
+
+async def test_states_of_an_assets_events_are_those_of_all_events(database: Database) -> None:
+    """Whichever way they are found: some waiting, some taken back, among many."""
+    await seed(database)
+    waiting, unused = {22, 5_000, 39_999}, {33, 7_001, 20_000}
+    entries = QueuedAssetEvent.asset_event_id
+    async with database.transaction() as session:
+        await session.execute(
+            update(QueuedAssetEvent).where(entries.in_(waiting)).values(run_pk=None)
+        )
+        await session.execute(delete(QueuedAssetEvent).where(entries.in_(unused)))
+    async with database.reading() as session:
+
+        async def ids(state: str, asset: str | None = None, limit: int = 0) -> list[int]:
+            found = await list_asset_events(session, state=state, asset=asset, limit=limit)
+            return [row.id for row in found]
+
+        never = list(range(TAKEN + SILENT, TAKEN, -1))
+        assert await ids("unused") == never + sorted(unused, reverse=True)
+        assert await ids("queued") == sorted(waiting, reverse=True)
+        taken = [i for i in range(TAKEN, 0, -1) if i not in waiting | unused]
+        assert await ids("consumed") == taken
+        assert await ids("consumed", limit=3) == taken[:3]
+        assert await ids("consumed", "rare") == [11]
+        assert await ids("unused", "rare") == [33]
+        assert await ids("unused", "often") == sorted(unused - {33}, reverse=True)
+        assert await ids("consumed", "often") == [i for i in taken if i != 11]
+        assert await ids("consumed", "silent") == []
+        assert await ids("unused", "silent", limit=2) == never[:2]
