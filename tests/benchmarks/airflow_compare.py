@@ -32,7 +32,7 @@ from tests.benchmarks.airflow_sides import (
 )
 from tests.benchmarks.report import Figures, Report, Row
 
-_REPEATS: Final = 3
+_REPEATS: Final = 5
 _EVENTS: Final = {1: 60_000, 10: 10_000, 100: 2_000}
 
 
@@ -52,7 +52,7 @@ async def _rate(open_side: OpenSide, work: Work, *, is_fast: bool) -> float:
 
 
 def measure_speed(*, quick: bool) -> Figures:
-    """Raw events per second of processor time that everybody has resolved; best of three, taking turns."""
+    """Raw events per second of processor time that everybody has resolved; best of five, taking turns."""
     rows = []
     for mode, is_fast, fires in (
         ("ack, skip", False, lambda _: False),
