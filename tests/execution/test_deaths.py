@@ -140,20 +140,45 @@ async def test_a_worker_that_cannot_start_fails_its_run(
     assert (run.error or "").startswith("the worker exited with code 9 before it took the run")
 
 
-async def test_a_worker_that_is_gone_is_not_killed_again(
+async def test_a_worker_is_killed_by_a_number_that_is_still_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its number may belong to somebody else by then: a slot keeps a dead worker until its next run."""
+    """Once it is reaped, its number may belong to somebody else; a slot keeps a dead worker until its next run."""
     setup = {"home": str(tmp_path), "dags_folder": str(tmp_path), "spark": {}}
-    killed = []
+    killed: list[int] = []
+    killpg = os.killpg
+
+    def kill(group: int, number: int) -> None:
+        # Raises where it is no child of ours any more.
+        os.waitid(os.P_PID, group, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        killed.append(number)
+        killpg(group, number)
+
+    monkeypatch.setattr(os, "killpg", kill)
     async with open_worker(setup) as worker:
         assert (await worker.receive())["type"] == "ready"
         os.kill(worker.pid, signal.SIGKILL)
         with anyio.fail_after(10):
             await worker.gone.wait()
-        monkeypatch.setattr(os, "killpg", lambda group, number: killed.append(group))
+        # What it had left in its group.
+        assert killed == [signal.SIGKILL]
         assert await worker.reap() == -signal.SIGKILL
-    assert killed == []
+        worker.terminate()
+    assert killed == [signal.SIGKILL]
+
+
+async def test_a_worker_that_has_ended_unnoticed_is_still_there_to_be_signalled(
+    tmp_path: Path,
+) -> None:
+    setup = {"home": str(tmp_path), "dags_folder": str(tmp_path), "spark": {}}
+    async with open_worker(setup) as worker:
+        assert (await worker.receive())["type"] == "ready"
+        # The event loop has other things to do, and nobody else may reap.
+        os.kill(worker.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+        worker.terminate()
+        worker.kill()
+        assert await worker.reap() == -signal.SIGKILL
 
 
 async def test_a_worker_that_exits_fails_its_run_with_the_exit_code(house: House) -> None:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from typing import Any, Final
 
 import anyio
-from anyio.abc import Process, TaskGroup
+from anyio.abc import TaskGroup
 
 from triggerer.execution.protocol import message
+from triggerer.group_leader import GroupLeader
 from triggerer.ipc import CHANNEL_VARIABLE, Channel
 
 _TAIL_BYTES: Final = 8000
+_CHUNK_BYTES: Final = 65_536
 _REAP_SECONDS: Final = 5.0
-_START_SECONDS: Final = 10.0
 
 
 class WorkerGone(Exception):
@@ -42,12 +42,16 @@ class WorkerProcess:
         is_ready: Whether it was heard to take orders.
     """
 
-    def __init__(self, process: Process, channel: Channel, tasks: TaskGroup) -> None:
+    def __init__(
+        self, process: GroupLeader, channel: Channel, output: int, tasks: TaskGroup
+    ) -> None:
+        """`output`: the reading end, that does not block, of the pipe that it prints to."""
         self.tasks: Final = tasks
         self.gone: Final = anyio.Event()
         self.is_ready = False
         self._process = process
         self._channel = channel
+        self._pipe = output
         self._output = bytearray()
         self._output_ended = anyio.Event()
 
@@ -103,17 +107,11 @@ class WorkerProcess:
     def terminate(self) -> None:
         """Ask it to unwind what it executes and end."""
         # To the process alone: it stops its Spark work itself, which takes a living JVM.
-        with suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGTERM)
+        self._process.terminate()
 
     def kill(self) -> None:
         """End it and all that it has started, its JVM first of all; nothing if it is gone already."""
-        if self.gone.is_set():
-            # With its group; the number may be somebody else's by now.
-            return
-        # Its group lives for as long as one member does; the number is not given away before.
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
 
     async def reap(self) -> int:
         """Make sure that it is dead, with all of its output read; return its exit code.
@@ -135,7 +133,6 @@ class WorkerProcess:
     async def watch(self) -> None:
         """Notice its end, also when a child of its holds the channel open."""
         await self._process.wait()
-        self.kill()
         self.gone.set()
         # What it sent before it died is read first; then nobody waits for more, even if something
         # that left the group still holds the other end.
@@ -144,11 +141,16 @@ class WorkerProcess:
 
     async def drain(self) -> None:
         """Read its output, so that it never blocks on it; keep the end."""
-        assert self._process.stdout is not None
-        with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            while True:
-                self._output += await self._process.stdout.receive()
-                del self._output[:-_TAIL_BYTES]
+        while True:
+            await anyio.wait_readable(self._pipe)
+            try:
+                chunk = os.read(self._pipe, _CHUNK_BYTES)
+            except BlockingIOError:
+                continue
+            if not chunk:
+                break
+            self._output += chunk
+            del self._output[:-_TAIL_BYTES]
         self._output_ended.set()
 
 
@@ -159,49 +161,47 @@ async def open_worker(setup: Mapping[str, Any]) -> AsyncIterator[WorkerProcess]:
     Args:
         setup: What `triggerer.execution.worker` wants to know, save for `lifeline`.
     """
-    channel, theirs = await Channel.open()
-    # Closed by the kernel when this process dies, however it dies.
-    lifeline, ours = os.pipe()
-    try:
-        try:
-            process = await _start(theirs.fileno(), lifeline)
-        finally:
-            theirs.close()
-            os.close(lifeline)
-        try:
-            async with anyio.create_task_group() as tasks:
-                worker = WorkerProcess(process, channel, tasks)
-                tasks.start_soon(worker.watch)
-                tasks.start_soon(worker.drain)
-                try:
-                    with suppress(WorkerGone):
-                        # One that is dead already is found out by whoever receives from it.
-                        await worker.send({**setup, **message("setup", lifeline=lifeline)})
-                    yield worker
-                finally:
-                    worker.kill()
-                    tasks.cancel_scope.cancel()
-        finally:
-            with anyio.move_on_after(_REAP_SECONDS, shield=True):
-                await process.aclose()
-    finally:
-        os.close(ours)
-        with anyio.move_on_after(1, shield=True):
-            await channel.aclose()
+    async with AsyncExitStack() as stack:
+        # The child's ends: closed here once it has them.
+        with ExitStack() as handed:
+            channel, theirs = await Channel.open()
+            stack.push_async_callback(_close, channel)
+            handed.enter_context(theirs)
+            # Closed by the kernel when this process dies, however it dies.
+            lifeline, ours = os.pipe()
+            stack.callback(os.close, ours)
+            handed.callback(os.close, lifeline)
+            output, printed = os.pipe()
+            stack.callback(os.close, output)
+            handed.callback(os.close, printed)
+            os.set_blocking(output, False)
+            process = GroupLeader(
+                # -P: the folder that the service was started in is no place to import from.
+                [sys.executable, "-P", "-m", "triggerer.execution.worker"],
+                pass_fds=[theirs.fileno(), lifeline],
+                env={**os.environ, CHANNEL_VARIABLE: str(theirs.fileno())},
+                output=printed,
+            )
+        stack.push_async_callback(_reap, process)
+        async with anyio.create_task_group() as tasks:
+            worker = WorkerProcess(process, channel, output, tasks)
+            tasks.start_soon(worker.watch)
+            tasks.start_soon(worker.drain)
+            try:
+                with suppress(WorkerGone):
+                    # One that is dead already is found out by whoever receives from it.
+                    await worker.send({**setup, **message("setup", lifeline=lifeline)})
+                yield worker
+            finally:
+                worker.kill()
+                tasks.cancel_scope.cancel()
 
 
-async def _start(descriptor: int, lifeline: int) -> Process:
-    # Shielded: a start that is cancelled half-way would leave a process that nobody reaps.
-    with anyio.move_on_after(_START_SECONDS, shield=True):
-        return await anyio.open_process(
-            # -P: the folder that the service was started in is no place to import from.
-            [sys.executable, "-P", "-m", "triggerer.execution.worker"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            pass_fds=[descriptor, lifeline],
-            env={**os.environ, CHANNEL_VARIABLE: str(descriptor)},
-            # A group of its own: it is killed as a whole, and Ctrl-C in the terminal is ours.
-            start_new_session=True,
-        )
-    raise TimeoutError(f"the system did not start a process within {_START_SECONDS:g} s")
+async def _reap(process: GroupLeader) -> None:
+    with anyio.move_on_after(_REAP_SECONDS, shield=True):
+        await process.wait()
+
+
+async def _close(channel: Channel) -> None:
+    with anyio.move_on_after(1, shield=True):
+        await channel.aclose()

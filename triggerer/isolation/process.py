@@ -16,8 +16,8 @@ from anyio.abc import TaskGroup
 
 from triggerer.config import CoreSettings
 from triggerer.errors import PluginError
+from triggerer.group_leader import GroupLeader
 from triggerer.ipc import CHANNEL_VARIABLE, Channel
-from triggerer.isolation.leader import GroupLeader
 from triggerer.isolation.mailbox import Mailbox
 from triggerer.isolation.messages import Close, Gone, Order, Setup
 from triggerer.isolation.pickling import from_frame, pack, to_frame, unpack

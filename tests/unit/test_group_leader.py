@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.isolation.conftest import until
-from triggerer.isolation.leader import GroupLeader
+from triggerer.group_leader import GroupLeader
 
 # The child lives on, in the group of its parent.
 _LEAVES_A_CHILD = """

@@ -10,7 +10,7 @@ from typing import Final
 
 import anyio
 
-_STANDARD_ERROR: Final = 2
+STANDARD_ERROR: Final = 2
 
 
 class GroupLeader:
@@ -20,18 +20,26 @@ class GroupLeader:
     process as soon as it has ended, though it may be long until somebody kills the group; so this one is reaped
     here alone, just after its group was killed.
 
+    Args:
+        output: The descriptor that it writes its standard output and its errors to. What users' code prints is no
+            output of ours.
     Raises:
         OSError: No process can be had.
     """
 
     def __init__(
-        self, command: Sequence[str], *, pass_fds: Collection[int], env: Mapping[str, str]
+        self,
+        command: Sequence[str],
+        *,
+        pass_fds: Collection[int],
+        env: Mapping[str, str],
+        output: int = STANDARD_ERROR,
     ) -> None:
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            # What a plugin prints is no output of ours.
-            stdout=_STANDARD_ERROR,
+            stdout=output,
+            stderr=output,
             pass_fds=pass_fds,
             env=env,
             # A group of its own: it is killed as a whole, and Ctrl-C in the terminal is ours.
@@ -61,6 +69,12 @@ class GroupLeader:
         code = self._process.returncode
         assert code is not None
         return code
+
+    def terminate(self) -> None:
+        """Send it SIGTERM, and nobody else in its group; nothing if it was reaped."""
+        # Not Popen's own: that reaps what has ended, and the group would keep its number no longer.
+        if self._process.returncode is None:
+            os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
         """End its group; nothing if it was reaped. It is still to be waited for."""
