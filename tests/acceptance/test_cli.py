@@ -82,7 +82,7 @@ def migrated(shell: Shell) -> Shell:
 def test_every_command_takes_config() -> None:
     from typer.testing import CliRunner
 
-    from triggerer.cli.main import app
+    from triggerer.cli.app import app
 
     runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"})
     for leaf in LEAVES:
@@ -94,7 +94,7 @@ def test_every_command_takes_config() -> None:
 def test_help_shows_all_that_was_written() -> None:
     from typer.main import get_command
 
-    from triggerer.cli.main import app
+    from triggerer.cli.app import app
 
     def texts(command: Any) -> Iterator[str]:
         yield command.help or ""
@@ -192,7 +192,7 @@ def test_a_broker_that_is_away_is_a_warning_and_hides_nothing(shell: Shell) -> N
 def test_what_lists_or_shows_takes_json_and_lists_take_a_limit() -> None:
     from typer.testing import CliRunner
 
-    from triggerer.cli.main import app
+    from triggerer.cli.app import app
 
     runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"})
     for leaf in LEAVES:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from triggerer.cli.main import app
+from triggerer.cli.app import app
 
 DAGS = """
 from triggerer import DAG, Asset, AssetWatcher, task

@@ -16,7 +16,7 @@ import pytest
 import typer
 
 from producers.kafka import KafkaSettings
-from triggerer.cli.main import app
+from triggerer.cli.app import app
 from triggerer.config import SECTIONS, load_settings
 from triggerer.dag_processing import parse_once
 from triggerer.domain.arguments import CONTEXT_ARGUMENTS

@@ -1,4 +1,8 @@
-"""The `triggerer` command. Exit codes: 0 done, 1 refused or failed, 2 wrong use."""
+"""The `triggerer` command. Exit codes: 0 done, 1 refused or failed, 2 wrong use.
+
+To import the commands, and what they need, takes up to a second. Who is told to stop meanwhile does so as later:
+nothing of that is imported before signals are heard.
+"""
 
 from __future__ import annotations
 
@@ -7,63 +11,18 @@ import signal
 import sys
 from collections.abc import Iterator
 from types import FrameType
-from typing import Annotated
+from typing import Final
 
-import typer
-
-from triggerer.cli import (
-    assets,
-    check,
-    config,
-    dags,
-    database,
-    demo,
-    runs,
-    services,
-    simulate,
-    watchers,
-)
 from triggerer.errors import TriggererError
+from triggerer.signals import STOPPING, leave_when_told
 
-app = typer.Typer(
-    name="triggerer",
-    help="Turns broker messages into durable asset events, and asset events into Spark runs.",
-    no_args_is_help=True,
-    # A TriggererError is one line on standard error; any other error is ours, with its traceback.
-    pretty_exceptions_enable=False,
-    add_completion=False,
-)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"triggerer {version('triggerer')}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", is_eager=True, callback=_print_version, help="Print the version."
-        ),
-    ] = False,
-) -> None:
-    # All is done by the option's own callback.
-    pass
-
-
-for group in (dags, assets, runs, watchers, database, config):
-    app.add_typer(group.app)
-for commands in (services, demo, check, simulate):
-    commands.register(app)
+SERVICES: Final = frozenset({"standalone", "triggerer", "scheduler", "dag-processor", "executor"})
+"""The commands that run until they are told to stop, which is success."""
+INTERRUPTED: Final = 130
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, before or after the service listens for signals itself.
+    """Ctrl-C, while no service listens for signals.
 
     A `KeyboardInterrupt` of exactly that type that leaves code made from a string, as when a module that
     defines a dataclass is being imported, has CPython end by the signal whatever we exit with
@@ -71,43 +30,46 @@ class Interrupted(KeyboardInterrupt):
     """
 
 
-def _interrupt(_signum: int, _frame: FrameType | None) -> None:
-    raise Interrupted
-
-
 def main() -> None:
     """Run the command line; does not return."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # Else nobody is to interrupt us: we were started by `nohup`, or by a script, in the background.
+    is_interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    is_service = not SERVICES.isdisjoint(sys.argv[1:2])
+    if is_service:
+        leave_when_told(0, *STOPPING)
+    elif is_interruptible:
+        leave_when_told(INTERRUPTED, signal.SIGINT)
+
+    from triggerer.cli import app as commands
+
+    if is_interruptible and not is_service:
+        # From here on there is something to be closed.
         signal.signal(signal.SIGINT, _interrupt)
     try:
-        app()
+        commands.app()
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # `triggerer runs list | head`: the reader has what it wants. Python flushes at exit again.
         sys.stdout = None
         sys.exit(0)
     except TriggererError as error:
-        print_error(error)
+        commands.print_error(error)
         sys.exit(1)
     except BaseExceptionGroup as group:
         expected, others = group.split(TriggererError)
         if expected is None or others is not None:
             raise
         for leaf in dict.fromkeys(_leaves(expected)):
-            print_error(leaf)
+            commands.print_error(leaf)
         sys.exit(1)
     finally:
         # Before it ends, Python looks for cycles in all that was ever imported: a fifth of a command's time.
         gc.freeze()
 
 
-def print_error(error: BaseException) -> None:
-    """Print what went wrong in one line, and what to do in the next."""
-    if isinstance(error, TriggererError):
-        typer.echo(f"triggerer: {error.message}", err=True)
-        if error.hint:
-            typer.echo(f"  hint: {error.hint}", err=True)
+def _interrupt(_signum: int, _frame: FrameType | None) -> None:
+    raise Interrupted
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
-import logging
 import os
 import signal
 import sys
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 from importlib.util import find_spec
-from typing import Final, NoReturn
+from typing import Final
 
 import anyio
 import structlog
@@ -23,6 +23,7 @@ from triggerer.config import CONFIG_VARIABLE, Settings
 from triggerer.errors import ConfigurationError
 from triggerer.service.parts import ALL_PARTS, Part, start_parts
 from triggerer.service.supervising import once_it_answers, unless_it_returns
+from triggerer.signals import told_to_stop
 from triggerer.spark.settings import mode_of
 from triggerer.store.database import Database, open_database
 from triggerer.store.exclusive import lock_exclusively
@@ -82,28 +83,25 @@ def run(settings: Settings, parts: frozenset[Part], work: Work | None = None) ->
 
 
 async def _serve(settings: Settings, parts: frozenset[Part], work: Work | None) -> Stopped:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with anyio.create_task_group() as tasks:
-            until_asked = anyio.CancelScope()
-            # Before everything has started there is nothing in flight to wait for.
-            stop = tasks.cancel_scope
+    loop = asyncio.get_running_loop()
+    until_asked = anyio.CancelScope()
 
-            async def obey() -> None:
-                first = await anext(signals)
-                _log.info("stopping", signal=signal.Signals(first).name)
-                stop.cancel()
-                second = await anext(signals)
-                _exit_on_the_spot(second)
+    def obey(signum: int) -> None:
+        _log.info("stopping", signal=signal.Signals(signum).name)
+        stop.cancel()
 
-            tasks.start_soon(obey)
-            async with open_service(settings, parts) as service:
-                stop = until_asked
-                with until_asked:
-                    if work is None:
-                        await anyio.sleep_forever()
-                    else:
-                        await work(service)
-            tasks.cancel_scope.cancel()
+    def tell(signum: int) -> None:
+        loop.call_soon_threadsafe(obey, signum)
+
+    with told_to_stop(tell), anyio.CancelScope() as stop:
+        # Before everything has started there is nothing in flight to wait for.
+        async with open_service(settings, parts) as service:
+            stop = until_asked
+            with until_asked:
+                if work is None:
+                    await anyio.sleep_forever()
+                else:
+                    await work(service)
     return Stopped.ASKED_TO if stop.cancel_called else Stopped.WORK_DONE
 
 
@@ -162,10 +160,3 @@ def _refuse_separate_services_on_sqlite(settings: Settings, parts: frozenset[Par
 
 def _has_uvloop() -> bool:
     return find_spec("uvloop") is not None
-
-
-def _exit_on_the_spot(signum: int) -> NoReturn:
-    if sys.stderr.isatty():
-        sys.stderr.write("\x1b[?25h\n")  # a live display has hidden the cursor
-    logging.shutdown()
-    os._exit(128 + signum)

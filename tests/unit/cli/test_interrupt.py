@@ -4,12 +4,12 @@ from pathlib import Path
 
 # As when a module that defines a dataclass is being imported.
 _MODULE = """
-from triggerer.cli import main
+from triggerer.cli import app as commands, main
 
 def app():
     exec("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
 
-main.app = app
+commands.app = app
 main.main()
 """
 

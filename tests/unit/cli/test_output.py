@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from triggerer.cli import app as commands
 from triggerer.cli import main as command
 from triggerer.cli.dags import readable_error, readable_schedule
 from triggerer.cli.output import print_fields, print_json, print_table
@@ -66,7 +67,7 @@ class TestMain:
     """The end of a command: exit code, and one line for what went wrong."""
 
     def run(self, monkeypatch: pytest.MonkeyPatch, app: Callable[[], None]) -> object:
-        monkeypatch.setattr(command, "app", app)
+        monkeypatch.setattr(commands, "app", app)
         with pytest.raises(SystemExit) as ended:
             command.main()
         return ended.value.code
@@ -98,7 +99,7 @@ class TestMain:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         group = ExceptionGroup("", [StoreError("a"), ValueError("b")])
-        monkeypatch.setattr(command, "app", self.raising(group))
+        monkeypatch.setattr(commands, "app", self.raising(group))
         with pytest.raises(ExceptionGroup) as raised:
             command.main()
         assert raised.value is group

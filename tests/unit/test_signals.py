@@ -1,0 +1,87 @@
+"""A process from its first line to its last: what a signal does to it, and with which exit code it ends."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+_PRELUDE = """
+import os, signal, sys
+from triggerer.signals import leave_when_told, told_to_stop
+
+def send(signum):
+    os.kill(os.getpid(), signum)
+
+told = []
+TERM, INT = signal.SIGTERM, signal.SIGINT
+leave_when_told(0, INT, TERM)
+"""
+
+
+def exit_code_of(code: str) -> int:
+    command = [sys.executable, "-c", _PRELUDE + code]
+    return subprocess.run(command, timeout=30, check=False).returncode
+
+
+@pytest.mark.parametrize("signum", ["TERM", "INT"])
+def test_before_anything_is_open_it_leaves_at_once(signum: str) -> None:
+    assert exit_code_of(f"send({signum}); sys.exit(3)") == 0
+
+
+def test_it_leaves_from_where_an_exception_would_get_lost() -> None:
+    code = """
+import weakref
+class Module: pass
+module = Module()
+gone = weakref.ref(module, lambda _: send(TERM))
+del module
+sys.exit(3)
+"""
+    assert exit_code_of(code) == 0
+
+
+@pytest.mark.parametrize(("first", "second"), [("TERM", "TERM"), ("INT", "TERM"), ("TERM", "INT")])
+def test_the_first_signal_is_told_and_the_second_ends_it(first: str, second: str) -> None:
+    code = f"""
+with told_to_stop(told.append):
+    send({first})
+    assert told == [{first}]
+    send({second})
+sys.exit(3)
+"""
+    assert exit_code_of(code) == 128 + getattr(signal, f"SIG{second}")
+
+
+def test_what_it_ended_with_is_not_hidden_by_a_signal_that_comes_later() -> None:
+    code = """
+try:
+    with told_to_stop(told.append):
+        raise LookupError
+except LookupError:
+    send(TERM)
+assert told == []
+sys.exit(3)
+"""
+    assert exit_code_of(code) == 3
+
+
+def test_a_second_signal_ends_what_is_still_winding_up() -> None:
+    code = """
+with told_to_stop(told.append):
+    send(TERM)
+send(TERM)
+sys.exit(3)
+"""
+    assert exit_code_of(code) == 128 + signal.SIGTERM
+
+
+def test_handlers_of_others_are_back_in_force_afterwards() -> None:
+    code = """
+signal.signal(INT, signal.default_int_handler)
+with told_to_stop(told.append):
+    send(INT)
+assert signal.getsignal(INT) is signal.default_int_handler
+sys.exit(3)
+"""
+    assert exit_code_of(code) == 3
