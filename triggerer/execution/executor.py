@@ -35,7 +35,8 @@ class Executor:
     """Executes queued runs, each in a worker process of its own, several one after the other.
 
     A run is executed by whoever claimed it, once per attempt; what it leaves is written by the
-    (executor, attempt) that the store shows, or not at all.
+    (executor, attempt) that the store shows, or not at all. It is a `LeaseHolder`: told that its
+    lease is over it ends what it executes, which others may begin.
 
     Args:
         instance_id: The row in `instance` that the caller keeps alive.
@@ -88,12 +89,34 @@ class Executor:
         self._more = self._cancels = self._dags = True
         self._wants_warm = False
         self._sweep_due = 0.0
+        self._is_lease_held = True
+        self._leases_lost = 0
         self._stopping = anyio.Event()
 
     @property
     def worker_pids(self) -> list[int]:
         """The living worker processes."""
         return [slot.worker.pid for slot in self._slots if slot.worker is not None]
+
+    def note_lease_lost(self) -> None:
+        """Others may execute our runs from now on: end them, and begin none until the lease is kept again.
+
+        They stand in the store as ours, and we know them no longer: unless others take them first, a sweep queues them
+        again, and these attempts do not count.
+        """
+        self._is_lease_held = False
+        self._leases_lost += 1
+        self._backlog.take_all()
+        for slot in self._slots:
+            if slot.run is not None:
+                slot.cut_short()
+
+    def note_lease_kept(self) -> None:
+        """Nobody takes our runs; which of them others have taken meanwhile is looked up first."""
+        self._is_lease_held = True
+        self._sweep_due = 0.0
+        self._more = self._cancels = self._dags = True
+        self._changed.set()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Execute runs until cancelled.
@@ -138,6 +161,9 @@ class Executor:
         backoff = Backoff(first=0.2, longest=10.0)
         while True:
             self._changed = anyio.Event()
+            if not self._is_lease_held:
+                await self._changed.wait()
+                continue
             try:
                 await self._look_after(tasks)
             except (StoreUnavailable, Conflict, OutcomeUnknown) as error:
@@ -171,9 +197,13 @@ class Executor:
             self._dags = False
             self._wants_warm = self._prewarm and await self._claims.needs_spark()
             self._warm_up()
-        if self._more and (room := self._room()):
+        if self._more and self._is_lease_held and (room := self._room()):
             self._more = False
+            leases_lost = self._leases_lost
             orders = self._claims.claimed(await self._bookkeeper.along(self._claims.claiming(room)))
+            if leases_lost != self._leases_lost:
+                # They were claimed under a lease that is over, and may be somebody else's: a sweep tells.
+                return
             self._more |= len(orders) == room
             for order in orders:
                 if not self._is_executing(order):

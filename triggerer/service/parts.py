@@ -8,19 +8,18 @@ from dataclasses import asdict
 from datetime import timedelta
 from enum import StrEnum
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 import anyio
-import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
 from triggerer.config import Settings
-from triggerer.errors import Conflict, OutcomeUnknown, StoreError, StoreUnavailable
 from triggerer.service.supervising import Runs, once_it_answers, unless_it_returns, without_status
 from triggerer.store.database import Database
 
-_log = structlog.get_logger(__name__)
+if TYPE_CHECKING:
+    from triggerer.execution.registration import Registration
 
 
 class Part(StrEnum):
@@ -33,7 +32,6 @@ class Part(StrEnum):
 
 
 ALL_PARTS: Final = frozenset(Part)
-_GOODBYE_S: Final = 2.0
 
 
 async def start_parts(
@@ -131,15 +129,9 @@ async def _start_executor(
     settings: Settings, database: Database, carriers: TaskGroup, workers: TaskGroup
 ) -> None:
     from triggerer.execution.executor import Executor
+    from triggerer.execution.registration import Registration
 
     instance_id = _new_instance_id()
-    expiry = settings.triggerer.lease_duration
-    # Longer than the executor lives: others would take its last runs for a dead one's.
-    await carriers.start(
-        unless_it_returns,
-        "registration",
-        partial(_stay_registered, database, instance_id, expiry, settings.database.start_timeout),
-    )
     executor = Executor(
         database,
         database.wakeups,
@@ -151,43 +143,30 @@ async def _start_executor(
         prewarm=settings.executor.prewarm,
         shutdown_grace=settings.core.shutdown_grace,
     )
+    registration = Registration(
+        database,
+        instance_id,
+        expiry=settings.triggerer.lease_duration,
+        holder=None if database.dialect == "sqlite" else executor,
+    )
+    # Longer than the executor lives: others would take its last runs for a dead one's.
+    await carriers.start(
+        unless_it_returns,
+        "registration",
+        partial(_stay_registered, registration, settings.database.start_timeout),
+    )
     await workers.start(unless_it_returns, "executor", executor.run)
 
 
 async def _stay_registered(
-    database: Database,
-    instance_id: str,
-    expiry: timedelta,
+    registration: Registration,
     patience: timedelta,
     *,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Show this executor as alive until cancelled, so that nobody queues its runs again."""
-    from triggerer.store import leases
-
-    async def beat() -> None:
-        # Registering anew is a heartbeat, and brings back a row that others took for a dead one's:
-        # what they did with our runs meanwhile is fenced by the runs' attempts.
-        async with database.transaction() as session:
-            await leases.register_instance(session, instance_id, kind=Part.EXECUTOR, expiry=expiry)
-
-    await once_it_answers(beat, patience)
+    await once_it_answers(registration.renew, patience)
     task_status.started()
-    try:
-        while True:
-            await anyio.sleep(expiry.total_seconds() / 3)
-            try:
-                await beat()
-            except (StoreUnavailable, Conflict, OutcomeUnknown) as error:
-                _log.warning("the executor's heartbeat failed", error=str(error))
-    finally:
-        with anyio.move_on_after(_GOODBYE_S, shield=True):
-            try:
-                async with database.transaction() as session:
-                    await leases.deregister_instance(session, instance_id)
-            except StoreError as error:
-                # It expires by itself.
-                _log.warning("the executor could not sign off", error=str(error))
+    await registration.keep()
 
 
 def _new_instance_id() -> str:

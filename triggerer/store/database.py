@@ -71,12 +71,16 @@ class Database:
         return Path(self.url.database or "") if self.dialect == "sqlite" else None
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[AsyncSession]:
+    async def transaction(
+        self, *, commit_timeout: timedelta | None = None
+    ) -> AsyncIterator[AsyncSession]:
         """Give a session whose work is committed when the block ends, and not at all if it raises.
 
         On SQLite the write lock is held from the first line to the last: keep the block short, wait
         for nothing else in it, and never open a second one inside.
 
+        Args:
+            commit_timeout: After it the commit's outcome is unknown; None: as the database was opened with.
         Raises:
             StoreUnavailable, Conflict: Nothing was written; the same block may succeed later.
             RowRefused: Nothing was written, and a repeat brings the same answer.
@@ -86,11 +90,12 @@ class Database:
             deadline; no checkpoint follows it, so what the caller does next on the same line of
             execution still happens.
         """
+        timeout = self._commit_timeout if commit_timeout is None else commit_timeout
         if self._turn is None:
-            async with self._transaction() as session:
+            async with self._transaction(timeout) as session:
                 yield session
         else:
-            async with self._turn, self._transaction() as session:
+            async with self._turn, self._transaction(timeout) as session:
                 yield session
 
     async def perform(self, script: Script[T]) -> T:
@@ -142,7 +147,7 @@ class Database:
         return await self.perform(_all(steps))
 
     @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[AsyncSession]:
+    async def _transaction(self, commit_timeout: timedelta) -> AsyncIterator[AsyncSession]:
         session = self._session(self.writer)
         try:
             with translated(self.name):
@@ -152,7 +157,7 @@ class Database:
                 await session.flush()
                 await self._notify(session)
             try:
-                await self._commit(session)
+                await self._commit(session, commit_timeout)
             except OutcomeUnknown:
                 # Perhaps it did commit; a wakeup too many does no harm.
                 await self.announce_here(announced_in(session))
@@ -188,8 +193,8 @@ class Database:
             connection = await session.connection()
             await connection.exec_driver_sql("SELECT pg_notify($1, $2)", (relay.CHANNEL, payload))
 
-    async def _commit(self, session: AsyncSession) -> None:
-        seconds = self._commit_timeout.total_seconds()
+    async def _commit(self, session: AsyncSession, timeout: timedelta) -> None:
+        seconds = timeout.total_seconds()
         with anyio.move_on_after(seconds, shield=True) as scope:
             try:
                 await session.commit()
