@@ -45,7 +45,7 @@ class Stamps:
         committed = self.committed
 
         def stamped(self: DerivedEvent, error: Exception | None) -> None:
-            entry = self._entry
+            entry = self.entry
             if error is None and isinstance(entry, Entry):
                 record = entry.payload.record
                 committed.append((record.partition, record.offset, monotonic_ns()))
