@@ -148,6 +148,7 @@ def test_it_stops_in_order_at_whatever_instant_it_is_told_to(
     for tenths in range(21):
         service = command.start("standalone")
         command.until_it_hears()
+        # The instant is what is tried; whatever the service does then, it stops in order.
         time.sleep(tenths / 10)
         service.send_signal(signum)
         assert service.wait(30) == 0, (tenths, command.log.read_text())
@@ -164,6 +165,7 @@ def test_a_service_of_its_own_stops_in_order_at_whatever_instant_it_is_told_to(
         for tenths in range(0, 21, 4):
             service = command.start(part)
             command.until_it_hears()
+            # The instant is what is tried; whatever the service does then, it stops in order.
             time.sleep(tenths / 10)
             service.send_signal(signal.SIGTERM)
             assert service.wait(30) == 0, (tenths, command.log.read_text())
