@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 PARTS = ("triggerer", "scheduler", "dag-processor", "executor")
@@ -42,6 +44,7 @@ class Services:
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith("TRIGGERER")}
         self.environment |= {
             "TRIGGERER__CORE__HOME": str(folder),
+            "TRIGGERER__EXECUTOR__LEASE_DURATION": "600",
             "TRIGGERER__CORE__SHUTDOWN_GRACE": "2",
             "TRIGGERER__DATABASE__URL": url,
         }
@@ -133,3 +136,27 @@ def test_a_scheduler_that_was_away_finds_what_came_meanwhile(services: Services)
     assert services.json("runs", "list") == []
     services.start("scheduler")
     services.until("runs", "list", shows=lambda found: [r["state"] for r in found] == ["success"])
+
+
+def test_streams_and_runs_are_held_as_long_as_their_own_setting_says(
+    services: Services, postgres_url: str
+) -> None:
+    services.until(
+        "watchers", "list", shows=lambda found: [w["state"] for w in found] == ["running"]
+    )
+    (services.inbox / "go").touch()
+    services.until("runs", "list", shows=lambda found: [r["state"] for r in found] == ["success"])
+
+    async def leases() -> dict[str, float]:
+        connection = await asyncpg.connect(postgres_url.replace("+asyncpg", ""))
+        try:
+            rows = await connection.fetch(
+                "SELECT kind, extract(epoch FROM expires_at - now()) AS left_s FROM instance"
+            )
+        finally:
+            await connection.close()
+        return {row["kind"]: float(row["left_s"]) for row in rows}
+
+    left_s = asyncio.run(leases())
+    assert left_s["triggerer"] <= 15
+    assert 300 < left_s["executor"] <= 600

@@ -377,3 +377,26 @@ async def test_a_log_that_cannot_be_written_fails_the_run_with_the_reason(house:
         (run,) = await house.ended(*await house.queue("blocked"))
     assert run.state == "failed"
     assert "cannot be written" in (run.error or "")
+
+
+async def test_a_worker_lets_the_service_go_first(house: House) -> None:
+    await house.add_dag(
+        "nice",
+        """
+        with DAG("nice"):
+            @task
+            def shows():
+                print("niceness", os.nice(0))
+                session = Path("/proc/self/autogroup")
+                if session.exists():
+                    print("session:", session.read_text())
+            shows()
+        """,
+    )
+    async with house.executor(workers=2):
+        (run,) = await house.ended(*await house.queue("nice"))
+    log = house.log(run)
+    assert "niceness 5" in log
+    # Where the kernel shares processors out among sessions, a process's own niceness tells nobody else.
+    assert ("session:" in log) == Path("/proc/self/autogroup").exists()
+    assert all(line.endswith(" nice 5") for line in log.splitlines() if "session:" in line)

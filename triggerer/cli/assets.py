@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from triggerer.cli import options
-from triggerer.cli.output import print_json, print_table, text, wrong_use
+from triggerer.cli.output import check_state, print_json, print_table, text, wrong_use
 from triggerer.cli.session import read, write
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def list_(
 
     States: declared (by a DAG file), undeclared (an event made it, or its file has gone).
     """
-    _check_state(state, _ASSET_STATES)
+    check_state(state, _ASSET_STATES)
 
     async def ask(session: AsyncSession) -> list[AssetView]:
         from triggerer.store.queries.listing import list_assets
@@ -71,7 +70,7 @@ def events(
     States: queued (a DAG still waits to take it into a run), consumed (every DAG that waited has taken it), unused
     (none waited).
     """
-    _check_state(state, _EVENT_STATES)
+    check_state(state, _EVENT_STATES)
 
     async def ask(session: AsyncSession) -> list[AssetEventView]:
         from triggerer.store.queries.event_listing import list_asset_events
@@ -115,11 +114,6 @@ def emit(
         print_json(emitted)
     else:
         typer.echo(f"{emitted['asset_name']}: emitted event {emitted['id']}")
-
-
-def _check_state(state: str | None, known: Sequence[str]) -> None:
-    if state is not None and state not in known:
-        wrong_use(f"--state is one of {', '.join(known)}, not {state!r}")
 
 
 def _parse_extra(extra: str | None) -> dict[str, Any]:

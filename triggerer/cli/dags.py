@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from triggerer.cli import options
-from triggerer.cli.output import print_fields, print_json, print_note, print_table, wrong_use
+from triggerer.cli.output import (
+    check_state,
+    print_fields,
+    print_json,
+    print_note,
+    print_table,
+    wrong_use,
+)
 from triggerer.cli.session import read, write
 from triggerer.errors import TriggererError
 
@@ -31,8 +38,7 @@ def list_(
     config: options.Config = None,
 ) -> None:
     """List DAGs, and the files that could not be read. States: active, paused, stale."""
-    if state is not None and state not in _STATES:
-        wrong_use(f"--state is one of {', '.join(_STATES)}, not {state!r}")
+    check_state(state, _STATES)
 
     async def ask(session: AsyncSession) -> tuple[list[DagView], list[DagFileView]]:
         from triggerer.store.queries.listing import list_broken_files, list_dags

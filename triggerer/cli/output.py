@@ -92,6 +92,12 @@ def wrong_use(message: str) -> NoReturn:
     raise typer.Exit(2)
 
 
+def check_state(state: str | None, known: Iterable[str]) -> None:
+    """End with exit code 2 where `--state` names none of these."""
+    if state is not None and state not in (states := tuple(known)):
+        wrong_use(f"--state is one of {', '.join(states)}, not {state!r}")
+
+
 _STYLES = {
     "success": "green",
     "running": "cyan",

@@ -11,13 +11,13 @@ import typer
 
 from triggerer.cli import options
 from triggerer.cli.output import (
+    check_state,
     elapsed,
     one_line,
     print_fields,
     print_json,
     print_table,
     text,
-    wrong_use,
 )
 from triggerer.cli.session import read, write
 from triggerer.errors import TriggererError
@@ -44,8 +44,7 @@ def list_(
     """List runs, newest first; --asset leaves those that were given an event of it."""
     from triggerer.domain.runs import RunState
 
-    if state is not None and state not in set(RunState):
-        wrong_use(f"--state is one of {', '.join(RunState)}, not {state!r}")
+    check_state(state, RunState)
 
     async def ask(session: AsyncSession) -> list[RunView]:
         from triggerer.store.queries.run_listing import list_runs

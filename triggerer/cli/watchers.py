@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from triggerer.cli import options
-from triggerer.cli.output import one_line, print_fields, print_json, print_table, wrong_use
+from triggerer.cli.output import check_state, one_line, print_fields, print_json, print_table
 from triggerer.cli.session import read
 from triggerer.errors import TriggererError
 
@@ -30,8 +30,7 @@ def list_(
     config: options.Config = None,
 ) -> None:
     """List watchers. States: waiting (nobody hosts it yet), running, failing (see its error)."""
-    if state is not None and state not in _STATES:
-        wrong_use(f"--state is one of {', '.join(_STATES)}, not {state!r}")
+    check_state(state, _STATES)
 
     async def ask(session: AsyncSession) -> list[WatcherView]:
         from triggerer.store.queries.listing import list_watchers

@@ -125,6 +125,8 @@ class ExecutorSettings:
     """`[executor]`: the worker processes."""
 
     workers: Count = 2
+    lease_duration: Seconds = timedelta(seconds=60)
+    """After so long without a heartbeat an executor's runs may be taken over; it has ended them before."""
     prewarm: bool = True
     """Whether Spark is started before the first run asks for it, if a known DAG needs it."""
 

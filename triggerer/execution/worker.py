@@ -22,6 +22,7 @@ from triggerer.execution.logs import Output, set_up_logging
 from triggerer.execution.protocol import RunOrder, RunReport, TaskStart, message
 from triggerer.execution.session import SparkHolder
 from triggerer.ipc import ChildChannel, die_with_parent
+from triggerer.priority import give_way
 
 logger = logging.getLogger(__name__)
 
@@ -160,7 +161,7 @@ def main() -> NoReturn:
     setup = channel.receive()
     die_with_parent(setup["lifeline"])
     # Where processors are short, the way of a message into its run goes before what runs do.
-    os.nice(_NICENESS)
+    give_way(_NICENESS)
     set_up_logging()
     Worker(channel, setup).serve()
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import itertools
+import operator
 import os
 import re
 import sys
@@ -20,6 +22,7 @@ from importlib.machinery import (
     SOURCE_SUFFIXES,
     ExtensionFileLoader,
     FileFinder,
+    ModuleSpec,
     PathFinder,
     SourceFileLoader,
 )
@@ -105,8 +108,11 @@ class DagsFolder:
         Raises:
             ValueError: It is not below the folder.
         """
-        absolute = Path(os.path.abspath(path))  # noqa: PTH100
-        return absolute.relative_to(self.root).as_posix()
+        # Several times for each run, and a `Path` is slow to make.
+        absolute = os.path.abspath(path)  # noqa: PTH100
+        if not absolute.startswith(self._prefix):
+            raise ValueError(f"{absolute} is not below {self.root}")
+        return absolute.removeprefix(self._prefix).replace(os.sep, "/")
 
     def module_name(self, path: Path | str) -> str:
         """Return the name that the file is imported under."""
@@ -138,13 +144,11 @@ class DagsFolder:
         """
         name = self.module_name(path)
         with self._importable():
-            if not name.startswith(_OWN_NAME):
+            if "." in name:
                 return importlib.import_module(name)
             if name in sys.modules:
                 return sys.modules[name]
-            file = str(self.root / self.relative(path))
-            spec = spec_from_file_location(name, file, loader=_FreshLoader(name, file))
-            assert spec is not None
+            spec = self._spec_of(name, path)
             assert spec.loader is not None
             module = module_from_spec(spec)
             sys.modules[name] = module
@@ -154,6 +158,17 @@ class DagsFolder:
                 del sys.modules[name]
                 raise
             return module
+
+    def _spec_of(self, name: str, path: Path | str) -> ModuleSpec:
+        if name.startswith(_OWN_NAME):
+            file = str(self.root / self.relative(path))
+            spec = spec_from_file_location(name, file, loader=_FreshLoader(name, file))
+        else:
+            # Nothing installed has the name, so that nothing is looked for elsewhere once more.
+            spec = PathFinder.find_spec(name, [str(self.root)])
+        if spec is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return spec
 
     def modules(self) -> tuple[ModuleType, ...]:
         """Return all modules of the folder that are imported now."""
@@ -180,19 +195,19 @@ class DagsFolder:
         return all(stamp_of(path) == stamp for path, stamp in mine)
 
     def _held(self) -> list[tuple[str, ModuleType]]:
-        # For each run, among hundreds or thousands: those seen before are told by one look-up.
+        # For each run, among hundreds or thousands: those seen before are told without a step in Python.
         foreign = self._foreign
+        modules = sys.modules.copy()
+        unknown = map(operator.is_not, map(foreign.get, modules), modules.values())
         held = []
-        for name, module in list(sys.modules.items()):
-            if foreign.get(name, self) is module:
-                continue
+        for name, module in itertools.compress(modules.items(), unknown):
             if self._holds(module):
                 held.append((name, module))
             else:
                 foreign[name] = module
         return held
 
-    def _holds(self, module: ModuleType | None) -> bool:
+    def _holds(self, module: ModuleType) -> bool:
         file = getattr(module, "__file__", None)
         if isinstance(file, str):
             return file.startswith(self._prefix)
@@ -203,7 +218,8 @@ class DagsFolder:
     def _is_taken(self, name: str) -> bool:
         if name in sys.stdlib_module_names:
             return True
-        elsewhere = [p for p in sys.path if os.path.abspath(p or ".") != str(self.root)]  # noqa: PTH100
+        root = str(self.root)
+        elsewhere = [p for p in sys.path if p != root and (p[:1] == os.sep or not self._is_root(p))]
         spec = PathFinder.find_spec(name, elsewhere)
         # Any folder on the path would do for a namespace package; only what has a file counts.
         return (
@@ -211,6 +227,9 @@ class DagsFolder:
             and spec.origin is not None
             and not spec.origin.startswith(self._prefix)
         )
+
+    def _is_root(self, path: str) -> bool:
+        return os.path.abspath(path or ".") == str(self.root)  # noqa: PTH100
 
     @contextmanager
     def _importable(self) -> Iterator[None]:

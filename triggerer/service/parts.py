@@ -146,7 +146,7 @@ async def _start_executor(
     registration = Registration(
         database,
         instance_id,
-        expiry=settings.triggerer.lease_duration,
+        expiry=settings.executor.lease_duration,
         holder=None if database.dialect == "sqlite" else executor,
     )
     # Longer than the executor lives: others would take its last runs for a dead one's.

@@ -26,8 +26,6 @@ class DagFile(Base):
 
 
 class Dag(Base):
-    """A DAG as its file declares it, with what the operator decided."""
-
     """A DAG as its file last described it, and whether it is paused."""
 
     __tablename__ = "dag"
