@@ -22,6 +22,7 @@ __all__ = [
     "BaseEventTrigger",
     "BaseTrigger",
     "SharedStreamProducer",
+    "SharedStreamSelector",
     "SubscriberOverflow",
     "TriggerEvent",
     "get_connection",
@@ -69,6 +70,25 @@ class AdvanceItem(NamedTuple):
 
     broker_payload: Any
     outcome: AdvanceOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class SharedStreamSelector:
+    """What has to stand in a raw event for a trigger's filter to have any business with it.
+
+    The siblings of a stream whose `by` is equal are looked up in one table: an event is read once for all of them, and
+    shown to the filters that look for what was read. So of many watchers that differ in one value few are woken.
+
+    Args:
+        by: Names what `read` reads. Triggers of one stream may give equal ones only if their `read`s do the same.
+        read: From a raw event to the value. Called once per event, on the event loop: quick, and without I/O. Where it
+            raises, or returns what cannot be hashed, all are shown the event.
+        values: Those that this trigger looks for.
+    """
+
+    by: Hashable
+    read: Callable[[Any], Hashable]
+    values: frozenset[Hashable]
 
 
 class SharedStreamProducer(ABC):
@@ -191,6 +211,15 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
             BrokerRefused: The broker does not let us in, or has not what is to be read.
             BrokerUnavailable: Nobody answers, which may be due to where the command is run.
         """
+
+    def shared_stream_selector(self) -> SharedStreamSelector | None:
+        """Which raw events `filter_shared_stream` needs to see; asked once, when the filter starts. None: all of them.
+
+        What is not selected counts as seen and passed: nothing derives from it, and it is not rejected. A selector that
+        leaves out what the filter would have taken loses it. A subclass that overrides the filter and not this method
+        is shown everything.
+        """
+        return None
 
     def filter_shared_stream(
         self, shared_stream: AsyncIterator[Any]

@@ -7,7 +7,6 @@ import hashlib
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping
-from operator import methodcaller
 from typing import Any, Final
 
 from producers.kafka import (
@@ -18,12 +17,19 @@ from producers.kafka import (
 )
 from triggerer.abc import (
     BaseEventTrigger,
+    SharedStreamSelector,
     TriggerEvent,
     get_connection,
     reject_shared_stream_event,
 )
 from triggerer.errors import DagError
-from watchers.matching import canonical, compile_extra, compile_match
+from watchers.matching import (
+    canonical,
+    compile_extra,
+    compile_match,
+    compile_path,
+    selected_by,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +55,7 @@ ATTRIBUTES: Final[Mapping[str, Callable[[KafkaMessage], Any]]] = {
 }
 
 _DECODERS: Final[Mapping[str | None, Callable[[KafkaMessage], Any]]] = {
-    "json": methodcaller("json"),
+    "json": lambda message: message.json(),
     "text": lambda message: None if message.value is None else message.value.decode(),
     "bytes": lambda message: (
         None if message.value is None else base64.b64encode(message.value).decode()
@@ -141,6 +147,17 @@ class KafkaEventTrigger(BaseEventTrigger):
             ),
             group=trigger.group,
             start="latest" if trigger.start == "latest" else "earliest",
+        )
+
+    def shared_stream_selector(self) -> SharedStreamSelector | None:
+        """Watchers that differ in what one field must be are found by that field."""
+        found = selected_by(self.match)
+        if found is None:
+            return None
+        path, values = found
+        get, decode = compile_path(path, ATTRIBUTES), self._read
+        return SharedStreamSelector(
+            (self.decode, path), lambda message: get(message, decode(message)), values
         )
 
     async def filter_shared_stream(

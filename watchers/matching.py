@@ -135,6 +135,30 @@ def compile_match(
     return matches
 
 
+def selected_by(match: Mapping[str, Any] | None) -> tuple[str, frozenset[Any]] | None:
+    """A path, and values of which one has to stand there for a condition to be met; None where it names none.
+
+    What equals one of them in Python need not meet the condition, as true and 1. `match` is one that compiles.
+    """
+    for path, condition in (match or {}).items():
+        values = _named(condition)
+        if values is not None:
+            return path, frozenset(values)
+    return None
+
+
+def _named(condition: Any) -> list[Any] | None:
+    if isinstance(condition, Mapping):
+        if condition.get("exists") is False:
+            # It is met where there is nothing.
+            return None
+        condition = [condition["eq"]] if "eq" in condition else condition.get("in")
+        if condition is None:
+            return None
+    values = condition if isinstance(condition, list) else [condition]
+    return None if any(isinstance(value, (list, dict)) for value in values) else values
+
+
 def _matches_field(name: str, if_missing: bool, test: Test) -> Callable[[Any, Any], bool]:
     """As any other condition, for the most common: one field of an object. Twenty watchers ask it of each message."""
 

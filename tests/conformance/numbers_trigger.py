@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 
-from triggerer.abc import BaseEventTrigger, TriggerEvent
+from triggerer.abc import BaseEventTrigger, SharedStreamSelector, TriggerEvent
 from triggerer.testing import TriggerConformance
 
 _numbers = itertools.count()
@@ -35,6 +35,25 @@ class Evens(BaseEventTrigger):
             if number % 2 == 0:
                 for _ in range(self.times):
                     yield TriggerEvent({"number": number})
+
+
+class Selecting(Evens):
+    """Says of what kind the numbers are that it looks for."""
+
+    kind = 0
+
+    def shared_stream_selector(self) -> SharedStreamSelector:
+        return SharedStreamSelector("parity", lambda number: number % 2, frozenset({self.kind}))
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[int]
+    ) -> AsyncIterator[TriggerEvent]:
+        async for event in super().filter_shared_stream(shared_stream):
+            yield event
+
+
+class SelectsTheOthers(Selecting):
+    kind = 1
 
 
 class Alone(BaseEventTrigger):

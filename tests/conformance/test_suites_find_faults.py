@@ -269,6 +269,7 @@ TRIGGER_FAULTS = {
     numbers.FilterReturnsAList: "test_it_is_an_async_generator",
     numbers.LagsByOne: "test_all_that_derives_from_an_event_is_yielded_before_the_next_is_pulled",
     numbers.YieldsObjects: "test_what_it_yields_can_be_stored",
+    numbers.SelectsTheOthers: "test_its_selector_leaves_out_only_what_it_derives_nothing_from",
     numbers.SwallowsErrors: "test_an_error_of_the_stream_comes_out_of_it",
     numbers.OutlivesCancellation: "test_it_ends_when_it_is_cancelled",
     numbers.CleansUpWhatItNeverHad: "test_cleanup_of_one_that_never_ran_is_harmless",
@@ -286,6 +287,13 @@ def test_a_triggers_fault_is_found_by_its_case(fault: type[numbers.Evens]) -> No
 class TestEvens(numbers.NumbersConformance):
     """What the faults are put into keeps every rule itself."""
 
+    patience_s = 10.0
+
+
+class TestSelecting(numbers.NumbersConformance):
+    """The same with a selector."""
+
+    kind = numbers.Selecting
     patience_s = 10.0
 
 

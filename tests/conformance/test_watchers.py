@@ -70,6 +70,11 @@ class TestKafkaEventTrigger(TriggerConformance):
         ]
 
 
+class TestKafkaEventTriggerWithASelector(TestKafkaEventTrigger):
+    def new_trigger(self) -> BaseEventTrigger:
+        return KafkaEventTrigger(("weather", "flights"), match={"delay": [11, 12]})
+
+
 def found(name: str) -> FoundFile:
     return FoundFile(Path("/data/in") / name, 1, 2, 3, 4)
 

@@ -1,10 +1,12 @@
-"""Overdue subscribers and overdue confirmations."""
+"""Overdue subscribers, overdue confirmations, overdue advances."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from triggerer.errors import AckTimeout
+from triggerer.abc import AdvanceItem
+from triggerer.errors import AckTimeout, BrokerUnavailable
 from triggerer.runtime.subscriber import DerivedEvent, Subscriber
 
 if TYPE_CHECKING:
@@ -14,21 +16,54 @@ if TYPE_CHECKING:
 async def watch_deadlines(group: Group) -> None:
     """Fail every subscriber that has not resolved an event within the ack timeout after its broadcast.
 
+    The same time is given to an advance, from the first look that meets it. One that takes longer ends the group:
+    otherwise its lane would stand still, and nothing show what holds it up.
+
     Sleeps until the oldest unresolved event falls due. No broadcast needs to wake it: whatever is broadcast while it
     sleeps falls due later than one timeout from now. Each look costs O(subscribers), whatever is outstanding.
+
+    Raises:
+        BrokerUnavailable: An advance has not returned in time.
     """
     if not group.is_acknowledged:
         return
     timeout = group.settings.ack_timeout
+    advances = _Advances(group)
     while True:
         now = group.clock.monotonic()
-        await group.clock.sleep_until(min(now, _oldest(group, now)) + timeout)
-        fail_overdue(group, group.clock.monotonic() - timeout)
+        oldest = min(_oldest(group, now), advances.look(now))
+        await group.clock.sleep_until(oldest + timeout)
+        limit = group.clock.monotonic() - timeout
+        fail_overdue(group, limit)
+        if advances.has_overdue(limit):
+            group.begin_end()
+            raise _not_advanced(group)
+
+
+class _Advances:
+    """Since when each advance is known to be awaited. Told by looking: to note when each begins costs every event."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        # With the batch, so that no other one gets its identity.
+        self._met: dict[int, tuple[Sequence[AdvanceItem], float]] = {}
+
+    def look(self, now: float) -> float:
+        """Note which are awaited; return when the oldest of them was met, or `now`."""
+        awaited = self._group.pump.awaited
+        self._met = {id(batch): self._met.get(id(batch), (batch, now)) for batch in awaited}
+        return min((since for _, since in self._met.values()), default=now)
+
+    def has_overdue(self, limit: float) -> bool:
+        """Whether one is still awaited that was met at `limit` or earlier."""
+        awaited = {id(batch) for batch in self._group.pump.awaited}
+        return any(since <= limit and batch in awaited for batch, (_, since) in self._met.items())
 
 
 def _oldest(group: Group, now: float) -> float:
     """When the oldest event was broadcast that somebody has not resolved; `now` where there is none."""
     oldest = now
+    group.selection.lift()
     for subscriber in group.subscribers:
         if subscriber.done < group.ledger.head:
             oldest = min(oldest, group.ledger.entry(subscriber.done).broadcast_at)
@@ -41,6 +76,7 @@ def _oldest(group: Group, now: float) -> float:
 
 def fail_overdue(group: Group, limit: float) -> None:
     """Fail whoever owes an answer for an event that was broadcast at `limit` or earlier."""
+    group.selection.lift()
     for subscriber in list(group.subscribers):
         if subscriber.done < group.ledger.head:
             entry = group.ledger.entry(subscriber.done)
@@ -62,6 +98,13 @@ def _abandon(group: Group, subscriber: Subscriber, derived: DerivedEvent) -> Non
     )
     derived.abandon(error)
     group.fail(subscriber, error)
+
+
+def _not_advanced(group: Group) -> BrokerUnavailable:
+    return BrokerUnavailable(
+        f"advance() of the shared stream {group.key!r} did not return within {group.settings.ack_timeout:g} s",
+        hint="see whether the broker answers; raise shared_stream_ack_timeout if an advance may take so long",
+    )
 
 
 def _not_resolved(group: Group, subscriber: Subscriber) -> AckTimeout:

@@ -20,6 +20,7 @@ from triggerer.runtime.flow import Flow
 from triggerer.runtime.lanes import Lanes
 from triggerer.runtime.ledger import Ledger
 from triggerer.runtime.pump import Pump
+from triggerer.runtime.selection import Selection
 from triggerer.runtime.settings import RuntimeSettings
 from triggerer.runtime.subscriber import Subscriber
 from triggerer.runtime.wakeups import Turns, Wakeup
@@ -62,6 +63,7 @@ class Group:
         self.is_acknowledged = is_acknowledged(opener)
         self.lanes = Lanes(settings.max_outstanding_per_lane)
         self.ledger = Ledger(self.lanes if self.is_acknowledged else None)
+        self.selection = Selection(self.ledger)
         self.subscribers: dict[Subscriber, None] = {}
         self.departed: dict[Subscriber, None] = {}
         """Those who left while the store still owed them answers."""
@@ -74,6 +76,7 @@ class Group:
         self._progress = Wakeup()
         self._readers: dict[Subscriber, None] = {}
         self.flow = Flow(self)
+        self.pump = Pump(self)
         self._tasks: anyio.abc.TaskGroup | None = None
 
     # Membership
@@ -102,6 +105,7 @@ class Group:
     def fail(self, subscriber: Subscriber, error: BaseException) -> None:
         """Fail what the subscriber has not resolved, and count it as absent from now on."""
         if subscriber.is_present:
+            self.selection.lift()
             self.ledger.fail(subscriber, subscriber.open_entry)
             self._part(subscriber)
             subscriber.interrupt(error)
@@ -109,6 +113,7 @@ class Group:
     def leave(self, subscriber: Subscriber) -> None:
         """Take the subscriber out on purpose: what it pulled is accepted once durable, what it never pulled fails."""
         if subscriber.is_present:
+            self.selection.lift()
             self.ledger.leave(subscriber, subscriber.open_entry)
             self._part(subscriber)
 
@@ -124,6 +129,7 @@ class Group:
         del self.subscribers[subscriber]
         subscriber.may_read = False
         self._readers.pop(subscriber, None)
+        self.selection.remove(subscriber)
         if subscriber.oldest_unsettled is not None:
             self.departed[subscriber] = None
         self.note_progress()
@@ -187,7 +193,7 @@ class Group:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
                 tasks.start_soon(self._poll, events, name=f"shared-stream-poll[{self.key}]")
-                tasks.start_soon(Pump(self).run, name=f"shared-stream-pump[{self.key}]")
+                tasks.start_soon(self.pump.run, name=f"shared-stream-pump[{self.key}]")
                 if self.producer is not None and self.producer.pauses_lanes:
                     tasks.start_soon(self.flow.run, name=f"shared-stream-flow[{self.key}]")
                 tasks.start_soon(watch_deadlines, self, name=f"shared-stream-deadlines[{self.key}]")
@@ -271,12 +277,14 @@ class Group:
             raise
 
     async def _fan_out(self, events: AsyncGenerator[Any, None]) -> None:
-        ledger, flow = self.ledger, self.flow
+        ledger, flow, selecting = self.ledger, self.flow, self.selection.tables
         async for event in events:
             has_looked = ledger.head >= flow.look_at
             if has_looked:
                 await flow.look()
             ledger.broadcast(event)
+            if selecting:
+                self._offer(event)
             if self._readers:
                 self._wake_readers()
             elif not self.subscribers:
@@ -287,6 +295,7 @@ class Group:
 
     async def _fan_out_acknowledged(self, events: AsyncGenerator[Any, None]) -> None:
         ledger, lanes, flow = self.ledger, self.lanes, self.flow
+        selecting = self.selection.tables
         producer = self.producer
         assert producer is not None
         get_lane = producer.get_advance_lane
@@ -300,6 +309,8 @@ class Group:
                 turns.watch()
                 now = self.clock.monotonic()
             ledger.broadcast_in_lane(event, payload, get_lane(payload), now)
+            if selecting:
+                self._offer(event)
             if self._readers:
                 self._wake_readers()
             elif not self.subscribers:
@@ -311,6 +322,12 @@ class Group:
         readers, self._readers = self._readers, {}
         for reader in readers:
             reader.wake()
+
+    def _offer(self, event: Any) -> None:
+        self.selection.offer(event, self.ledger.head - 1)
+        if not self.is_progress_noted:
+            # Perhaps it concerns nobody, who would say so.
+            self.note_progress()
 
     def stop_pulling(self) -> None:
         """First stage of a shutdown: pull nothing more, let what is outstanding resolve."""

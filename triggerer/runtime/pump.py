@@ -33,12 +33,22 @@ class Pump:
         self._turns = Turns()
         self._task_name = f"shared-stream-pump[{group.key}]"
         self._what = f"advance() of the shared stream {group.key!r}"
+        self._awaited: Sequence[AdvanceItem] | None = None
+        # Where lanes advance side by side.
+        self._awaited_beside: dict[Lane, Sequence[AdvanceItem]] = {}
+
+    @property
+    def awaited(self) -> list[Sequence[AdvanceItem]]:
+        """The batches whose advance has not returned, told apart by what they are, not by what they hold."""
+        one = [] if self._awaited is None else [self._awaited]
+        return [*one, *self._awaited_beside.values()]
 
     async def run(self) -> None:
         group = self._group
         async with anyio.create_task_group() as tasks:
             while True:
                 await group.wait_for_progress()
+                group.selection.lift()
                 while group.ledger.settle(_BURST):
                     await self._advance_ready(tasks)
                     await checkpoint()
@@ -77,12 +87,14 @@ class Pump:
                 # The batch before is finished, so that the poll may have room. Where the loop has not turned, it waits
                 # for nothing yet.
                 group.note_room()
+            self._awaited = batch
             await advance(batch)
             if turns.has_turned:
                 # An advance that finished under a shield of its own is the last one: nothing more is told to the
                 # broker. Where the loop has not turned, nobody can have cancelled anything.
                 await checkpoint_if_cancelled()
             handled += len(batch)
+        self._awaited = None
         group.note_room()
 
     async def _start_side_by_side(
@@ -107,12 +119,15 @@ class Pump:
         if group.is_closed:
             # A task that has not begun is not cancelled before its first wait.
             return
+        self._awaited_beside[lane] = batch
         try:
             with plugin_code(self._what):
                 await producer.advance(batch)
         except Exception:
             group.begin_end()
             raise
+        finally:
+            del self._awaited_beside[lane]
         group.lanes.finish(lane)
         await checkpoint_if_cancelled()
         # Either the lane is ready again, or the poll waits for room that this advance has made.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from enum import Enum, auto
@@ -14,12 +15,18 @@ import anyio
 import anyio.from_thread
 from anyio.lowlevel import current_token
 
-from triggerer.abc import BaseEventTrigger, TriggerEvent, current_subscriber
+from triggerer.abc import (
+    BaseEventTrigger,
+    SharedStreamSelector,
+    TriggerEvent,
+    current_subscriber,
+)
 from triggerer.domain.events import EventSource
 from triggerer.errors import PluginError
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.lanes import Entry
 from triggerer.runtime.ledger import Member
+from triggerer.runtime.selection import selector_of
 
 if TYPE_CHECKING:
     from triggerer.runtime.group import Group
@@ -150,6 +157,7 @@ class Subscriber(Member):
         "pulled",
         "source",
         "trigger",
+        "wanted",
     )
 
     def __init__(
@@ -172,6 +180,8 @@ class Subscriber(Member):
         """Whether it is neither ended nor gone."""
         self.pulled = 0
         """The number of the first event that the filter has not been given."""
+        self.wanted: deque[int] | None = None
+        """The numbers of the events that concern its filter; None where all do."""
         self.is_open = False
         """Whether the filter has pulled an event and has not pulled the next."""
         self.open_entry: Entry | None = None
@@ -209,6 +219,14 @@ class Subscriber(Member):
         else:
             self._scope.cancel()
 
+    def offer(self, seq: int, *, was_idle: bool) -> None:
+        """Its selector names what was broadcast; `was_idle`: it has passed everything before."""
+        assert self.wanted is not None
+        self.wanted.append(seq)
+        if was_idle:
+            self.pulled = self.done = seq
+            self.wake()
+
     # What the filter does
 
     def reject_open_event(self) -> bool:
@@ -228,6 +246,10 @@ class Subscriber(Member):
         is_acknowledged = ledger.lanes is not None
         while self.may_read:
             seq = self.pulled
+            wanted = self.wanted
+            if wanted is not None:
+                # What lies between does not concern it.
+                seq = self.done = self.pulled = wanted.popleft() if wanted else ledger.head
             if seq < ledger.head:
                 at = seq - ledger.base
                 if is_acknowledged:
@@ -243,7 +265,10 @@ class Subscriber(Member):
             else:
                 self.is_open = False
                 self.open_entry = None
-                group.wake_when_readable(self)
+                if wanted is None:
+                    group.wake_when_readable(self)
+                else:
+                    group.selection.note_idle(self)
                 self._waiter = self._loop.create_future()
                 try:
                     await self._waiter
@@ -265,6 +290,7 @@ class Subscriber(Member):
         try:
             # In this order: what the scope does not take for its own is not ours either.
             with plugin_code(f"The filter of {self.name}"), self._scope:
+                self._select(selector_of(self.trigger))
                 stream = self.stream()
                 async with aclosing(stream), aclosing(_filtered(self.trigger, stream)) as events:
                     await self._drive(events)
@@ -276,6 +302,13 @@ class Subscriber(Member):
             raise
         if self.error is not None:
             raise self.error
+
+    def _select(self, selector: SharedStreamSelector | None) -> None:
+        # One that was ended before it started takes part no more, and nobody would take it out again.
+        if selector is not None and self.may_read:
+            self.group.selection.add(self, selector)
+            # What was broadcast since it joined was offered to nobody.
+            self.wanted = deque(range(self.pulled, self.group.ledger.head))
 
     async def _drive(self, events: AsyncGenerator[TriggerEvent, None]) -> None:
         # One function, since it runs for every derived event.

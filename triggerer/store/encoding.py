@@ -37,7 +37,11 @@ def encode_extra(payload: Any, *, max_bytes: int) -> str:
     is_mapping = type(payload) is dict or isinstance(payload, Mapping)
     document = payload if is_mapping else {"payload": payload}
     try:
-        encoded = _dumps(document)
+        try:
+            encoded = orjson.dumps(document, default=_plain)
+        except TypeError:
+            # Slower for everybody, so only where a first try shows the need.
+            encoded = orjson.dumps(document, default=_plain, option=orjson.OPT_NON_STR_KEYS)
     except (TypeError, ValueError, RecursionError) as error:
         raise RowRefused(
             f"a payload of type {type(payload).__name__} is not JSON: {error}",
@@ -76,14 +80,6 @@ def check_identity(key: str, ordinal: int) -> None:
             f"an idempotency key has {size:,} bytes, more than {MAX_KEY_BYTES:,}",
             hint="hash what identifies the message",
         )
-
-
-def _dumps(document: Mapping[Any, Any]) -> bytes:
-    try:
-        return orjson.dumps(document, default=_plain)
-    except TypeError:
-        # Slower for everybody, so only where a first try shows the need.
-        return orjson.dumps(document, default=_plain, option=orjson.OPT_NON_STR_KEYS)
 
 
 def _plain(value: object) -> object:

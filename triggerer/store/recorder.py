@@ -53,7 +53,7 @@ class _Waiting(NamedTuple):
     """An event as it was when it was submitted, so that every repeat writes the same rows."""
 
     event: UnsettledEvent
-    rows: tuple[EventRow, ...]
+    rows: Sequence[EventRow]
     fence: Fence | None
     size_bytes: int
     refused: RowRefused | None = None
@@ -144,24 +144,26 @@ class EventRecorder:
         except RowRefused as error:
             return _Waiting(event, (), fence, 0, error)
         now = self._clock()
-        rows = tuple(
-            [
-                _new_tuple(EventRow, (asset, extra, now, watcher, key, ordinal, *NO_SOURCE))
-                for watcher, asset in watchers
-            ]
-        )
+        # Not a comprehension, which is the call of a function: there is one watcher almost always.
+        rows: list[EventRow] = []
+        for watcher, asset in watchers:
+            row = (asset, extra, now, watcher, key, ordinal, *NO_SOURCE)
+            rows.append(_new_tuple(EventRow, row))
         return _new_tuple(_Waiting, (event, rows, fence, len(extra) * len(rows), None))
 
     def _take(self) -> list[_Waiting]:
         batch: list[_Waiting] = []
+        queue, most_rows = self._queue, self._max_batch_rows
         rows = size_bytes = 0
-        while self._queue:
-            first = self._queue[0]
-            rows += len(first.rows)
-            size_bytes += first.size_bytes
-            if batch and (rows > self._max_batch_rows or size_bytes > MAX_BATCH_BYTES):
+        for waiting in queue:
+            _, its_rows, _, its_bytes, _ = waiting
+            rows += len(its_rows)
+            size_bytes += its_bytes
+            if batch and (rows > most_rows or size_bytes > MAX_BATCH_BYTES):
                 break
-            batch.append(self._queue.popleft())
+            batch.append(waiting)
+        for _ in batch:
+            queue.popleft()
         return batch
 
     async def _write(self, batch: Sequence[_Waiting]) -> None:
@@ -196,9 +198,9 @@ class EventRecorder:
         places = {fence: place for place, fence in enumerate(fences, 1)}
         rows: list[EventRow] = []
         fence_places: list[int] = []
-        for one in batch:
-            rows += one.rows
-            fence_places += [places[one.fence] if one.fence else 0] * len(one.rows)
+        for _, its_rows, its_fence, _, _ in batch:
+            rows += its_rows
+            fence_places += [places[its_fence] if its_fence else 0] * len(its_rows)
         if not rows:
             return frozenset()
         step = RecordEvents(rows, fence_places, fences, self._database.relay.sender)
@@ -218,14 +220,14 @@ class EventRecorder:
     ) -> None:
         for fence in lost:
             self._on_fenced(fence)
-        for one in part:
-            error: Exception | None = one.refused or refusal
-            if lost and error is None and one.fence is not None and one.fence in lost:
+        for event, _, its_fence, _, refused in part:
+            error: Exception | None = refused or refusal
+            if lost and error is None and its_fence is not None and its_fence in lost:
                 error = LeaseLost(
-                    f"the stream {one.fence.stream_digest} is no longer owned by {one.fence.owner} "
-                    f"in epoch {one.fence.epoch}"
+                    f"the stream {its_fence.stream_digest} is no longer owned by {its_fence.owner} "
+                    f"in epoch {its_fence.epoch}"
                 )
-            one.event.settle(error)
+            event.settle(error)
         self._writing -= len(part)
         if not self.unsettled:
             self._settled.set()

@@ -24,6 +24,7 @@ from triggerer.abc import (
     current_subscriber,
 )
 from triggerer.plugins import canonical_kwargs, stream_digest
+from triggerer.runtime.selection import selector_of
 from triggerer.testing.features import case
 from triggerer.testing.harness import StreamHarness
 
@@ -224,6 +225,21 @@ class TriggerConformance:
             for event in one:
                 assert isinstance(event, TriggerEvent)
                 json.dumps(event.payload, allow_nan=False)
+
+    @case()
+    async def test_its_selector_leaves_out_only_what_it_derives_nothing_from(self) -> None:
+        trigger = self.new_trigger()
+        selector = selector_of(trigger)
+        if selector is None:
+            # It is shown everything.
+            return
+        for number, (raw, _) in enumerate(self._raw_events()):
+            try:
+                is_shown = selector.read(raw) in selector.values
+            except Exception:  # noqa: BLE001  (what cannot be read is shown to all)
+                is_shown = True
+            if not is_shown:
+                assert await self._derive([raw]) == [[]], f"raw event {number} was left out"
 
     @case()
     async def test_an_error_of_the_stream_comes_out_of_it(self) -> None:

@@ -18,7 +18,7 @@ from triggerer.abc import (
     reject_shared_stream_event,
 )
 from triggerer.domain.events import EventSource
-from triggerer.errors import GroupEnded, RowRefused
+from triggerer.errors import BrokerUnavailable, GroupEnded, RowRefused
 from triggerer.runtime import RuntimeSettings
 from triggerer.runtime.backlog import Backlog
 from triggerer.runtime.group import Group
@@ -121,6 +121,62 @@ async def test_after_an_advance_that_raised_nothing_that_was_ready_is_advanced(
         await streams.quiesce()
         assert isinstance(one.error, GroupEnded)
         assert asked == [0]
+
+
+@pytest.mark.parametrize("mode", [Acking, AckingSideBySide])
+async def test_an_advance_that_does_not_return_ends_the_group_after_the_ack_timeout(
+    mode: type[Watching], upstream: Upstream
+) -> None:
+    async def on_advance(batch: Any) -> None:
+        if batch[0].broker_payload[0] == "stuck":
+            await forever()
+
+    upstream.on_advance = on_advance
+    async with StreamHarness(ack_timeout=60) as streams:
+        one = await streams.add(mode(upstream.name))
+        upstream.put("good")
+        await streams.quiesce()
+        await streams.sleep(50)
+        upstream.put("stuck", lane="other")
+        await streams.quiesce()
+        # Met by the look at 60 s, which the first event's broadcast has set.
+        await streams.sleep(69.9)
+        assert one.error is None
+        await streams.sleep(0.1)
+        assert isinstance(one.error, GroupEnded)
+        assert isinstance(one.error.__cause__, BrokerUnavailable)
+        assert "advance()" in str(one.error)
+        assert upstream.outcomes("other") == {}
+
+
+@pytest.mark.parametrize("mode", [Acking, AckingSideBySide])
+async def test_advances_that_return_in_time_are_not_counted_together(
+    mode: type[Watching], upstream: Upstream
+) -> None:
+    returns = anyio.Event()
+
+    async def on_advance(batch: Any) -> None:
+        nonlocal returns
+        await returns.wait()
+        returns = anyio.Event()
+
+    upstream.on_advance = on_advance
+    async with StreamHarness(ack_timeout=60, persistence="manual") as streams:
+        one = await streams.add(mode(upstream.name))
+        lanes = ["a", "b", "c"] if mode is Acking else ["a"] * 3
+        for value, lane in enumerate(lanes):
+            upstream.put(value, lane=lane)
+        await streams.quiesce()
+        for _ in lanes:
+            await streams.persist()
+            await streams.quiesce()
+            await streams.sleep(40)
+            returns.set()
+            await streams.quiesce()
+        # And none is awaited any more.
+        await streams.sleep(200)
+        assert one.error is None
+        assert sum(len(upstream.outcomes(lane)) for lane in set(lanes)) == 3
 
 
 async def test_the_end_of_a_group_is_raised_where_its_filters_await_the_stream(

@@ -169,3 +169,35 @@ def test_serialisation_is_json_and_makes_an_equal_trigger() -> None:
 def test_arguments_that_cannot_be_meant_are_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(DagError):
         KafkaEventTrigger(**arguments)
+
+
+def record(number: int) -> KafkaMessage:
+    return KafkaMessage(Record(json.dumps({"w": number}).encode(), offset=number), LANE, 0)
+
+
+def test_siblings_that_ask_the_same_field_are_selected_by_one_reading() -> None:
+    one = KafkaEventTrigger("flights", match={"w": 1}).shared_stream_selector()
+    two = KafkaEventTrigger("flights", match={"w": [2, 3]}, extra={}).shared_stream_selector()
+    key = KafkaEventTrigger("flights", match={"@key": "k"}).shared_stream_selector()
+    text = KafkaEventTrigger("flights", match={"w": 1}, decode="text").shared_stream_selector()
+    assert one is not None
+    assert two is not None
+    assert key is not None
+    assert text is not None
+    assert one.by == two.by
+    assert len({one.by, key.by, text.by}) == 3
+    assert (one.values, two.values) == ({1}, {2, 3})
+    assert [one.read(record(number)) for number in (1, 2)] == [1, 2]
+    assert key.read(record(1)) == "k"
+
+
+def test_who_fires_for_every_message_or_for_a_range_has_no_selector() -> None:
+    assert KafkaEventTrigger("flights").shared_stream_selector() is None
+    assert KafkaEventTrigger("flights", match={"w": {"gt": 1}}).shared_stream_selector() is None
+
+
+def test_what_is_not_json_cannot_be_read_by_a_selector() -> None:
+    selector = KafkaEventTrigger("flights", match={"w": 1}).shared_stream_selector()
+    assert selector is not None
+    with pytest.raises(ValueError, match="invalid literal"):
+        selector.read(KafkaMessage(Record(b"no json"), LANE, 0))

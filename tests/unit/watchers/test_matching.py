@@ -5,9 +5,17 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from triggerer.errors import DagError
-from watchers.matching import canonical, compile_extra, compile_match
+from watchers.matching import (
+    canonical,
+    compile_extra,
+    compile_match,
+    compile_path,
+    selected_by,
+)
 
 ATTRIBUTES = {"key": lambda message: message["key"], "headers": lambda message: message["headers"]}
 MESSAGE = {"key": "order-7", "headers": {"source": "shop"}}
@@ -137,3 +145,54 @@ def test_arguments_that_are_no_json_are_refused_and_equal_ones_become_equal() ->
         with pytest.raises(DagError, match="must be JSON"):
             canonical({"a": argument}, "match")
     assert repr(canonical({"b": (1, 2), "a": 1}, "match")) == repr({"a": 1, "b": [1, 2]})
+
+
+scalars = (
+    st.none() | st.booleans() | st.integers(-1, 2) | st.sampled_from((0.0, 1.0, 1.5, "", "1", "a"))
+)
+fields = st.one_of(scalars, st.lists(scalars, max_size=2), st.dictionaries(st.just("b"), scalars))
+conditions = st.one_of(
+    scalars,
+    st.lists(scalars, max_size=3),
+    st.fixed_dictionaries({"eq": fields}),
+    st.fixed_dictionaries({"in": st.lists(fields, max_size=2)}),
+    st.fixed_dictionaries(
+        {"exists": st.booleans()}, optional={"eq": fields, "in": st.lists(scalars)}
+    ),
+    st.fixed_dictionaries({"ne": fields}, optional={"eq": fields}),
+)
+
+
+@given(
+    match=st.dictionaries(st.sampled_from(("a", "a.b", "@key")), conditions, max_size=2),
+    value=st.dictionaries(st.just("a"), fields),
+    key=scalars,
+)
+def test_what_meets_a_condition_has_one_of_the_values_that_it_is_selected_by(
+    match: dict[str, Any], value: dict[str, Any], key: Any
+) -> None:
+    match = canonical(match, "match")
+    found = selected_by(match)
+    message = {"key": key}
+    test = compile_match(match, ATTRIBUTES)
+    if found is not None and test is not None and test(message, value):
+        path, values = found
+        assert compile_path(path, ATTRIBUTES)(message, value) in values
+
+
+@pytest.mark.parametrize(
+    ("match", "found"),
+    [
+        (None, None),
+        ({}, None),
+        ({"carrier": "AA"}, ("carrier", {"AA"})),
+        ({"delay": {"gt": 1}, "origin": ["JFK", "LGA"]}, ("origin", {"JFK", "LGA"})),
+        ({"a": {"eq": 1, "lt": 5}}, ("a", {1})),
+        ({"a": {"in": [1, 2]}}, ("a", {1, 2})),
+        ({"a": {"eq": [1]}}, None),
+        ({"a": {"eq": 1, "exists": False}}, None),
+        ({"a": {"ne": 1}}, None),
+    ],
+)
+def test_a_condition_on_equality_says_what_it_is_selected_by(match: Any, found: Any) -> None:
+    assert selected_by(match) == found

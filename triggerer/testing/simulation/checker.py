@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from triggerer.abc import AdvanceOutcome
 
@@ -45,6 +45,7 @@ class Checker:
         self.is_owner: Callable[[object], bool] = lambda _: True
         self._settled: set[tuple[str, int, int]] = set()
         self._rejected: set[tuple[str, int, int]] = set()
+        self._selectors: dict[Subscriber, Callable[[Any], bool]] = {}
         self.note: Callable[..., None] = lambda *_, **__: None
 
     def fail(self, rule: str, detail: str) -> None:
@@ -110,9 +111,19 @@ class Checker:
 
     def _has_accepted(self, delivery: Delivery, watcher: int) -> bool:
         answer = delivery.answers.get(watcher)
-        if answer is None or answer.is_rejected:
+        if answer is None:
+            return self._is_spared(delivery, watcher)
+        if answer.is_rejected:
             return False
         return all(identity in self.durable for identity in _derived(delivery, watcher))
+
+    def _is_spared(self, delivery: Delivery, watcher: int) -> bool:
+        """Whether its filter need not see it, and has not."""
+        subscriber = delivery.cohort.get(watcher)
+        is_selected = self._selectors.get(subscriber) if subscriber is not None else None
+        if is_selected is None or watcher in delivery.opened:
+            return False
+        return not is_selected(delivery.message.event)
 
     def _is_healthy(self, delivery: Delivery, watcher: int) -> bool:
         subscriber = delivery.cohort[watcher]
@@ -138,6 +149,13 @@ class Checker:
             self.fail(
                 "S3", f"watcher {watcher} reads {delivery.message.key}, which it does not owe"
             )
+
+    def note_selector(self, subscriber: Subscriber, is_selected: Callable[[Any], bool]) -> None:
+        """From now on it is to be spared the events that are not selected."""
+        self._selectors[subscriber] = is_selected
+
+    def has_selector(self, subscriber: Subscriber) -> bool:
+        return subscriber in self._selectors
 
     def check_group(self, group: Group) -> None:
         """Conservation and bounds, at every step."""

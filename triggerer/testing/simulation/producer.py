@@ -18,9 +18,22 @@ if TYPE_CHECKING:
 
 def _break_sometimes(chance: Chance, rate: float) -> None:
     if chance.strikes(rate):
-        if chance.random.random() < 0.4:
-            raise asyncio.CancelledError("invented by a client library")
-        raise BrokerUnavailable("the broker hung up")
+        raise _trouble(chance.random.random())
+
+
+async def _break_or_hang(chance: Chance, rate: float) -> None:
+    if chance.strikes(rate):
+        kind = chance.random.random()
+        if kind > 0.9:
+            # The answer never comes.
+            await asyncio.get_running_loop().create_future()
+        raise _trouble(kind)
+
+
+def _trouble(kind: float) -> BaseException:
+    if kind < 0.4:
+        return asyncio.CancelledError("invented by a client library")
+    return BrokerUnavailable("the broker hung up")
 
 
 async def read_unacknowledged(broker: Broker, owner: Any) -> AsyncIterator[Delivery]:
@@ -117,13 +130,13 @@ class SimulatedProducer(SharedStreamProducer):
         self._advancing.add(lane)
         try:
             await chance.delay()
-            _break_sometimes(chance, trouble)
+            await _break_or_hang(chance, trouble)
             for item in batch:
                 self._watch.note_broadcast(item.broker_payload)
                 broker.checker.on_advance(item.broker_payload, item.outcome)
             self._tell(batch)
             await chance.delay()
-            _break_sometimes(chance, trouble)
+            await _break_or_hang(chance, trouble)
             self._watch.note_advanced(lane, len(batch))
         finally:
             self._advancing.discard(lane)

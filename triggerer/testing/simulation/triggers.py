@@ -11,11 +11,13 @@ from zlib import crc32
 from triggerer.abc import (
     BaseEventTrigger,
     SharedStreamProducer,
+    SharedStreamSelector,
     TriggerEvent,
     current_subscriber,
     reject_shared_stream_event,
 )
 from triggerer.runtime.group import is_acknowledged as is_acknowledging
+from triggerer.runtime.selection import is_selecting
 from triggerer.testing.simulation.broker import Answer, Delivery
 from triggerer.testing.simulation.producer import SimulatedProducer, read_unacknowledged
 from triggerer.testing.simulation.store import REFUSED
@@ -38,12 +40,21 @@ class Choosing(BaseEventTrigger):
     def shared_stream_key(self) -> Hashable:
         return "simulated"
 
+    def shared_stream_selector(self) -> SharedStreamSelector | None:
+        """Half of the watchers look for two kinds of events of three."""
+        watcher = _watcher()
+        if watcher % 2:
+            return None
+        return SharedStreamSelector("kind", _kind, frozenset({watcher % 3, (watcher + 1) % 3}))
+
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[str]
     ) -> AsyncIterator[TriggerEvent]:
-        subscriber = cast("Subscriber", current_subscriber.get())
-        watcher = subscriber.source.watchers[0].watcher_id
+        watcher = _watcher()
+        selector = self.shared_stream_selector()
         async for event in shared_stream:
+            if selector is not None and _kind(event) not in selector.values:
+                continue
             drawn = crc32(f"{event} {watcher}".encode()) % 100
             if drawn < 5:
                 reject_shared_stream_event()
@@ -54,18 +65,56 @@ class Choosing(BaseEventTrigger):
                     yield TriggerEvent({"event": event, "number": number})
 
 
+def _kind(event: str) -> int:
+    return crc32(event.encode()) % 3
+
+
+def _watcher() -> int:
+    return _subscriber().source.watchers[0].watcher_id
+
+
+def _subscriber() -> Subscriber:
+    return cast("Subscriber", current_subscriber.get())
+
+
 class UnderSimulation(BaseEventTrigger):
     """Mixed in before a trigger's class: the model's broker instead of its own, and troubles in its filter."""
 
     hosting: ClassVar[Hosting]
+    simulated: ClassVar[type[BaseEventTrigger]]
 
     def shared_stream_key(self) -> Hashable:
         return self.hosting.stream.key
 
+    def shared_stream_selector(self) -> SharedStreamSelector | None:
+        selector = super().shared_stream_selector() if is_selecting(self.simulated) else None
+        if selector is None:
+            return None
+        read, values, hosting = selector.read, selector.values, self.hosting
+
+        def read_or_raise(event: Any) -> Hashable:
+            if hosting.chance.strikes(hosting.plan.filter_trouble):
+                raise FilterTrouble("in a selector")
+            return read(self.event_of(event))
+
+        def is_selected(event: Any) -> bool:
+            try:
+                return read(event) in values
+            except Exception:  # noqa: BLE001  (what cannot be read is for the filter to judge)
+                return True
+
+        hosting.checker.note_selector(_subscriber(), is_selected)
+        return SharedStreamSelector(selector.by, read_or_raise, values)
+
+    @staticmethod
+    def event_of(broadcast: Any) -> Any:
+        """What filters are given of what the group broadcasts."""
+        return broadcast
+
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[Any]
     ) -> AsyncIterator[TriggerEvent]:
-        probe = Probe(self.hosting, cast("Subscriber", current_subscriber.get()))
+        probe = Probe(self.hosting, _subscriber())
         async with aclosing(probe.reading(shared_stream)) as raw:
             events = cast("AsyncGenerator[TriggerEvent]", super().filter_shared_stream(raw))
             async with aclosing(events):
@@ -95,6 +144,10 @@ class Acknowledged(UnderSimulation):
 class OnFastPath(UnderSimulation):
     """Without acknowledgements: raw events are the model's deliveries, and filters are given what those carry."""
 
+    @staticmethod
+    def event_of(broadcast: Any) -> Any:
+        return broadcast.message.event
+
     @classmethod
     async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Delivery]:
         deliveries = read_unacknowledged(cls.hosting.stream.broker, cls.hosting)
@@ -107,7 +160,7 @@ def bind(cls: type[BaseEventTrigger], hosting: Hosting) -> type[BaseEventTrigger
     """The class with the model's broker in place of its own; what acknowledges keeps doing so."""
     is_acknowledged = hosting.plan.is_acknowledged or is_acknowledging(cls)
     mode = Acknowledged if is_acknowledged else OnFastPath
-    return type(f"Simulated{cls.__name__}", (mode, cls), {"hosting": hosting})
+    return type(f"Simulated{cls.__name__}", (mode, cls), {"hosting": hosting, "simulated": cls})
 
 
 class Probe:
@@ -126,7 +179,13 @@ class Probe:
             entry = subscriber.open_entry
             delivery: Delivery = event if entry is None else entry.payload
             checker.on_opened(delivery, subscriber, watcher, is_owed=entry is not None)
-            if self._last and delivery.number != self._last + 1:
+            # With a selector it is spared what does not concern it; `Checker.on_advance` knows what that is.
+            expected = (
+                delivery.number > self._last
+                if checker.has_selector(subscriber)
+                else delivery.number == self._last + 1
+            )
+            if self._last and not expected:
                 checker.fail("S5", f"watcher {watcher} got {delivery.number} after {self._last}")
             self._last = delivery.number
             self.yielded = 0

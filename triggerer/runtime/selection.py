@@ -1,0 +1,128 @@
+"""Which subscribers look at an event: those that name the values that they look for are found in a table.
+
+An event costs one look for each distinct `by`, however many subscribers there are. Those whom it does not concern are
+not woken: their cursors are lifted over it, together with others, once in each turn of the loop that compares cursors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from triggerer.abc import BaseEventTrigger, SharedStreamSelector
+from triggerer.errors import PluginError
+from triggerer.runtime.ledger import Ledger
+
+if TYPE_CHECKING:
+    from triggerer.runtime.subscriber import Subscriber
+
+_NOBODY: Final = ()
+
+
+class Selection:
+    """The subscribers of one group that have a selector. Synchronous, no I/O but what a selector's `read` does."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.tables: dict[Hashable, _Table] = {}
+        """Empty where nobody has a selector; always the same object, which is looked at for each event."""
+        self._by: dict[Subscriber, Hashable] = {}
+        self._idle: dict[Subscriber, None] = {}
+
+    def add(self, subscriber: Subscriber, selector: SharedStreamSelector) -> None:
+        """Offer it what its selector names, from the next broadcast on."""
+        table = self.tables.get(selector.by)
+        if table is None:
+            table = self.tables[selector.by] = _Table(selector.read)
+        table.add(subscriber, selector.values)
+        self._by[subscriber] = selector.by
+
+    def remove(self, subscriber: Subscriber) -> None:
+        """Offer it nothing more; does nothing where it has no selector."""
+        if subscriber not in self._by:
+            return
+        self._idle.pop(subscriber, None)
+        by = self._by.pop(subscriber)
+        table = self.tables[by]
+        table.remove(subscriber)
+        if not table.members:
+            del self.tables[by]
+
+    def offer(self, event: Any, seq: int) -> None:
+        """Find out whom an event concerns that has just been broadcast, and wake them."""
+        for table in self.tables.values():
+            for subscriber in table.find(event):
+                was_idle = subscriber in self._idle
+                if was_idle:
+                    del self._idle[subscriber]
+                subscriber.offer(seq, was_idle=was_idle)
+
+    def note_idle(self, subscriber: Subscriber) -> None:
+        """It awaits the stream, and nothing up to the head is left for it."""
+        self._idle[subscriber] = None
+
+    def lift(self) -> None:
+        """Move those whom nothing concerns up to the head. To be called before cursors are compared."""
+        head = self._ledger.head
+        for subscriber in self._idle:
+            subscriber.pulled = subscriber.done = head
+
+
+class _Table:
+    """Who looks for which value, among those who read it from events in the same way."""
+
+    __slots__ = ("_read", "_seekers", "members")
+
+    def __init__(self, read: Callable[[Any], Hashable]) -> None:
+        self._read = read
+        self._seekers: dict[Hashable, dict[Subscriber, None]] = {}
+        self.members: dict[Subscriber, frozenset[Hashable]] = {}
+
+    def add(self, subscriber: Subscriber, values: frozenset[Hashable]) -> None:
+        self.members[subscriber] = values
+        for value in values:
+            self._seekers.setdefault(value, {})[subscriber] = None
+
+    def remove(self, subscriber: Subscriber) -> None:
+        for value in self.members.pop(subscriber):
+            seekers = self._seekers[value]
+            del seekers[subscriber]
+            if not seekers:
+                del self._seekers[value]
+
+    def find(self, event: Any) -> Iterable[Subscriber]:
+        """Who has to look at it. All of them where it cannot be read: only their filters know what that means."""
+        try:
+            return self._seekers.get(self._read(event), _NOBODY)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            # One trigger's code within the poll of all, which it must not end.
+            return self.members
+
+
+def selector_of(trigger: BaseEventTrigger) -> SharedStreamSelector | None:
+    """The trigger's selector; None where it has none, or one that was written for a filter which its class overrides.
+
+    Raises:
+        PluginError: It is something else.
+    """
+    if not is_selecting(type(trigger)):
+        return None
+    selector = trigger.shared_stream_selector()
+    if selector is not None and not isinstance(selector, SharedStreamSelector):
+        raise PluginError(
+            f"{type(trigger).__qualname__}.shared_stream_selector() returned {type(selector).__qualname__}",
+            hint="return a SharedStreamSelector, or None",
+        )
+    return selector
+
+
+def is_selecting(cls: type[BaseEventTrigger]) -> bool:
+    """Whether the class's selector was written for its filter: in the same class, or in one that derives from it."""
+    for one in cls.__mro__:
+        if "shared_stream_selector" in vars(one):
+            return True
+        if "filter_shared_stream" in vars(one):
+            break
+    return False
