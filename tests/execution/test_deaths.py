@@ -426,7 +426,10 @@ async def test_a_run_that_waits_to_begin_can_be_cancelled(
     monkeypatch.setattr(Bookkeeper, "begin", _never_begins)
     async with house.executor(workers=1, cancel_grace=timedelta(seconds=60)) as executor:
         (pk,) = await house.queue("sleeps", params={}, attempt=1)
-        run = await house.until(pk, lambda run: bool(executor.worker_pids))
+        # The run was read before the worker is looked for, which may have come in between.
+        run = await house.until(
+            pk, lambda run: run.state != "queued" and bool(executor.worker_pids)
+        )
         assert (run.state, run.attempt, run.started_at) == ("running", 2, None)
         family = _descendants(executor.worker_pids[0])
         await house.cancel(pk)

@@ -14,6 +14,7 @@ from tests.unit.runtime.streams import Upstream
 from triggerer.abc import AckTimeout, SubscriberOverflow
 from triggerer.errors import GroupEnded, PluginError
 from triggerer.isolation import Isolation
+from triggerer.isolation.relay import Relay
 from triggerer.testing import StreamHarness
 from triggerer.testing.harness import HostedView
 
@@ -237,6 +238,36 @@ async def test_it_is_cleaned_up_once_and_where_it_ran(
         payload = one.events[0].payload
         assert notes_of(tmp_path)[1] == f"cleanup {payload['pid']} {payload['thread']}"
     assert len(notes_of(tmp_path)) == 2
+
+
+# On the loop it asks and reads in one step.
+@pytest.mark.parametrize("placement", ["thread", "process"], indirect=True)
+async def test_who_leaves_as_it_asks_is_cancelled_and_does_not_see_its_stream_end(
+    isolation: Isolation,
+    move: Move,
+    upstream: Upstream,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    until_asked = Relay._until_asked
+    has_asked = anyio.Event()
+
+    async def leave_in_between(relay: Relay) -> None:
+        await until_asked(relay)
+        if relay._pulled:
+            assert relay._subscriber is not None
+            relay._subscriber.group.leave(relay._subscriber)
+            has_asked.set()
+
+    monkeypatch.setattr(Relay, "_until_asked", leave_in_between)
+    async with isolation, StreamHarness() as streams:
+        one = await streams.add(move(Obeying, upstream=upstream.name, notes=str(tmp_path)))
+        upstream.put((1, "1"))
+        await has_asked.wait()
+        await settle()
+        await streams.remove(one)
+        await until(lambda: len(notes_of(tmp_path)) == 2)
+    assert notes_of(tmp_path)[0] == "cancelled"
 
 
 async def test_what_is_yielded_before_the_first_pull_arrives_at_once(

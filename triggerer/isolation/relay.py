@@ -106,7 +106,8 @@ class Relay:
                     self._has_pulled.set()
                     self._hand_over(raw)
                     await self._until_asked()
-                end = EndStream(None)
+                if not self._has_left:
+                    end = EndStream(None)
         except Exception as error:  # noqa: BLE001  (whatever the stream raises is raised to the filter)
             end = EndStream(error)
         finally:
@@ -115,6 +116,11 @@ class Relay:
             self._pump_ended.set()
         if end is not None:
             self._place.order(end)
+
+    @property
+    def _has_left(self) -> bool:
+        # Its filter is about to be cancelled, and shall not take that for the end of what there was to read.
+        return self._subscriber is not None and not self._subscriber.is_present
 
     async def _until_asked(self) -> None:
         while self._asked <= self._pulled:
