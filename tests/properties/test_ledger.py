@@ -56,18 +56,26 @@ class LedgerMachine(RuleBasedStateMachine):
         self.opened: dict[int, int] = {}
         self.positions: dict[int, int] = {}
         self.absent: set[int] = set()
+        self.resting: set[int] = set()
         self.pending: list[tuple[int, Member, int]] = []
         self.everybody: dict[int, Member] = {}
         self.advancing: list[tuple[Lane, list[AdvanceItem]]] = []
         self.advanced: dict[int, list[int]] = {}
         self.count = 0
 
-    @rule(lane=st.integers(0, 2))
-    def broadcast(self, lane: int) -> None:
+    @rule(lane=st.integers(0, 2), data=st.data())
+    def broadcast(self, lane: int, data: st.DataObject) -> None:
         seq = self.ledger.head
         self.ledger.broadcast_in_lane(seq, seq, lane, 0.0)
         self.entries[seq] = self.ledger.entries[-1]
         self.model.append(ModelEvent(lane, set(self.members), len(self.absent)))
+        for who in sorted(self.resting):
+            if data.draw(st.booleans()):
+                self.resting.remove(who)
+                self.positions[who] = seq
+                self.ledger.rise(self.members[who], seq)
+            else:
+                self.model[seq].resolved[who] = "acked"
         if self._outstanding(lane) == BOUND:
             assert self.lanes.filled is not None
             assert self.lanes.filled.key == lane
@@ -95,12 +103,21 @@ class LedgerMachine(RuleBasedStateMachine):
         self.positions[self.count] = self.ledger.head
 
     @precondition(lambda self: self.members)
-    @rule(data=st.data(), events=st.integers(0, 2))
-    def pull_and_derive(self, data: st.DataObject, events: int) -> None:
+    @rule(data=st.data(), events=st.integers(0, 2), may_rest=st.booleans())
+    def pull_and_derive(self, data: st.DataObject, events: int, may_rest: bool) -> None:
         who = data.draw(st.sampled_from(sorted(self.members)))
         member = self.members[who]
+        if who in self.resting:
+            return
         self._move_past(who)
-        if self.positions[who] < self.ledger.head:
+        if self.positions[who] == self.ledger.head:
+            if may_rest:
+                self.resting.add(who)
+                self.ledger.rest(member)
+                if data.draw(st.booleans()):
+                    # Before anybody has looked.
+                    self.broadcast(0, data)
+        else:
             seq = self.opened[who] = self.positions[who]
             for _ in range(events):
                 self.entries[seq].unresolved += 1
@@ -137,6 +154,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def fail(self, data: st.DataObject) -> None:
         who = data.draw(st.sampled_from(sorted(self.members)))
         member = self.members.pop(who)
+        self.resting.discard(who)
         opened = self.opened.pop(who, None)
         entry = None if opened is None else self.entries[opened]
         rejected = opened is not None and self.model[opened].resolved.get(who) == "rejected"
@@ -167,6 +185,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def leave(self, data: st.DataObject) -> None:
         who = data.draw(st.sampled_from(sorted(self.members)))
         member = self.members.pop(who)
+        self.resting.discard(who)
         opened = self.opened.pop(who, None)
         self.ledger.leave(member, None if opened is None else self.entries[opened])
         if opened is not None:

@@ -63,7 +63,6 @@ class _Advances:
 def _oldest(group: Group, now: float) -> float:
     """When the oldest event was broadcast that somebody has not resolved; `now` where there is none."""
     oldest = now
-    group.selection.lift()
     for subscriber in group.subscribers:
         if subscriber.done < group.ledger.head:
             oldest = min(oldest, group.ledger.entry(subscriber.done).broadcast_at)
@@ -76,7 +75,6 @@ def _oldest(group: Group, now: float) -> float:
 
 def fail_overdue(group: Group, limit: float) -> None:
     """Fail whoever owes an answer for an event that was broadcast at `limit` or earlier."""
-    group.selection.lift()
     for subscriber in list(group.subscribers):
         if subscriber.done < group.ledger.head:
             entry = group.ledger.entry(subscriber.done)

@@ -80,10 +80,9 @@ class Flow:
         if self._is_closed or (self._is_stopping and self._group.is_acknowledged):
             return head
         free = head + self._settings.max_outstanding - self._lanes.outstanding
-        self._group.selection.lift()
-        # Whoever joins before the next look does so at the head or later.
+        # Whoever joins or rises before the next look does so at the head or later.
         lowest = min((one.pulled for one in self._group.subscribers), default=head)
-        return min(free, lowest + self._settings.subscriber_queue_size)
+        return min(free, min(lowest, head) + self._settings.subscriber_queue_size)
 
     def _is_free(self, lane: Hashable) -> bool:
         return self._ledger.head < self._free_until and not self._is_held(lane)
@@ -146,7 +145,6 @@ class Flow:
         self._group.fail(subscriber, error)
 
     def _full_subscribers(self) -> list[Subscriber]:
-        self._group.selection.lift()
         limit = self._ledger.head - self._settings.subscriber_queue_size
         return [subscriber for subscriber in self._group.subscribers if subscriber.pulled <= limit]
 

@@ -63,7 +63,7 @@ class Group:
         self.is_acknowledged = is_acknowledged(opener)
         self.lanes = Lanes(settings.max_outstanding_per_lane)
         self.ledger = Ledger(self.lanes if self.is_acknowledged else None)
-        self.selection = Selection(self.ledger)
+        self.selection = Selection()
         self.subscribers: dict[Subscriber, None] = {}
         self.departed: dict[Subscriber, None] = {}
         """Those who left while the store still owed them answers."""
@@ -105,7 +105,6 @@ class Group:
     def fail(self, subscriber: Subscriber, error: BaseException) -> None:
         """Fail what the subscriber has not resolved, and count it as absent from now on."""
         if subscriber.is_present:
-            self.selection.lift()
             self.ledger.fail(subscriber, subscriber.open_entry)
             self._part(subscriber)
             subscriber.interrupt(error)
@@ -113,7 +112,6 @@ class Group:
     def leave(self, subscriber: Subscriber) -> None:
         """Take the subscriber out on purpose: what it pulled is accepted once durable, what it never pulled fails."""
         if subscriber.is_present:
-            self.selection.lift()
             self.ledger.leave(subscriber, subscriber.open_entry)
             self._part(subscriber)
 

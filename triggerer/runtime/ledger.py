@@ -3,9 +3,9 @@
 Events carry consecutive numbers in broadcast order. A subscriber moves through them in order, so that its answers
 are a cursor, `done`: everything before it is resolved by this subscriber, save for unconfirmed `TriggerEvent`s, which
 each event counts for itself. An event is passed by all once it lies before the lowest cursor, found with a heap whose
-items are corrected only when they reach the top. Who had to answer for an event (frozen at the broadcast), and for
-how many it counts as failed, is a step function of its number: joining, failing and leaving add a step each, whatever
-the number of outstanding events.
+items are corrected only when they reach the top; the cursor of a member at rest lies beyond all numbers. Who had to
+answer for an event (frozen at the broadcast), and for how many it counts as failed, is a step function of its number:
+joining, failing and leaving add a step each, whatever the number of outstanding events.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import sys
 from bisect import bisect_left
 from collections.abc import Hashable
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final
 
 from triggerer.runtime.lanes import Entry, Lanes, Standing
 
+AT_REST: Final = sys.maxsize
+"""The cursor of a member that passes whatever comes, until it rises."""
 _TRIM_AT = 512
 _number = itemgetter(0)
 
@@ -30,7 +32,7 @@ class Member:
 
     def __init__(self) -> None:
         self.done = 0
-        """Everything before this number is resolved by this member; it may be moved forward at any time."""
+        """All before this number is resolved by this member; it may be moved forward at any time, but not from rest."""
         self.is_present = False
         self.failed_from: int | None = None
         self.order = 0
@@ -84,11 +86,18 @@ class Ledger:
         member.done = self.head
         member.is_present = True
         member.failed_from = None
-        self._joined += 1
         self._present += 1
-        member.order = self._joined
-        heapq.heappush(self._heap, (member.done, member.order, member))
+        self._push(member)
         self._step(self.head, 1, -1 if was_absent else 0)
+
+    def rest(self, member: Member) -> None:
+        """`member` has passed everything, and passes what comes as it comes."""
+        member.done = AT_REST
+
+    def rise(self, member: Member, seq: int) -> None:
+        """`member`, which rested, has not passed `seq`, the newest event."""
+        member.done = seq
+        self._push(member)
 
     def add_absent(self) -> None:
         """Count everything from now on as failed for a member that is known but cannot join yet."""
@@ -104,6 +113,7 @@ class Ledger:
         Args:
             opened: The event that its filter has open, failed even where it had rejected it before.
         """
+        member.done = min(member.done, self.head)
         if opened is not None and not opened.is_taken:
             if opened.seq < member.done:
                 # It rejected the event that it has open, and now fails: failed wins, while it can still be said.
@@ -117,6 +127,7 @@ class Ledger:
 
     def leave(self, member: Member, opened: Entry | None) -> None:
         """Resolve what `member` was given as accepted (once persisted) and fail what it was never given."""
+        member.done = min(member.done, self.head)
         if opened is not None and opened.seq >= member.done:
             member.done = opened.seq + 1
         member.failed_from = member.done
@@ -130,8 +141,18 @@ class Ledger:
     def _part(self, member: Member) -> None:
         member.is_present = False
         self._present -= 1
+        self._compact()
+
+    def _push(self, member: Member) -> None:
+        # With an order of its own: what the heap may still have of the member is another item.
+        self._joined += 1
+        member.order = self._joined
+        heapq.heappush(self._heap, (member.done, member.order, member))
+        self._compact()
+
+    def _compact(self) -> None:
         if len(self._heap) > 2 * self._present + 16:
-            # Those who parted leave the heap when they reach its top, which a stuck member may keep from happening.
+            # What is outdated leaves the heap when it reaches the top, which a stuck member may keep from happening.
             self._heap = [item for item in self._heap if self._is_current(item)]
             heapq.heapify(self._heap)
 
@@ -169,7 +190,7 @@ class Ledger:
     # Progress
 
     def lowest(self) -> int:
-        """The lowest `done` of all present members; `head` where there is none."""
+        """The lowest `done` of all present members that do not rest; `head` where there is none."""
         heap = self._heap
         while heap:
             done, order, member = heap[0]
@@ -178,18 +199,13 @@ class Ledger:
             elif member.done != done:
                 heapq.heapreplace(heap, (member.done, order, member))
             else:
-                return done
+                return min(done, self.head)
         return self.head
 
     @staticmethod
     def _is_current(item: tuple[int, int, Member]) -> bool:
         _, order, member = item
         return member.is_present and order == member.order
-
-    def lowest_member(self) -> Member | None:
-        """A member whose `done` is the lowest; None where there is no member."""
-        self.lowest()
-        return self._heap[0][2] if self._heap else None
 
     def settle(self, limit: int = sys.maxsize) -> bool:
         """Hand on what everybody has passed since the last call, `limit` events at most; return whether more is left.

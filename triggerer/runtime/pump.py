@@ -48,7 +48,6 @@ class Pump:
         async with anyio.create_task_group() as tasks:
             while True:
                 await group.wait_for_progress()
-                group.selection.lift()
                 while group.ledger.settle(_BURST):
                     await self._advance_ready(tasks)
                     await checkpoint()

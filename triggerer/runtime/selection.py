@@ -1,7 +1,7 @@
 """Which subscribers look at an event: those that name the values that they look for are found in a table.
 
 An event costs one look for each distinct `by`, however many subscribers there are. Those whom it does not concern are
-not woken: their cursors are lifted over it, together with others, once in each turn of the loop that compares cursors.
+not woken, and rest (`Ledger.rest`) until one does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from triggerer.abc import BaseEventTrigger, SharedStreamSelector
 from triggerer.errors import PluginError
-from triggerer.runtime.ledger import Ledger
 
 if TYPE_CHECKING:
     from triggerer.runtime.subscriber import Subscriber
@@ -22,12 +21,10 @@ _NOBODY: Final = ()
 class Selection:
     """The subscribers of one group that have a selector. Synchronous, no I/O but what a selector's `read` does."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self) -> None:
         self.tables: dict[Hashable, _Table] = {}
         """Empty where nobody has a selector; always the same object, which is looked at for each event."""
         self._by: dict[Subscriber, Hashable] = {}
-        self._idle: dict[Subscriber, None] = {}
 
     def add(self, subscriber: Subscriber, selector: SharedStreamSelector) -> None:
         """Offer it what its selector names, from the next broadcast on."""
@@ -41,7 +38,6 @@ class Selection:
         """Offer it nothing more; does nothing where it has no selector."""
         if subscriber not in self._by:
             return
-        self._idle.pop(subscriber, None)
         by = self._by.pop(subscriber)
         table = self.tables[by]
         table.remove(subscriber)
@@ -52,20 +48,7 @@ class Selection:
         """Find out whom an event concerns that has just been broadcast, and wake them."""
         for table in self.tables.values():
             for subscriber in table.find(event):
-                was_idle = subscriber in self._idle
-                if was_idle:
-                    del self._idle[subscriber]
-                subscriber.offer(seq, was_idle=was_idle)
-
-    def note_idle(self, subscriber: Subscriber) -> None:
-        """It awaits the stream, and nothing up to the head is left for it."""
-        self._idle[subscriber] = None
-
-    def lift(self) -> None:
-        """Move those whom nothing concerns up to the head. To be called before cursors are compared."""
-        head = self._ledger.head
-        for subscriber in self._idle:
-            subscriber.pulled = subscriber.done = head
+                subscriber.offer(seq)
 
 
 class _Table:

@@ -25,7 +25,7 @@ from triggerer.domain.events import EventSource
 from triggerer.errors import PluginError
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.lanes import Entry
-from triggerer.runtime.ledger import Member
+from triggerer.runtime.ledger import AT_REST, Member
 from triggerer.runtime.selection import selector_of
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class Subscriber(Member):
         self.may_read = True
         """Whether it is neither ended nor gone."""
         self.pulled = 0
-        """The number of the first event that the filter has not been given."""
+        """The number of the first event that the filter has not been given; `AT_REST` while it rests."""
         self.wanted: deque[int] | None = None
         """The numbers of the events that concern its filter; None where all do."""
         self.is_open = False
@@ -219,12 +219,13 @@ class Subscriber(Member):
         else:
             self._scope.cancel()
 
-    def offer(self, seq: int, *, was_idle: bool) -> None:
-        """Its selector names what was broadcast; `was_idle`: it has passed everything before."""
+    def offer(self, seq: int) -> None:
+        """Its selector names what was broadcast."""
         assert self.wanted is not None
         self.wanted.append(seq)
-        if was_idle:
-            self.pulled = self.done = seq
+        if self.done == AT_REST:
+            self.pulled = seq
+            self.group.ledger.rise(self, seq)
             self.wake()
 
     # What the filter does
@@ -268,7 +269,8 @@ class Subscriber(Member):
                 if wanted is None:
                     group.wake_when_readable(self)
                 else:
-                    group.selection.note_idle(self)
+                    ledger.rest(self)
+                    self.pulled = AT_REST
                 self._waiter = self._loop.create_future()
                 try:
                     await self._waiter

@@ -101,6 +101,29 @@ async def test_events_settled_in_any_order_leave_the_oldest_one_to_time_out(
         assert len(upstream.outcomes()) == 4
 
 
+# Members
+
+
+def test_members_that_rest_and_rise_beside_a_stuck_one_leave_nothing_behind() -> None:
+    ledger = Ledger(None)
+    stuck, *others = [Member() for _ in range(4)]
+    for member in (stuck, *others):
+        ledger.join(member, was_absent=False)
+    for number in range(1_000):
+        ledger.broadcast(number)
+        for member in others:
+            if number:
+                ledger.rise(member, number)
+            member.done = number + 1
+            ledger.settle()
+            ledger.rest(member)
+    assert ledger.lowest() == 0
+    assert len(ledger._heap) < 50
+    stuck.done = 1_000
+    ledger.settle()
+    assert ledger.events == []
+
+
 # Lanes
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from triggerer.abc import AdvanceOutcome
+from triggerer.runtime.ledger import AT_REST
 
 if TYPE_CHECKING:
     from triggerer.runtime.group import Group
@@ -172,6 +173,8 @@ class Checker:
         head, passed, size = ledger.head, ledger.passed, settings.subscriber_queue_size
         for subscriber in group.subscribers:
             pulled, done = subscriber.pulled, subscriber.done
+            if pulled == done == AT_REST and self.has_selector(subscriber):
+                continue
             if not (passed <= done <= pulled <= head and pulled - done <= 1):
                 self.fail(
                     "S3", f"{subscriber.name}: {passed=}, {done=}, {pulled=}, broadcast={head}"
