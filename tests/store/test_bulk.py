@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from tests.store.seeding import add_asset, add_dag, asset_json, events_in, queue_of
 from triggerer.store.bulk import EventRow, insert_events
+from triggerer.store.clock import Clock
 from triggerer.store.database import Database
+from triggerer.store.script import Row, one
 
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -20,8 +26,8 @@ def rows(count: int, first: int = 0, *, source: str | None = None) -> list[Event
     ]
 
 
-# SQLite takes 150, 16 and 1 at a time, or 100 where there are sources.
-@pytest.mark.parametrize("count", [1, 15, 16, 17, 149, 150, 151, 167, 301, 1_000])
+# SQLite takes 1,000, 100, 16 and 1 at a time.
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 99, 100, 101, 117, 999, 1_000, 1_001, 2_117])
 @pytest.mark.parametrize("source", [None, "somewhere"])
 async def test_all_are_stored_in_order_with_all_that_they_are(
     database: Database, count: int, source: str | None
@@ -39,6 +45,34 @@ async def test_all_are_stored_in_order_with_all_that_they_are(
     ] == [(row.idempotency_key, row.ordinal, {"n": n}, source, 7) for n, row in enumerate(given)]
     assert {event.source_task_id for event in stored} == {source}
     assert [event_id for event_id, _ in await queue_of(database, "d")] == list(inserted.event_ids)
+
+
+@pytest.mark.parametrize("source", [None, "somewhere"])
+async def test_an_older_sqlite_takes_fewer_parameters(sqlite: Database, source: str | None) -> None:
+    await add_asset(sqlite, 1, "a")
+
+    def lower(connection: sqlite3.Connection) -> None:
+        connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 999)
+
+    await sqlite.perform(one(OnConnection(lower)))
+    given = rows(1_117, source=source)
+    await sqlite.perform(insert_events(given))
+    stored = await events_in(sqlite)
+    assert [event.idempotency_key for event in stored] == [row.idempotency_key for row in given]
+
+
+@dataclass
+class OnConnection:
+    """A step that is done to SQLite's writer itself."""
+
+    work: Callable[[sqlite3.Connection], None]
+
+    def on_sqlite(self, connection: sqlite3.Connection, clock: Clock) -> list[Row]:
+        self.work(connection)
+        return []
+
+    def on_postgres(self) -> tuple[str, Sequence[Any]]:
+        raise NotImplementedError
 
 
 async def test_one_source_among_many_rows_is_kept(database: Database) -> None:
