@@ -81,6 +81,12 @@ _roots: set[str] = set()
 _foreign: dict[str, dict[str, ModuleType]] = {}
 
 
+def _is_plain(path: str) -> bool:
+    """Whether it is as `os.path.abspath` would write it, which takes much longer to do."""
+    bounded = f"{path}/"
+    return bounded[:1] == "/" and not any(part in bounded for part in ("//", "/./", "/../"))
+
+
 def _open_folder(path: str) -> FileFinder:
     """Find modules below the DAGs folders that were imported from; a hook of `sys.path_hooks`."""
     if not any(f"{path}{os.sep}".startswith(root) for root in _roots):
@@ -155,9 +161,10 @@ class DagsFolder:
             try:
                 spec.loader.exec_module(module)
             except BaseException:
-                del sys.modules[name]
+                sys.modules.pop(name, None)
                 raise
-            return module
+            # A module may put something else in its own place.
+            return sys.modules.get(name, module)
 
     def _spec_of(self, name: str, path: Path | str) -> ModuleSpec:
         if name.startswith(_OWN_NAME):
@@ -166,7 +173,7 @@ class DagsFolder:
         else:
             # Nothing installed has the name, so that nothing is looked for elsewhere once more.
             spec = PathFinder.find_spec(name, [str(self.root)])
-        if spec is None:
+        if spec is None or spec.loader is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return spec
 
@@ -219,7 +226,7 @@ class DagsFolder:
         if name in sys.stdlib_module_names:
             return True
         root = str(self.root)
-        elsewhere = [p for p in sys.path if p != root and (p[:1] == os.sep or not self._is_root(p))]
+        elsewhere = [p for p in sys.path if p != root and (_is_plain(p) or not self._is_root(p))]
         spec = PathFinder.find_spec(name, elsewhere)
         # Any folder on the path would do for a namespace package; only what has a file counts.
         return (

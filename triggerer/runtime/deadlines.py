@@ -36,8 +36,10 @@ async def watch_deadlines(group: Group) -> None:
         limit = group.clock.monotonic() - timeout
         fail_overdue(group, limit)
         if advances.has_overdue(limit):
-            group.begin_end()
-            raise _not_advanced(group)
+            error = _not_advanced(group)
+            # What cannot be cancelled, in a thread say, keeps the group from ending, not its failure from being seen.
+            group.announce_end(error)
+            raise error
 
 
 class _Advances:

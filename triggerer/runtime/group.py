@@ -199,9 +199,7 @@ class Group:
             raise PluginError(f"A task of the shared stream {self.key!r} was cancelled by itself")
         except Exception as error:
             cause = _first_cause(error)
-            ended = GroupEnded(f"The shared stream {self.key!r} ended: {cause}", key=self.key)
-            self._end(ended, cause)
-            raise ended from cause
+            raise self.announce_end(cause) from cause
         finally:
             self.is_ending = True
             self._tasks = None
@@ -222,12 +220,15 @@ class Group:
             )
         return events
 
-    def _end(self, ended: GroupEnded, cause: BaseException) -> None:
+    def announce_end(self, cause: BaseException) -> GroupEnded:
+        """End every subscriber with what `run` is going to raise."""
         self.is_ending = True
         self.error = cause
+        ended = GroupEnded(f"The shared stream {self.key!r} ended: {cause}", key=self.key)
         ended.__cause__ = cause
         for subscriber in list(self.subscribers):
             subscriber.interrupt(ended)
+        return ended
 
     def close(self) -> None:
         """Broadcast and advance nothing more from now on; the caller cancels `run`.

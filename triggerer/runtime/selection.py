@@ -88,7 +88,7 @@ def selector_of(trigger: BaseEventTrigger) -> SharedStreamSelector | None:
     """The trigger's selector; None where it has none, or one that was written for a filter which its class overrides.
 
     Raises:
-        PluginError: It is something else.
+        PluginError: It is something else, or cannot be looked up by.
     """
     if not is_selecting(type(trigger)):
         return None
@@ -98,6 +98,15 @@ def selector_of(trigger: BaseEventTrigger) -> SharedStreamSelector | None:
             f"{type(trigger).__qualname__}.shared_stream_selector() returned {type(selector).__qualname__}",
             hint="return a SharedStreamSelector, or None",
         )
+    if selector is not None:
+        # Whatever of it the poll is going to use raises here, where it harms nobody else.
+        hash(selector.by)
+        if not isinstance(selector.values, frozenset):
+            raise PluginError(
+                f"the values of {type(trigger).__qualname__}.shared_stream_selector() are a"
+                f" {type(selector.values).__qualname__}",
+                hint="make them a frozenset",
+            )
     return selector
 
 

@@ -249,8 +249,12 @@ class Subscriber(Member):
             seq = self.pulled
             wanted = self.wanted
             if wanted is not None:
-                # What lies between does not concern it.
-                seq = self.done = self.pulled = wanted.popleft() if wanted else ledger.head
+                seq = wanted.popleft() if wanted else ledger.head
+                if seq > self.done:
+                    # What lies between does not concern it.
+                    self.done = self.pulled = seq
+                    if not group.is_progress_noted:
+                        group.note_progress()
             if seq < ledger.head:
                 at = seq - ledger.base
                 if is_acknowledged:
@@ -308,9 +312,9 @@ class Subscriber(Member):
     def _select(self, selector: SharedStreamSelector | None) -> None:
         # One that was ended before it started takes part no more, and nobody would take it out again.
         if selector is not None and self.may_read:
-            self.group.selection.add(self, selector)
             # What was broadcast since it joined was offered to nobody.
             self.wanted = deque(range(self.pulled, self.group.ledger.head))
+            self.group.selection.add(self, selector)
 
     async def _drive(self, events: AsyncGenerator[TriggerEvent, None]) -> None:
         # One function, since it runs for every derived event.

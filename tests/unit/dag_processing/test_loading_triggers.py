@@ -56,6 +56,31 @@ def test_a_class_of_the_dags_folder_is_found_by_the_path_that_it_says(
     assert load_trigger_class(f"{module}.Outer.Inner", dags_folder=folder).__name__ == "Inner"
 
 
+@pytest.mark.parametrize("form", ["{0}/../{1}", "{0}/../{1}/", "{0}/./../{1}", "{0}//../{1}/."])
+def test_a_file_keeps_its_name_however_its_folder_stands_on_the_path(
+    folder: Path, form: str
+) -> None:
+    from triggerer.plugins import DagsFolder
+
+    write(folder, "mine.py")
+    (folder.parent / "plugins").mkdir()
+    sys.path.append(form.format(folder.parent / "plugins", folder.name))
+    assert DagsFolder(folder).module_name(folder / "mine.py") == "mine"
+
+
+def test_a_module_may_put_something_else_in_its_place(folder: Path) -> None:
+    from triggerer.plugins import DagsFolder
+
+    text = "import sys, types\nsys.modules[__name__] = types.SimpleNamespace(number=4)\n"
+    (folder / "other.py").write_text(text)
+    (folder / "gone.py").write_text("import sys\ndel sys.modules[__name__]\nraise OSError('no')\n")
+    loaded = DagsFolder(folder)
+    assert loaded.import_file(folder / "other.py").number == 4
+    with pytest.raises(OSError, match="no"):
+        loaded.import_file(folder / "gone.py")
+    sys.modules.pop("other")
+
+
 def test_a_class_is_loaded_again_when_its_file_changed_and_only_then(folder: Path) -> None:
     write(folder, "mine.py", 1)
     first = load_trigger_class("mine.Mine", dags_folder=folder)

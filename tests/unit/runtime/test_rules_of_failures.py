@@ -149,6 +149,31 @@ async def test_an_advance_that_does_not_return_ends_the_group_after_the_ack_time
         assert upstream.outcomes("other") == {}
 
 
+async def test_an_advance_that_cannot_be_cancelled_is_seen_to_fail_before_it_returns(
+    upstream: Upstream,
+) -> None:
+    gate = anyio.Event()
+
+    async def on_advance(batch: Any) -> None:
+        with anyio.CancelScope(shield=True):
+            await gate.wait()
+
+    upstream.on_advance = on_advance
+    async with supervised(RuntimeSettings(ack_timeout=10)) as service:
+        (one,) = service.host(Acking(upstream.name))
+        upstream.put(0)
+        await service.settle_down()
+        await service.pass_time(20)
+        assert isinstance(one.error, GroupEnded)
+        assert "advance()" in str(one.error)
+        assert len(upstream.producers) == 1, "nothing is opened beside an advance that goes on"
+        upstream.on_advance = None
+        gate.set()
+        await service.settle_down()
+        await service.pass_time(60)
+        assert len(upstream.producers) == 2
+
+
 @pytest.mark.parametrize("mode", [Acking, AckingSideBySide])
 async def test_advances_that_return_in_time_are_not_counted_together(
     mode: type[Watching], upstream: Upstream

@@ -163,8 +163,30 @@ class RaisingSelector(Selecting):
         raise ValueError("no selector today")
 
 
+class ListSelector(Selecting):
+    def shared_stream_selector(self) -> Any:
+        return SharedStreamSelector("number", self.read, [1, [2]])  # type: ignore[arg-type]
+
+
+class ValuelessSelector(Selecting):
+    def shared_stream_selector(self) -> Any:
+        return SharedStreamSelector("number", self.read, None)  # type: ignore[arg-type]
+
+
+class UnhashableSelector(Selecting):
+    def shared_stream_selector(self) -> Any:
+        return SharedStreamSelector([], self.read, frozenset({1}))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
-    ("kind", "error"), [(NoSelector, PluginError), (RaisingSelector, ValueError)]
+    ("kind", "error"),
+    [
+        (NoSelector, PluginError),
+        (RaisingSelector, ValueError),
+        (ListSelector, PluginError),
+        (ValuelessSelector, PluginError),
+        (UnhashableSelector, TypeError),
+    ],
 )
 async def test_a_trigger_whose_selector_is_none_fails_alone(
     kind: type[Selecting], error: type[Exception], upstream: Upstream
@@ -179,11 +201,43 @@ async def test_a_trigger_whose_selector_is_none_fails_alone(
     async with StreamHarness() as streams:
         sibling = await streams.add(Sibling(upstream.name, "sibling", only=[1]))
         broken = await streams.add(Broken(upstream.name, "broken", only=[1]))
-        upstream.put(1)
+        upstream.put(1, "unreadable")
         await streams.quiesce()
         assert isinstance(broken.error, error)
         assert sibling.error is None
         assert len(sibling.events) == 1
+        await streams.remove(broken)
+        upstream.put(1)
+        await streams.quiesce()
+        assert len(sibling.events) == 2
+
+
+@pytest.mark.parametrize("mode", [Selecting, SelectingFast])
+async def test_who_pulls_late_passes_what_did_not_concern_it_at_once(
+    mode: type[Watching], upstream: Upstream
+) -> None:
+    gate = anyio.Event()
+
+    class Late(mode):  # type: ignore[misc,valid-type]
+        async def filter_shared_stream(
+            self, shared_stream: AsyncIterator[Any]
+        ) -> AsyncIterator[TriggerEvent]:
+            await gate.wait()
+            async for event in super().filter_shared_stream(shared_stream):
+                yield event
+
+        shared_stream_selector = mode.shared_stream_selector
+
+    async with StreamHarness() as streams:
+        late = await streams.add(Late(upstream.name, only=[1]))
+        upstream.put(0, 0, 0)
+        await streams.quiesce()
+        (group,) = streams.groups.values()
+        assert group.outstanding == 3
+        gate.set()
+        await streams.quiesce()
+        (group,) = streams.groups.values()
+        assert (group.outstanding, late.events) == (0, [])
 
 
 async def test_what_concerns_a_busy_filter_waits_for_it_and_the_rest_does_not_fail_it(
