@@ -175,7 +175,8 @@ def _insert_by_sqlite3(path: str, rows: Sequence[EventRow]) -> float:
 
 async def _insert_by_asyncpg(url: str, rows: Sequence[EventRow]) -> float:
     places = ", ".join(f"${place}" for place, _ in enumerate(EventRow._fields, 1))
-    connection = await asyncpg.connect(url)
+    dsn = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    connection = await asyncpg.connect(dsn)
     try:
         began = time.perf_counter()
         for start in range(0, len(rows), _BATCH_ROWS):

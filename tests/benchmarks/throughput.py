@@ -20,7 +20,7 @@ from tests.benchmarks.report import Figures, Row
 from tests.benchmarks.scene import Scene, Store
 
 _NOTE: Final = (
-    "per second; aims: over 10,000 persisted messages/s, and at least half of the parts in series. "
+    "per second; aims: over 10,000 persisted messages/s, and at least half of what the parts alone can do. "
     "`of series` is the service's rows/s over those of one loop that consumes, decodes, inserts "
     "and commits; `of parts`: over raw consume and the driver's `executemany` one after the other, with nothing in "
     "between; `of parts, ours`: the same with our own bulk statements."
