@@ -50,9 +50,20 @@ class Limits:
 
 
 async def measure_limits(
-    bootstrap: str, topic: str, url: str, *, messages: int, watchers: int, rows_per_message: int
+    bootstrap: str,
+    topic: str,
+    urls: tuple[str, str],
+    *,
+    messages: int,
+    watchers: int,
+    rows_per_message: int,
 ) -> Limits:
-    """Run one after the other; the database is empty before and holds both sets of rows afterwards."""
+    """Run one after the other.
+
+    Args:
+        urls: Of two empty databases; the first insert into each is a raw one.
+    """
+    url, other_url = urls
     consumed, records = await _consume(bootstrap, topic, messages)
     async with open_database(url) as database:
         await _seed(database, watchers)
@@ -61,9 +72,9 @@ async def measure_limits(
         ]
         records.clear()
         inserted = await _insert(database, rows)
-        driver_rows = await _insert_by_driver(
-            url, [row._replace(idempotency_key=f"{row.idempotency_key}d") for row in rows]
-        )
+        async with open_database(other_url) as other:
+            await _seed(other, watchers)
+        driver_rows = await _insert_by_driver(other_url, rows)
         rows.clear()
         series = await _series(
             database, bootstrap, topic, messages, watchers=watchers, each=rows_per_message

@@ -95,7 +95,7 @@ def _measure(scene: Scene, store: Store, case: _Case, topic: str) -> Iterable[Ro
             measure_limits,
             scene.kafka.bootstrap_servers,
             topic,
-            scene.new_database(store),
+            (scene.new_database(store), scene.new_database(store)),
             messages=case.messages,
             watchers=case.watchers,
             rows_per_message=case.rows_per_message,
