@@ -198,7 +198,14 @@ class _OurSink:
         self.keeps = keeps
         self.waiting: list[UnsettledEvent] = []
 
-    def submit_nowait(self, event: UnsettledEvent) -> None:
+    def submit_nowait(
+        self,
+        event: UnsettledEvent,
+        payload: Any,
+        source: EventSource,
+        key: str | None,
+        ordinal: int,
+    ) -> None:
         if self.keeps:
             self.waiting.append(event)
 

@@ -54,6 +54,9 @@ class _Event:
         self.submitted_at = 0.0
         self.settled_at = 0.0
 
+    def submit_to(self, recorder: EventRecorder) -> None:
+        recorder.submit_nowait(self, self.payload, self.source, self.idempotency_key, self.ordinal)
+
     def settle(self, error: Exception | None) -> None:
         if error is not None:
             raise error
@@ -113,7 +116,7 @@ async def _recorded(database: Database, rows: int) -> tuple[float, int]:
         tasks.start_soon(recorder.run)
         began = time.perf_counter()
         for event in events:
-            recorder.submit_nowait(event)
+            event.submit_to(recorder)
             if recorder.unsettled >= 20_000:
                 _Event.settled = anyio.Event()
                 await _Event.settled.wait()
@@ -131,7 +134,7 @@ async def _latencies(database: Database, count: int, first: int) -> list[float]:
         tasks.start_soon(recorder.run)
         for event in events:
             event.submitted_at = time.perf_counter()
-            recorder.submit_nowait(event)
+            event.submit_to(recorder)
             await anyio.sleep(0.01)
         await recorder.drained()
         tasks.cancel_scope.cancel()

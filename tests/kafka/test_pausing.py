@@ -67,8 +67,15 @@ class LagsForOnePartition:
         self.waiting: list[UnsettledEvent] = []
         self.lags = True
 
-    def submit_nowait(self, event: UnsettledEvent) -> None:
-        if self.lags and event.payload["partition"] == 0:
+    def submit_nowait(
+        self,
+        event: UnsettledEvent,
+        payload: Any,
+        source: EventSource,
+        key: str | None,
+        ordinal: int,
+    ) -> None:
+        if self.lags and payload["partition"] == 0:
             self.waiting.append(event)
         else:
             event.settle(None)

@@ -119,6 +119,9 @@ class Event:
     outcomes: list[Exception | None] = field(default_factory=list)
     done: anyio.Event = field(default_factory=anyio.Event)
 
+    def submit_to(self, recorder: EventRecorder) -> None:
+        recorder.submit_nowait(self, self.payload, self.source, self.idempotency_key, self.ordinal)
+
     def settle(self, error: Exception | None) -> None:
         self.outcomes.append(error)
         self.done.set()
@@ -144,7 +147,7 @@ async def recording(database: Database, **options: Any) -> AsyncIterator[EventRe
 async def record(recorder: EventRecorder, *events: Event, timeout: float = 30) -> None:
     """Submit and wait until all are settled."""
     for event in events:
-        recorder.submit_nowait(event)
+        event.submit_to(recorder)
     with anyio.fail_after(timeout):
         await recorder.drained()
 

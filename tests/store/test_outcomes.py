@@ -71,11 +71,11 @@ async def test_a_commit_with_an_unknown_outcome_is_repeated_as_it_was(
     # Without a key of the broker's too: the recorder's own is the same in the repeat.
     events = [Event("a", "key"), Event("b")]
     async with recording(database) as recorder:
-        recorder.submit_nowait(events[0])
-        recorder.submit_nowait(events[1])
+        events[0].submit_to(recorder)
+        events[1].submit_to(recorder)
         await _until_in_trouble(recorder)
         later = Event("later")
-        recorder.submit_nowait(later)
+        later.submit_to(recorder)
         await _until_well(recorder)
     assert [event.error for event in (*events, later)] == [None, None, None]
     stored = [row.extra["payload"] for row in await events_in(database)]
@@ -206,10 +206,10 @@ async def test_events_survive_a_postgresql_that_is_stopped_and_started(
     events = [Event(n, f"k{n}", source=SOURCE) for n in range(400)]
     async with recording(postgres) as recorder:
         for event in events[:100]:
-            recorder.submit_nowait(event)
+            event.submit_to(recorder)
         await anyio.to_thread.run_sync(postgres_server.stop)
         for event in events[100:200]:
-            recorder.submit_nowait(event)
+            event.submit_to(recorder)
         await _until_in_trouble(recorder)
         assert isinstance(recorder.trouble, StoreUnavailable | OutcomeUnknown)
         assert not any(event.outcomes for event in events[100:200])
@@ -245,7 +245,7 @@ async def test_events_wait_while_another_process_writes_to_sqlite(sqlite_url: st
         events = [Event(n, f"k{n}") for n in range(50)]
         async with recording(database) as recorder:
             for event in events:
-                recorder.submit_nowait(event)
+                event.submit_to(recorder)
             await _until_in_trouble(recorder)
             assert isinstance(recorder.trouble, StoreUnavailable)
             assert "another process" in str(recorder.trouble)
@@ -273,7 +273,7 @@ async def test_a_full_disk_loses_nothing_and_says_what_to_do(sqlite: Database) -
     events = [Event({"text": "x" * 1_000, "n": n}, f"k{n}") for n in range(200)]
     async with recording(sqlite) as recorder:
         for event in events:
-            recorder.submit_nowait(event)
+            event.submit_to(recorder)
         await _until_in_trouble(recorder)
         assert isinstance(recorder.trouble, StoreUnavailable)
         assert "make room" in str(recorder.trouble)

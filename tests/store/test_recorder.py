@@ -120,7 +120,7 @@ async def test_the_scheduler_is_woken_for_the_dags_that_wait_and_only_after_the_
     await add_dag(database, "other", asset_json("else"))
     with database.wakeups.subscribe(Signal.EVENTS_QUEUED) as subscription:
         async with recording(database) as recorder:
-            recorder.submit_nowait(Event("a"))
+            Event("a").submit_to(recorder)
             with anyio.fail_after(10):
                 woken = await subscription.wait()
         assert woken == {Signal.EVENTS_QUEUED: {"report"}}
@@ -195,7 +195,7 @@ async def test_the_payload_is_stored_as_it_was_when_it_was_submitted(database: D
     await _one_dag(database)
     payload = {"n": 1}
     async with recording(database) as recorder:
-        recorder.submit_nowait(Event(payload))
+        Event(payload).submit_to(recorder)
         payload["n"] = 2
         await recorder.drained()
     (row,) = await events_in(database)
@@ -249,7 +249,7 @@ async def test_a_takeover_waits_for_the_flush_that_checked_the_lease(postgres: D
                     " idempotency_key, ordinal) VALUES (1, '{}', now(), 7, 'key', 0)"
                 )
             )
-            recorder.submit_nowait(event)
+            event.submit_to(recorder)
             await until_waiting(1)
             tasks.start_soon(take_over)
             await until_waiting(2)
@@ -281,7 +281,7 @@ async def test_cancelling_settles_nothing(database: Database) -> None:
     events = [Event(n) for n in range(10)]
     async with recording(database) as recorder:
         for event in events:
-            recorder.submit_nowait(event)
+            event.submit_to(recorder)
     assert all(event.outcomes in ([], [None]) for event in events)
     settled = sum(len(event.outcomes) for event in events)
     assert recorder.unsettled == 10 - settled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 
@@ -13,14 +14,16 @@ class Fence(NamedTuple):
     epoch: int
 
 
-class WatcherRef(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class WatcherRef:
     """A watcher that gets one asset event for each event of the trigger."""
 
     watcher_id: int
     asset_id: int
 
 
-class EventSource(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class EventSource:
     """Where a trigger's events go, and under which lease. Replaced, never changed, when watchers come or go."""
 
     watchers: tuple[WatcherRef, ...]
@@ -28,22 +31,7 @@ class EventSource(NamedTuple):
 
 
 class UnsettledEvent(Protocol):
-    """One `TriggerEvent` that is not yet durable. The sink settles each exactly once, on the event loop.
-
-    What it carries is read while it is submitted: nothing but the sink's own form of it is kept while the store lags.
-    """
-
-    @property
-    def payload(self) -> Any: ...
-
-    @property
-    def source(self) -> EventSource: ...
-
-    @property
-    def idempotency_key(self) -> str | None: ...
-
-    @property
-    def ordinal(self) -> int: ...
+    """One `TriggerEvent` that is not yet durable. The sink settles each exactly once, on the event loop."""
 
     def settle(self, error: Exception | None) -> None:
         """Confirm (None: its asset events are durable) or refuse. Synchronous and cheap; never raises."""
@@ -52,5 +40,19 @@ class UnsettledEvent(Protocol):
 class EventSink(Protocol):
     """What the runtime is handed to have its events stored."""
 
-    def submit_nowait(self, event: UnsettledEvent) -> None:
-        """Take an event for the next group commit. Never blocks; the runtime bounds how many are unsettled."""
+    def submit_nowait(
+        self,
+        event: UnsettledEvent,
+        payload: Any,
+        source: EventSource,
+        key: str | None,
+        ordinal: int,
+    ) -> None:
+        """Take an event for the next group commit. Never blocks; the runtime bounds how many are unsettled.
+
+        Args:
+            payload: It may change afterwards, and is kept by nobody: the store has a form of its own.
+            source: Who gets it.
+            key: The idempotency key of the message that it derives from; None where there is none.
+            ordinal: Which one it is among those that the trigger derived from that message.
+        """

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from triggerer.abc import BaseEventTrigger, TriggerEvent
-from triggerer.domain.events import EventSource
 from triggerer.errors import PluginError
+from triggerer.runtime.backlog import Backlog
 from triggerer.runtime.context import RuntimeContext
 
 if TYPE_CHECKING:
@@ -18,25 +18,13 @@ if TYPE_CHECKING:
 class LoneEvent:
     """A `TriggerEvent` of a trigger without a stream. Implements `triggerer.domain.events.UnsettledEvent`."""
 
-    __slots__ = ("_hosted", "event")
+    __slots__ = ("_backlog",)
 
-    idempotency_key: str | None = None
-    ordinal = 0
-
-    def __init__(self, hosted: HostedTrigger, event: TriggerEvent) -> None:
-        self._hosted = hosted
-        self.event = event
-
-    @property
-    def payload(self) -> Any:
-        return self.event.payload
-
-    @property
-    def source(self) -> EventSource:
-        return self._hosted.source
+    def __init__(self, backlog: Backlog) -> None:
+        self._backlog = backlog
 
     def settle(self, error: Exception | None) -> None:
-        backlog = self._hosted.backlog
+        backlog = self._backlog
         backlog.count -= 1
         if backlog.is_awaited:
             backlog.note_room()
@@ -64,5 +52,5 @@ async def run_alone(
                     f"run() of {hosted.name} yielded {type(event).__qualname__}, not a TriggerEvent"
                 )
             backlog.count += 1
-            context.sink.submit_nowait(LoneEvent(hosted, event))
+            context.sink.submit_nowait(LoneEvent(backlog), event.payload, hosted.source, None, 0)
             await backlog.wait_for_room()

@@ -44,48 +44,15 @@ class DerivedEvent:
     """A `TriggerEvent` on its way into the store, tied to the raw event that was open when the filter yielded it.
 
     Implements `triggerer.domain.events.UnsettledEvent`. There may be very many of these while the store lags, so that
-    they hold no more than they must, 64 bytes; those of a subscriber form a chain, in the order of their derivation.
+    they hold no more than they must, 56 bytes; those of a subscriber form a chain, in the order of their derivation.
     """
 
-    __slots__ = ("entry", "event", "next", "subscriber")
+    __slots__ = ("entry", "next", "subscriber")
 
     subscriber: Subscriber
     entry: Entry | _Settled | None
-    event: TriggerEvent | None
-    """None once the sink has taken it: the store has its payload, in its own form."""
     next: DerivedEvent | None
     """The subscriber's next one, until this one is settled and none before it is unsettled."""
-
-    @property
-    def payload(self) -> Any:
-        assert self.event is not None, "a payload is read while the event is submitted"
-        return self.event.payload
-
-    @property
-    def ordinal(self) -> int:
-        """Which one it is among those that the subscriber derived from this raw event; read while it is submitted."""
-        assert self.event is not None, "an ordinal is read while the event is submitted"
-        return self.subscriber.ordinal
-
-    @property
-    def source(self) -> EventSource:
-        return self.subscriber.source
-
-    @property
-    def idempotency_key(self) -> str | None:
-        """The message's key; None where the stream has none, or the event derives from no message.
-
-        To be asked for at submission: later the message may be gone.
-
-        Raises:
-            Exception: Whatever the producer's `get_idempotency_key` raises.
-        """
-        entry = self.entry
-        if not isinstance(entry, Entry):
-            return None
-        producer = self.subscriber.group.producer
-        assert producer is not None
-        return producer.get_idempotency_key(entry.payload)
 
     @property
     def overdue_since(self) -> float:
@@ -318,7 +285,8 @@ class Subscriber(Member):
 
     async def _drive(self, events: AsyncGenerator[TriggerEvent, None]) -> None:
         # One function, since it runs for every derived event.
-        submit, backlog = self.group.sink.submit_nowait, self.backlog
+        group, backlog = self.group, self.backlog
+        submit = group.sink.submit_nowait
         async for event in events:
             if not isinstance(event, TriggerEvent):
                 raise PluginError(
@@ -332,7 +300,6 @@ class Subscriber(Member):
             derived = _new_derived(DerivedEvent)
             derived.subscriber = self
             derived.entry = entry
-            derived.event = event
             derived.next = None
             if entry is not None:
                 entry.unresolved += 1
@@ -344,12 +311,16 @@ class Subscriber(Member):
                 self._newest = derived
             backlog.count += 1
             try:
-                submit(derived)
+                key = None
+                if entry is not None:
+                    # Now: later the message may be gone.
+                    assert group.producer is not None
+                    key = group.producer.get_idempotency_key(entry.payload)
+                submit(derived, event.payload, self.source, key, self.ordinal)
             except BaseException:
                 # The producer's `get_idempotency_key` raised: the event counts as refused.
                 derived.settle(PluginError(f"An event of {self.name} could not be submitted"))
                 raise
-            derived.event = None
             self.ordinal += 1
             if backlog.count >= backlog.limit:
                 await backlog.wait_for_room()

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
 from triggerer.store.clock import Clock
@@ -75,9 +74,8 @@ _SQLITE_WAITING: Final = (
 # Ids follow the order of the rows, since defaults are computed after the sort. A timestamp is never
 # later than the server's clock, so no run, which takes its instant from there, is older than an
 # event of its own however far the hosts' clocks are apart.
-_SOURCES: Final = ("source_dag_id", "source_run_id", "source_task_id")
-NO_SOURCE: Final = (None,) * len(_SOURCES)
-"""The end of an `EventRow` that no task has emitted."""
+PLAIN_FIELDS: Final = EventRow._fields[:-3]
+"""Those that events have which no task has emitted: all but their source."""
 _ARRAYS: Final = "$2::bigint[], $3::text[], $4::timestamptz[], $5::bigint[], $6::text[], $7::int[]"
 POSTGRES_INSERT: Final = """
 new AS (
@@ -118,9 +116,8 @@ SELECT (SELECT array_agg(DISTINCT dag_id) FROM queued),
        CASE WHEN $1::boolean THEN (SELECT array_agg(id ORDER BY id) FROM new) END
 """
 # Trigger events have no source, and sending three arrays of nulls takes a tenth of the whole time.
-POSTGRES_PLAIN_COLUMNS: Final = EventRow._fields[: -len(_SOURCES)]
 POSTGRES_PLAIN_ARRAYS: Final = _ARRAYS
-POSTGRES_PLAIN_VALUES: Final = _values(POSTGRES_PLAIN_COLUMNS)
+POSTGRES_PLAIN_VALUES: Final = _values(PLAIN_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +128,11 @@ class InsertEvents:
     want_ids: bool
 
     def on_sqlite(self, connection: sqlite3.Connection, clock: Clock) -> list[Row]:
-        return [insert_into_sqlite(connection, self.rows, want_ids=self.want_ids)]
+        columns = list(zip(*self.rows, strict=True))
+        plain = len(PLAIN_FIELDS)
+        if all(set(column) == {None} for column in columns[plain:]):
+            del columns[plain:]
+        return [insert_into_sqlite(connection, columns, want_ids=self.want_ids)]
 
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
         return _POSTGRES, (self.want_ids, *map(list, zip(*self.rows, strict=True)))
@@ -150,24 +151,34 @@ def insert_events(rows: Sequence[EventRow], *, want_ids: bool = False) -> Script
 
 
 def insert_into_sqlite(
-    connection: sqlite3.Connection, rows: Sequence[EventRow], *, want_ids: bool
+    connection: sqlite3.Connection, columns: Sequence[Sequence[Any]], *, want_ids: bool
 ) -> tuple[Sequence[str], Sequence[int]]:
-    """Insert and queue; return the DAGs that may wait and, if wanted, the new ids."""
+    """Insert and queue; return the DAGs that may wait and, if wanted, the new ids.
+
+    Without a step in Python for each row: the event loop waits for the interpreter's lock meanwhile.
+
+    Args:
+        columns: The fields of at least one `EventRow`, one list each; the last three may be left out.
+    """
     (highest,) = connection.execute(_SQLITE_HIGHEST).fetchone()
-    columns = _sqlite_columns(rows)
+    asset_ids, extras, timestamps, *others = columns
+    columns = (asset_ids, extras, _sqlite_instants(timestamps), *others)
     width = len(columns)
-    values = chain.from_iterable(zip(*columns, strict=True))
     most = connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // width
-    left = len(rows)
+    done, left = 0, len(asset_ids)
     # Few sizes, so that each statement stays prepared.
     for size in _SQLITE_ROWS:
         while left >= size <= most:
-            connection.execute(_sqlite_insert(size, width), list(islice(values, size * width)))
+            values: list[Any] = [None] * (size * width)
+            for place, column in enumerate(columns):
+                values[place::width] = column[done : done + size]
+            connection.execute(_sqlite_insert(size, width), values)
+            done += size
             left -= size
     dag_ids: tuple[str, ...] = ()
     if connection.execute(_SQLITE_QUEUE, (highest,)).rowcount:
-        asset_ids = json.dumps(sorted(set(columns[0])))
-        dag_ids = tuple(dag_id for (dag_id,) in connection.execute(_SQLITE_WAITING, (asset_ids,)))
+        of_assets = json.dumps(sorted(set(asset_ids)))
+        dag_ids = tuple(dag_id for (dag_id,) in connection.execute(_SQLITE_WAITING, (of_assets,)))
     new = connection.execute(_SQLITE_NEW, (highest,)) if want_ids else ()
     return dag_ids, [event_id for (event_id,) in new]
 
@@ -181,15 +192,10 @@ def _sqlite_insert(rows: int, columns: int) -> str:
     )
 
 
-def _sqlite_columns(rows: Sequence[EventRow]) -> list[Sequence[Any]]:
-    """Column by column, without a step in Python for each row: the event loop waits for the lock meanwhile."""
-    columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
-    if all(set(column) == {None} for column in columns[-len(_SOURCES) :]):
-        del columns[-len(_SOURCES) :]
-    # Many are of one instant. The format is that of SQLAlchemy's DateTime: naive UTC with microseconds.
+def _sqlite_instants(instants: Sequence[datetime]) -> Sequence[str]:
+    """In the format of SQLAlchemy's DateTime, naive UTC with microseconds; many of them are one instant."""
     texts = {
         instant: instant.replace(tzinfo=None).isoformat(" ", "microseconds")
-        for instant in set(columns[2])
+        for instant in set(instants)
     }
-    columns[2] = list(map(texts.__getitem__, columns[2]))
-    return columns
+    return list(map(texts.__getitem__, instants))

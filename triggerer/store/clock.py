@@ -28,7 +28,7 @@ class TurnClock:
     def __init__(self) -> None:
         self._now: datetime | None = None
 
-    def __call__(self) -> datetime:
+    def now(self) -> datetime:
         now = self._now
         if now is None:
             now = self._now = utc_now()

@@ -6,15 +6,15 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, Final
 
 from triggerer.domain.events import Fence
 from triggerer.store.bulk import (
+    PLAIN_FIELDS,
     POSTGRES_INSERT,
     POSTGRES_PLAIN_ARRAYS,
-    POSTGRES_PLAIN_COLUMNS,
     POSTGRES_PLAIN_VALUES,
-    EventRow,
     insert_into_sqlite,
 )
 from triggerer.store.clock import Clock
@@ -32,11 +32,12 @@ class RecordEvents:
     a transaction by itself; on SQLite there are none that would have to be.
 
     Args:
+        columns: The `PLAIN_FIELDS` of all rows, a list for each field.
         fence_places: For each row the place of its fence in `fences`; 0: it needs none.
         sender: How this process knows its own announcements.
     """
 
-    rows: Sequence[EventRow]
+    columns: Sequence[Sequence[Any]]
     fence_places: Sequence[int]
     fences: Sequence[Fence]
     sender: str
@@ -45,23 +46,19 @@ class RecordEvents:
         digests = json.dumps([fence.stream_digest for fence in self.fences])
         shown = set(connection.execute(_SQLITE_SHOWN, (digests,))) if self.fences else set()
         held = [place for place, fence in enumerate(self.fences, 1) if tuple(fence) in shown]
-        allowed = {0, *held}
-        rows = (
-            self.rows
-            if len(held) == len(self.fences)
-            else [
-                row
-                for row, place in zip(self.rows, self.fence_places, strict=True)
-                if place in allowed
-            ]
-        )
-        dag_ids, _ = insert_into_sqlite(connection, rows, want_ids=False) if rows else ((), ())
+        columns = self.columns
+        if len(held) < len(self.fences):
+            allowed = {0, *held}
+            is_held = [place in allowed for place in self.fence_places]
+            columns = [list(compress(column, is_held)) for column in columns]
+        dag_ids: Sequence[str] = ()
+        if columns[0]:
+            dag_ids, _ = insert_into_sqlite(connection, columns, want_ids=False)
         return [(dag_ids, held)]
 
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
-        columns = list(map(list, zip(*self.rows, strict=True)))[: len(POSTGRES_PLAIN_COLUMNS)]
         fences = [list(column) for column in zip(*self.fences, strict=True)] or [[], [], []]
-        return _POSTGRES, (self.sender, *columns, list(self.fence_places), *fences)
+        return _POSTGRES, (self.sender, *self.columns, self.fence_places, *fences)
 
 
 _SQLITE_SHOWN: Final = (
@@ -77,9 +74,9 @@ WITH held AS MATERIALIZED (
     FOR SHARE OF s
 ), {
     POSTGRES_INSERT.format(
-        columns=", ".join(POSTGRES_PLAIN_COLUMNS),
+        columns=", ".join(PLAIN_FIELDS),
         values=POSTGRES_PLAIN_VALUES,
-        given=", ".join((*POSTGRES_PLAIN_COLUMNS, "fence")),
+        given=", ".join((*PLAIN_FIELDS, "fence")),
         arrays=f"{POSTGRES_PLAIN_ARRAYS}, $8::int[]",
         condition="WHERE fence = 0 OR fence IN (SELECT place FROM held)",
     )

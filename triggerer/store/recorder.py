@@ -1,36 +1,35 @@
 """Group commit of trigger events.
 
-a flush starts when the last one ended and takes all that waits.
+A flush starts when the last one ended and takes all that waits.
 """
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Final, NamedTuple
+from typing import Any, Final
 from uuid import uuid4
 
 import anyio
 import structlog
 
-from triggerer.domain.events import Fence, UnsettledEvent
+from triggerer.domain.events import EventSource, Fence, UnsettledEvent
 from triggerer.errors import (
     ConfigurationError,
     Conflict,
-    LeaseLost,
     OutcomeUnknown,
     RowRefused,
     StoreError,
     StoreUnavailable,
     TriggererError,
 )
-from triggerer.store.bulk import NO_SOURCE, EventRow
 from triggerer.store.clock import Clock, TurnClock
 from triggerer.store.database import Database
 from triggerer.store.emitting import NewAssetEvent, ensure_asset, record_events
 from triggerer.store.encoding import check_identity, encode_extra
+from triggerer.store.event_batch import EventBatch
 from triggerer.store.record_step import RecordEvents
 from triggerer.store.wakeups import Signal
 
@@ -43,20 +42,8 @@ MAX_EVENT_BYTES: Final = 1024 * 1024
 MAX_BATCH_ROWS: Final = 5_000
 # A batch of large payloads is bounded by what it weighs.
 MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
-_new_tuple: Final = tuple.__new__
-"""A named tuple without the call of a Python function that its constructor is."""
 _FIRST_DELAY: Final = timedelta(milliseconds=50)
 _LONGEST_DELAY: Final = timedelta(seconds=5)
-
-
-class _Waiting(NamedTuple):
-    """An event as it was when it was submitted, so that every repeat writes the same rows."""
-
-    event: UnsettledEvent
-    rows: Sequence[EventRow]
-    fence: Fence | None
-    size_bytes: int
-    refused: RowRefused | None = None
 
 
 class EventRecorder:
@@ -84,8 +71,9 @@ class EventRecorder:
         self._on_fenced = on_fenced
         self._max_event_bytes = max_event_bytes
         self._max_batch_rows = max_batch_rows
-        self._clock = clock or TurnClock()
-        self._queue: deque[_Waiting] = deque()
+        self._clock = clock or TurnClock().now
+        self._full: deque[EventBatch] = deque()
+        self._filling = EventBatch()
         self._writing = 0
         self._submitted = anyio.Event()
         self._is_idle = False
@@ -99,14 +87,38 @@ class EventRecorder:
     @property
     def unsettled(self) -> int:
         """How many events were submitted and are not settled yet."""
-        return len(self._queue) + self._writing
+        return sum(map(len, self._full)) + len(self._filling) + self._writing
 
-    def submit_nowait(self, event: UnsettledEvent) -> None:
-        """Take an event for the next flush.
+    def submit_nowait(
+        self,
+        event: UnsettledEvent,
+        payload: Any,
+        source: EventSource,
+        key: str | None,
+        ordinal: int,
+    ) -> None:
+        """Take an event for the next flush; see `EventSink`.
 
-        Its payload is encoded here and may change afterwards.
+        Its payload is encoded here.
         """
-        self._queue.append(self._prepare(event))
+        if key is None:
+            # No redelivery will be recognised, but a repeat of this very commit must be.
+            key = "~" + uuid4().hex
+        batch = self._filling
+        try:
+            extra = encode_extra(payload, max_bytes=self._max_event_bytes)
+            check_identity(key, ordinal)
+        except RowRefused as error:
+            batch.set_aside(event, error)
+        else:
+            rows = len(source.watchers)
+            if (
+                len(batch.keys) + rows > self._max_batch_rows
+                or batch.size_bytes + rows * len(extra) > MAX_BATCH_BYTES
+            ) and batch.keys:
+                self._full.append(batch)
+                batch = self._filling = EventBatch()
+            batch.add(event, source, extra, self._clock(), key, ordinal)
         if self._is_idle:
             self._is_idle = False
             self._submitted.set()
@@ -123,56 +135,27 @@ class EventRecorder:
         Cancellation: A flush that has not committed is rolled back. One that has is settled first.
         """
         while True:
-            if not self._queue:
+            if not self._full and not self._filling:
                 self._submitted = anyio.Event()
                 self._is_idle = True
                 await self._submitted.wait()
-            batch = self._take()
-            self._writing = len(batch)
-            await self._write(batch)
+            await self._write(self._take())
 
-    def _prepare(self, event: UnsettledEvent) -> _Waiting:
-        key = event.idempotency_key
-        if key is None:
-            # No redelivery will be recognised, but a repeat of this very commit must be.
-            key = "~" + uuid4().hex
-        watchers, fence = event.source
-        ordinal = event.ordinal
-        try:
-            extra = encode_extra(event.payload, max_bytes=self._max_event_bytes)
-            check_identity(key, ordinal)
-        except RowRefused as error:
-            return _Waiting(event, (), fence, 0, error)
-        now = self._clock()
-        # Not a comprehension, which is the call of a function: there is one watcher almost always.
-        rows: list[EventRow] = []
-        for watcher, asset in watchers:
-            row = (asset, extra, now, watcher, key, ordinal, *NO_SOURCE)
-            rows.append(_new_tuple(EventRow, row))
-        return _new_tuple(_Waiting, (event, rows, fence, len(extra) * len(rows), None))
-
-    def _take(self) -> list[_Waiting]:
-        batch: list[_Waiting] = []
-        queue, most_rows = self._queue, self._max_batch_rows
-        rows = size_bytes = 0
-        for waiting in queue:
-            _, its_rows, _, its_bytes, _ = waiting
-            rows += len(its_rows)
-            size_bytes += its_bytes
-            if batch and (rows > most_rows or size_bytes > MAX_BATCH_BYTES):
-                break
-            batch.append(waiting)
-        for _ in batch:
-            queue.popleft()
+    def _take(self) -> EventBatch:
+        if self._full:
+            batch = self._full.popleft()
+        else:
+            batch, self._filling = self._filling, EventBatch()
+        self._writing = len(batch)
         return batch
 
-    async def _write(self, batch: Sequence[_Waiting]) -> None:
+    async def _write(self, batch: EventBatch) -> None:
         parts = deque([batch])
         failures = 0
         while parts:
             part = parts.popleft()
             try:
-                lost = await self._flush([one for one in part if one.refused is None])
+                lost = await self._flush(part)
             except (StoreUnavailable, Conflict, OutcomeUnknown, ConfigurationError) as error:
                 # The same part first: if its commit went through, the keys absorb the repeat.
                 parts.appendleft(part)
@@ -180,54 +163,40 @@ class EventRecorder:
                 failures += 1
             except StoreError as error:
                 # A row is refused. The innocent rows around it are found by halving.
-                if len(part) == 1:
+                halves = part.halves()
+                if halves is None:
                     self._settle(part, refusal=error)
                 else:
-                    middle = len(part) // 2
-                    parts.extendleft((part[middle:], part[:middle]))
+                    parts.extendleft(reversed(halves))
             else:
                 failures = 0
                 self._recovered()
                 self._settle(part, lost=lost)
 
-    async def _flush(self, batch: Sequence[_Waiting]) -> frozenset[Fence]:
+    async def _flush(self, batch: EventBatch) -> frozenset[Fence]:
         """Write what the fences allow in one transaction; return the fences that do not hold."""
-        if not batch:
-            return frozenset()
-        fences = list(dict.fromkeys(one.fence for one in batch if one.fence is not None))
-        places = {fence: place for place, fence in enumerate(fences, 1)}
-        rows: list[EventRow] = []
-        fence_places: list[int] = []
-        for _, its_rows, its_fence, _, _ in batch:
-            rows += its_rows
-            fence_places += [places[its_fence] if its_fence else 0] * len(its_rows)
+        rows = len(batch.keys)
         if not rows:
             return frozenset()
-        step = RecordEvents(rows, fence_places, fences, self._database.relay.sender)
+        fences = list(batch.fences)
+        step = RecordEvents(batch.columns, batch.fence_places, fences, self._database.relay.sender)
         dag_ids, held, *_ = (await self._database.once(step))[0]
         if dag_ids:
             await self._database.announce_here({Signal.EVENTS_QUEUED: set(dag_ids)})
-        self.rows_written += len(rows)
+        self.rows_written += rows
         self.flushes += 1
         return frozenset(fences) - {fences[place - 1] for place in held or ()}
 
     def _settle(
         self,
-        part: Sequence[_Waiting],
+        part: EventBatch,
         *,
         refusal: StoreError | None = None,
         lost: frozenset[Fence] = frozenset(),
     ) -> None:
         for fence in lost:
             self._on_fenced(fence)
-        for event, _, its_fence, _, refused in part:
-            error: Exception | None = refused or refusal
-            if lost and error is None and its_fence is not None and its_fence in lost:
-                error = LeaseLost(
-                    f"the stream {its_fence.stream_digest} is no longer owned by {its_fence.owner} "
-                    f"in epoch {its_fence.epoch}"
-                )
-            event.settle(error)
+        part.settle(refusal, lost)
         self._writing -= len(part)
         if not self.unsettled:
             self._settled.set()

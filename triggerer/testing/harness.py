@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Hashable, Sized
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Protocol, Self, cast
+from typing import Any, Literal, NamedTuple, Self
 
 from triggerer.abc import BaseEventTrigger, TriggerEvent
 from triggerer.domain.events import EventSource, UnsettledEvent, WatcherRef
@@ -69,13 +69,6 @@ def _remove_identical(events: list[TriggerEvent], event: TriggerEvent) -> None:
             return
 
 
-class _Event(UnsettledEvent, Protocol):
-    """What the runtime submits, shared stream or not."""
-
-    @property
-    def event(self) -> TriggerEvent | None: ...
-
-
 class _Waiting(NamedTuple):
     view: HostedView
     event: TriggerEvent
@@ -95,13 +88,18 @@ class _Sink:
         self._is_automatic = is_automatic
         self._waiting: deque[_Waiting] = deque()
 
-    def submit_nowait(self, event: UnsettledEvent) -> None:
-        submitted = cast(_Event, event).event
-        assert submitted is not None
-        view = self._views[event.source.watchers[0].watcher_id]
+    def submit_nowait(
+        self,
+        event: UnsettledEvent,
+        payload: Any,
+        source: EventSource,
+        key: str | None,
+        ordinal: int,
+    ) -> None:
+        view = self._views[source.watchers[0].watcher_id]
+        submitted = TriggerEvent(payload)
         view.note_submitted(submitted)
         waiting = _Waiting(view, submitted, event)
-        event.idempotency_key  # noqa: B018  (as the store does, so that a producer that raises is found)
         if self._is_automatic:
             waiting.persist()
         else:

@@ -25,9 +25,15 @@ class Store:
         self.waiting: list[UnsettledEvent] = []
         self.payloads: list[Any] = []
 
-    def submit_nowait(self, event: UnsettledEvent) -> None:
-        event.idempotency_key  # noqa: B018  (the recorder reads it here as well)
-        self.payloads.append(event.payload)
+    def submit_nowait(
+        self,
+        event: UnsettledEvent,
+        payload: Any,
+        source: EventSource,
+        key: str | None,
+        ordinal: int,
+    ) -> None:
+        self.payloads.append(payload)
         if self.is_automatic:
             event.settle(None)
         else:

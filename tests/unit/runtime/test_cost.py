@@ -15,11 +15,10 @@ import pytest
 from tests.unit.runtime.streams import Acking, Upstream
 from tests.unit.runtime.supervised import supervised
 from triggerer.abc import AckTimeout, AdvanceItem, TriggerEvent
-from triggerer.domain.events import UnsettledEvent
+from triggerer.domain.events import EventSource, UnsettledEvent
 from triggerer.runtime import RuntimeSettings
 from triggerer.runtime.lanes import Lanes
 from triggerer.runtime.ledger import Ledger, Member
-from triggerer.runtime.subscriber import DerivedEvent
 from triggerer.runtime.wakeups import Turns, Wakeup
 from triggerer.testing import StreamHarness
 
@@ -29,8 +28,8 @@ def upstream(request: pytest.FixtureRequest) -> Upstream:
     return Upstream(request.node.name)
 
 
-class Remembered(TriggerEvent):
-    """A `TriggerEvent` of which a test can see whether anybody keeps it."""
+class Remembered(dict[str, int]):
+    """A payload of which a test can see whether anybody keeps it."""
 
     __slots__ = ("__weakref__",)
 
@@ -38,28 +37,32 @@ class Remembered(TriggerEvent):
 class TwoOfEach(Acking):
     async def filter_shared_stream(self, shared_stream):  # type: ignore[no-untyped-def]
         async for event in shared_stream:
-            yield Remembered({"value": event, "half": 0})
-            yield Remembered({"value": event, "half": 1})
+            yield TriggerEvent(Remembered(value=event, half=0))
+            yield TriggerEvent(Remembered(value=event, half=1))
 
 
 # What is kept while the store lags
 
 
-async def test_an_unconfirmed_event_takes_64_bytes_and_nobody_keeps_its_payload(
+async def test_an_unconfirmed_event_takes_56_bytes_and_nobody_keeps_its_payload(
     upstream: Upstream,
 ) -> None:
     async with supervised() as service:
         service.store.is_automatic = False
-        kept: list[weakref.ref[TriggerEvent]] = []
+        kept: list[weakref.ref[Remembered]] = []
         ordinals: list[int] = []
         submit = service.store.submit_nowait
 
-        def watch(event: UnsettledEvent) -> None:
-            assert isinstance(event, DerivedEvent)
-            assert event.event is not None
-            kept.append(weakref.ref(event.event))
-            ordinals.append(event.ordinal)
-            submit(event)
+        def watch(
+            event: UnsettledEvent,
+            payload: Remembered,
+            source: EventSource,
+            key: str | None,
+            ordinal: int,
+        ) -> None:
+            kept.append(weakref.ref(payload))
+            ordinals.append(ordinal)
+            submit(event, None, source, key, ordinal)
 
         service.store.submit_nowait = watch  # type: ignore[method-assign]
         service.host(TwoOfEach(upstream.name))
@@ -70,7 +73,7 @@ async def test_an_unconfirmed_event_takes_64_bytes_and_nobody_keeps_its_payload(
         # The filter holds the last one, as its loop's variable or its own frame does.
         assert [event() for event in kept[:-1]] == [None] * 3
         assert ordinals == [0, 1, 0, 1]
-        assert {sys.getsizeof(one) for one in service.store.waiting} == {64}
+        assert {sys.getsizeof(one) for one in service.store.waiting} == {56}
         service.store.settle()
         await service.settle_down()
         assert upstream.outcomes() == {0: (1, 0, 0), 1: (1, 0, 0)}

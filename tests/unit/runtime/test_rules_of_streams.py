@@ -609,9 +609,15 @@ async def test_the_events_of_a_message_have_its_key_and_count_from_zero(
     async with supervised() as service:
         submit = service.store.submit_nowait
 
-        def note(event: UnsettledEvent) -> None:
-            identities.append((event.idempotency_key, event.ordinal))
-            submit(event)
+        def note(
+            event: UnsettledEvent,
+            payload: object,
+            source: EventSource,
+            key: str | None,
+            ordinal: int,
+        ) -> None:
+            identities.append((key, ordinal))
+            submit(event, payload, source, key, ordinal)
 
         monkeypatch.setattr(service.store, "submit_nowait", note)
         service.host(Threefold(upstream.name))

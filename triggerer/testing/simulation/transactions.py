@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from itertools import starmap
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -215,7 +216,9 @@ class Transaction:
             if leases.get(digest) == tuple(lease)
         ]
         await self.store.chance.delay()
-        rows = zip(step.rows, step.fence_places, strict=True)
+        rows = zip(
+            starmap(EventRow, zip(*step.columns, strict=True)), step.fence_places, strict=True
+        )
         return self._insert([row for row, place in rows if place in {0, *held}]), held
 
     # What the hosts ask

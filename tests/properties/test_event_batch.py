@@ -1,0 +1,128 @@
+"""What is written together: whatever is split, each event keeps its rows, its place and its one answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from triggerer.domain.events import EventSource, Fence, WatcherRef
+from triggerer.errors import LeaseLost, RowRefused, StoreError
+from triggerer.store.event_batch import EventBatch
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ONE, OTHER = Fence("one", "me", 1), Fence("other", "me", 4)
+REFUSED = RowRefused("not JSON")
+
+
+@dataclass(eq=False)
+class Event:
+    number: int
+    watchers: int
+    fence: Fence | None
+    is_refused: bool
+    answered: list[Event]
+    """Who was settled, in order."""
+    answers: list[Exception | None] = field(default_factory=list)
+
+    @property
+    def has_rows(self) -> bool:
+        return bool(self.watchers) and not self.is_refused
+
+    def settle(self, error: Exception | None) -> None:
+        self.answers.append(error)
+        self.answered.append(self)
+
+
+@st.composite
+def submitted(draw: st.DrawFn) -> list[Event]:
+    answered: list[Event] = []
+    drawn = draw(
+        st.lists(
+            st.tuples(st.integers(0, 3), st.sampled_from([None, ONE, OTHER]), st.booleans()),
+            max_size=12,
+        )
+    )
+    return [Event(number, *values, answered) for number, values in enumerate(drawn)]
+
+
+def filled(events: list[Event]) -> EventBatch:
+    batch = EventBatch()
+    for event in events:
+        if event.is_refused:
+            batch.set_aside(event, REFUSED)
+        else:
+            watchers = tuple(WatcherRef(number, 10 + number) for number in range(event.watchers))
+            source = EventSource(watchers, event.fence)
+            batch.add(event, source, str(event.number), NOW, f"k{event.number}", 0)
+    return batch
+
+
+def rows_of(batch: EventBatch) -> list[tuple[object, ...]]:
+    fences = [None, *batch.fences]
+    places = [fences[place] for place in batch.fence_places]
+    return list(zip(*batch.columns, places, strict=True))
+
+
+def rows_for(events: list[Event]) -> list[tuple[object, ...]]:
+    return [
+        (10 + number, str(event.number), NOW, number, f"k{event.number}", 0, event.fence)
+        for event in events
+        if not event.is_refused
+        for number in range(event.watchers)
+    ]
+
+
+def smallest(batch: EventBatch) -> list[EventBatch]:
+    halves = batch.halves()
+    return [batch] if halves is None else [*smallest(halves[0]), *smallest(halves[1])]
+
+
+@given(submitted())
+def test_a_batch_has_the_rows_of_its_events_in_order(events: list[Event]) -> None:
+    batch = filled(events)
+    assert rows_of(batch) == rows_for(events)
+    assert len(batch) == len(events)
+    assert batch.size_bytes == sum(len(str(row[1])) for row in rows_for(events))
+
+
+@given(submitted())
+def test_halving_ends_with_one_event_each_and_loses_none(events: list[Event]) -> None:
+    parts = smallest(filled(events))
+    assert [row for part in parts for row in rows_of(part)] == rows_for(events)
+    assert sum(map(len, parts)) == len(events)
+    if any(event.has_rows for event in events):
+        assert all(len(set(part.keys)) == 1 for part in parts)
+
+
+@given(submitted(), st.booleans())
+def test_each_event_is_answered_once_and_in_the_order_of_submission(
+    events: list[Event], is_split: bool
+) -> None:
+    batch = filled(events)
+    for part in smallest(batch) if is_split else [batch]:
+        part.settle(None, {OTHER})
+    answered = events[0].answered if events else []
+    assert answered == events
+    for event in events:
+        (answer,) = event.answers
+        if event.is_refused:
+            assert answer is REFUSED
+        elif event.has_rows and event.fence == OTHER:
+            assert isinstance(answer, LeaseLost)
+        else:
+            assert answer is None
+
+
+@given(submitted())
+def test_a_refusal_is_told_to_those_that_had_something_to_write(events: list[Event]) -> None:
+    error = StoreError("full")
+    filled(events).settle(error, frozenset())
+    for event in events:
+        (answer,) = event.answers
+        if event.is_refused:
+            assert answer is REFUSED
+        else:
+            assert answer is (error if event.has_rows else None)
