@@ -18,7 +18,8 @@ MAX_KEY_BYTES: Final = 1_000
 PostgreSQL's index takes rows below 2,704 bytes; a position is far shorter.
 """
 
-_NUL: Final = b"\\u0000"
+_ESCAPE: Final = b"\\"
+_NUL: Final = _ESCAPE + b"u0000"
 _MAX_ORDINAL: Final = 2**31 - 1
 
 
@@ -52,7 +53,8 @@ def encode_extra(payload: Any, *, max_bytes: int) -> str:
             f"a payload has {len(encoded):,} bytes as JSON, more than the {max_bytes:,} allowed",
             hint="store it elsewhere and let the event carry where it lies",
         )
-    if _NUL in encoded and _has_nul(orjson.loads(encoded)):
+    # One byte is found ten times as fast as six.
+    if _ESCAPE in encoded and _NUL in encoded and _has_nul(orjson.loads(encoded)):
         raise RowRefused(
             "a payload has a NUL character in a string", hint="remove it in the trigger's filter"
         )
