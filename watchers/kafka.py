@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 def _text(raw: bytes | None) -> str | None:
-    """Bytes as people write them, or `base64:…` where they are no UTF-8 text."""
+    """Bytes as people write them, or `base64:…` where they are no UTF-8 text; None stays None."""
     if raw is None:
         return None
     try:
@@ -55,7 +55,7 @@ ATTRIBUTES: Final[Mapping[str, Callable[[KafkaMessage], Any]]] = {
 }
 
 _DECODERS: Final[Mapping[str | None, Callable[[KafkaMessage], Any]]] = {
-    "json": lambda message: message.json(),
+    "json": KafkaMessage.json,
     "text": lambda message: None if message.value is None else message.value.decode(),
     "bytes": lambda message: (
         None if message.value is None else base64.b64encode(message.value).decode()
@@ -198,9 +198,10 @@ def default_group(topics: Iterable[str], connection: str) -> str:
 
 def _default_extra(message: KafkaMessage, value: Any) -> dict[str, Any]:
     record = message.record
+    key = record.key
     return {
         "value": value,
-        "key": _text(record.key),
+        "key": None if key is None else _text(key),
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
