@@ -51,7 +51,7 @@ def upgrade() -> None:
         sa.Column("source_task_id", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_asset_event")),
         sa.UniqueConstraint(
-            "watcher_id", "idempotency_key", "ordinal", "asset_id", name="uq_asset_event_identity"
+            "idempotency_key", "watcher_id", "ordinal", "asset_id", name="uq_asset_event_identity"
         ),
         sqlite_autoincrement=True,
     )
