@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from anyio.lowlevel import checkpoint
 
 from triggerer.abc import AdvanceItem
 from triggerer.errors import AckTimeout, BrokerUnavailable
@@ -11,6 +13,9 @@ from triggerer.runtime.subscriber import DerivedEvent, Subscriber
 
 if TYPE_CHECKING:
     from triggerer.runtime.group import Group
+
+_TURNS_BEFORE_OVERDUE: Final = 8
+"""Of the event loop. Where something held it up for so long, what was answered meanwhile is only now heard of."""
 
 
 async def watch_deadlines(group: Group) -> None:
@@ -34,6 +39,8 @@ async def watch_deadlines(group: Group) -> None:
         oldest = min(_oldest(group, now), advances.look(now))
         await group.clock.sleep_until(oldest + timeout)
         limit = group.clock.monotonic() - timeout
+        for _ in range(_TURNS_BEFORE_OVERDUE):
+            await checkpoint()
         fail_overdue(group, limit)
         if advances.has_overdue(limit):
             error = _not_advanced(group)

@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 from tests.unit.runtime.streams import Acking, Producer, Upstream, Watching
 from tests.unit.runtime.supervised import Store, forever, supervised
@@ -147,6 +148,53 @@ async def test_an_advance_that_does_not_return_ends_the_group_after_the_ack_time
         assert isinstance(one.error.__cause__, BrokerUnavailable)
         assert "advance()" in str(one.error)
         assert upstream.outcomes("other") == {}
+
+
+@pytest.mark.parametrize("mode", [Acking, AckingSideBySide])
+async def test_an_advance_that_was_answered_while_the_loop_stood_still_is_not_overdue(
+    mode: type[Watching], upstream: Upstream
+) -> None:
+    answer = anyio.Event()
+
+    async def on_advance(batch: Any) -> None:
+        await answer.wait()
+        # As from the socket to whoever awaits the response.
+        for _ in range(4):
+            await checkpoint()
+
+    upstream.on_advance = on_advance
+    async with supervised(RuntimeSettings(ack_timeout=10)) as service:
+        (one,) = service.host(mode(upstream.name))
+        upstream.put(0)
+        await service.settle_down()
+        # Met by the look at 10 s.
+        await service.pass_time(10)
+        service.clock.move_to(20)
+        answer.set()
+        await service.settle_down()
+        assert one.error is None
+        assert upstream.outcomes() == {0: (1, 0, 0)}
+
+
+async def test_a_filter_that_could_not_run_while_the_loop_stood_still_is_not_overdue(
+    upstream: Upstream,
+) -> None:
+    gate = anyio.Event()
+
+    async def on_filter(event: Any) -> None:
+        await gate.wait()
+        await checkpoint()
+
+    upstream.on_filter["one"] = on_filter
+    async with supervised(RuntimeSettings(ack_timeout=10)) as service:
+        (one,) = service.host(Acking(upstream.name))
+        upstream.put(0)
+        await service.settle_down()
+        service.clock.move_to(10)
+        gate.set()
+        await service.settle_down()
+        assert one.error is None
+        assert upstream.outcomes() == {0: (1, 0, 0)}
 
 
 async def test_an_advance_that_cannot_be_cancelled_is_seen_to_fail_before_it_returns(
