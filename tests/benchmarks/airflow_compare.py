@@ -15,9 +15,9 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psutil
 import structlog
@@ -199,7 +199,7 @@ def measure_memory(*, quick: bool) -> Figures:
     """Events behind a head that waits for the store; numbers and `TriggerEvent`s are made beforehand."""
     count = 1_000 if quick else 10_000
     pairs = [(number, number) for number in range(count)]
-    derived = {
+    derived: dict[type[Any], Sequence[Any]] = {
         kind.event_type: [kind.event_type(number) for number in range(count)]
         for kind in (OurFilter, TheirFilter)
     }
@@ -252,7 +252,7 @@ def measure_watchers(*, quick: bool) -> Figures:
     """1,000 groups of 10 in a process of their own, on producers that wait without polling."""
     rows = []
     for side in SIDES:
-        command = [sys.executable, "-m", __spec__.name, "--watchers", side]  # type: ignore[name-defined]
+        command = [sys.executable, "-m", __spec__.name, "--watchers", side]
         done = subprocess.run(
             [*command, *(["--quick"] if quick else [])], capture_output=True, text=True, check=True
         )

@@ -187,7 +187,8 @@ class Side(Protocol):
 
     clock: JumpingClock
 
-    outstanding: int
+    @property
+    def outstanding(self) -> int: ...
 
     async def leave(self, number: int) -> None:
         """Take the subscriber out on purpose."""

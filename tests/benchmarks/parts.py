@@ -152,7 +152,7 @@ async def _insert_by_driver(url: str, rows: Sequence[EventRow]) -> float:
     gc.freeze()
     try:
         if url.startswith("sqlite"):
-            return await to_thread.run_sync(_insert_by_sqlite3, make_url(url).database, rows)
+            return await to_thread.run_sync(_insert_by_sqlite3, make_url(url).database or "", rows)
         return await _insert_by_asyncpg(url, rows)
     finally:
         gc.unfreeze()

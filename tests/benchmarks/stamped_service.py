@@ -24,6 +24,7 @@ from triggerer.runtime.lanes import Entry
 from triggerer.runtime.subscriber import DerivedEvent
 from triggerer.scheduler import Scheduler
 from triggerer.service import ALL_PARTS, run
+from triggerer.store.event_batch import EventBatch
 from triggerer.store.recorder import EventRecorder
 
 
@@ -57,7 +58,7 @@ class Stamps:
         settle = EventRecorder._settle
         flushes = self.flushes
 
-        def stamped(self: EventRecorder, part: Sequence[Any], **outcome: Any) -> None:
+        def stamped(self: EventRecorder, part: EventBatch, **outcome: Any) -> None:
             flushes.append((monotonic_ns(), len(part), self.rows_written))
             settle(self, part, **outcome)
 
