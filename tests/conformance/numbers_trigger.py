@@ -9,7 +9,12 @@ from typing import Any
 
 import anyio
 
-from triggerer.abc import BaseEventTrigger, SharedStreamSelector, TriggerEvent
+from triggerer.abc import (
+    BaseEventTrigger,
+    SharedStreamSelector,
+    TriggerEvent,
+    reject_shared_stream_event,
+)
 from triggerer.testing import TriggerConformance
 
 _numbers = itertools.count()
@@ -54,6 +59,23 @@ class Selecting(Evens):
 
 class SelectsTheOthers(Selecting):
     kind = 1
+
+
+class HidesWhatItRejects(Selecting):
+    """Rejects odd numbers, and is never shown one."""
+
+    def shared_stream_selector(self) -> SharedStreamSelector:
+        return super().shared_stream_selector()
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[int]
+    ) -> AsyncIterator[TriggerEvent]:
+        async for number in shared_stream:
+            if number % 2:
+                reject_shared_stream_event()
+            else:
+                for _ in range(self.times):
+                    yield TriggerEvent({"number": number})
 
 
 class Alone(BaseEventTrigger):
