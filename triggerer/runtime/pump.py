@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _BURST: Final = 512
 """Events that are handed on before everybody else gets a turn, when very many become ready at once."""
+_REQUEST: Final = 2_048
+"""Events of one advance where those of several lanes are awaited: each is a request to the broker."""
 
 
 class Pump:
@@ -102,7 +104,7 @@ class Pump:
         lanes = self._group.lanes
         handled = 0
         while lanes.has_ready:
-            lane, batch = lanes.take(_BURST)
+            lane, batch = lanes.take(_REQUEST)
             tasks.start_soon(
                 self._advance_beside_others, producer, lane, batch, name=self._task_name
             )
