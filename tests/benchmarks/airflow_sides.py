@@ -18,7 +18,7 @@ import airflow.triggers.base as theirs_base
 import airflow.triggers.shared_stream as theirs_streams
 
 from triggerer import abc as ours_abc
-from triggerer.domain.events import EventSource, UnsettledEvent, WatcherRef
+from triggerer.domain.events import Carrier, EventSource, UnsettledEvent, WatcherRef
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.runtime.clock import SystemClock
 
@@ -202,7 +202,7 @@ class _OurSink:
     def submit_nowait(
         self,
         event: UnsettledEvent,
-        payload: Any,
+        yielded: Carrier,
         source: EventSource,
         key: str | None,
         ordinal: int,

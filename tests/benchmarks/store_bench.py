@@ -55,7 +55,7 @@ class _Event:
         self.settled_at = 0.0
 
     def submit_to(self, recorder: EventRecorder) -> None:
-        recorder.submit_nowait(self, self.payload, self.source, self.idempotency_key, self.ordinal)
+        recorder.submit_nowait(self, self, self.source, self.idempotency_key, self.ordinal)
 
     def settle(self, error: Exception | None) -> None:
         if error is not None:

@@ -14,7 +14,7 @@ from producers.kafka import KafkaMessage, KafkaSharedStreamProducer
 from tests.kafka.driving import TIMEOUT_S, Driver, driving, producer_on
 from tests.services.kafka import KafkaServer
 from triggerer.abc import BaseEventTrigger, SharedStreamProducer, TriggerEvent
-from triggerer.domain.events import EventSource, UnsettledEvent, WatcherRef
+from triggerer.domain.events import Carrier, EventSource, UnsettledEvent, WatcherRef
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
 
 PARTITIONS = 3
@@ -70,12 +70,12 @@ class LagsForOnePartition:
     def submit_nowait(
         self,
         event: UnsettledEvent,
-        payload: Any,
+        yielded: Carrier,
         source: EventSource,
         key: str | None,
         ordinal: int,
     ) -> None:
-        if self.lags and payload["partition"] == 0:
+        if self.lags and yielded.payload["partition"] == 0:
             self.waiting.append(event)
         else:
             event.settle(None)

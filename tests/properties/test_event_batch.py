@@ -93,6 +93,8 @@ def test_halving_ends_with_one_event_each_and_loses_none(events: list[Event]) ->
     parts = smallest(filled(events))
     assert [row for part in parts for row in rows_of(part)] == rows_for(events)
     assert sum(map(len, parts)) == len(events)
+    for part in parts:
+        assert set(part.fences) == {fence for *_, fence in rows_of(part)} - {None}
     if any(event.has_rows for event in events):
         assert all(len(set(part.keys)) == 1 for part in parts)
 

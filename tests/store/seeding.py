@@ -120,7 +120,7 @@ class Event:
     done: anyio.Event = field(default_factory=anyio.Event)
 
     def submit_to(self, recorder: EventRecorder) -> None:
-        recorder.submit_nowait(self, self.payload, self.source, self.idempotency_key, self.ordinal)
+        recorder.submit_nowait(self, self, self.source, self.idempotency_key, self.ordinal)
 
     def settle(self, error: Exception | None) -> None:
         self.outcomes.append(error)

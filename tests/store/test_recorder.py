@@ -74,6 +74,52 @@ async def test_a_flush_takes_all_that_waits(database: Database) -> None:
         assert recorder.rows_written == 500
 
 
+async def _sizes_of_flushes(
+    database: Database, monkeypatch: pytest.MonkeyPatch, *events: Event, **options: Any
+) -> list[int]:
+    """The rows of each flush when all events wait before the first."""
+    sizes: list[int] = []
+    once = database.once
+
+    async def noted(step: Any) -> Any:
+        sizes.append(len(step.columns[0]))
+        return await once(step)
+
+    monkeypatch.setattr(database, "once", noted)
+    async with recording(database, **options) as recorder:
+        await record(recorder, *events)
+    assert [event.error for event in events] == [None] * len(events)
+    return sizes
+
+
+async def test_a_flush_takes_no_more_rows_than_its_bound_and_splits_no_event(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _one_dag(database)
+    three = EventSource(tuple(WatcherRef(number, 1) for number in range(3)), None)
+    events = [Event({"n": n}, f"k{n}", source=three) for n in range(7)]
+    assert await _sizes_of_flushes(database, monkeypatch, *events, max_batch_rows=7) == [6, 6, 6, 3]
+
+
+async def test_an_event_with_more_rows_than_the_bound_goes_alone(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _one_dag(database)
+    nine = EventSource(tuple(WatcherRef(number, 1) for number in range(9)), None)
+    events = [Event("a", "a"), Event("b", "b", source=nine), Event("c", "c"), Event("d", "d")]
+    assert await _sizes_of_flushes(database, monkeypatch, *events, max_batch_rows=7) == [1, 9, 2]
+
+
+async def test_a_flush_of_large_payloads_is_bounded_by_their_size(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _one_dag(database)
+    monkeypatch.setattr("triggerer.store.recorder.MAX_BATCH_BYTES", 1_000)
+    sizes = [400, 400, 400, 3_000, 100, 100]
+    events = [Event({"text": "x" * size}, f"k{n}") for n, size in enumerate(sizes)]
+    assert await _sizes_of_flushes(database, monkeypatch, *events) == [2, 1, 1, 2]
+
+
 async def test_a_repeat_confirms_and_is_neither_stored_nor_queued_again(
     database: Database,
 ) -> None:

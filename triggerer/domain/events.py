@@ -37,13 +37,20 @@ class UnsettledEvent(Protocol):
         """Confirm (None: its asset events are durable) or refuse. Synchronous and cheap; never raises."""
 
 
+class Carrier(Protocol):
+    """What a trigger yielded."""
+
+    @property
+    def payload(self) -> Any: ...
+
+
 class EventSink(Protocol):
     """What the runtime is handed to have its events stored."""
 
     def submit_nowait(
         self,
         event: UnsettledEvent,
-        payload: Any,
+        yielded: Carrier,
         source: EventSource,
         key: str | None,
         ordinal: int,
@@ -51,7 +58,8 @@ class EventSink(Protocol):
         """Take an event for the next group commit. Never blocks; the runtime bounds how many are unsettled.
 
         Args:
-            payload: It may change afterwards, and is kept by nobody: the store has a form of its own.
+            yielded: Its payload is read here, since it may change afterwards. A store keeps a form of its own, so that
+                what the trigger yielded is not held while the store lags.
             source: Who gets it.
             key: The idempotency key of the message that it derives from; None where there is none.
             ordinal: Which one it is among those that the trigger derived from that message.

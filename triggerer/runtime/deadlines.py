@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
-
-from anyio.lowlevel import checkpoint
+from typing import TYPE_CHECKING
 
 from triggerer.abc import AdvanceItem
 from triggerer.errors import AckTimeout, BrokerUnavailable
@@ -14,15 +12,13 @@ from triggerer.runtime.subscriber import DerivedEvent, Subscriber
 if TYPE_CHECKING:
     from triggerer.runtime.group import Group
 
-_TURNS_BEFORE_OVERDUE: Final = 8
-"""Of the event loop. Where something held it up for so long, what was answered meanwhile is only now heard of."""
-
 
 async def watch_deadlines(group: Group) -> None:
     """Fail every subscriber that has not resolved an event within the ack timeout after its broadcast.
 
     The same time is given to an advance, from the first look that meets it. One that takes longer ends the group:
-    otherwise its lane would stand still, and nothing show what holds it up.
+    otherwise its lane would stand still, and nothing show what holds it up. What holds up the event loop when
+    something falls due is nobody's fault: they get that time once more.
 
     Sleeps until the oldest unresolved event falls due. No broadcast needs to wake it: whatever is broadcast while it
     sleeps falls due later than one timeout from now. Each look costs O(subscribers), whatever is outstanding.
@@ -37,10 +33,11 @@ async def watch_deadlines(group: Group) -> None:
     while True:
         now = group.clock.monotonic()
         oldest = min(_oldest(group, now), advances.look(now))
-        await group.clock.sleep_until(oldest + timeout)
-        limit = group.clock.monotonic() - timeout
-        for _ in range(_TURNS_BEFORE_OVERDUE):
-            await checkpoint()
+        due = oldest + timeout
+        await group.clock.sleep_until(due)
+        woken = group.clock.monotonic()
+        limit = woken - timeout
+        await group.clock.sleep_until(woken + (woken - due))
         fail_overdue(group, limit)
         if advances.has_overdue(limit):
             error = _not_advanced(group)

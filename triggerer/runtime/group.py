@@ -239,6 +239,11 @@ class Group:
         self.begin_end()
         self.flow.close()
 
+    def let_go(self) -> None:
+        """Keep no message: nothing of the group runs any more, and as a cycle it waits for the collector."""
+        self.ledger.clear()
+        self.lanes.clear()
+
     def begin_end(self) -> None:
         """From here on nobody can join; called where a failure is first seen, before anything is awaited."""
         self.is_ending = True

@@ -216,6 +216,23 @@ class Lanes:
             self.full[key] = self.filled = lane
         return entry
 
+    def clear(self) -> None:
+        """Let go of all events; an answer that still comes queues nothing."""
+        for lane in self._lanes.values():
+            entry = lane.head
+            lane.head = lane.tail = None
+            while entry is not None:
+                # Who still holds one, a filter's subscriber say, is not to hold those behind it.
+                entry.lane = None
+                following = entry.next
+                entry.next = None
+                entry = following
+        self._lanes.clear()
+        self._ready.clear()
+        self.full.clear()
+        self.filled = None
+        self.outstanding = 0
+
     def queue(self, lane: Lane) -> None:
         """Queue a lane for its next advance, once: its head has become ready."""
         if not lane.is_taken_up:

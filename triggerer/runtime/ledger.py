@@ -79,6 +79,12 @@ class Ledger:
         """The entry of an event that its member has not passed."""
         return self.entries[seq - self.base]
 
+    def clear(self) -> None:
+        """Let go of all events; nobody reads or answers any more."""
+        self.events.clear()
+        self.entries.clear()
+        self.base = self.head
+
     # Membership
 
     def join(self, member: Member, *, was_absent: bool) -> None:

@@ -52,5 +52,5 @@ async def run_alone(
                     f"run() of {hosted.name} yielded {type(event).__qualname__}, not a TriggerEvent"
                 )
             backlog.count += 1
-            context.sink.submit_nowait(LoneEvent(backlog), event.payload, hosted.source, None, 0)
+            context.sink.submit_nowait(LoneEvent(backlog), event, hosted.source, None, 0)
             await backlog.wait_for_room()

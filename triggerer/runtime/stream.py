@@ -137,8 +137,14 @@ class SharedStream:
             settings=self._context.settings,
             backlog=self.backlog,
         )
-        ended: GroupEnded | None = None
         self._left = anyio.Event()
+        try:
+            return await self._serve_all(group)
+        finally:
+            group.let_go()
+
+    async def _serve_all(self, group: Group) -> GroupEnded | None:
+        ended: GroupEnded | None = None
         async with anyio.create_task_group() as tasks:
             self._tasks, self.group = tasks, group
             try:

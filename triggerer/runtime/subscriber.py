@@ -316,9 +316,9 @@ class Subscriber(Member):
                     # Now: later the message may be gone.
                     assert group.producer is not None
                     key = group.producer.get_idempotency_key(entry.payload)
-                submit(derived, event.payload, self.source, key, self.ordinal)
+                submit(derived, event, self.source, key, self.ordinal)
             except BaseException:
-                # The producer's `get_idempotency_key` raised: the event counts as refused.
+                # The producer's `get_idempotency_key` raised, say: the event counts as refused.
                 derived.settle(PluginError(f"An event of {self.name} could not be submitted"))
                 raise
             self.ordinal += 1

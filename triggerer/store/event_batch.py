@@ -87,7 +87,7 @@ class EventBatch:
             self.set_aside(event, None)
             return
         if source.fence is not self._fence:
-            self._look_up(source.fence)
+            self._place_rows_under(source.fence)
         self.size_bytes += len(extra) * len(watchers)
         self._further_rows += len(watchers) - 1
         first: UnsettledEvent | None = event
@@ -102,7 +102,7 @@ class EventBatch:
             self.fence_places.append(self._place)
             first = None
 
-    def _look_up(self, fence: Fence | None) -> None:
+    def _place_rows_under(self, fence: Fence | None) -> None:
         self._fence = fence
         self._place = 0 if fence is None else self.fences.setdefault(fence, len(self.fences) + 1)
 
@@ -135,8 +135,10 @@ class EventBatch:
         part.watcher_ids = self.watcher_ids[rows]
         part.keys = self.keys[rows]
         part.ordinals = self.ordinals[rows]
-        part.fence_places = self.fence_places[rows]
-        part.fences = self.fences
+        fences = (None, *self.fences)
+        for place in self.fence_places[rows]:
+            part._place_rows_under(fences[place])
+            part.fence_places.append(part._place)
         return part
 
     def settle(self, refusal: StoreError | None, lost: Collection[Fence]) -> None:

@@ -1,6 +1,6 @@
 """Group commit of trigger events.
 
-A flush starts when the last one ended and takes all that waits.
+A flush starts when the last one ended and takes what waits, up to a bound of rows and of bytes.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import random
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
 import anyio
 import structlog
 
-from triggerer.domain.events import EventSource, Fence, UnsettledEvent
+from triggerer.domain.events import Carrier, EventSource, Fence, UnsettledEvent
 from triggerer.errors import (
     ConfigurationError,
     Conflict,
@@ -92,7 +92,7 @@ class EventRecorder:
     def submit_nowait(
         self,
         event: UnsettledEvent,
-        payload: Any,
+        yielded: Carrier,
         source: EventSource,
         key: str | None,
         ordinal: int,
@@ -106,7 +106,7 @@ class EventRecorder:
             key = "~" + uuid4().hex
         batch = self._filling
         try:
-            extra = encode_extra(payload, max_bytes=self._max_event_bytes)
+            extra = encode_extra(yielded.payload, max_bytes=self._max_event_bytes)
             check_identity(key, ordinal)
         except RowRefused as error:
             batch.set_aside(event, error)

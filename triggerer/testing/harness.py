@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Hashable, Sized
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, cast
 
 from triggerer.abc import BaseEventTrigger, TriggerEvent
-from triggerer.domain.events import EventSource, UnsettledEvent, WatcherRef
+from triggerer.domain.events import Carrier, EventSource, UnsettledEvent, WatcherRef
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.hosted import HostedTrigger
@@ -91,13 +91,13 @@ class _Sink:
     def submit_nowait(
         self,
         event: UnsettledEvent,
-        payload: Any,
+        yielded: Carrier,
         source: EventSource,
         key: str | None,
         ordinal: int,
     ) -> None:
         view = self._views[source.watchers[0].watcher_id]
-        submitted = TriggerEvent(payload)
+        submitted = cast(TriggerEvent, yielded)
         view.note_submitted(submitted)
         waiting = _Waiting(view, submitted, event)
         if self._is_automatic:

@@ -12,7 +12,7 @@ import anyio
 
 from tests.unit.runtime.streams import Watching
 from triggerer.abc import BaseEventTrigger
-from triggerer.domain.events import EventSource, UnsettledEvent, WatcherRef
+from triggerer.domain.events import Carrier, EventSource, UnsettledEvent, WatcherRef
 from triggerer.runtime import HostedTrigger, Manager, RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.testing.clock import VirtualClock
 
@@ -28,12 +28,12 @@ class Store:
     def submit_nowait(
         self,
         event: UnsettledEvent,
-        payload: Any,
+        yielded: Carrier,
         source: EventSource,
         key: str | None,
         ordinal: int,
     ) -> None:
-        self.payloads.append(payload)
+        self.payloads.append(yielded.payload)
         if self.is_automatic:
             event.settle(None)
         else:

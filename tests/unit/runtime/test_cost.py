@@ -15,7 +15,7 @@ import pytest
 from tests.unit.runtime.streams import Acking, Upstream
 from tests.unit.runtime.supervised import supervised
 from triggerer.abc import AckTimeout, AdvanceItem, TriggerEvent
-from triggerer.domain.events import EventSource, UnsettledEvent
+from triggerer.domain.events import Carrier, EventSource, UnsettledEvent
 from triggerer.runtime import RuntimeSettings
 from triggerer.runtime.lanes import Lanes
 from triggerer.runtime.ledger import Ledger, Member
@@ -55,14 +55,14 @@ async def test_an_unconfirmed_event_takes_56_bytes_and_nobody_keeps_its_payload(
 
         def watch(
             event: UnsettledEvent,
-            payload: Remembered,
+            yielded: Carrier,
             source: EventSource,
             key: str | None,
             ordinal: int,
         ) -> None:
-            kept.append(weakref.ref(payload))
+            kept.append(weakref.ref(yielded.payload))
             ordinals.append(ordinal)
-            submit(event, None, source, key, ordinal)
+            submit(event, TriggerEvent(None), source, key, ordinal)
 
         service.store.submit_nowait = watch  # type: ignore[method-assign]
         service.host(TwoOfEach(upstream.name))

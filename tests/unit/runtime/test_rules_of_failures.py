@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -159,7 +161,7 @@ async def test_an_advance_that_was_answered_while_the_loop_stood_still_is_not_ov
     async def on_advance(batch: Any) -> None:
         await answer.wait()
         # As from the socket to whoever awaits the response.
-        for _ in range(4):
+        for _ in range(40):
             await checkpoint()
 
     upstream.on_advance = on_advance
@@ -169,9 +171,10 @@ async def test_an_advance_that_was_answered_while_the_loop_stood_still_is_not_ov
         await service.settle_down()
         # Met by the look at 10 s.
         await service.pass_time(10)
-        service.clock.move_to(20)
+        service.clock.move_to(25)
         answer.set()
         await service.settle_down()
+        await service.pass_time(10)
         assert one.error is None
         assert upstream.outcomes() == {0: (1, 0, 0)}
 
@@ -183,18 +186,36 @@ async def test_a_filter_that_could_not_run_while_the_loop_stood_still_is_not_ove
 
     async def on_filter(event: Any) -> None:
         await gate.wait()
-        await checkpoint()
+        for _ in range(40):
+            await checkpoint()
 
     upstream.on_filter["one"] = on_filter
     async with supervised(RuntimeSettings(ack_timeout=10)) as service:
         (one,) = service.host(Acking(upstream.name))
-        upstream.put(0)
+        upstream.put(0, 1, 2, 3)
         await service.settle_down()
-        service.clock.move_to(10)
+        service.clock.move_to(13)
         gate.set()
         await service.settle_down()
+        await service.pass_time(10)
         assert one.error is None
-        assert upstream.outcomes() == {0: (1, 0, 0)}
+        assert upstream.outcomes() == dict.fromkeys(range(4), (1, 0, 0))
+
+
+async def test_a_filter_that_is_stuck_for_longer_than_the_loop_stood_still_is_overdue(
+    upstream: Upstream,
+) -> None:
+    upstream.on_filter["one"] = forever
+    async with supervised(RuntimeSettings(ack_timeout=10)) as service:
+        (one,) = service.host(Acking(upstream.name))
+        upstream.put(0)
+        await service.settle_down()
+        service.clock.move_to(13)
+        await service.settle_down()
+        await service.pass_time(2.9)
+        assert one.error is None
+        await service.pass_time(0.1)
+        assert isinstance(one.error, AckTimeout)
 
 
 async def test_an_advance_that_cannot_be_cancelled_is_seen_to_fail_before_it_returns(
@@ -444,3 +465,56 @@ async def test_a_full_subscriber_that_moves_within_the_grace_is_spared_beside_a_
         assert isinstance(stuck.error, SubscriberOverflow)
         assert slow.error is None
         assert [event.payload["value"] for event in slow.events] == list(range(10))
+
+
+async def test_a_full_filter_that_could_not_run_while_the_loop_stood_still_has_not_overflowed(
+    upstream: Upstream,
+) -> None:
+    gate = anyio.Event()
+
+    async def on_filter(event: Any) -> None:
+        await gate.wait()
+        for _ in range(40):
+            await checkpoint()
+
+    upstream.on_filter["one"] = on_filter
+    settings = RuntimeSettings(subscriber_queue_size=4, overflow_grace=5)
+    async with supervised(settings) as service:
+        (one,) = service.host(Acking(upstream.name))
+        upstream.put(*range(20))
+        await service.settle_down()
+        service.clock.move_to(7)
+        gate.set()
+        await service.settle_down()
+        await service.pass_time(10)
+        assert one.error is None
+        assert upstream.outcomes() == dict.fromkeys(range(20), (1, 0, 0))
+
+
+# After the end
+
+
+async def test_a_group_that_has_ended_keeps_no_message_though_it_waits_for_the_collector(
+    upstream: Upstream,
+) -> None:
+    class Message:
+        pass
+
+    upstream.on_filter["one"] = forever
+    gc.collect()
+    gc.disable()
+    try:
+        async with StreamHarness() as streams:
+            await streams.add(Acking(upstream.name))
+            messages = [Message() for _ in range(50)]
+            kept = [weakref.ref(message) for message in messages]
+            upstream.put(*messages)
+            messages.clear()
+            await streams.quiesce()
+            assert sum(one() is not None for one in kept) == 50
+            upstream.fail(ConnectionResetError())
+            await streams.quiesce()
+            # One may be in a frame of the error's traceback.
+            assert sum(one() is not None for one in kept) <= 2
+    finally:
+        gc.enable()

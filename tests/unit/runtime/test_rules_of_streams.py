@@ -21,7 +21,7 @@ from triggerer.abc import (
     TriggerEvent,
     reject_shared_stream_event,
 )
-from triggerer.domain.events import EventSource, UnsettledEvent
+from triggerer.domain.events import Carrier, EventSource, UnsettledEvent
 from triggerer.errors import GroupEnded
 from triggerer.runtime import HostedState, RuntimeSettings
 from triggerer.runtime.backlog import Backlog
@@ -611,13 +611,13 @@ async def test_the_events_of_a_message_have_its_key_and_count_from_zero(
 
         def note(
             event: UnsettledEvent,
-            payload: object,
+            yielded: Carrier,
             source: EventSource,
             key: str | None,
             ordinal: int,
         ) -> None:
             identities.append((key, ordinal))
-            submit(event, payload, source, key, ordinal)
+            submit(event, yielded, source, key, ordinal)
 
         monkeypatch.setattr(service.store, "submit_nowait", note)
         service.host(Threefold(upstream.name))

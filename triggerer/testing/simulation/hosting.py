@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from triggerer.abc import BaseEventTrigger
-from triggerer.domain.events import EventSource, Fence, UnsettledEvent
+from triggerer.domain.events import Carrier, EventSource, Fence, UnsettledEvent
 from triggerer.hosting.host import HostSettings, TriggerHost
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.runtime.hosted import HostedTrigger
@@ -232,7 +232,7 @@ class Instance:
     def submit_nowait(
         self,
         event: UnsettledEvent,
-        payload: object,
+        yielded: Carrier,
         source: EventSource,
         key: str | None,
         ordinal: int,
@@ -240,7 +240,7 @@ class Instance:
         """Hand an event to the recorder; noted is the lease under which its filter was started."""
         derived = cast("DerivedEvent", event)
         self._submitting = cast("UnderSimulation", derived.subscriber.trigger).hosting.fence
-        self.recorder.submit_nowait(event, payload, source, key, ordinal)
+        self.recorder.submit_nowait(event, yielded, source, key, ordinal)
 
     def _stamp(self) -> datetime:
         """The time of the event that is being submitted, which no other event has."""
