@@ -26,7 +26,7 @@ _NOTE: Final = (
     "per second; aims: over 10,000 persisted messages/s, and at least half of what the parts alone can do. "
     "`of series` is the service's rows/s over those of one loop that consumes, decodes, inserts "
     "and commits; `of parts`: over raw consume and the driver's `executemany` one after the other, with nothing in "
-    "between; `of parts, ours`: the same with our own bulk statements. Medians of the rounds, in each of which "
+    "between; `of parts, ours`: the same with our own bulk statements. Shown is the round in the middle; in each "
     "the service and then the parts are measured."
 )
 _ROUNDS: Final = 3
@@ -58,7 +58,7 @@ def measure(scene: Scene) -> Figures:
         (_Case("20 watchers, all match", WATCHERS, "everything", few), small),
     )
     rows = [
-        _median([_measure(scene, store, case, topic) for _ in range(1 if scene.quick else _ROUNDS)])
+        _middle([_measure(scene, store, case, topic) for _ in range(1 if scene.quick else _ROUNDS)])
         for store in scene.stores
         for case, topic in cases
     ]
@@ -109,13 +109,14 @@ def _measure(scene: Scene, store: Store, case: _Case, topic: str) -> Row:
     return _row(store, case, measured, limits, runs, cpu)
 
 
-def _median(rounds: Sequence[Row]) -> Row:
-    row: dict[str, Any] = {}
-    for name, value in rounds[0].items():
-        values = [one[name] for one in rounds]
-        row[name] = value if isinstance(value, str) else median_low(values)
+def _middle(rounds: Sequence[Row]) -> Row:
+    """The round whose `of parts` is the median, with those of all rounds beside it."""
+    of_parts = [row["of parts"] for row in rounds]
+    row: Row = {}
+    for name, value in rounds[of_parts.index(median_low(of_parts))].items():
+        row[name] = value
         if name == "of parts":
-            row["in each round"] = ", ".join(f"{one:.2f}" for one in values)
+            row["in each round"] = ", ".join(f"{one:.2f}" for one in of_parts)
     return row
 
 

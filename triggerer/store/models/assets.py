@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from triggerer.store.models.base import Base, BigId, Json, UtcDateTime
+from triggerer.store.models.base import Base, BigId, Json, TextByBytes, UtcDateTime
 
 _BY_TASKS = text("source_dag_id IS NOT NULL")
 
@@ -85,7 +85,7 @@ class AssetEvent(Base):
     timestamp: Mapped[datetime] = mapped_column(UtcDateTime)
     watcher_id: Mapped[int] = mapped_column(BigId, default=0)
     """0: not from a watcher. No foreign key: a watcher may go while its events stay."""
-    idempotency_key: Mapped[str] = mapped_column(Text)
+    idempotency_key: Mapped[str] = mapped_column(TextByBytes)
     ordinal: Mapped[int] = mapped_column(default=0)
     """Counts the events that one watcher derived from one message."""
     source_dag_id: Mapped[str | None] = mapped_column(Text)

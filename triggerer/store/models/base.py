@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, DateTime, Integer, MetaData
+from sqlalchemy import JSON, BigInteger, DateTime, Integer, MetaData, Text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase
@@ -13,6 +13,8 @@ from sqlalchemy.types import TypeDecorator
 
 # SQLite counts rows by itself only in a column that is declared INTEGER.
 BigId = BigInteger().with_variant(Integer, "sqlite")
+TextByBytes = Text().with_variant(Text(collation="C"), "postgresql")
+"""Looked up, and never sorted for people: to compare by the rules of a language takes much longer."""
 Json = JSON().with_variant(postgresql.JSONB, "postgresql")
 
 

@@ -13,6 +13,7 @@ depends_on = None
 BIG_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
 INSTANT = sa.DateTime(timezone=True)
+BY_BYTES = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
@@ -44,7 +45,7 @@ def upgrade() -> None:
         sa.Column("extra", JSON, nullable=False),
         sa.Column("timestamp", INSTANT, nullable=False),
         sa.Column("watcher_id", BIG_ID, nullable=False),
-        sa.Column("idempotency_key", sa.Text(), nullable=False),
+        sa.Column("idempotency_key", BY_BYTES, nullable=False),
         sa.Column("ordinal", sa.Integer(), nullable=False),
         sa.Column("source_dag_id", sa.Text(), nullable=True),
         sa.Column("source_run_id", sa.Text(), nullable=True),
