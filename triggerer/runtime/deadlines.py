@@ -33,7 +33,7 @@ async def watch_deadlines(group: Group) -> None:
     while True:
         now = group.clock.monotonic()
         oldest = min(_oldest(group, now), advances.look(now))
-        due = oldest + timeout
+        due = max(oldest + timeout, now)
         await group.clock.sleep_until(due)
         woken = group.clock.monotonic()
         limit = woken - timeout

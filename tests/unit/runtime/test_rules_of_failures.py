@@ -218,6 +218,30 @@ async def test_a_filter_that_is_stuck_for_longer_than_the_loop_stood_still_is_ov
         assert isinstance(one.error, AckTimeout)
 
 
+async def test_the_time_that_was_given_once_more_is_no_reason_to_give_more(
+    upstream: Upstream,
+) -> None:
+    async def stuck_at_one(event: Any) -> None:
+        if event == 1:
+            await forever()
+
+    upstream.on_filter |= {"early": forever, "late": stuck_at_one}
+    async with supervised(RuntimeSettings(ack_timeout=10)) as service:
+        early, late = service.host(Acking(upstream.name, "early"), Acking(upstream.name, "late"))
+        upstream.put(0)
+        await service.pass_time(4)
+        upstream.put(1)
+        await service.settle_down()
+        service.clock.move_to(13)
+        await service.settle_down()
+        await service.pass_time(2.9)
+        assert (early.error, late.error) == (None, None)
+        await service.pass_time(0.1)
+        assert isinstance(early.error, AckTimeout)
+        # It was due at 14 s, while the other one had its time once more.
+        assert isinstance(late.error, AckTimeout)
+
+
 async def test_an_advance_that_cannot_be_cancelled_is_seen_to_fail_before_it_returns(
     upstream: Upstream,
 ) -> None:
