@@ -1,6 +1,7 @@
 import re
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from sqlalchemy import Connection, inspect, text
 
 from triggerer.errors import ConfigurationError
+from triggerer.service.supervising import once_it_answers
 from triggerer.store.database import Database, open_database
 from triggerer.store.migrate import check, configuration, current, upgrade
 from triggerer.store.migrations import HEAD
@@ -93,7 +95,9 @@ async def test_two_services_that_start_together_upgrade_once(store_url: str) -> 
 
     async def start() -> None:
         async with open_database(store_url) as database:
-            upgraded.append(await upgrade(database))
+            # SQLite lets nobody wait while another one turns a new file to WAL.
+            patience = timedelta(seconds=30)
+            upgraded.append(await once_it_answers(lambda: upgrade(database), patience))
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(start)
