@@ -43,13 +43,13 @@ def isolation(monkeypatch: pytest.MonkeyPatch) -> Iterator[Isolation]:
     yield Isolation(IsolationSettings(allowed_modules=(triggers.HERE,), grace=GRACE_S))
     assert moved() == []
     deadline = time.monotonic() + 5
-    while threads() and time.monotonic() < deadline:
+    while watcher_threads() and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert threads() == []
+    assert watcher_threads() == []
 
 
-def threads() -> list[str]:
-    return [one.name for one in threading.enumerate() if one.name.startswith("watcher[")]
+def watcher_threads() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if one.name.startswith("watcher[")]
 
 
 @pytest.fixture(params=["loop", "thread", "process"])
