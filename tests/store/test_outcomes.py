@@ -56,6 +56,7 @@ async def test_a_commit_with_an_unknown_outcome_is_repeated_as_it_was(
     await _one_dag(database)
     once = database._runner.once
     calls = 0
+    lost = anyio.Event()
 
     async def lose_the_first_answer(step: Step) -> list[Row]:
         nonlocal calls
@@ -63,6 +64,7 @@ async def test_a_commit_with_an_unknown_outcome_is_repeated_as_it_was(
         if committed or calls > 1:
             rows = await once(step)
         if calls == 1:
+            lost.set()
             raise OutcomeUnknown("the answer was lost")
         return rows
 
@@ -73,7 +75,7 @@ async def test_a_commit_with_an_unknown_outcome_is_repeated_as_it_was(
     async with recording(database) as recorder:
         events[0].submit_to(recorder)
         events[1].submit_to(recorder)
-        await _until_in_trouble(recorder)
+        await lost.wait()
         later = Event("later")
         later.submit_to(recorder)
         await _until_well(recorder)
