@@ -14,7 +14,6 @@ from tests.spark.processes import run_python
 from triggerer.spark.classic import find_installation
 from triggerer.spark.reachability import Endpoint, is_reachable
 
-pytest.importorskip("grpc", reason="pyspark[connect] is not installed")
 pytestmark = pytest.mark.timeout(300)
 
 

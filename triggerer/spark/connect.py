@@ -46,7 +46,7 @@ def open_connect(settings: SparkSettings) -> SparkSession:
     except ImportError as error:
         raise SubmitFailed(
             f"PySpark's client for Spark Connect cannot be imported: {error}",
-            hint="pip install 'triggerer[spark]' 'pyspark[connect]'",
+            hint="pip install 'triggerer[connect]'",
         ) from error
 
     shown = without_parameters(remote)
