@@ -320,6 +320,13 @@ async def test_when_the_sink_refuses_message_two_of_three_that_one_alone_fails(
     upstream.put("first", "refused", "third")
     async with hosting(database):
         await until(lambda: len(upstream.outcomes()) == 3)
+
+        async def is_shown() -> bool:
+            state, error, _ = (await watchers(database))["one"]
+            assert state == "running"
+            return "a payload of type dict is not JSON" in (error or "")
+
+        await eventually(is_shown)
     assert upstream.outcomes() == {"first": (1, 0, 0), "refused": (0, 1, 0), "third": (1, 0, 0)}
     assert [event.extra["value"] for event in await events_in(database)] == ["first", "third"]
 

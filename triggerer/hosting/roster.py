@@ -92,10 +92,14 @@ def source_of(row: TriggerRow, fence: Fence) -> EventSource:
 def states_of(placed: Placed) -> list[WatcherState]:
     """What the watchers of a hosted trigger are shown as."""
     hosted = placed.hosted
-    error = None if hosted.error is None else describe(hosted.error)
+    error = describe(hosted.error) if hosted.error is not None else hosted.refusals.latest
     return [
         WatcherState(
-            watcher.watcher_id, placed.row.trigger_id, str(hosted.state), error, placed.fence
+            watcher.watcher_id,
+            placed.row.trigger_id,
+            str(hosted.state),
+            None if error is None else _storable(error),
+            placed.fence,
         )
         for watcher in placed.row.watchers
     ]
@@ -106,6 +110,10 @@ def describe(error: BaseException) -> str:
     text = str(error) or type(error).__name__
     if type(error).__module__ != "triggerer.errors":
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return text
+
+
+def _storable(text: str) -> str:
     # The store takes neither a NUL nor half of a surrogate pair, and it takes everybody's states at once.
     readable = text.encode(errors="backslashreplace").decode()
     return readable.replace("\x00", "\N{REPLACEMENT CHARACTER}")[:4000]

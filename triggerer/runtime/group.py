@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Hashable
+from collections.abc import AsyncGenerator, Callable, Hashable
 from contextlib import aclosing
 from typing import Any
 
@@ -88,15 +88,18 @@ class Group:
         name: str,
         source: EventSource,
         was_absent: bool = False,
+        on_refused: Callable[[Exception], None] | None = None,
     ) -> Subscriber:
         """Let `trigger` answer for everything that is broadcast from now on.
 
+        Args:
+            on_refused: Called with the reason when an event of it will not be durable; synchronous, and must not raise.
         Raises:
             GroupEnded: The group is ending; wait for the next one.
         """
         if self.is_ending:
             raise GroupEnded(f"The shared stream {self.key!r} is ending", key=self.key)
-        subscriber = Subscriber(self, trigger, name=name, source=source)
+        subscriber = Subscriber(self, trigger, name=name, source=source, on_refused=on_refused)
         self.ledger.join(subscriber, was_absent=was_absent)
         subscriber.start_at(subscriber.done)
         self.subscribers[subscriber] = None

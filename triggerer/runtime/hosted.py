@@ -19,6 +19,7 @@ from triggerer.runtime.backoff import Backoff
 from triggerer.runtime.cancellation import plugin_code, take_back_stray_cancellations
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.group import Group
+from triggerer.runtime.refusals import Refusals
 from triggerer.runtime.runner import run_alone
 from triggerer.runtime.stalls import named_task
 from triggerer.runtime.subscriber import Subscriber
@@ -72,6 +73,8 @@ class HostedTrigger:
         """Where it is a member."""
         self.backlog = Backlog(context.settings.max_unsettled)
         """Its events on their way into the store, while it has no stream."""
+        self.refusals = Refusals(spec.name, context.clock, lambda: context.on_state(self))
+        """Of its events, by the store; what runs goes on running."""
         self._context = context
         self._backoff = Backoff(first=context.restart_first, longest=context.restart_longest)
         self._scope: anyio.CancelScope | None = None
@@ -174,6 +177,7 @@ class HostedTrigger:
             name=self.name,
             source=self.source,
             was_absent=self.is_absent,
+            on_refused=self.refusals.note,
         )
         self.is_absent = False
         self.error = None

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from triggerer.abc import BaseEventTrigger, TriggerEvent
 from triggerer.errors import PluginError
-from triggerer.runtime.backlog import Backlog
 from triggerer.runtime.context import RuntimeContext
 
 if TYPE_CHECKING:
@@ -18,16 +17,18 @@ if TYPE_CHECKING:
 class LoneEvent:
     """A `TriggerEvent` of a trigger without a stream. Implements `triggerer.domain.events.UnsettledEvent`."""
 
-    __slots__ = ("_backlog",)
+    __slots__ = ("_hosted",)
 
-    def __init__(self, backlog: Backlog) -> None:
-        self._backlog = backlog
+    def __init__(self, hosted: HostedTrigger) -> None:
+        self._hosted = hosted
 
     def settle(self, error: Exception | None) -> None:
-        backlog = self._backlog
+        backlog = self._hosted.backlog
         backlog.count -= 1
         if backlog.is_awaited:
             backlog.note_room()
+        if error is not None:
+            self._hosted.refusals.note(error)
 
 
 async def run_alone(
@@ -52,5 +53,5 @@ async def run_alone(
                     f"run() of {hosted.name} yielded {type(event).__qualname__}, not a TriggerEvent"
                 )
             backlog.count += 1
-            context.sink.submit_nowait(LoneEvent(backlog), event, hosted.source, None, 0)
+            context.sink.submit_nowait(LoneEvent(hosted), event, hosted.source, None, 0)
             await backlog.wait_for_room()

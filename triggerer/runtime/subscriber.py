@@ -6,7 +6,7 @@ import asyncio
 import math
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
@@ -70,6 +70,8 @@ class DerivedEvent:
         if entry is _SETTLED:
             return
         self.entry = _SETTLED
+        if error is not None and subscriber.on_refused is not None:
+            subscriber.on_refused(error)
         if entry is None:
             return
         if subscriber.oldest_unsettled is self:
@@ -119,6 +121,7 @@ class Subscriber(Member):
         "may_read",
         "name",
         "oldest_unsettled",
+        "on_refused",
         "open_entry",
         "ordinal",
         "pulled",
@@ -134,6 +137,7 @@ class Subscriber(Member):
         *,
         name: str,
         source: EventSource,
+        on_refused: Callable[[Exception], None] | None = None,
     ) -> None:
         super().__init__()
         self.group = group
@@ -141,6 +145,7 @@ class Subscriber(Member):
         self.trigger = trigger
         self.name = name
         self.source = source
+        self.on_refused = on_refused
         self.error: BaseException | None = None
         """What ended it; set before its filter learns of it."""
         self.may_read = True

@@ -1,0 +1,92 @@
+"""What the store refuses is said, wherever the event came from: without that its message fails and nobody knows why."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.unit.runtime.streams import Acking, Fast, Upstream, Watching
+from tests.unit.runtime.supervised import supervised
+from triggerer.abc import TriggerEvent
+from triggerer.errors import LeaseLost, RowRefused
+from triggerer.runtime import HostedState, HostedTrigger
+
+
+class Alone(Acking):
+    """Yields what its upstream has, without a stream."""
+
+    def shared_stream_key(self) -> None:
+        return None
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        while True:
+            value, _ = await Upstream.known[self.upstream].receive.receive()
+            yield TriggerEvent({"value": value})
+
+
+@pytest.fixture
+def upstream(request: pytest.FixtureRequest) -> Upstream:
+    return Upstream(request.node.name)
+
+
+def latest(hosted: HostedTrigger) -> str:
+    assert hosted.refusals.latest is not None
+    return hosted.refusals.latest
+
+
+@pytest.mark.parametrize("kind", [Acking, Fast, Alone])
+async def test_a_refused_event_is_logged_and_shown_and_its_trigger_runs_on(
+    kind: type[Watching], upstream: Upstream
+) -> None:
+    async with supervised() as service:
+        service.store.is_automatic = False
+        (one,) = service.host(kind(upstream.name))
+        upstream.put("large")
+        await service.settle_down()
+        service.states.clear()
+        with capture_logs() as lines:
+            service.store.settle(RowRefused("a payload is too large", hint="store it elsewhere"))
+        assert service.states == [("one", "running")]
+        assert latest(one).startswith("an asset event was refused at 20")
+        assert latest(one).endswith("+00:00: a payload is too large (store it elsewhere)")
+        assert (one.state, one.error) == (HostedState.RUNNING, None)
+    assert lines == [
+        {
+            "event": "asset event refused",
+            "log_level": "warning",
+            "trigger": "one",
+            "error": "a payload is too large (store it elsewhere)",
+            "refused": 1,
+        }
+    ]
+
+
+async def test_of_many_one_is_told_in_a_second_and_all_are_counted(upstream: Upstream) -> None:
+    async with supervised() as service:
+        service.store.is_automatic = False
+        (one,) = service.host(Fast(upstream.name))
+        with capture_logs() as lines:
+            for reason in ("first", "second", "third"):
+                upstream.put(*range(100))
+                await service.settle_down()
+                service.store.settle(RowRefused(reason))
+                await service.pass_time(0.6)
+        told = [line for line in lines if line["event"] == "asset event refused"]
+        assert [(line["error"], line["refused"]) for line in told] == [
+            ("first", 1),
+            ("third", 201),
+        ]
+        assert latest(one).endswith(": third")
+        assert one.refusals.count == 300
+
+
+async def test_what_is_no_fault_of_the_event_is_no_refusal(upstream: Upstream) -> None:
+    async with supervised() as service:
+        service.store.is_automatic = False
+        (one,) = service.host(Fast(upstream.name))
+        upstream.put(0)
+        await service.settle_down()
+        service.store.settle(LeaseLost("the stream is no longer ours"))
+        assert one.refusals.latest is None
