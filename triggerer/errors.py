@@ -33,6 +33,17 @@ class AssetConflict(DagError):
     """Two names for one URI, or two URIs for one name; the message names both places."""
 
 
+class UnknownDag(DagError):
+    """There is no DAG of this id: nobody wrote it, or its file could not be read yet."""
+
+    def __init__(self, dag_id: str) -> None:
+        super().__init__(
+            f"there is no DAG {dag_id!r}",
+            hint="triggerer dags list shows what was found, triggerer check what could not be read",
+        )
+        self.dag_id = dag_id
+
+
 class DagFileError(DagError):
     """A DAG file cannot be read. `file` is as it was given; `line` is None where none is to blame."""
 

@@ -309,12 +309,22 @@ def test_an_asset_that_nobody_declares_is_made_with_a_warning_on_standard_error(
 
 
 def test_what_is_not_there_is_refused(migrated: Shell) -> None:
-    assert "'nope'" in migrated.refused("dags", "show", "nope")
-    assert "'nope'" in migrated.refused("dags", "trigger", "nope")
-    assert "'nope'" in migrated.refused("dags", "pause", "nope")
     assert "'r'" in migrated.refused("runs", "show", "nope", "r")
     assert "'w'" in migrated.refused("watchers", "show", "nope", "w")
     assert "ASCII" in migrated.refused("assets", "emit", "sché")
+
+
+def test_every_command_says_the_same_of_a_dag_that_is_not_there(migrated: Shell) -> None:
+    said = {migrated.refused("dags", name, "nope") for name in ("show", "trigger", "pause")}
+    assert len(said) == 1, said
+    (message,) = said
+    assert message.startswith("triggerer: there is no DAG 'nope'\n  hint: triggerer dags list ")
+
+
+def test_the_hint_for_what_cannot_be_emitted_knows_of_no_filter(migrated: Shell) -> None:
+    said = migrated.refused("assets", "emit", "x-orders", "--extra", r'{"a": "\u0000"}')
+    assert "NUL character" in said
+    assert said.endswith("hint: remove it from the payload\n")
 
 
 def test_lists_without_rows_are_empty_arrays(migrated: Shell) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio.abc import TaskGroup
+from structlog.testing import capture_logs
 
 from triggerer.config import Settings, load_settings
 from triggerer.service import ALL_PARTS, Service, Stopped, open_service, run, running
@@ -107,6 +108,20 @@ async def test_a_failure_of_the_block_is_not_hidden_by_the_shutdown(
     ):
         async with open_service(settings, ALL_PARTS):
             raise LookupError("mine")
+
+
+async def test_the_log_says_by_plain_names_what_has_started(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    async def start(carriers: TaskGroup, workers: TaskGroup) -> None:
+        pass
+
+    hosting(monkeypatch, start)
+    with capture_logs() as logs:
+        async with open_service(settings, ALL_PARTS):
+            pass
+    (started,) = (log for log in logs if log["event"] == "started")
+    assert repr(started["parts"]) == "['dag-processor', 'executor', 'scheduler', 'triggerer']"
 
 
 def test_a_service_with_work_ends_when_the_work_is_done(

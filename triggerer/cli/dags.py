@@ -16,7 +16,7 @@ from triggerer.cli.output import (
     wrong_use,
 )
 from triggerer.cli.session import read, write
-from triggerer.errors import TriggererError
+from triggerer.errors import UnknownDag
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -83,7 +83,7 @@ def show(dag_id: DagId, json: options.Json = False, config: options.Config = Non
 
     found = read(config, ask)
     if not found:
-        raise unknown_dag(dag_id)
+        raise UnknownDag(dag_id)
     row = found[0]
     if json:
         print_json(row)
@@ -164,14 +164,6 @@ def readable_error(error: dict[str, Any]) -> str:
     return f"{error['file']}{line}: {error['reason']}"
 
 
-def unknown_dag(dag_id: str) -> TriggererError:
-    """Return the error for a DAG that is not there."""
-    return TriggererError(
-        f"there is no DAG {dag_id!r}",
-        hint="triggerer dags list shows what was found, triggerer check what could not be read",
-    )
-
-
 def _readable_task(task: dict[str, Any]) -> str:
     upstream = f" after {', '.join(task['upstream'])}" if task.get("upstream") else ""
     return f"{task['task_id']}{upstream}{' (Spark)' if task.get('needs_spark') else ''}"
@@ -196,7 +188,7 @@ def _set_paused(config: Any, dag_id: str, paused: bool) -> None:
         from triggerer.store.queries.pausing import set_paused
 
         if not await set_paused(session, dag_id, paused=paused):
-            raise unknown_dag(dag_id)
+            raise UnknownDag(dag_id)
 
     write(config, change)
     typer.echo(f"{dag_id}: {'paused' if paused else 'active'}")

@@ -125,7 +125,11 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
                     await start_parts(settings, parts, database, carriers, workers)
                     # What was imported stays: no collection needs to look at it again.
                     gc.freeze()
-                    _log.info("started", parts=sorted(parts), database=database.name)
+                    _log.info(
+                        "started",
+                        parts=[part.value for part in sorted(parts)],
+                        database=database.name,
+                    )
                     yield Service(database, settings)
                     workers.cancel_scope.cancel()
                 carriers.cancel_scope.cancel()

@@ -56,7 +56,7 @@ def encode_extra(payload: Any, *, max_bytes: int) -> str:
     # One byte is found ten times as fast as six.
     if _ESCAPE in encoded and _NUL in encoded and _has_nul(orjson.loads(encoded)):
         raise RowRefused(
-            "a payload has a NUL character in a string", hint="remove it in the trigger's filter"
+            "a payload has a NUL character in a string", hint="remove it from the payload"
         )
     return encoded.decode()
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.runs import RunType
-from triggerer.errors import DagError, RowRefused
+from triggerer.errors import DagError, RowRefused, UnknownDag
 from triggerer.store.clock import Clock
 from triggerer.store.database import database_now
 from triggerer.store.models import Dag
@@ -201,12 +201,13 @@ async def create_manual_run(
     Args:
         params: Take the place of the DAG's own of the same name.
     Raises:
-        DagError: There is no such DAG, or its file is gone.
+        UnknownDag: There is no such DAG.
+        DagError: Its file is gone.
         RowRefused: The DAG has a run of this id, or the id cannot be one.
     """
     dag = await session.get(Dag, dag_id)
     if dag is None:
-        raise DagError(f"there is no DAG {dag_id!r}", hint="`triggerer dags list` shows them")
+        raise UnknownDag(dag_id)
     if dag.is_stale:
         raise DagError(f"the DAG {dag_id!r} is gone from its file {dag.path}")
     if run_id is not None and (not run_id or len(run_id) > _MAX_RUN_ID or "\0" in run_id):
