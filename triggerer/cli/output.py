@@ -1,4 +1,4 @@
-"""What people and programs read: tables, JSON, and one line for an error."""
+"""What people and programs read: tables and JSON."""
 
 from __future__ import annotations
 
@@ -107,11 +107,3 @@ _STYLES = {
     "failed": "red",
     "cancelled": "magenta",
 }
-
-
-def one_line(error: str | None) -> str | None:
-    """The line of an error that says most: the last of a traceback, else the first."""
-    lines = (error or "").strip().splitlines()
-    if not lines:
-        return None
-    return lines[-1] if lines[0].startswith("Traceback") else lines[0]

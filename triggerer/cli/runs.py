@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from triggerer.cli import options
+from triggerer.cli.one_line import one_line
 from triggerer.cli.output import (
     check_state,
     elapsed,
-    one_line,
     print_fields,
     print_json,
     print_table,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from triggerer.cli import options
-from triggerer.cli.output import check_state, one_line, print_fields, print_json, print_table
+from triggerer.cli.one_line import one_line
+from triggerer.cli.output import check_state, print_fields, print_json, print_table
 from triggerer.cli.session import read
 from triggerer.errors import TriggererError
 
