@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from triggerer.cli import options
-from triggerer.cli.output import check_state, print_json, print_table, text, wrong_use
+from triggerer.cli.output import check_state, print_json, text, wrong_use
 from triggerer.cli.session import read, write
+from triggerer.cli.tables import Column, Kind, print_table
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -46,7 +47,13 @@ def list_(
         print_json(found)
         return
     print_table(
-        ("name", "uri", "group", "declared in", "last event"),
+        (
+            "name",
+            "uri",
+            Column("group", Kind.MINOR),
+            Column("declared in", Kind.MINOR),
+            "last event",
+        ),
         (
             (row.name, row.uri, row.group, row.declared_in, row.last_event_timestamp)
             for row in found
@@ -82,7 +89,7 @@ def events(
         print_json(found)
         return
     print_table(
-        ("id", "asset", "timestamp", "source", "extra"),
+        ("id", "asset", "timestamp", Column("source", Kind.TEXT), Column("extra", Kind.TEXT)),
         (
             (row.id, row.asset_name, row.timestamp, _source(row), _shortened(row.extra))
             for row in found

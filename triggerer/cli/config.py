@@ -10,8 +10,9 @@ from typing import Any
 import typer
 
 from triggerer.cli import options
-from triggerer.cli.output import print_json, print_note, print_table
+from triggerer.cli.output import print_json, print_note
 from triggerer.cli.session import settings_for
+from triggerer.cli.tables import Column, Kind, print_table
 from triggerer.redaction import redact
 
 app = typer.Typer(name="config", help="The configuration in force.", no_args_is_help=True)
@@ -49,11 +50,19 @@ def show(json: options.Json = False, config: options.Config = None) -> None:
         print_json(shown)
         return
     print_table(
-        ("setting", "value", "from"),
-        ((f"{row['section']}.{row['key']}", row["value"], row["source"]) for row in shown),
+        ("setting", Column("value", Kind.TEXT), Column("from", Kind.TEXT)),
+        (
+            (f"{row['section']}.{row['key']}", row["value"], _brief(row["source"], settings.file))
+            for row in shown
+        ),
         empty="",
     )
     print_note(f"file: {settings.file or 'none'}")
+
+
+def _brief(source: str, file: Path | None) -> str:
+    # Where the file lies is said once, below the table.
+    return source if file is None else source.removeprefix(f"{file.parent}/")
 
 
 def _plain(value: Any) -> Any:

@@ -12,10 +12,10 @@ from triggerer.cli.output import (
     print_fields,
     print_json,
     print_note,
-    print_table,
     wrong_use,
 )
 from triggerer.cli.session import read, write
+from triggerer.cli.tables import Column, Kind, print_table
 from triggerer.errors import UnknownDag
 
 if TYPE_CHECKING:
@@ -51,7 +51,15 @@ def list_(
         print_json(found)
     else:
         print_table(
-            ("dag_id", "schedule", "state", "queued events", "last run", "last state", "file"),
+            (
+                "dag_id",
+                Column("schedule", Kind.TEXT),
+                "state",
+                "queued events",
+                Column("last run", Kind.MINOR),
+                "last state",
+                Column("file", Kind.MINOR),
+            ),
             (
                 (
                     row.dag_id,

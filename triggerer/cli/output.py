@@ -1,9 +1,9 @@
-"""What people and programs read: tables and JSON."""
+"""What people and programs read: fields, cells and JSON; for tables see `triggerer.cli.tables`."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
@@ -17,30 +17,6 @@ def print_json(value: Any) -> None:
     options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE
     sys.stdout.buffer.write(orjson.dumps(value, default=str, option=options))
     sys.stdout.buffer.flush()
-
-
-def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str, limit: int = 0
-) -> None:
-    """Print rows under a header, or the sentence `empty`; says so where `limit` may have cut."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    shown = list(rows)
-    # Not a terminal: no wrapping, so that a line of the table is a line for grep.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
-    if not shown:
-        console.print(empty)
-        return
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in shown:
-        table.add_row(*(Text(text(cell), style=_STYLES.get(text(cell), "")) for cell in row))
-    console.print(table)
-    if limit and len(shown) == limit:
-        print_note(f"The first {limit}; --limit 0 shows all.")
 
 
 def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
@@ -96,14 +72,3 @@ def check_state(state: str | None, known: Iterable[str]) -> None:
     """End with exit code 2 where `--state` names none of these."""
     if state is not None and state not in (states := tuple(known)):
         wrong_use(f"--state is one of {', '.join(states)}, not {state!r}")
-
-
-_STYLES = {
-    "success": "green",
-    "running": "cyan",
-    "queued": "yellow",
-    "waiting": "yellow",
-    "failing": "red",
-    "failed": "red",
-    "cancelled": "magenta",
-}

@@ -16,10 +16,10 @@ from triggerer.cli.output import (
     elapsed,
     print_fields,
     print_json,
-    print_table,
     text,
 )
 from triggerer.cli.session import read, write
+from triggerer.cli.tables import Column, Kind, print_table
 from triggerer.errors import TriggererError
 
 if TYPE_CHECKING:
@@ -58,7 +58,14 @@ def list_(
         print_json(found)
         return
     print_table(
-        ("dag_id", "run_id", "state", "queued at", "took", "error"),
+        (
+            "dag_id",
+            "run_id",
+            "state",
+            Column("queued at", Kind.MINOR),
+            Column("took", Kind.MINOR),
+            Column("error", Kind.TEXT),
+        ),
         (
             (
                 row.dag_id,
@@ -108,7 +115,14 @@ def show(
     if tasks:
         typer.echo()
         print_table(
-            ("task", "state", "try", "started at", "took", "error"),
+            (
+                "task",
+                "state",
+                Column("try", Kind.MINOR),
+                Column("started at", Kind.MINOR),
+                Column("took", Kind.MINOR),
+                Column("error", Kind.TEXT),
+            ),
             (
                 (
                     task.task_id,

@@ -8,8 +8,9 @@ import typer
 
 from triggerer.cli import options
 from triggerer.cli.one_line import one_line
-from triggerer.cli.output import check_state, print_fields, print_json, print_table
+from triggerer.cli.output import check_state, print_fields, print_json
 from triggerer.cli.session import read
+from triggerer.cli.tables import Column, Kind, print_table
 from triggerer.errors import TriggererError
 
 if TYPE_CHECKING:
@@ -43,7 +44,15 @@ def list_(
         print_json(found)
         return
     print_table(
-        ("asset", "watcher", "state", "trigger", "stream", "owner", "error"),
+        (
+            "asset",
+            "watcher",
+            "state",
+            Column("trigger", Kind.MINOR),
+            Column("stream", Kind.MINOR),
+            Column("owner", Kind.MINOR),
+            Column("error", Kind.TEXT),
+        ),
         (
             (
                 row.asset_name,

@@ -10,7 +10,7 @@ import pytest
 from triggerer.cli import app as commands
 from triggerer.cli import main as command
 from triggerer.cli.dags import readable_error, readable_schedule
-from triggerer.cli.output import print_fields, print_json, print_table
+from triggerer.cli.output import print_fields, print_json
 from triggerer.errors import ConfigurationError, StoreError, TriggererError
 
 A, B, C = ({"asset": {"name": name, "uri": f"x-{name}"}} for name in "abc")
@@ -39,23 +39,6 @@ def test_an_error_in_a_file_is_shown_with_its_line_if_there_is_one() -> None:
 def test_json_is_one_value_with_instants_in_utc(capsysbinary: Any) -> None:
     print_json([{"at": datetime(2026, 1, 2, tzinfo=UTC), "n": 1}])
     assert b'"at": "2026-01-02T00:00:00+00:00"' in capsysbinary.readouterr().out
-
-
-def test_a_table_says_when_there_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(("a",), [], empty="No rows.")
-    assert capsys.readouterr().out == "No rows.\n"
-
-
-def test_a_table_says_when_the_limit_may_have_cut_it(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(("a",), [["1"], ["2"]], empty="", limit=2)
-    assert "--limit 0" in capsys.readouterr().err
-    print_table(("a",), [["1"]], empty="", limit=2)
-    assert capsys.readouterr().err == ""
-
-
-def test_what_looks_like_markup_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(("error",), [["list[int] is not [bold]"]], empty="")
-    assert "list[int] is not [bold]" in capsys.readouterr().out
 
 
 def test_a_field_of_several_lines_is_indented(capsys: pytest.CaptureFixture[str]) -> None:

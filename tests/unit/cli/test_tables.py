@@ -1,0 +1,256 @@
+"""What a table shows where there is little room: ids, keys and names stay whole, at any width."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from triggerer.cli import assets, config, dags, runs, watchers
+from triggerer.cli.tables import Column, Kind, fit, print_table
+from triggerer.store.queries.views import (
+    AssetEventView,
+    AssetView,
+    DagView,
+    RunView,
+    TaskRunView,
+    WatcherView,
+)
+
+RUN_ID = "asset_triggered__2026-11-22T13:40:40.821666+00:00"
+NAME = "totals_per_region_and_currency"
+URI = "s3://warehouse/finance/monthly/totals.parquet"
+AT = datetime(2026, 11, 22, 13, 40, 40, tzinfo=UTC)
+
+Printed = Callable[[], str]
+Terminal = Callable[[int], Printed]
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Terminal:
+    """Makes standard output a terminal that is so many characters wide; what it gives reads it."""
+
+    def of_width(columns: int) -> Printed:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.delenv("FORCE_COLOR", raising=False)
+        return lambda: re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+
+    return of_width
+
+
+def test_a_table_says_when_there_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("a",), [], empty="No rows.")
+    assert capsys.readouterr().out == "No rows.\n"
+
+
+def test_a_table_says_when_the_limit_may_have_cut_it(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("a",), [["1"], ["2"]], empty="", limit=2)
+    assert "--limit 0" in capsys.readouterr().err
+    print_table(("a",), [["1"]], empty="", limit=2)
+    assert capsys.readouterr().err == ""
+
+
+def test_what_looks_like_markup_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("error",), [["list[int] is not [bold]"]], empty="")
+    assert "list[int] is not [bold]" in capsys.readouterr().out
+
+
+COLUMNS = ("id", "state", Column("at", Kind.MINOR), Column("error", Kind.TEXT))
+
+
+def test_where_there_is_room_columns_stand_side_by_side(terminal: Terminal) -> None:
+    printed = terminal(40)
+    print_table(COLUMNS, [["a", "failed", "noon", "a bug"], ["bcd", "ok", None, None]], empty="")
+    assert printed() == (
+        "id   state   at    error\n"  #
+        "a    failed  noon  a bug\n"
+        "bcd  ok      -     -\n"
+    )
+
+
+def test_a_long_text_goes_beneath_its_row_and_is_broken_between_words(terminal: Terminal) -> None:
+    printed = terminal(30)
+    error = "there is nothing at /a/path/that/is/rather/long now"
+    print_table(
+        COLUMNS,
+        [["a", "ok", "noon", "a bug"], ["b", "ok", "noon", "a bug"], ["c", "ok", "noon", error]],
+        empty="",
+    )
+    assert printed() == (
+        "id  state  at    error\n"
+        "a   ok     noon  a bug\n"
+        "b   ok     noon  a bug\n"
+        "c   ok     noon\n"
+        "    error: there is nothing at\n"
+        "    /a/path/that/is/rather/long\n"
+        "    now\n"
+    )
+
+
+def test_where_most_texts_are_long_they_have_no_column(terminal: Terminal) -> None:
+    printed = terminal(20)
+    print_table(COLUMNS, [["a", "ok", "noon", "a bug"], ["b", "ok", "noon", "two bugs"]], empty="")
+    assert printed() == (
+        "id  state  at\n"  #
+        "a   ok     noon\n"
+        "    error: a bug\n"
+        "b   ok     noon\n"
+        "    error: two bugs\n"
+    )
+
+
+def test_what_matters_less_is_left_out_with_a_note(
+    terminal: Terminal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal(12)
+    print_table(COLUMNS, [["abc", "failed", "noon", None]], empty="")
+    shown = capsys.readouterr()
+    assert "noon" not in shown.out
+    assert shown.err == "Left out, for want of width: at; --json has all.\n"
+
+
+def test_an_id_that_finds_no_room_goes_beneath_its_row(terminal: Terminal) -> None:
+    printed = terminal(12)
+    print_table(("id", "run", "state"), [["abc", "a-long-run-id", "ok"]], empty="")
+    assert printed() == "id   state\nabc  ok\n    run: a-long-run-id\n"
+
+
+def test_an_id_that_is_wider_than_the_terminal_is_left_to_it(terminal: Terminal) -> None:
+    printed = terminal(10)
+    print_table(("id", "run"), [["a-very-long-id", "a-long-run-id"]], empty="")
+    assert printed() == "id\na-very-long-id\n    run: a-long-run-id\n"
+
+
+def test_elsewhere_than_on_a_terminal_a_row_is_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    long = "x " * 10_000
+    print_table(COLUMNS, [["a", "ok", "noon", f"{long}\nend"]], empty="")
+    assert [line.split()[:3] for line in capsys.readouterr().out.splitlines()] == [
+        ["id", "state", "at"],
+        ["a", "ok", "noon"],
+    ]
+
+
+def test_wide_characters_take_the_room_that_a_terminal_gives_them() -> None:
+    assert fit([Column("a"), Column("b")], [["日本", "x"]], None) == {0: 4, 1: 1}
+
+
+def test_what_is_left_goes_to_the_text_that_needs_least_of_it() -> None:
+    columns = [Column("k"), Column("v", Kind.TEXT), Column("f", Kind.TEXT)]
+    rows = [["k", "v", "f"], ["k", "v", "f"], ["k", "v" * 50, "f" * 5]]
+    assert fit(columns, rows, 20) == {0: 1, 1: 10, 2: 5}
+
+
+def run(error: str | None) -> RunView:
+    return RunView(
+        dag_id=NAME,
+        run_id=RUN_ID,
+        run_type="asset_triggered",
+        state="failed" if error else "success",
+        logical_date=None,
+        data_interval_start=None,
+        data_interval_end=None,
+        run_after=AT,
+        queued_at=AT,
+        started_at=AT,
+        ended_at=AT + timedelta(seconds=2),
+        error=error,
+        params={},
+        exit_code=None,
+        attempt=1,
+        executor="vm:17391:7e812030",
+        log_path=None,
+    )
+
+
+ERROR = 'task x failed: Traceback (most recent call last):\n  File "a.py", line 1\nKeyError: 1'
+DAG = DagView(
+    dag_id=NAME,
+    path="finance/orders.py",
+    description=None,
+    tags=[],
+    schedule={"any": [{"asset": {"name": NAME}}, {"asset": {"name": "daily"}}]},
+    max_active_runs=1,
+    events_per_run=None,
+    params={},
+    tasks=[],
+    is_paused=False,
+    is_stale=False,
+    queued_events=0,
+    last_run_id=RUN_ID,
+    last_run_state="success",
+)
+ASSET = AssetView(1, NAME, URI, "asset", {}, "finance/orders.py", AT)
+EVENT = AssetEventView(1, NAME, URI, {"n": 1}, AT, None, NAME, RUN_ID, "publish", None)
+WATCHER = WatcherView(
+    asset_name=NAME,
+    name="orders_above_1000_euros",
+    trigger="watchers.kafka.KafkaEventTrigger",
+    stream="('kafka', 'kafka', 'triggerer-d20f3d9580196b60', 'orders')",
+    state="failing",
+    error="BrokerUnavailable: nobody there",
+    owner="vm:17391:7e812030",
+    kwargs={},
+    path="finance/orders.py",
+    updated_at=AT,
+)
+TASK = TaskRunView("publish_to_the_warehouse", "failed", 1, AT, AT, ERROR)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 200])
+@pytest.mark.parametrize(
+    ("module", "command", "found", "whole"),
+    [
+        (runs, runs.list_, [run(None), run(ERROR)], [NAME, RUN_ID, "task x failed: KeyError: 1"]),
+        (dags, dags.list_, ([DAG], []), [NAME]),
+        (assets, assets.list_, [ASSET], [NAME, URI]),
+        (assets, assets.events, [EVENT], [NAME, RUN_ID, f"{NAME}.publish", '{"n":1}']),
+        (watchers, watchers.list_, [WATCHER], [NAME, WATCHER.name]),
+        (
+            runs,
+            lambda: runs.show(NAME, RUN_ID),
+            ([run(ERROR)], [TASK]),
+            [NAME, RUN_ID, TASK.task_id, ERROR.splitlines()[0]],
+        ),
+    ],
+    ids=["runs", "dags", "assets", "events", "watchers", "run"],
+)
+def test_at_every_width_what_one_copies_is_whole(
+    monkeypatch: pytest.MonkeyPatch,
+    terminal: Terminal,
+    module: Any,
+    command: Callable[[], None],
+    found: Any,
+    whole: list[str],
+    width: int,
+) -> None:
+    monkeypatch.setattr(module, "read", lambda config, ask: found)
+    printed = terminal(width)
+    command()
+    shown = printed()
+    assert [text for text in whole if text not in shown] == []
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_settings_keys_and_values_are_whole(
+    monkeypatch: pytest.MonkeyPatch, terminal: Terminal, tmp_path: Path, width: int
+) -> None:
+    file = tmp_path / "triggerer.toml"
+    home = tmp_path / "a-home-whose-name-is-long"
+    file.write_text(f'[core]\nhome = "{home}"\n')
+    printed = terminal(width)
+    config.show(config=file)
+    lines = printed().splitlines()
+    assert "triggerer.shared_stream_subscriber_queue_size  1024" in "\n".join(lines)
+    (at,) = (number for number, line in enumerate(lines) if line.startswith("core.home"))
+    assert lines[at].endswith(" triggerer.toml:2")
+    assert str(home) in lines[at] + lines[at + 1]

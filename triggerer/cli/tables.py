@@ -1,0 +1,182 @@
+"""Tables that keep whole what one copies: at any width, no cell is broken inside a word.
+
+A column that finds no room on a terminal gives way as its kind says. Elsewhere there is room for all of them, and a row
+is a line for grep.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from statistics import median_high
+from typing import TYPE_CHECKING, Any, Final
+
+from triggerer.cli.output import print_note, text
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_EMPTY: Final = text(None)
+_GAP: Final = 2
+_INDENT: Final = 4
+_BREAKS: Final = re.compile(r"\s*[\t\n\r\v\f]\s*")
+_STYLES: Final = {
+    "success": "green",
+    "running": "cyan",
+    "queued": "yellow",
+    "waiting": "yellow",
+    "failing": "red",
+    "failed": "red",
+    "cancelled": "magenta",
+}
+
+
+class Kind(Enum):
+    """What becomes of a column that finds no room."""
+
+    WHOLE = auto()
+    """It goes beneath each row."""
+    TEXT = auto()
+    """So do its long cells alone, or all where most are long."""
+    MINOR = auto()
+    """It is left out, with a note."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column's head, and its kind."""
+
+    name: str
+    kind: Kind = Kind.WHOLE
+
+
+def print_table(
+    columns: Sequence[str | Column], rows: Iterable[Sequence[Any]], *, empty: str, limit: int = 0
+) -> None:
+    """Print rows under a header, or the sentence `empty`; says so where `limit` may have cut.
+
+    Args:
+        columns: A plain string is the name of a column that is kept whole.
+    """
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    shown = [[_BREAKS.sub(" ", text(cell)) for cell in row] for row in rows]
+    if not shown:
+        console.print(empty)
+        return
+    heads = [Column(column) if isinstance(column, str) else column for column in columns]
+    room = console.width if sys.stdout.isatty() else None
+    widths = fit(heads, shown, room)
+    for line in _lines(heads, shown, widths, room):
+        # Rich would break what is wider than the terminal, which then could not be copied.
+        console.print(line, soft_wrap=True)
+    left_out = [
+        head.name for at, head in enumerate(heads) if head.kind is Kind.MINOR and at not in widths
+    ]
+    if left_out:
+        print_note(f"Left out, for want of width: {', '.join(left_out)}; --json has all.")
+    if limit and len(shown) == limit:
+        print_note(f"The first {limit}; --limit 0 shows all.")
+
+
+def fit(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int | None
+) -> dict[int, int]:
+    """Return the widths of the columns that stand side by side, by their positions, in order.
+
+    The first column is one of them, whatever its width; then the others that are whole, from the narrowest, then texts
+    and minor ones, from the left. A text has to have room for most of its cells.
+
+    Args:
+        rows: At least one.
+        room: Of the terminal; None: boundless.
+    """
+    cells = [[_width(row[at]) for row in rows] for at in range(len(columns))]
+    natural = [max(_width(head.name), *cells[at]) for at, head in enumerate(columns)]
+    if room is None or sum(natural) + _GAP * (len(columns) - 1) <= room:
+        return dict(enumerate(natural))
+    least = [
+        max(_width(head.name), _usual(row[at] for row in rows))
+        if head.kind is Kind.TEXT
+        else natural[at]
+        for at, head in enumerate(columns)
+    ]
+    whole = [at for at, head in enumerate(columns) if at and head.kind is Kind.WHOLE]
+    others = [at for at, head in enumerate(columns) if at and head.kind is not Kind.WHOLE]
+    widths = {0: natural[0]}
+    left = room - natural[0]
+    for at in [*sorted(whole, key=natural.__getitem__), *others]:
+        if least[at] + _GAP <= left:
+            widths[at] = least[at]
+            left -= least[at] + _GAP
+    # What is left goes to those who need least of it.
+    for at in sorted(widths, key=lambda at: natural[at] - widths[at]):
+        more = min(natural[at] - widths[at], max(left, 0))
+        widths[at] += more
+        left -= more
+    return dict(sorted(widths.items()))
+
+
+def _usual(cells: Iterable[str]) -> int:
+    """Return how much is room enough for most cells, not counting those that are empty."""
+    return median_high([_width(cell) for cell in cells if cell != _EMPTY] or [0])
+
+
+def _lines(
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str]],
+    widths: Mapping[int, int],
+    room: int | None,
+) -> Iterator[Text]:
+    from rich.text import Text
+
+    yield _side_by_side([Text(columns[at].name, "bold") for at in widths], widths)
+    for row in rows:
+        fits = {at for at, width in widths.items() if _width(row[at]) <= width}
+        side = [Text(row[at], _STYLES.get(row[at], "")) if at in fits else Text() for at in widths]
+        yield _side_by_side(side, widths)
+        for at, head in enumerate(columns):
+            is_shown = at in fits or (head.kind is Kind.MINOR and at not in widths)
+            if not is_shown and row[at] != _EMPTY:
+                yield from _beneath(head, row[at], room)
+
+
+def _side_by_side(cells: Sequence[Text], widths: Mapping[int, int]) -> Text:
+    from rich.text import Text
+
+    line = Text()
+    for cell, width in zip(cells, widths.values(), strict=True):
+        line.append_text(cell).append(" " * (width - cell.cell_len + _GAP))
+    line.rstrip()
+    return line
+
+
+def _beneath(column: Column, cell: str, room: int | None) -> Iterator[Text]:
+    from rich.text import Text
+
+    indent = " " * _INDENT
+    label = f"{indent}{column.name}: "
+    lines = textwrap.wrap(
+        cell,
+        width=room or sys.maxsize,
+        initial_indent=label,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    for number, line in enumerate(lines):
+        shown = Text(line)
+        if number == 0:
+            shown.stylize("dim", 0, len(label))
+        yield shown
+
+
+def _width(cell: str) -> int:
+    from rich.cells import cell_len
+
+    return cell_len(cell)
