@@ -155,6 +155,14 @@ def test_an_emitted_event_goes_through_both_dags(standalone: Standalone) -> None
 
     log = standalone.run("runs", "logs", "on_orders", run["run_id"])
     assert "'amount': 7" in log.stdout
+    same = standalone.json("runs", "logs", "on_orders", run["run_id"])
+    assert same == {
+        "dag_id": "on_orders",
+        "run_id": run["run_id"],
+        "state": "success",
+        "log_path": run["log_path"],
+        "log": log.stdout,
+    }
     shown = standalone.json("runs", "show", "on_report", after["run_id"])
     assert [task["state"] for task in shown["tasks"]] == ["success"]
     assert (
@@ -163,13 +171,15 @@ def test_an_emitted_event_goes_through_both_dags(standalone: Standalone) -> None
 
 
 def test_a_paused_dag_keeps_its_events_until_it_is_unpaused(standalone: Standalone) -> None:
-    assert standalone.run("dags", "pause", "on_orders").returncode == 0
+    paused = standalone.json("dags", "pause", "on_orders")
+    assert paused == {"dag_id": "on_orders", "is_paused": True}
     for _ in range(2):
         standalone.json("assets", "emit", "orders")
     (dag,) = standalone.json("dags", "list", "--dag", "on_orders")
     assert (dag["is_paused"], dag["queued_events"]) == (True, 2)
     assert standalone.json("runs", "list", "--dag", "on_orders") == []
-    assert standalone.run("dags", "unpause", "on_orders").returncode == 0
+    unpaused = standalone.json("dags", "unpause", "on_orders")
+    assert unpaused == {"dag_id": "on_orders", "is_paused": False}
     (run,) = standalone.ended("on_orders")
     assert len(run["asset_event_ids"]) == 2
 

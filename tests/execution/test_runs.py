@@ -6,6 +6,7 @@ from pathlib import Path
 import anyio
 
 from tests.execution.conftest import House
+from triggerer.cli.one_line import one_line
 from triggerer.store.wakeups import Signal
 
 
@@ -96,6 +97,8 @@ async def test_a_failed_task_fails_its_run_and_what_waits_for_it(house: House) -
     assert run.error is not None
     assert run.error.startswith("task broken failed: Traceback")
     assert run.error.endswith("ValueError: no such \\x00 thing")
+    # What `runs list` shows of it.
+    assert one_line(run.error) == "task broken failed: ValueError: no such \\x00 thing"
     assert "in helper" in run.error
     assert "/triggerer/" not in run.error
     assert "/triggerer/execution/tasks.py" in house.log(run)

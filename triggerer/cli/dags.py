@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -141,15 +142,15 @@ def trigger(
 
 
 @app.command()
-def pause(dag_id: DagId, config: options.Config = None) -> None:
+def pause(dag_id: DagId, json: options.Json = False, config: options.Config = None) -> None:
     """Hold new runs back. Events go on queueing and wait."""
-    _set_paused(config, dag_id, True)
+    _set_paused(config, dag_id, True, json=json)
 
 
 @app.command()
-def unpause(dag_id: DagId, config: options.Config = None) -> None:
+def unpause(dag_id: DagId, json: options.Json = False, config: options.Config = None) -> None:
     """Let runs start again, with the events that have queued meanwhile."""
-    _set_paused(config, dag_id, False)
+    _set_paused(config, dag_id, False, json=json)
 
 
 def readable_schedule(schedule: dict[str, Any] | None, *, nested: bool = False) -> str:
@@ -191,7 +192,7 @@ def _parse_params(params: str | None) -> dict[str, Any] | None:
     return values
 
 
-def _set_paused(config: Any, dag_id: str, paused: bool) -> None:
+def _set_paused(config: Path | None, dag_id: str, paused: bool, *, json: bool) -> None:
     async def change(session: AsyncSession) -> None:
         from triggerer.store.queries.pausing import set_paused
 
@@ -199,4 +200,7 @@ def _set_paused(config: Any, dag_id: str, paused: bool) -> None:
             raise UnknownDag(dag_id)
 
     write(config, change)
-    typer.echo(f"{dag_id}: {'paused' if paused else 'active'}")
+    if json:
+        print_json({"dag_id": dag_id, "is_paused": paused})
+    else:
+        typer.echo(f"{dag_id}: {'paused' if paused else 'active'}")

@@ -139,15 +139,29 @@ def show(
 
 
 @app.command()
-def logs(dag_id: DagId, run_id: RunId, config: options.Config = None) -> None:
+def logs(
+    dag_id: DagId, run_id: RunId, json: options.Json = False, config: options.Config = None
+) -> None:
     """Print the log of a run: what its tasks printed and logged."""
     row, _ = _find(config, dag_id, run_id)
     if row.log_path is None:
         raise TriggererError(f"the run {run_id!r} is {row.state}: it has no log yet")
     try:
         with Path(row.log_path).open("rb") as log:
-            shutil.copyfileobj(log, sys.stdout.buffer)
-            sys.stdout.buffer.flush()
+            if json:
+                # One object, as of all commands: so the whole is in memory. Tasks may print any bytes.
+                print_json(
+                    {
+                        "dag_id": row.dag_id,
+                        "run_id": row.run_id,
+                        "state": row.state,
+                        "log_path": row.log_path,
+                        "log": log.read().decode("utf-8", "replace"),
+                    }
+                )
+            else:
+                shutil.copyfileobj(log, sys.stdout.buffer)
+                sys.stdout.buffer.flush()
     except BrokenPipeError:
         raise
     except OSError as error:

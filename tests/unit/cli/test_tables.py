@@ -5,27 +5,23 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.unit.cli.views import AT, NAME, RUN_ID, run
 from triggerer.cli import assets, config, dags, runs, watchers
 from triggerer.cli.tables import Column, Kind, fit, print_table
 from triggerer.store.queries.views import (
     AssetEventView,
     AssetView,
     DagView,
-    RunView,
     TaskRunView,
     WatcherView,
 )
 
-RUN_ID = "asset_triggered__2026-11-22T13:40:40.821666+00:00"
-NAME = "totals_per_region_and_currency"
 URI = "s3://warehouse/finance/monthly/totals.parquet"
-AT = datetime(2026, 11, 22, 13, 40, 40, tzinfo=UTC)
 
 Printed = Callable[[], str]
 Terminal = Callable[[int], Printed]
@@ -148,28 +144,6 @@ def test_what_is_left_goes_to_the_text_that_needs_least_of_it() -> None:
     columns = [Column("k"), Column("v", Kind.TEXT), Column("f", Kind.TEXT)]
     rows = [["k", "v", "f"], ["k", "v", "f"], ["k", "v" * 50, "f" * 5]]
     assert fit(columns, rows, 20) == {0: 1, 1: 10, 2: 5}
-
-
-def run(error: str | None) -> RunView:
-    return RunView(
-        dag_id=NAME,
-        run_id=RUN_ID,
-        run_type="asset_triggered",
-        state="failed" if error else "success",
-        logical_date=None,
-        data_interval_start=None,
-        data_interval_end=None,
-        run_after=AT,
-        queued_at=AT,
-        started_at=AT,
-        ended_at=AT + timedelta(seconds=2),
-        error=error,
-        params={},
-        exit_code=None,
-        attempt=1,
-        executor="vm:17391:7e812030",
-        log_path=None,
-    )
 
 
 ERROR = 'task x failed: Traceback (most recent call last):\n  File "a.py", line 1\nKeyError: 1'
