@@ -374,8 +374,11 @@ def test_check_names_file_line_and_reason_and_ends_with_1(shell: Shell) -> None:
     assert "error: syntax.py:2: " in people.stderr
 
 
-def test_a_dags_folder_that_is_not_there_is_refused(shell: Shell) -> None:
-    assert "nowhere" in shell.refused("check", "--dags-folder", "nowhere")
+@pytest.mark.parametrize("command", ["check", "standalone"])
+def test_a_dags_folder_that_is_not_there_is_refused(shell: Shell, command: str) -> None:
+    said = shell.refused(command, "--dags-folder", "nowhere")
+    assert f"there is no DAGs folder {shell.folder}/nowhere" in said
+    assert "name it with --dags-folder" in said
 
 
 def test_a_folder_named_like_a_package_of_ours_is_not_taken_for_it(shell: Shell) -> None:

@@ -167,6 +167,21 @@ def test_relative_paths_of_the_file_start_at_the_file(tmp_path: Path) -> None:
     assert settings.core.dags_folder == tmp_path / "etc" / "dags"
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("absent", "there is no DAGs folder"), ("file", "cannot be read: Not a directory")],
+)
+def test_a_dags_folder_that_cannot_be_read_is_refused(
+    tmp_path: Path, name: str, reason: str
+) -> None:
+    (tmp_path / "file").touch()
+    settings = load_settings(environ={"TRIGGERER__CORE__DAGS_FOLDER": name})
+    with pytest.raises(ConfigurationError, match=reason) as raised:
+        settings.get_dags_folder()
+    assert str(tmp_path / name) in str(raised.value)
+    assert "--dags-folder" in str(raised.value)
+
+
 def test_lists_and_pairs_may_be_written_in_a_variable() -> None:
     settings = load_settings(
         environ={

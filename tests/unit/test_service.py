@@ -12,7 +12,8 @@ from anyio.abc import TaskGroup
 from structlog.testing import capture_logs
 
 from triggerer.config import Settings, load_settings
-from triggerer.service import ALL_PARTS, Service, Stopped, open_service, run, running
+from triggerer.errors import ConfigurationError
+from triggerer.service import ALL_PARTS, Part, Service, Stopped, open_service, run, running
 from triggerer.service.supervising import unless_it_returns
 
 Start = Callable[..., Awaitable[None]]
@@ -139,3 +140,29 @@ def test_a_service_with_work_ends_when_the_work_is_done(
 
     assert run(settings, ALL_PARTS, work) is Stopped.WORK_DONE
     assert done == ["sqlite"]
+
+
+@pytest.mark.parametrize("parts", [ALL_PARTS, frozenset({Part.DAG_PROCESSOR})])
+def test_a_dags_folder_that_was_named_has_to_exist(tmp_path: Path, parts: frozenset[Part]) -> None:
+    """Without it, a mistyped name retired every DAG."""
+    environ = {
+        "TRIGGERER__CORE__HOME": str(tmp_path),
+        "TRIGGERER__CORE__DAGS_FOLDER": str(tmp_path / "dgas"),
+        "TRIGGERER__DATABASE__URL": "" if parts == ALL_PARTS else "postgresql://nowhere/db",
+    }
+    with pytest.raises(ConfigurationError, match=r"no DAGs folder .*dgas.*--dags-folder"):
+        run(load_settings(environ=environ), parts)
+
+
+def test_a_service_starts_before_there_is_a_default_dags_folder(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    async def start(carriers: TaskGroup, workers: TaskGroup) -> None:
+        pass
+
+    async def work(started: Service) -> None:
+        assert not started.settings.core.dags_folder.exists()
+
+    hosting(monkeypatch, start)
+    monkeypatch.setattr("triggerer.service.running.install_connections", lambda resolver: None)
+    assert run(settings, ALL_PARTS, work) is Stopped.WORK_DONE

@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from triggerer.errors import ConfigurationError
-
 # What a command imports is the greater part of its time: what reads the settings and the database is imported
 # where that is done, so that help and wrong use wait for neither.
 if TYPE_CHECKING:
@@ -42,15 +40,9 @@ def folder_of(settings: Settings) -> Path:
     """Return the DAGs folder.
 
     Raises:
-        ConfigurationError: There is none.
+        ConfigurationError: There is none, or it cannot be read.
     """
-    folder = settings.core.dags_folder
-    if not folder.is_dir():
-        raise ConfigurationError(
-            f"there is no DAGs folder {folder}",
-            hint="name it with --dags-folder, or as dags_folder in [core]",
-        )
-    return folder
+    return settings.get_dags_folder()
 
 
 def read(config: Path | None, ask: Callable[[AsyncSession], Awaitable[_T]]) -> _T:

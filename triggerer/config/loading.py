@@ -59,6 +59,29 @@ class Settings:
     """For each (section, key), and (connections, id, key), where its value came from."""
     environ: Mapping[str, str] = field(repr=False)
 
+    @property
+    def names_dags_folder(self) -> bool:
+        """Whether somebody named the DAGs folder, which has to exist then; the default one need not yet."""
+        return self.sources["core", "dags_folder"] != "default"
+
+    def get_dags_folder(self) -> Path:
+        """Return the DAGs folder, once it proved to be one that can be read.
+
+        Raises:
+            ConfigurationError: There is none, or it cannot be read.
+        """
+        folder = self.core.dags_folder
+        hint = "name it with --dags-folder, or as dags_folder in [core]"
+        try:
+            os.scandir(folder).close()
+        except FileNotFoundError as error:
+            raise ConfigurationError(f"there is no DAGs folder {folder}", hint=hint) from error
+        except OSError as error:
+            raise ConfigurationError(
+                f"the DAGs folder {folder} cannot be read: {error.strerror}", hint=hint
+            ) from error
+        return folder
+
     def get_connection(self, connection_id: str) -> Mapping[str, Any]:
         """Return the connection's settings, secrets resolved now, so that a rotated one is seen.
 

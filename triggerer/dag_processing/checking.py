@@ -10,6 +10,7 @@ import anyio
 
 from triggerer.dag_processing.parser_process import ParserProcess, ParserSettings
 from triggerer.dag_processing.scanning import scan
+from triggerer.dag_processing.unreadable import problems_of
 from triggerer.domain.merging import Folder, merge
 from triggerer.domain.parsed import ParsedFile, Problem
 from triggerer.plugins import DagsFolder
@@ -34,10 +35,11 @@ async def parse_once(
 ) -> ParsedFolder:
     """Read every file in a parser of its own, which is ended afterwards.
 
-    Never raises for what files do: see `errors`, in the order of the files.
+    Never raises for what files do: see `errors`, what cannot be read first, then in the order of the files.
     """
     root = DagsFolder(dags_folder).root
-    paths = list(scan(root))
+    found = scan(root)
+    paths = list(found.files)
     parsed: dict[str, ParsedFile] = {}
     done = anyio.Event()
 
@@ -55,7 +57,7 @@ async def parse_once(
             tasks.cancel_scope.cancel()
     files = tuple(parsed[path] for path in paths)
     folder = merge(files)
-    errors: list[Problem] = []
+    errors = list(problems_of(found, root).values())
     for file in files:
         errors.extend(file.errors)
         if file.path in folder.conflicts:

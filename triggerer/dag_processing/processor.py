@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 import anyio
 import structlog
+from anyio import CapacityLimiter, to_thread
 from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint
-from watchfiles import awatch
 
 from triggerer.dag_processing.parser_process import ParserProcess, ParserSettings
-from triggerer.dag_processing.scanning import outdated, scan
+from triggerer.dag_processing.scanning import Scanned, outdated, scan, with_hidden
+from triggerer.dag_processing.unreadable import as_broken_files, log_changes
+from triggerer.dag_processing.watching import FolderWatch
 from triggerer.domain.merging import merge
 from triggerer.domain.parsed import ParsedFile
 from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreUnavailable
 from triggerer.plugins import DagsFolder
-from triggerer.plugins.folder import Stamp
 from triggerer.store.database import Database
 from triggerer.store.queries.dag_sync import Changed, read_incumbents, sync_folder
 from triggerer.store.wakeups import Wakeups
@@ -30,9 +31,8 @@ _log = structlog.get_logger(__name__)
 # write.
 _GATHER_S: Final = 0.1
 _PATIENCE_AT_START_S: Final = 1.0
-# Editors and git write in bursts.
-_STEP_MS: Final = 50
-_DEBOUNCE_MS: Final = 400
+# The longest time until what could not be read is looked at again: no watch tells of it.
+_RETRY_S: Final = 5.0
 _FIRST_DELAY_S: Final = 0.2
 _LONGEST_DELAY_S: Final = 5.0
 
@@ -40,8 +40,8 @@ _LONGEST_DELAY_S: Final = 5.0
 class DagProcessor:
     """Reads DAG files when they change and writes what they define; one per database.
 
-    A file that is broken keeps its last good DAGs and watchers, with the error shown. Nothing is
-    written when nothing changed.
+    A file that is broken keeps its last good DAGs and watchers, with the error shown, and so does one that is
+    out of sight, because its folder is gone or cannot be read. Nothing is written when nothing changed.
 
     Args:
         wakeups: Not used: what is written is announced by the transaction that writes it.
@@ -67,12 +67,16 @@ class DagProcessor:
         self._now = now
         settings = ParserSettings(self._folder, tuple(allowed_modules), file_timeout)
         self._parser = ParserProcess(settings, self._take)
-        self._stamps: dict[str, Stamp] = {}
+        self._watch = FolderWatch(self._folder, self._look_soon, interval_s=self._interval_s)
+        self._seen = Scanned({})
+        """The folder as it is, and as it was where it is out of sight."""
         self._parsed: dict[str, ParsedFile] = {}
         self._is_dirty = False
         """Whether something was learned that is not in the store yet."""
         self._hint = anyio.Event()
         self._news = anyio.Event()
+        # Of our own: a file system that hangs must not hold the threads that others wait for.
+        self._threads = CapacityLimiter(1)
 
     @property
     def parser_pid(self) -> int | None:
@@ -86,72 +90,59 @@ class DagProcessor:
 
         Cancellation: The parser is ended. A write under way is completed or not made at all.
         """
-        stop = anyio.Event()
         async with anyio.create_task_group() as tasks:
             await tasks.start(self._parser.run)
-            try:
-                # Before the first look at the folder, so that no change falls in between: the watch is
-                # set up in this task's first step.
-                tasks.start_soon(self._watch, stop)
-                await checkpoint()
-                self._is_dirty = True  # rows of files that went while nobody looked
-                self._scan()
-                tasks.start_soon(self._scan_when_hinted)
-                await self._gather(_PATIENCE_AT_START_S)
+            # Before the first look at the folder, so that no change falls in between: the watch is set
+            # up in this task's first step.
+            tasks.start_soon(self._watch.run)
+            await checkpoint()
+            self._is_dirty = True  # rows of files that went while nobody looked
+            await self._scan()
+            tasks.start_soon(self._scan_when_hinted)
+            await self._gather(_PATIENCE_AT_START_S)
+            await self._store()
+            task_status.started()
+            while True:
+                await self._gather(_GATHER_S)
                 await self._store()
-                task_status.started()
-                while True:
-                    await self._gather(_GATHER_S)
-                    await self._store()
-            finally:
-                # The watch waits in a thread, 5 s at a time, where no cancellation reaches it.
-                stop.set()
 
     def _take(self, parsed: ParsedFile) -> None:
-        if parsed.path in self._stamps:
+        if parsed.path in self._seen.files:
             self._parsed[parsed.path] = parsed
-            self._is_dirty = True
-            self._news.set()
+            self._has_news()
 
-    def _scan(self) -> None:
-        stamps = scan(self._folder)
-        if gone := self._stamps.keys() - stamps.keys():
-            for path in gone:
-                self._parsed.pop(path, None)
-            self._is_dirty = True
-            self._news.set()
-        paths = outdated(self._stamps, stamps, self._parsed)
-        self._stamps = stamps
-        if paths:
+    def _look_soon(self) -> None:
+        self._hint.set()
+
+    def _has_news(self) -> None:
+        self._is_dirty = True
+        self._news.set()
+
+    async def _scan(self) -> None:
+        found = await to_thread.run_sync(
+            scan, self._folder, limiter=self._threads, abandon_on_cancel=True
+        )
+        before, self._seen = self._seen, with_hidden(self._seen, found)
+        log_changes(before.unreadable, self._seen, self._folder)
+        if before.unreadable.keys() - self._seen.unreadable.keys():
+            self._watch.renew_nowait()
+        gone = before.files.keys() - self._seen.files.keys()
+        for path in gone:
+            self._parsed.pop(path, None)
+        if gone or before.unreadable != self._seen.unreadable:
+            self._has_news()
+        if paths := outdated(before.files, self._seen.files, self._parsed):
             self._parser.parse_nowait(sorted(paths))
 
     async def _scan_when_hinted(self) -> None:
         while True:
-            with anyio.move_on_after(self._interval_s):
+            patience = (
+                min(self._interval_s, _RETRY_S) if self._seen.unreadable else self._interval_s
+            )
+            with anyio.move_on_after(patience):
                 await self._hint.wait()
             self._hint = anyio.Event()
-            self._scan()
-
-    async def _watch(self, stop: anyio.Event) -> None:
-        while True:
-            try:
-                # What changed is read from the folder itself: a hint that is merged, or that names
-                # a folder that was moved, says enough.
-                async for _ in awatch(
-                    self._folder,
-                    watch_filter=None,
-                    debounce=_DEBOUNCE_MS,
-                    step=_STEP_MS,
-                    recursive=True,
-                    stop_event=stop,
-                ):
-                    self._hint.set()
-            except (FileNotFoundError, OSError) as error:
-                # Not there yet, or the system's watches are used up: the periodic look goes on.
-                _log.warning(
-                    "Cannot watch the DAGs folder", folder=str(self._folder), error=str(error)
-                )
-            await anyio.sleep(self._interval_s)
+            await self._scan()
 
     async def _gather(self, patience_s: float) -> None:
         """Wait for something to write, and a moment longer for what comes with it."""
@@ -185,12 +176,22 @@ class DagProcessor:
                 return
 
     async def _sync(self) -> Changed:
-        files = {path: self._parsed.get(path) for path in self._stamps}
-        known = [file for file in files.values() if file is not None]
-        unusable = frozenset(path for path, file in files.items() if file is None or file.is_broken)
         async with self._database.transaction() as session:
-            folder = merge(known, await read_incumbents(session), unusable=unusable)
+            incumbents = await read_incumbents(session)
+            files = self._files(incumbents.files)
+            known = [file for file in files.values() if file is not None]
+            unusable = frozenset(
+                path for path, file in files.items() if file is None or file.is_broken
+            )
+            folder = merge(known, incumbents, unusable=unusable)
             return await sync_folder(session, folder, files, now=self._now())
+
+    def _files(self, stored: Iterable[str]) -> dict[str, ParsedFile | None]:
+        """Return the folder's files, those included that are out of sight, by what is `stored` of them."""
+        seen = self._seen
+        hidden: dict[str, None] = dict.fromkeys(path for path in stored if seen.hides(path))
+        parsed = {path: self._parsed.get(path) for path in seen.files}
+        return {**hidden, **parsed, **as_broken_files(seen, self._folder)}
 
     def _tell(self, changed: Changed) -> None:
         for path in sorted(changed.files):

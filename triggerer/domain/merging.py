@@ -29,6 +29,8 @@ class Incumbents(NamedTuple):
     dags: Mapping[str, str]
     assets: Mapping[AssetKey, str]
     watchers: Mapping[WatcherKey, str]
+    files: frozenset[str] = frozenset()
+    """All that were read, with what they define now or not."""
 
 
 NO_INCUMBENTS = Incumbents({}, {}, {})

@@ -48,9 +48,18 @@ _RESTED_NS: Final = 3_000_000_000
 def stamp_of(path: Path | str) -> Stamp | None:
     """Return what changes when the file does; None where there is none."""
     try:
-        status = os.stat(path)  # noqa: PTH116  (called for each file of the folder, at each change)
+        return read_stamp(path)
     except OSError:
         return None
+
+
+def read_stamp(path: Path | str) -> Stamp:
+    """Return what changes when the file does.
+
+    Raises:
+        OSError: There is none, or it cannot be looked at.
+    """
+    status = os.stat(path)  # noqa: PTH116  (called for each file of the folder, at each change)
     return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
 
 

@@ -60,10 +60,14 @@ def run(settings: Settings, parts: frozenset[Part], work: Work | None = None) ->
     """Serve until a signal comes, or, if there is `work` to do beside the service, until it is done.
 
     Raises:
-        ConfigurationError: Separate services on SQLite, a database in use, or a wrong setting.
+        ConfigurationError: Separate services on SQLite, a database in use, a DAGs folder that was named and is not
+            there, or a wrong setting.
         StoreUnavailable: The database does not answer at the start; later that is waited out.
     """
     _refuse_separate_services_on_sqlite(settings, parts)
+    if Part.DAG_PROCESSOR in parts and settings.names_dags_folder:
+        # Mistyped, most likely. The default one may be made later: until then nothing is read, and nothing retired.
+        settings.get_dags_folder()
     if Part.EXECUTOR in parts:
         # Said now, and not by the first run that asks for a session.
         mode_of(settings.spark)

@@ -4,83 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
-from sqlalchemy import select
 
-from triggerer.dag_processing import DagProcessor
-from triggerer.dag_processing import processor as module
-from triggerer.store.database import Database, open_database
-from triggerer.store.migrate import upgrade
+from tests.unit.dag_processing.processing import DAG_FILE, every, processing, until
+from triggerer.dag_processing import watching
+from triggerer.store.database import Database
 from triggerer.store.models import Dag, DagFile, Watcher
 from triggerer.store.wakeups import Signal
-
-DAG_FILE = """\
-from triggerer.domain.assets import Asset, AssetWatcher
-from triggerer.domain.dags import DAG
-from triggerer.abc import BaseEventTrigger
-
-class Mine(BaseEventTrigger):
-    def __init__(self, n):
-        self.n = n
-    def serialize(self):
-        return f"{type(self).__module__}.Mine", {"n": self.n}
-    def shared_stream_key(self):
-        return ("mine",)
-
-a = Asset("a", watchers=[AssetWatcher("w", Mine(1))])
-with DAG("d", schedule=a, description="one"):
-    pass
-"""
-
-
-@pytest.fixture
-async def database(sqlite_url: str) -> AsyncIterator[Database]:
-    async with open_database(sqlite_url) as opened:
-        await upgrade(opened)
-        yield opened
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    root = tmp_path / "dags"
-    root.mkdir()
-    return root
-
-
-@asynccontextmanager
-async def processing(
-    database: Database, folder: Path, **settings: Any
-) -> AsyncIterator[DagProcessor]:
-    # An hour: what these tests see was told by the operating system, not found by the periodic look.
-    settings.setdefault("min_file_process_interval", timedelta(hours=1))
-    processor = DagProcessor(database, dags_folder=folder, **settings)
-    async with anyio.create_task_group() as tasks:
-        await tasks.start(processor.run)
-        yield processor
-        tasks.cancel_scope.cancel()
-
-
-async def every(database: Database, model: type[Any]) -> list[Any]:
-    async with database.reading() as session:
-        return list(await session.scalars(select(model)))
-
-
-async def until(
-    database: Database, model: type[Any], holds: Callable[[list[Any]], bool]
-) -> list[Any]:
-    """Wait for it by asking; the deadline is the test's failure."""
-    with anyio.fail_after(20):
-        while not holds(rows := await every(database, model)):  # noqa: ASYNC110
-            await anyio.sleep(0.02)
-        return rows
 
 
 async def test_what_is_in_the_folder_is_in_the_store_when_it_has_started(
@@ -170,7 +106,7 @@ async def test_a_processor_that_is_cancelled_does_not_wait_for_its_watch(
     database: Database, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It watches in a thread, for so long at a time unless it is told to stop."""
-    monkeypatch.setattr(module, "awatch", partial(module.awatch, rust_timeout=60_000))
+    monkeypatch.setattr(watching, "awatch", partial(watching.awatch, rust_timeout=60_000))
     (folder / "a.py").write_text(DAG_FILE)
     async with processing(database, folder):
         began = anyio.current_time()
@@ -206,7 +142,7 @@ async def test_a_change_that_nobody_reported_is_found_by_the_periodic_look(
         await anyio.sleep_forever()
         yield
 
-    monkeypatch.setattr("triggerer.dag_processing.processor.awatch", blind)
+    monkeypatch.setattr("triggerer.dag_processing.watching.awatch", blind)
     interval = timedelta(milliseconds=100)
     async with processing(database, folder, min_file_process_interval=interval):
         (folder / "a.py").write_text(DAG_FILE)

@@ -41,7 +41,7 @@ class Changed:
 
 
 async def read_incumbents(session: AsyncSession) -> Incumbents:
-    """Return what is in force: DAGs that are not stale, declared assets, and watchers."""
+    """Return what is in force: DAGs that are not stale, declared assets, watchers, and the files known."""
     if session.get_bind().dialect.name == "postgresql":
         await session.execute(select(func.pg_advisory_xact_lock(_LOCK)))
     dags = await session.execute(select(Dag.dag_id, Dag.path).where(~Dag.is_stale))
@@ -53,10 +53,12 @@ async def read_incumbents(session: AsyncSession) -> Incumbents:
         .join(Asset, Asset.id == Watcher.asset_id)
         .where(Watcher.trigger_id.is_not(None))
     )
+    files = frozenset(await session.scalars(select(DagFile.path)))
     return Incumbents(
         dags={row.dag_id: row.path for row in dags},
         assets={AssetKey(name, uri): path or "" for name, uri, path in assets},
         watchers={WatcherKey(asset, uri, name): path for asset, uri, name, path in watchers},
+        files=files,
     )
 
 

@@ -1,0 +1,148 @@
+"""What is found in a folder, and what a look does not prove to be gone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from errno import EACCES, EIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from triggerer.dag_processing import scanning
+from triggerer.dag_processing.checking import parse_once
+from triggerer.dag_processing.scanning import HERE, Scanned, scan, with_hidden
+
+OLD = (1, 1, 1, 1)
+NEW = (2, 2, 2, 2)
+
+
+@pytest.fixture
+def full(folder: Path) -> Path:
+    (folder / "sub" / "inner").mkdir(parents=True)
+    for name in ("a.py", "sub/b.py", "sub/inner/c.py"):
+        (folder / name).touch()
+    return folder
+
+
+Listing = Callable[[Path], None]
+
+
+@pytest.fixture
+def when_listed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Listing], None]:
+    """Have a function called with each folder, once its listing was made and before it is read."""
+
+    def install(happens: Listing) -> None:
+        @contextmanager
+        def listed(path: Path) -> Iterator[Any]:
+            with os.scandir(path) as entries:
+                found = list(entries)
+            happens(Path(path))
+            yield iter(found)
+
+        system = type("System", (), {"scandir": staticmethod(listed), "DirEntry": os.DirEntry})
+        monkeypatch.setattr(scanning, "os", system)
+
+    return install
+
+
+def test_files_are_found_by_path_and_hidden_names_left_out(full: Path) -> None:
+    for name in ("..data/a.py", "__pycache__/a.py", "sub/.b.py", "notes.txt"):
+        (full / name).parent.mkdir(exist_ok=True)
+        (full / name).touch()
+    (full / "linked").symlink_to(full / "sub", target_is_directory=True)
+    found = scan(full)
+    assert list(found.files) == [
+        "a.py",
+        "linked/b.py",
+        "linked/inner/c.py",
+        "sub/b.py",
+        "sub/inner/c.py",
+    ]
+    assert found.unreadable == {}
+
+
+def test_a_folder_that_is_missing_is_not_an_empty_one(tmp_path: Path) -> None:
+    found = scan(tmp_path / "nowhere")
+    assert found.unreadable == {HERE: "No such file or directory"}
+    assert found.hides("a.py")
+    assert found.hides("sub/b.py")
+
+
+@pytest.mark.parametrize("code", [EACCES, EIO])
+def test_a_subfolder_that_cannot_be_listed_hides_what_is_below_it(
+    full: Path, when_listed: Callable[[Listing], None], code: int
+) -> None:
+    def refuse(path: Path) -> None:
+        if path.name == "sub":
+            raise OSError(code, os.strerror(code))
+
+    when_listed(refuse)
+    found = scan(full)
+    assert list(found.files) == ["a.py"]
+    assert found.unreadable == {"sub": os.strerror(code)}
+    assert found.hides("sub/inner/c.py")
+    assert not found.hides("a.py")
+
+
+def test_a_folder_that_vanishes_after_it_was_listed_has_lost_no_file(
+    full: Path, when_listed: Callable[[Listing], None]
+) -> None:
+    def go(path: Path) -> None:
+        if path.name == "sub":
+            full.rename(full.with_name("away"))
+
+    when_listed(go)
+    found = scan(full)
+    assert (found.files, list(found.unreadable)) == ({}, [HERE])
+
+
+def test_a_file_that_vanishes_after_it_was_listed_is_gone(
+    full: Path, when_listed: Callable[[Listing], None]
+) -> None:
+    when_listed(lambda _: (full / "a.py").unlink(missing_ok=True))
+    found = scan(full)
+    assert not found.hides("a.py")
+    assert list(found.files) == ["sub/b.py", "sub/inner/c.py"]
+
+
+def test_a_link_that_leads_nowhere_hides_what_it_led_to(full: Path) -> None:
+    (full / "linked").symlink_to(full.with_name("not-mounted"), target_is_directory=True)
+    (full / "file.py").symlink_to(full.with_name("absent.py"))
+    found = scan(full)
+    assert list(found.unreadable) == ["file.py", "linked"]
+    assert found.hides("linked/x.py")
+
+
+def test_what_is_out_of_sight_stays_and_what_is_not_listed_goes() -> None:
+    before = Scanned({"a.py": OLD, "gone.py": OLD, "sub/b.py": OLD}, device=1)
+    now = with_hidden(before, Scanned({"a.py": NEW}, {"sub": "no permission"}, device=1))
+    assert now.files == {"a.py": NEW, "sub/b.py": OLD}
+
+
+def test_an_emptied_folder_is_empty() -> None:
+    before = Scanned({"a.py": OLD}, device=1)
+    assert with_hidden(before, Scanned({}, device=1)).files == {}
+
+
+def test_the_empty_folder_below_a_mount_that_went_hides_what_was_mounted() -> None:
+    before = Scanned({"a.py": OLD}, device=1)
+    now = with_hidden(before, Scanned({}, device=2))
+    assert now.files == {"a.py": OLD}
+    assert "another file system" in now.unreadable[HERE]
+    # Still so at the next look, and also after one that found nothing at all.
+    assert with_hidden(now, Scanned({}, device=2)).files == {"a.py": OLD}
+    missing = with_hidden(before, Scanned({}, {HERE: "gone"}))
+    assert with_hidden(missing, Scanned({}, device=2)).files == {"a.py": OLD}
+    mounted = Scanned({"b.py": NEW}, device=3)
+    assert with_hidden(now, mounted) == replace(mounted, unreadable={})
+
+
+async def test_check_tells_what_cannot_be_read(folder: Path) -> None:
+    (folder / "linked").symlink_to(folder.with_name("not-mounted"), target_is_directory=True)
+    (error,) = (await parse_once(folder)).errors
+    assert error.file == "linked"
+    assert "No such file or directory" in error.reason

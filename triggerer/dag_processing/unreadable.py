@@ -1,0 +1,59 @@
+"""What is said of files and folders that cannot be read: in the log, in `dags list` and by `check`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from triggerer.dag_processing.scanning import HERE, Scanned
+from triggerer.domain.parsed import ParsedFile, Problem
+
+_log = structlog.get_logger(__name__)
+
+_HINT_HERE: Final = (
+    "put it there and let the service's user read it, or restart with another one:"
+    " --dags-folder, or dags_folder in [core]"
+)
+_HINT_BELOW: Final = "let the service's user read it, or take it away"
+
+
+def problems_of(found: Scanned, folder: Path) -> dict[str, Problem]:
+    """Return what is wrong with what could not be read, by relative path."""
+    return {path: _problem(path, reason, folder) for path, reason in found.unreadable.items()}
+
+
+def as_broken_files(found: Scanned, folder: Path) -> dict[str, ParsedFile]:
+    """Return what could not be read as files that are broken, so that it is shown among them."""
+    return {
+        path: ParsedFile(path=path, parse_seconds=0.0, errors=(problem,), is_broken=True)
+        for path, problem in problems_of(found, folder).items()
+    }
+
+
+def log_changes(before: Mapping[str, str], now: Scanned, folder: Path) -> None:
+    """Say once what became unreadable, and once that it is no longer so."""
+    for path in now.unreadable.keys() - before.keys():
+        _log.error(
+            "The DAGs folder cannot be read; what it defines stays as it was"
+            if path == HERE
+            else "A part of the DAGs folder cannot be read; what it defines stays as it was",
+            path=str(folder / path),
+            reason=now.unreadable[path],
+            hint=_hint(path),
+        )
+    for path in before.keys() - now.unreadable.keys():
+        if not now.hides(path):
+            _log.info("The DAGs folder can be read again", path=str(folder / path))
+
+
+def _problem(path: str, reason: str, folder: Path) -> Problem:
+    # Of the folder itself a relative path would say nothing.
+    shown = str(folder) if path == HERE else path
+    return Problem(shown, None, f"it cannot be read: {reason} ({_hint(path)})")
+
+
+def _hint(path: str) -> str:
+    return _HINT_HERE if path == HERE else _HINT_BELOW
