@@ -167,6 +167,16 @@ def test_relative_paths_of_the_file_start_at_the_file(tmp_path: Path) -> None:
     assert settings.core.dags_folder == tmp_path / "etc" / "dags"
 
 
+def test_the_dags_folder_is_where_its_link_leads_when_it_is_read(tmp_path: Path) -> None:
+    """A deployment switches the link while the service runs."""
+    (tmp_path / "first" / "dags").mkdir(parents=True)
+    (tmp_path / "current").symlink_to(tmp_path / "first")
+    write('[core]\ndags_folder = "current/dags"\n')
+    settings = load_settings(environ={})
+    assert settings.core.dags_folder == tmp_path / "current" / "dags"
+    assert settings.get_dags_folder() == tmp_path / "current" / "dags"
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [("absent", "there is no DAGs folder"), ("file", "cannot be read: Not a directory")],

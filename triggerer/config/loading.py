@@ -277,14 +277,19 @@ def _place(
 ) -> tuple[CoreSettings, DatabaseSettings]:
     """Make paths absolute: the file's are relative to it, others to the working directory."""
 
-    def absolute(key: str, value: Path, default_base: Path) -> Path:
+    def placed(key: str, value: Path, default_base: Path) -> Path:
         source = sources["core", key]
         from_file = source != "default" and source not in environ and not source.startswith("--")
-        return ((base if from_file else default_base) / value.expanduser()).resolve()
+        return (base if from_file else default_base) / value.expanduser()
 
-    home = absolute("home", core.home, Path())
+    home = placed("home", core.home, Path()).resolve()
     defaulted = sources["core", "dags_folder"] == "default"
-    dags_folder = absolute("dags_folder", core.dags_folder, home if defaulted else Path())
+    # Links are left in place: a deployment switches one to the next version while the service runs.
+    dags_folder = Path(
+        os.path.abspath(  # noqa: PTH100
+            placed("dags_folder", core.dags_folder, home if defaulted else Path())
+        )
+    )
     url = _resolve(database.url, "database.url", environ, base)
     url = url or f"sqlite:///{home / 'triggerer.db'}"
     return replace(core, home=home, dags_folder=dags_folder), replace(database, url=url)

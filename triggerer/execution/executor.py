@@ -19,6 +19,7 @@ from triggerer.execution.bookkeeper import Bookkeeper, Entry
 from triggerer.execution.claims import Claims
 from triggerer.execution.protocol import RunEnd, RunOrder
 from triggerer.execution.slot import Slot, SlotSettings, Spark, Warm, choose_slot
+from triggerer.plugins import DagsFolder
 from triggerer.runtime.backoff import Backoff
 from triggerer.store.database import Database
 from triggerer.store.wakeups import Signal, Subscription, Wakeups
@@ -76,7 +77,8 @@ class Executor:
         settings = SlotSettings(
             worker={
                 "home": str(home.resolve()),
-                "dags_folder": str(dags_folder.resolve()),
+                # With its links: what they lead to changes with each deployment.
+                "dags_folder": str(DagsFolder(dags_folder).root),
                 "spark": dict(spark or {}),
             },
             cancel_grace=cancel_grace,

@@ -6,6 +6,8 @@ import traceback
 from pathlib import Path
 from typing import Final
 
+from triggerer.plugins import DagsFolder
+
 _LONGEST: Final = 6000
 
 
@@ -23,7 +25,7 @@ def explain(error: BaseException, dags_folder: Path) -> str:
     Where no line of the DAGs folder is involved, only the exception is told.
     """
     summary = traceback.TracebackException.from_exception(error)
-    _trim(summary, str(dags_folder.resolve()) + "/", set())
+    _trim(summary, f"{DagsFolder(dags_folder).root}/", set())
     return storable("".join(summary.format()).strip())
 
 

@@ -27,15 +27,30 @@ def test_two_run_ids_never_share_a_log() -> None:
     assert len({log_path("/h", "d", name) for name in names}) == len(names)
 
 
-def test_an_error_shows_the_users_lines_only_with_what_caused_it(tmp_path: Path) -> None:
-    source = "def f():\n    try:\n        1 / 0\n    except Exception as e:\n        raise KeyError('k') from e\n"
-    file = tmp_path / "user.py"
-    file.write_text(source)
+def failure_of(source: str, file: Path) -> KeyError:
+    """What the source's `f` raises, as if it had been read from the file."""
     names: dict[str, object] = {}
     exec(compile(source, str(file), "exec"), names)
     with pytest.raises(KeyError) as caught:
         names["f"]()  # type: ignore[operator]
-    told = explain(caught.value, tmp_path)
+    return caught.value
+
+
+def test_the_users_lines_are_known_by_the_link_that_leads_to_the_dags_folder(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "first").mkdir()
+    (tmp_path / "current").symlink_to(tmp_path / "first")
+    file = tmp_path / "current" / "user.py"
+    told = explain(failure_of("def f():\n    raise KeyError('k')\n", file), tmp_path / "current")
+    assert f'File "{file}"' in told
+
+
+def test_an_error_shows_the_users_lines_only_with_what_caused_it(tmp_path: Path) -> None:
+    source = "def f():\n    try:\n        1 / 0\n    except Exception as e:\n        raise KeyError('k') from e\n"
+    file = tmp_path / "user.py"
+    file.write_text(source)
+    told = explain(failure_of(source, file), tmp_path)
     assert "ZeroDivisionError" in told
     assert told.count(f'File "{file}"') == 2
     assert __file__ not in told
