@@ -239,6 +239,10 @@ class TestConnections:
         with pytest.raises(ConfigurationError, match="'my-kafka'"):
             self.connected().get_connection("my-kafak")
 
+    def test_who_adds_a_connection_is_told_to_restart_the_service(self) -> None:
+        with pytest.raises(ConfigurationError, match=r"add \[connections\.other\] .* restart"):
+            self.connected().get_connection("other")
+
     def test_secrets_are_read_when_the_connection_is_used_and_each_time(self) -> None:
         environ = {"KAFKA_PASSWORD": "first"}
         settings = self.connected('sasl_plain_password = "env:KAFKA_PASSWORD"\n', environ)

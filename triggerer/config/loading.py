@@ -94,7 +94,8 @@ class Settings:
             raise ConfigurationError(
                 f"there is no connection {connection_id!r}"
                 f"{_nearest(connection_id, self.connections)}",
-                hint=f"add [connections.{connection_id}] to {self.file or DEFAULT_FILE}",
+                hint=f"add [connections.{connection_id}] to {self.file or DEFAULT_FILE},"
+                " and restart a service that runs: it reads its settings once",
             ) from None
         base = self.file.parent if self.file else Path()
         return {
