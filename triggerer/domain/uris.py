@@ -121,7 +121,8 @@ def normalize_uri(value: object, *, stacklevel: int = 2) -> str:
     except ValueError as error:
         raise DagError(f"{_shown(uri)!r} is not a URI: {error}") from error
     bare = _without_credentials(parts, stacklevel=stacklevel + 1)
-    _check_parts(bare)
+    # As it was written, for its author to find: urlunsplit() has a spelling of its own.
+    _check_parts(bare, str(value) if bare is parts else _shown(str(value)))
     # urlunsplit() would also drop an empty query and turn file:x into file:///x; only touch what
     # was asked for.
     return uri if bare is parts else urlunsplit(bare)
@@ -156,22 +157,24 @@ def _without_credentials(parts: SplitResult, *, stacklevel: int) -> SplitResult:
     return bare
 
 
-def _check_parts(parts: SplitResult) -> None:
+def _check_parts(parts: SplitResult, shown: str) -> None:
     needs = _NEEDS.get(parts.scheme)
     if needs is None:
         return
-    uri, hint = urlunsplit(parts), f"it looks like {parts.scheme}://{needs.example}"
+    hint = f"it looks like {parts.scheme}://{needs.example}"
     # A port alone is no host, and neither is an empty container before an account.
     if needs.authority and not parts.hostname:
-        raise DagError(f"{uri!r} names no {needs.authority}", hint=hint)
+        raise DagError(f"{shown!r} names no {needs.authority}", hint=hint)
     if needs.authority and "@" in needs.authority and not parts.username:
-        raise DagError(f"{uri!r} names no container", hint=hint)
+        raise DagError(f"{shown!r} names no container", hint=hint)
     if not needs.path:
         return
     found = parts.path.strip("/").split("/") if parts.path.strip("/") else []
     if parts.scheme in {"file", "kafka"}:
         if not found:
-            raise DagError(f"{uri!r} names no {needs.path[0]}", hint=hint)
+            raise DagError(f"{shown!r} names no {needs.path[0]}", hint=hint)
     elif not len(needs.path) - needs.optional <= len(found) <= len(needs.path) or "" in found:
         *first, last = needs.path
-        raise DagError(f"{uri!r} must name {', '.join(first)} and {last}, in this order", hint=hint)
+        raise DagError(
+            f"{shown!r} must name {', '.join(first)} and {last}, in this order", hint=hint
+        )

@@ -126,8 +126,23 @@ def test_an_invalid_uri_is_refused_with_the_reason(uri: str, reason: str) -> Non
         Asset(uri)
 
 
+@pytest.mark.parametrize("uri", ["s3:///no-bucket", "GS:key", "file:///", "kafka:///topic"])
+def test_a_uri_that_lacks_a_part_is_shown_as_it_was_written(uri: str) -> None:
+    with pytest.raises(DagError) as refused:
+        Asset(uri)
+    assert str(refused.value).startswith(f"{uri!r} names no ")
+
+
+@pytest.mark.filterwarnings("ignore::triggerer.domain.uris.CredentialsInUri")
 @pytest.mark.parametrize(
-    "uri", ["s3://user:hunter2@bucket/a b", "s3://u:hunter2@[x/", "x:ü//u:hunter2@h"]
+    "uri",
+    [
+        "s3://user:hunter2@bucket/a b",
+        "s3://u:hunter2@[x/",
+        "x:ü//u:hunter2@h",
+        "s3://u:hunter2@/key",
+        "abfss://:hunter2@account/x",
+    ],
 )
 def test_an_error_about_a_uri_does_not_show_its_password(uri: str) -> None:
     with pytest.raises(DagError) as refused:
