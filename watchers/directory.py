@@ -23,7 +23,7 @@ import anyio
 from anyio import CapacityLimiter, to_thread
 
 from triggerer.abc import AdvanceItem, BaseEventTrigger, SharedStreamProducer, TriggerEvent
-from triggerer.errors import DagError
+from triggerer.errors import BrokerUnavailable, DagError
 
 logger = logging.getLogger(__name__)
 
@@ -202,6 +202,16 @@ class _FileDeleteTrigger(BaseEventTrigger):
         self._directory = directory
         self._filename = filename
         self.poke_interval = float(poke_interval)
+
+    async def check_source(self) -> None:
+        try:
+            await to_thread.run_sync(_list_files, self._directory, None, abandon_on_cancel=True)
+        except OSError as error:
+            # Not refused: it is waited for, and may be there where the service runs.
+            raise BrokerUnavailable(
+                f"the directory {self._directory} cannot be read: {error.strerror}",
+                hint="the watcher waits for it, and is shown as running",
+            ) from error
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[Sighting | FoundFile]

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from triggerer.abc import reject_shared_stream_event
-from triggerer.errors import DagError
+from triggerer.errors import BrokerUnavailable, DagError
 from triggerer.testing import StreamHarness
 from watchers.directory import DirectoryFileDeleteTrigger, FileDeleteTrigger, Sighting
 
@@ -98,6 +98,21 @@ async def test_a_missing_directory_is_waited_for_and_logged_once(
         await until(lambda: len(one.events) == 1)
         assert one.error is None
     assert sum("waiting for directory" in text for text in caplog.messages) == 1
+
+
+@pytest.mark.parametrize(
+    "trigger", [DirectoryFileDeleteTrigger("inbox", "a"), FileDeleteTrigger("inbox/a")]
+)
+async def test_check_is_told_of_a_missing_directory_and_content_without_the_file(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    trigger: DirectoryFileDeleteTrigger | FileDeleteTrigger,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BrokerUnavailable, match="inbox cannot be read: No such file"):
+        await trigger.check_source()
+    (tmp_path / "inbox").mkdir()
+    await trigger.check_source()
 
 
 async def test_a_file_that_somebody_else_took_is_no_error(tmp_path: Path) -> None:
