@@ -146,7 +146,7 @@ def install_hint(error: BaseException) -> str | None:
         return None
     module = error.name.partition(".")[0].lower()
     extras = _extras()
-    # The smallest: the demo's takes all others in.
+    # The one that asks for least: some take others in, and more of the same.
     holding = sorted(
         (len(modules), extra) for extra, modules in extras.items() if module in modules
     )
@@ -155,14 +155,14 @@ def install_hint(error: BaseException) -> str | None:
     return f"install what provides the module {error.name}"
 
 
-def _extras() -> dict[str, set[str]]:
-    """By extra, the modules that it installs, as far as they have their distribution's name."""
+def _extras() -> dict[str, list[str]]:
+    """By extra, the module of each of its requirements, as far as it has its distribution's name."""
     try:
         requirements = requires("triggerer") or []
     except PackageNotFoundError:  # run from its sources
         requirements = []
-    extras: dict[str, set[str]] = {}
+    extras: dict[str, list[str]] = {}
     for requirement in requirements:
         if found := re.match(r"([\w.-]+).*;.*extra == ['\"]([\w-]+)['\"]", requirement):
-            extras.setdefault(found[2], set()).add(found[1].replace("-", "_").lower())
+            extras.setdefault(found[2], []).append(found[1].replace("-", "_").lower())
     return extras
