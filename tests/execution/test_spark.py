@@ -7,6 +7,7 @@ import signal
 import anyio
 import psutil
 import pytest
+from structlog.testing import capture_logs
 
 from tests.execution.conftest import House
 from tests.execution.test_deaths import _all_gone, _descendants
@@ -62,6 +63,28 @@ async def test_runs_share_a_session_that_was_opened_ahead(spark_house: House) ->
         {"total": None, "rows": 0, "doubled": []},
     ]
     assert re.search(r"mark first_row \d+\.\d+", house.log(runs[0]))
+
+
+async def test_a_session_that_is_cut_short_by_a_stop_is_no_death(spark_house: House) -> None:
+    with capture_logs() as logs:
+        async with spark_house.executor() as executor:
+            await _warm(executor)
+    assert logs == []
+
+
+async def test_a_worker_that_dies_while_it_opens_a_session_is_told(spark_house: House) -> None:
+    with capture_logs() as logs:
+        async with spark_house.executor() as executor:
+            await _warm(executor)
+            os.kill(executor.worker_pids[0], signal.SIGKILL)
+            with anyio.fail_after(20):
+                while True:
+                    if logs:
+                        break
+                    await anyio.sleep(0.02)
+    assert [(log["event"], log["code"]) for log in logs] == [
+        ("a worker died while it opened Spark", -signal.SIGKILL)
+    ]
 
 
 async def test_a_killed_jvm_fails_its_run_and_the_next_one_gets_another(

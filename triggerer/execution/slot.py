@@ -208,7 +208,8 @@ class Slot:
                 is_open = frame.get("open", is_open)
         except WorkerGone:
             code = await worker.reap()
-            _log.warning("a worker died while it opened Spark", code=code, output=worker.output)
+            if not self._is_called_off:
+                _log.warning("a worker died while it opened Spark", code=code, output=worker.output)
             return _Then.END_WORKER
         if frame["error"] is not None:
             _log.warning("Spark could not be started ahead", error=frame["error"])
