@@ -1,7 +1,8 @@
-"""What is told about a task that failed."""
+"""What is told about a task that failed, and about a worker that died."""
 
 from __future__ import annotations
 
+import signal
 import traceback
 from pathlib import Path
 from typing import Final
@@ -47,3 +48,21 @@ def storable(text: str) -> str:
         half = _LONGEST // 2
         text = f"{text[:half]}\n… {len(text) - 2 * half} characters, see the log …\n{text[-half:]}"
     return text
+
+
+def worker_death(code: int, *, is_taken: bool) -> str:
+    """What became of a worker, as the predicate of a sentence.
+
+    Args:
+        code: As `WorkerProcess.reap` returns it.
+        is_taken: Whether it had taken its run.
+    """
+    when = "in the middle of the run" if is_taken else "before it took the run"
+    if code >= 0:
+        return f"exited with code {code} {when}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    told = f"was killed by {name} {when}"
+    return told + (", as happens when memory runs out" if -code == signal.SIGKILL else "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ import structlog
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.execution.answers import answer
 from triggerer.execution.bookkeeper import Bookkeeper, Entry
-from triggerer.execution.failures import storable
+from triggerer.execution.failures import storable, worker_death
 from triggerer.execution.logs import tail
 from triggerer.execution.process import WorkerGone, WorkerProcess, open_worker
 from triggerer.execution.protocol import RunEnd, RunOrder, RunReport, TaskStart, message
@@ -353,7 +352,7 @@ class Slot:
             self._end_run(RunState(self._verdict.state), self._verdict.error, code)
             return
         output = "\n".join(filter(None, (tail(order.log_path), worker.output)))
-        reason = f"the worker {_described(code, is_taken=is_taken)}"
+        reason = f"the worker {worker_death(code, is_taken=is_taken)}"
         _log.warning("a worker died", dag=order.dag_id, run=order.run_id, reason=reason)
         self._end_run(RunState.FAILED, storable(f"{reason}; its last output:\n{output}"), code)
 
@@ -361,18 +360,6 @@ class Slot:
         if self.run is not None:
             end = RunEnd(state, datetime.now(UTC), error, code)
             self.bookkeeper.submit_nowait(Entry(self.run, end=end))
-
-
-def _described(code: int, *, is_taken: bool) -> str:
-    when = "in the middle of the run" if is_taken else "before it took the run"
-    if code >= 0:
-        return f"exited with code {code} {when}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    told = f"was killed by {name} {when}"
-    return told + (", as happens when memory runs out" if -code == signal.SIGKILL else "")
 
 
 def choose_slot(slots: list[Slot], *, needs_spark: bool) -> Slot | None:
