@@ -160,6 +160,10 @@ class House:
     def log(self, run: DagRun) -> str:
         return self.log_path(run).read_text()
 
+    def said_of_the_end(self, run: DagRun) -> str:
+        """The log's last line, without its time."""
+        return self.log(run).splitlines()[-1].split(" ", 2)[2]
+
     def executor(self, name: str = "one", **options: Any) -> AbstractAsyncContextManager[Executor]:
         """Run an executor of this name; leaving the block shuts it down."""
         return _running(self, name, options)

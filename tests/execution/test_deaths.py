@@ -73,6 +73,10 @@ async def test_a_worker_that_is_killed_fails_its_run_with_the_reason(house: Hous
         assert (run.state, run.exit_code) == ("failed", -9)
         assert (run.error or "").startswith("the worker was killed by SIGKILL")
         assert "about to sleep" in (run.error or "")
+        reason = (run.error or "").partition("; its last output:\n")[0]
+        assert (
+            house.said_of_the_end(run) == f"INFO triggerer.run: run {run.run_id}: failed: {reason}"
+        )
         await _all_gone(family)
         # A new worker takes its place.
         params = {"marker": str(marker), "long": False}
@@ -213,8 +217,28 @@ async def test_cancelling_ends_a_running_run_and_all_that_it_started(any_house: 
         (run,) = await house.ended(first)
         await _all_gone(family)
     assert (run.state, run.error) == ("cancelled", "cancelled")
+    assert house.said_of_the_end(run) == f"INFO triggerer.run: run {run.run_id}: cancelled"
     assert (run.ended_at or run.queued_at) > run.queued_at
     assert await house.events("x-sleeps") == []
+
+
+async def test_a_run_that_is_cancelled_before_a_worker_has_it_has_a_log_that_says_so(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However long the worker takes to start.
+    monkeypatch.setattr("triggerer.execution.executor._STALE_SECONDS", 60)
+    await house.add_dag("sleeps", SLEEPS)
+    marker = house.folder / "marker"
+    async with house.executor(workers=1) as executor:
+        # So short that several are claimed at a time.
+        executor._pace.note(0.001)
+        first, second = await house.queue("sleeps", 2, params={"marker": str(marker)})
+        await _started(house, first, marker)
+        assert len(executor._backlog) == 1
+        await house.cancel(second)
+        (run,) = await house.ended(second)
+    assert run.state == "cancelled"
+    assert house.said_of_the_end(run) == f"INFO triggerer.run: run {run.run_id}: cancelled"
 
 
 async def test_a_cancelled_task_that_does_not_listen_is_killed_after_the_grace(
@@ -227,6 +251,7 @@ async def test_a_cancelled_task_that_does_not_listen_is_killed_after_the_grace(
             @task
             def deaf(params):
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                print("in the middle of a line", end="", flush=True)
                 Path(params["marker"]).touch()
                 time.sleep(300)
             deaf()
@@ -239,6 +264,8 @@ async def test_a_cancelled_task_that_does_not_listen_is_killed_after_the_grace(
         await house.cancel(pk)
         (run,) = await house.ended(pk)
     assert (run.state, run.exit_code) == ("cancelled", -9)
+    assert house.log(run).splitlines()[-2] == "in the middle of a line"
+    assert house.said_of_the_end(run) == f"INFO triggerer.run: run {run.run_id}: cancelled"
 
 
 async def test_shutting_down_puts_running_runs_back_and_leaves_no_process(
@@ -254,6 +281,11 @@ async def test_shutting_down_puts_running_runs_back_and_leaves_no_process(
     await _all_gone(family)
     runs = [await house.run(pk) for pk in pks]
     assert [(run.state, run.attempt) for run in runs] == [("queued", 0), ("queued", 0)]
+    interrupted = "interrupted: the service stopped, and the run is queued again"
+    said = house.said_of_the_end(runs[0])
+    assert said == f"INFO triggerer.run: run {runs[0].run_id}: {interrupted}"
+    # What no worker had begun has not been interrupted.
+    assert runs[1].log_home is None or not house.log_path(runs[1]).exists()
     for pk in pks:
         await house.change_run(pk, params={"marker": str(marker), "long": False})
     async with house.executor("two"):
@@ -534,6 +566,8 @@ async def test_a_run_that_was_given_to_somebody_else_is_ended_here_and_writes_no
     run = await house.run(pk)
     assert (run.state, run.executor, run.attempt) == (state, "other", 2)
     assert await house.events("x-sleeps") == []
+    # The other one may write there by now.
+    assert house.log(run).endswith("about to sleep\n")
 
 
 @pytest.mark.parametrize("turns", range(6))

@@ -179,6 +179,8 @@ async def test_a_task_that_ignores_its_timeout_is_killed_with_its_worker(house: 
         (run,) = await house.ended(*await house.queue("stuck"))
     assert run.state == "failed"
     assert (run.error or "").startswith("task stuck did not stop within 0.2 s after its timeout")
+    said = house.said_of_the_end(run)
+    assert said == f"INFO triggerer.run: run {run.run_id}: failed: {run.error}"
     assert (await house.tasks(run.id))["stuck"].state == "failed"
 
 

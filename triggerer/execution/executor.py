@@ -17,6 +17,7 @@ from triggerer.errors import Conflict, OutcomeUnknown, StoreUnavailable
 from triggerer.execution.backlog import Backlog, Pace
 from triggerer.execution.bookkeeper import Bookkeeper, Entry
 from triggerer.execution.claims import Claims
+from triggerer.execution.logs import end_log
 from triggerer.execution.protocol import RunEnd, RunOrder
 from triggerer.execution.slot import Slot, SlotSettings, Spark, Warm, choose_slot
 from triggerer.plugins import DagsFolder
@@ -279,6 +280,7 @@ class Executor:
             verdict = RunEnd(RunState.CANCELLED, datetime.now(UTC), "cancelled")
             order = self._backlog.take(run_pk)
             if order is not None:
+                end_log(order.log_path, order.run_id, verdict.state)
                 self._bookkeeper.submit_nowait(Entry(order, end=verdict))
             for slot in self._slots:
                 if slot.run is not None and slot.run.run_pk == run_pk and not slot.is_stopping:

@@ -1,4 +1,4 @@
-"""How a worker's output gets into a run's log."""
+"""How a worker's output gets into a run's log, and what the executor adds when the worker is gone."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-_FORMAT: Final = "%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s"
-
 
 def tail(path: str | Path, size: int = 4000) -> str:
     """The last `size` bytes of a file as text; empty if it is not there."""
@@ -21,6 +19,42 @@ def tail(path: str | Path, size: int = 4000) -> str:
             return file.read().decode("utf-8", "replace")
     except OSError:
         return ""
+
+
+def open_log(path: Path) -> int:
+    """A descriptor that appends to a run's log, made with its folder if need be, for this user alone.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o600)
+    except FileNotFoundError:
+        # <home>/logs/<dag_id>: a mode holds for the last folder of a path, those above it get the default one.
+        for folder in (*reversed(path.parents[1:3]), path.parent):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return os.open(path, flags, 0o600)
+
+
+def end_log(path: str, run_id: str, how: str) -> None:
+    """Append the line that the worker would have written, had it lived to see its run end.
+
+    For the executor, on the worker's host, when the worker is gone and nobody else can have begun the run.
+
+    Args:
+        how: What comes after `run <run_id>:`, such as `failed: the worker ...`.
+    """
+    record = {"name": "triggerer.run", "levelname": "INFO", "levelno": logging.INFO}
+    record["msg"] = f"run {run_id}: {how}"
+    line = _FORMATTER.format(logging.makeLogRecord(record)) + "\n"
+    # A task that was killed may have been in the middle of a line.
+    if tail(path, 1) not in ("", "\n"):
+        line = "\n" + line
+    # What keeps this line from being written, a full disk say, has kept the run's own output as well; the store has
+    # the run's end, and why.
+    with suppress(OSError), open(open_log(Path(path)), "ab") as log:
+        log.write(line.encode("utf-8", "backslashreplace"))
 
 
 def set_up_logging() -> None:
@@ -53,8 +87,11 @@ def set_up_logging() -> None:
         logging.getLogger(name).disabled = False
 
 
+_FORMATTER: Final = logging.Formatter(
+    "%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S"
+)
 _handler: Final = logging.StreamHandler()
-_handler.setFormatter(logging.Formatter(_FORMAT, "%Y-%m-%d %H:%M:%S"))
+_handler.setFormatter(_FORMATTER)
 
 
 class Output:
@@ -67,19 +104,12 @@ class Output:
 
     @contextmanager
     def into(self, path: Path) -> Iterator[None]:
-        """Append to the file, made with its folder if need be, for this user alone.
+        """Append to the file.
 
         Raises:
-            OSError: The file cannot be written; nothing was changed.
+            OSError: As of `open_log`; nothing was changed.
         """
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        try:
-            self._run = os.open(path, flags, 0o600)
-        except FileNotFoundError:
-            # <home>/logs/<dag_id>: a mode holds for the last folder of a path, those above it get the default one.
-            for folder in (*reversed(path.parents[1:3]), path.parent):
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._run = os.open(path, flags, 0o600)
+        self._run = open_log(path)
         try:
             self._point(self._run, self._run)
             yield

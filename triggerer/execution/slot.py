@@ -17,7 +17,7 @@ from triggerer.domain.runs import RunState, TaskState
 from triggerer.execution.answers import answer
 from triggerer.execution.bookkeeper import Bookkeeper, Entry
 from triggerer.execution.failures import storable, worker_death
-from triggerer.execution.logs import tail
+from triggerer.execution.logs import end_log, tail
 from triggerer.execution.process import WorkerGone, WorkerProcess, open_worker
 from triggerer.execution.protocol import RunEnd, RunOrder, RunReport, TaskStart, message
 from triggerer.store.database import Database
@@ -86,6 +86,8 @@ class Slot:
     _given_at: float = 0.0
     _verdict: RunEnd | None = None
     _abandoned: bool = False
+    _may_end_log: bool = True
+    """False once others may have begun the run: the log may be theirs."""
     _beginning: anyio.CancelScope | None = None
     _due: list[asyncio.TimerHandle] = field(default_factory=list)
     """What is to be done about the task that runs, should it run for so long."""
@@ -108,7 +110,7 @@ class Slot:
         """Have it execute a run, or warm up; only while it is free."""
         assert self._job is None
         self._job, self._given_at = job, time.monotonic()
-        self._verdict, self._abandoned = None, False
+        self._verdict, self._abandoned, self._may_end_log = None, False, True
         if isinstance(job, RunOrder):
             self.run = job
         else:
@@ -122,27 +124,31 @@ class Slot:
         await self._end_worker()
 
     async def abandon(self) -> None:
-        """End what it executes at once, and write nothing of it."""
+        """End what it executes at once, and write nothing of it: it is somebody else's."""
+        self.cut_short()
         self._abandoned = True
-        self._call_off_beginning()
         if self.worker is not None:
-            self.worker.kill()
             await self.worker.gone.wait()
 
     def cut_short(self) -> None:
-        """As `end_now`, without waiting for it."""
+        """End what it executes at once, as others may execute it from now on; write only what it was told to before."""
+        self._may_end_log = False
+        self._kill()
+
+    async def end_now(self) -> None:
+        """End what it executes at once, for others to execute; write only what it was told to before."""
+        self._kill()
+        try:
+            await self.idle()
+        finally:
+            # The run may be handed back now, and begin elsewhere.
+            self._may_end_log = False
+
+    def _kill(self) -> None:
         self._abandoned |= self._verdict is None
         self._call_off_beginning()
         if self.worker is not None:
             self.worker.kill()
-
-    async def end_now(self) -> None:
-        """End what it executes at once, and write only what it was told to before."""
-        if self._verdict is None:
-            await self.abandon()
-        elif self.worker is not None:
-            self.worker.kill()
-            await self.idle()
 
     async def serve(self) -> None:
         """Execute what `give` brings; lives until it is cancelled, which kills the worker."""
@@ -347,6 +353,8 @@ class Slot:
         self, order: RunOrder, worker: WorkerProcess, code: int, *, is_taken: bool
     ) -> None:
         if self._abandoned:
+            if is_taken:
+                self._end_log("interrupted: the service stopped, and the run is queued again")
             return
         if self._verdict is not None:
             self._end_run(RunState(self._verdict.state), self._verdict.error, code)
@@ -354,12 +362,22 @@ class Slot:
         output = "\n".join(filter(None, (tail(order.log_path), worker.output)))
         reason = f"the worker {worker_death(code, is_taken=is_taken)}"
         _log.warning("a worker died", dag=order.dag_id, run=order.run_id, reason=reason)
-        self._end_run(RunState.FAILED, storable(f"{reason}; its last output:\n{output}"), code)
+        self._end_run(RunState.FAILED, reason, code, output=output)
 
-    def _end_run(self, state: RunState, error: str | None, code: int | None) -> None:
+    def _end_run(
+        self, state: RunState, reason: str | None, code: int | None, *, output: str | None = None
+    ) -> None:
+        # Before the store shows the end: who sees it there looks into the log.
+        self._end_log(state if reason in (None, state) else f"{state}: {reason}")
+        if output is not None:
+            reason = storable(f"{reason}; its last output:\n{output}")
         if self.run is not None:
-            end = RunEnd(state, datetime.now(UTC), error, code)
+            end = RunEnd(state, datetime.now(UTC), reason, code)
             self.bookkeeper.submit_nowait(Entry(self.run, end=end))
+
+    def _end_log(self, how: str) -> None:
+        if self.run is not None and self._may_end_log:
+            end_log(self.run.log_path, self.run.run_id, how)
 
 
 def choose_slot(slots: list[Slot], *, needs_spark: bool) -> Slot | None:

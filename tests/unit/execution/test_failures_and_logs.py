@@ -6,7 +6,7 @@ import pytest
 
 from triggerer.domain.logs import log_path
 from triggerer.execution.failures import explain, storable
-from triggerer.execution.logs import tail
+from triggerer.execution.logs import end_log, tail
 
 
 def test_a_log_lies_under_its_dag_and_run_with_readable_names() -> None:
@@ -67,3 +67,24 @@ def test_the_tail_of_a_log_that_is_not_there_is_empty(tmp_path: Path) -> None:
     assert tail(tmp_path / "no") == ""
     (tmp_path / "yes").write_bytes(b"a" * 10 + b"\xff!")
     assert tail(tmp_path / "yes", 3) == "a\ufffd!"
+
+
+def test_the_end_of_a_log_is_a_line_of_its_own_in_a_file_for_its_user_alone(tmp_path: Path) -> None:
+    path = Path(log_path(str(tmp_path / "home"), "d", "r"))
+    end_log(str(path), "r", "cancelled")
+    (line,) = path.read_text().splitlines()
+    assert line.endswith(" INFO triggerer.run: run r: cancelled")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    with path.open("a") as log:
+        log.write("tick")
+    end_log(str(path), "r", "failed: \ud800")
+    first, tick, last = path.read_text().splitlines()
+    assert (first, tick) == (line, "tick")
+    assert last.endswith(" INFO triggerer.run: run r: failed: \\ud800")
+
+
+def test_a_log_that_cannot_be_written_does_not_keep_a_run_from_ending(tmp_path: Path) -> None:
+    (tmp_path / "logs").touch()
+    end_log(log_path(str(tmp_path), "d", "r"), "r", "cancelled")
+    assert (tmp_path / "logs").read_text() == ""
