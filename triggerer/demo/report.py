@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Final
 
 import orjson
-from rich.console import Console
+from rich import box
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 from triggerer.demo.accounts import Check
@@ -17,7 +18,12 @@ from triggerer.demo.latency import Latencies, Quantiles
 
 _LEGAL_FORM: Final = re.compile(r"( Airlines)? (Inc\.|Co\.|Corporation)$")
 _FAIR: Final = "fair"
-_SKIES: Final = ("rain or snow", "low visibility", "strong wind")
+_SKIES: Final = {
+    "rain or snow": "rain or\nsnow",
+    "low visibility": "low\nvisibility",
+    "strong wind": "strong\nwind",
+}
+"""With the heading of each. They are broken where a row then fits on a line of 80 columns."""
 _ENOUGH: Final = 30
 """A mean over fewer flights says little; the table leaves it out."""
 
@@ -31,13 +37,13 @@ def print_answer(console: Console, results: Path) -> None:
     for row in orjson.loads((results / "answer.json").read_bytes()):
         if row["mean_delay"] is not None:
             by_carrier[row["carrier"]][row["sky"]] = (row["flights"], row["mean_delay"])
-    table = Table(title="Which weather delays which carrier? (mean departure delay, minutes)")
-    table.add_column("carrier")
-    table.add_column("flights", justify="right")
-    table.add_column("in fair weather", justify="right")
-    for sky in _SKIES:
-        table.add_column(f"in {sky}", justify="right")
-    table.add_column("delayed most by")
+    table = _table("Which weather delays which carrier? (mean departure delay, minutes)")
+    _add(table, "carrier")
+    _add(table, "flights", justify="right")
+    _add(table, "fair\nweather", justify="right")
+    for heading in _SKIES.values():
+        _add(table, heading, justify="right")
+    _add(table, "delayed\nmost by")
     for carrier, skies in sorted(by_carrier.items(), key=lambda item: -_flights(item[1])):
         if _FAIR not in skies:
             continue
@@ -52,37 +58,55 @@ def print_answer(console: Console, results: Path) -> None:
             worst if worst and more[worst] > 0 else "-",
         )
     console.print(table)
+    console.print()
 
 
 def print_checks(console: Console, checks: Sequence[Check]) -> None:
     """Print each station's count next to what it has to be."""
-    table = Table(title="Nothing lost, nothing doubled?")
-    table.add_column("station")
-    table.add_column("of")
-    table.add_column("expected", justify="right")
-    table.add_column("found", justify="right")
-    table.add_column("")
+    table = _table("Nothing lost, nothing doubled?")
+    _add(table, "station")
+    _add(table, "of")
+    _add(table, "expected", justify="right")
+    _add(table, "found", justify="right")
+    _add(table, "")
     for check in checks:
         verdict = "[green]ok[/]" if check.holds else "[bold red]WRONG[/]"
         table.add_row(check.station, check.what, f"{check.expected:,}", f"{check.found:,}", verdict)
     console.print(table)
+    console.print()
 
 
 def print_latencies(console: Console, latencies: Latencies) -> None:
     """Print the times."""
-    table = Table(title="How long it took (p50 / p95)")
-    table.add_column("")
-    table.add_column("message → queued run", justify="right")
-    table.add_column("queued run → Spark's first row", justify="right")
-    table.add_row(
-        "at full speed (waits for Spark to start, and for the run before)",
-        _pair(latencies.backlog_to_run),
-        _pair(latencies.backlog_to_row),
+    table = _table("How long it took (p50 / p95)")
+    table.caption = (
+        "At full speed, runs wait for Spark to start, and for the run before; live, nothing waits."
     )
-    table.add_row(
-        "live (nothing waits)", _pair(latencies.live_to_run), _pair(latencies.live_to_row)
-    )
+    _add(table, "")
+    _add(table, "message → queued run", justify="right")
+    _add(table, "queued run → Spark's first row", justify="right")
+    table.add_row("at full speed", _pair(latencies.backlog_to_run), _pair(latencies.backlog_to_row))
+    table.add_row("live", _pair(latencies.live_to_run), _pair(latencies.live_to_row))
     console.print(table)
+    console.print()
+
+
+def _table(title: str) -> Table:
+    # Two columns between cells, and none for lines: what there is has to fit on a narrow terminal.
+    return Table(
+        title=title,
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+
+
+def _add(table: Table, heading: str, *, justify: JustifyMethod = "left") -> None:
+    # Folded where the terminal is narrower still: an ellipsis would lose what it stands for.
+    table.add_column(heading, justify=justify, overflow="fold")
 
 
 def _flights(skies: dict[str, tuple[int, float]]) -> int:
