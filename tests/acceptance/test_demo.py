@@ -66,7 +66,7 @@ def test_the_demo_answers_its_question_and_its_books_agree(tmp_path: Path) -> No
     assert len(events) == len(set(events)) == 56_191
 
 
-@pytest.mark.parametrize("wait_for", ["broker:", "publishing", "waiting for all"])
+@pytest.mark.parametrize("wait_for", ["broker:", "publishing", "backlog: "])
 def test_ctrl_c_stops_the_demo_cleanly(tmp_path: Path, wait_for: str) -> None:
     demo = start(tmp_path)
     assert demo.stdout is not None

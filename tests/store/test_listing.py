@@ -296,9 +296,15 @@ async def test_tasks_are_listed_in_the_order_in_which_they_began(database: Datab
 async def test_counts_say_where_each_event_is(database: Database) -> None:
     await seed(database)
     async with database.transaction() as session:
-        (await _first_run(session, "on_a")).state = "success"
+        run = await _first_run(session, "on_a")
+        run.state = "success"
+        for task_id, started in (("t", NOW), ("never", None)):
+            session.add(
+                TaskRun(run_pk=run.id, task_id=task_id, state="success", started_at=started)
+            )
     async with database.reading() as session:
         counts = await count_all(session)
+        assert counts.tasks == 1
         assert counts.events == {"a": 3, "b": 1}
         assert counts.waiting == {("on_both", "a"): 3, ("on_both", "b"): 1, ("on_b", "b"): 1}
         assert {dag: state.value for dag, state in counts.runs} == {"on_a": "success"}

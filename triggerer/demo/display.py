@@ -6,9 +6,10 @@ import time
 from typing import Final
 
 import anyio
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from triggerer.demo.flow import Flow
 from triggerer.demo.progress import ANSWER, JOIN, watched_events
@@ -30,10 +31,10 @@ async def _redraw(flow: Flow, console: Console) -> None:
     with Live(console=console, auto_refresh=False) as live:
         try:
             while True:
-                live.update(_table(flow), refresh=True)
+                live.update(_screen(flow), refresh=True)
                 await anyio.sleep(_REDRAW_S)
         finally:
-            live.update(_table(flow), refresh=True)
+            live.update(_screen(flow), refresh=True)
 
 
 async def _write_lines(flow: Flow, console: Console) -> None:
@@ -45,16 +46,18 @@ async def _write_lines(flow: Flow, console: Console) -> None:
         console.print(_line(flow), soft_wrap=True)
 
 
+def _screen(flow: Flow) -> Group:
+    # The status is no title: that is broken where the table ends, and the table would jump.
+    status = f"{flow.status} ({time.monotonic() - flow.began:.0f} s)"
+    return Group(Text(status, style="italic"), _table(flow))
+
+
 def _table(flow: Flow) -> Table:
     counts = flow.counts
     # A label and a value for each line: what fits on the narrowest terminal.
-    table = Table(
-        title=f"{flow.stage} ({time.monotonic() - flow.began:.0f} s)",
-        title_justify="left",
-        show_header=False,
-        min_width=60,
-    )
+    table = Table(show_header=False, min_width=60)
     table.add_row("messages published", f"{flow.published:,} of {len(flow.dataset.messages):,}")
+    table.add_row("held back for the live part", f"{flow.held_back:,}")
     table.add_row("asset events", f"{watched_events(counts):,}")
     table.add_row("lag", f"{flow.lag:,}")
     table.add_row("events waiting for a run", f"{sum(counts.waiting.values()):,}")
@@ -70,8 +73,9 @@ def _line(flow: Flow) -> str:
     counts = flow.counts
     runs = ", ".join(f"{name}: {_runs(flow, dag)}" for dag, name in _SHORT.items())
     return (
-        f"{time.monotonic() - flow.began:5.1f} s  {flow.stage}: {flow.published:,} messages,"
-        f" {watched_events(counts):,} asset events, lag {flow.lag:,}, {runs}"
+        f"{time.monotonic() - flow.began:5.1f} s  {flow.status}; {flow.published:,} messages"
+        f" ({flow.held_back:,} held back for the live part), {watched_events(counts):,} asset events,"
+        f" lag {flow.lag:,}, {runs}"
     )
 
 

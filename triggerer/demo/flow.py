@@ -13,7 +13,7 @@ from anyio import to_thread
 
 from triggerer.demo.broker import MockBroker
 from triggerer.demo.data import FLIGHTS, WEATHER, Dataset, Outgoing
-from triggerer.demo.progress import failed_runs, is_idle, waiting_for_join, watched_events
+from triggerer.demo.progress import awaited, failed_runs, is_idle, waiting_for_join, watched_events
 from triggerer.errors import TriggererError
 from triggerer.store.database import Database
 from triggerer.store.queries.counts import Counts, count_all
@@ -39,6 +39,9 @@ class Flow:
     dataset: Dataset
     database: Database
     stage: str = "starting"
+    """Which part of the demo this is."""
+    awaited: str | None = None
+    """What that part waits for."""
     counts: Counts = field(default_factory=Counts)
     began: float = field(default_factory=time.monotonic)
     bulk_seconds: float | None = None
@@ -46,10 +49,21 @@ class Flow:
     _changed_at: float = field(default_factory=time.monotonic)
     live_from: float | None = None
     """When the live part began, as a Unix time: messages from then on met no backlog."""
+    _live: list[tuple[Outgoing, Outgoing]] = field(default_factory=list)
 
     @property
     def published(self) -> int:
         return self.broker.delivered
+
+    @property
+    def held_back(self) -> int:
+        """Messages that are kept for the live part."""
+        return 2 * len(self._live)
+
+    @property
+    def status(self) -> str:
+        """What the demo does or waits for, on a line."""
+        return self.stage if self.awaited is None else f"{self.stage}: {self.awaited}"
 
     @property
     def lag(self) -> int:
@@ -63,25 +77,26 @@ class Flow:
             TriggererError: A DAG file is broken, a watcher or a run failed, or the broker refused.
         Cancellation: Between two slices of messages; what was published stays published.
         """
-        backlog, live = split_live(self.dataset.messages, LIVE_STEPS)
+        backlog, self._live = split_live(self.dataset.messages, LIVE_STEPS)
         self.stage = "publishing at full speed"
         began = time.monotonic()
         await self._publish(backlog)
-        self.stage = "waiting for all that was published"
+        self.stage = "backlog"
         await self._until(lambda: watched_events(self.counts) >= len(backlog))
         self.bulk_seconds = time.monotonic() - began
         await self._until(lambda: is_idle(self.counts))
         self.live_from = time.time()
-        while live:
-            if time.monotonic() - self.began > _LIVE_UNTIL_S and len(live) > 1:
+        while self._live:
+            if time.monotonic() - self.began > _LIVE_UNTIL_S and len(self._live) > 1:
                 # A slow machine: what was measured so far has to do. The last pair is left, since
                 # it is what leaves nothing waiting.
-                await self._publish([message for pair in live[:-1] for message in pair])
+                rest, self._live = self._live[:-1], self._live[-1:]
+                await self._publish([message for pair in rest for message in pair])
                 await self._until(lambda: watched_events(self.counts) >= self.published)
                 await self._until(lambda: is_idle(self.counts))
-                live = live[-1:]
-            self.stage = f"live: message by message ({LIVE_STEPS - len(live) + 1} of {LIVE_STEPS})"
-            await self._publish_pair(live.pop(0))
+            pair = self._live.pop(0)
+            self.stage = f"live, {LIVE_STEPS - len(self._live)} of {LIVE_STEPS}"
+            await self._publish_pair(pair)
         self.stage = "done"
 
     async def _publish(self, messages: Sequence[Outgoing]) -> None:
@@ -120,7 +135,9 @@ class Flow:
             while True:
                 self.counts = await self._read()
                 if reached():
+                    self.awaited = None
                     return
+                self.awaited = awaited(self.counts, self.published)
                 # A commit may come thousands of times a second; looking that often would slow them.
                 await commits.wait(timedelta(seconds=1))
                 await anyio.sleep(_LOOK_EVERY.total_seconds())
@@ -146,7 +163,7 @@ class Flow:
             self._changed_at = now
         elif now - self._changed_at > STALLED_S:
             raise TriggererError(
-                f"nothing has moved for {STALLED_S:.0f} s while the demo was {self.stage}",
+                f"nothing has moved for {STALLED_S:.0f} s in the demo ({self.status})",
                 hint="service.log in the demo's folder says what the service was doing",
             )
         return counts

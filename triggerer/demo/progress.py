@@ -40,3 +40,22 @@ def is_idle(counts: Counts) -> bool:
     both_sides = all(waiting_for_join(counts, asset) for asset in WATCHED)
     others = any(dag != JOIN for dag, _ in counts.waiting)
     return not active and not both_sides and not others
+
+
+def awaited(counts: Counts, published: int) -> str | None:
+    """Say what has to happen next before all that was published has gone all its way; None: it has."""
+    if watched_events(counts) < published:
+        return "waiting for every message to become an asset event"
+    if is_idle(counts):
+        return None
+    active = any(state in ACTIVE_STATES for _, state in counts.runs)
+    if active and not counts.tasks:
+        # Runs are kept back while the first session is opened.
+        return "waiting for Spark to start"
+    working = [what for dag, what in _WORK.items() if (dag, RunState.RUNNING) in counts.runs]
+    if working:
+        return f"Spark {' and '.join(working)}"
+    return f"waiting for {'a worker to take a run' if active else 'the scheduler to queue a run'}"
+
+
+_WORK: Final = {JOIN: "joins flights with weather", ANSWER: "works out the answer"}

@@ -1,6 +1,7 @@
 """The demo's steps, each on its own."""
 
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -10,7 +11,7 @@ from triggerer.demo.broker import MockBroker
 from triggerer.demo.data import FLIGHTS, WEATHER, Dataset, Outgoing, load_dataset
 from triggerer.demo.flow import split_live
 from triggerer.demo.home import choose_home, make_home
-from triggerer.demo.progress import ANSWER, JOIN, failed_runs, is_idle
+from triggerer.demo.progress import ANSWER, JOIN, awaited, failed_runs, is_idle
 from triggerer.domain.runs import RunState
 from triggerer.errors import ConfigurationError
 from triggerer.store.queries.counts import Counts
@@ -77,6 +78,45 @@ class TestIdle:
     def test_runs_that_ended_badly_are_counted(self) -> None:
         runs = {(JOIN, RunState.FAILED): 1, (ANSWER, RunState.CANCELLED): 2}
         assert failed_runs(Counts(runs={**runs, (JOIN, RunState.SUCCESS): 5})) == 3
+
+
+class TestAwaited:
+    """What the demo says that it waits for."""
+
+    @staticmethod
+    def after(**counts: Any) -> str | None:
+        """What is said when three messages were published and are asset events."""
+        return awaited(Counts(events={"flights": 2, "weather": 1}, **counts), 3)
+
+    def test_messages_come_first(self) -> None:
+        queued = {(JOIN, RunState.QUEUED): 1}
+        assert awaited(Counts(events={"flights": 2}, runs=queued), 3) == (
+            "waiting for every message to become an asset event"
+        )
+
+    def test_then_somebody_has_to_make_a_run_of_them(self) -> None:
+        waiting = {(JOIN, "flights"): 2, (JOIN, "weather"): 1}
+        assert self.after(waiting=waiting) == "waiting for the scheduler to queue a run"
+
+    @pytest.mark.parametrize("state", [RunState.QUEUED, RunState.RUNNING])
+    def test_no_task_begins_before_spark_has_started(self, state: RunState) -> None:
+        assert self.after(runs={(JOIN, state): 1}) == "waiting for Spark to start"
+
+    def test_the_work_is_told_while_spark_is_at_it(self) -> None:
+        both = {(JOIN, RunState.RUNNING): 1, (ANSWER, RunState.RUNNING): 1}
+        joining = {(JOIN, RunState.RUNNING): 1, (ANSWER, RunState.QUEUED): 1}
+        assert self.after(runs=joining, tasks=1) == "Spark joins flights with weather"
+        told = self.after(runs=both, tasks=2)
+        assert told == "Spark joins flights with weather and works out the answer"
+        # With the part of the demo and the seconds it has to fit on a terminal.
+        assert len(f"live, 5 of 5: {told} (100 s)") <= 80
+
+    def test_a_run_that_nobody_has_taken_waits_for_a_worker(self) -> None:
+        runs = {(JOIN, RunState.SUCCESS): 1, (ANSWER, RunState.QUEUED): 1}
+        assert self.after(runs=runs, tasks=1) == "waiting for a worker to take a run"
+
+    def test_nothing_is_waited_for_when_all_is_through(self) -> None:
+        assert self.after(runs={(JOIN, RunState.SUCCESS): 1}, tasks=1) is None
 
 
 class TestHome:

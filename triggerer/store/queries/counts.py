@@ -11,7 +11,15 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.runs import RunState
-from triggerer.store.models import Asset, AssetEvent, DagFile, DagRun, QueuedAssetEvent, Watcher
+from triggerer.store.models import (
+    Asset,
+    AssetEvent,
+    DagFile,
+    DagRun,
+    QueuedAssetEvent,
+    TaskRun,
+    Watcher,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +31,8 @@ class Counts:
     waiting: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Events that no run has taken yet, by DAG id and asset name."""
     runs: Mapping[tuple[str, RunState], int] = field(default_factory=dict)
+    tasks: int = 0
+    """Tasks that have begun; one that takes less than half a second counts when it has ended."""
     watchers: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
     """State and error of each asset's watcher, by asset name; of several the last."""
     file_errors: tuple[Mapping[str, Any], ...] = ()
@@ -69,11 +79,13 @@ async def count_all(session: AsyncSession) -> Counts:
         .join(Asset, Asset.id == Watcher.asset_id)
         .where(Watcher.trigger_id.is_not(None))
     )
+    tasks = select(func.count()).where(TaskRun.started_at.is_not(None))
     files = await session.scalars(select(DagFile.errors))
     return Counts(
         events={row[0]: row[1] for row in await session.execute(events)},
         waiting={(dag, name): count for dag, name, count in await session.execute(waiting)},
         runs={(dag, RunState(state)): count for dag, state, count in await session.execute(runs)},
+        tasks=await _number(session, tasks),
         watchers={name: (state, error) for name, state, error in await session.execute(watchers)},
         file_errors=tuple(error for errors in files for error in errors),
     )
