@@ -15,6 +15,7 @@ from anyio.lowlevel import checkpoint
 from sqlalchemy import text
 
 from tests.execution.conftest import House
+from triggerer.domain.logs import log_path
 from triggerer.execution import Executor
 from triggerer.execution.bookkeeper import Bookkeeper
 from triggerer.execution.process import WorkerProcess, open_worker
@@ -285,7 +286,9 @@ async def test_shutting_down_puts_running_runs_back_and_leaves_no_process(
     said = house.said_of_the_end(runs[0])
     assert said == f"INFO triggerer.run: run {runs[0].run_id}: {interrupted}"
     # What no worker had begun has not been interrupted.
-    assert runs[1].log_home is None or not house.log_path(runs[1]).exists()
+    home = runs[0].log_home
+    assert home is not None
+    assert not Path(log_path(home, runs[1].dag_id, runs[1].run_id)).exists()
     for pk in pks:
         await house.change_run(pk, params={"marker": str(marker), "long": False})
     async with house.executor("two"):

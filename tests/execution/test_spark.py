@@ -69,7 +69,7 @@ async def test_a_session_that_is_cut_short_by_a_stop_is_no_death(spark_house: Ho
     with capture_logs() as logs:
         async with spark_house.executor() as executor:
             await _warm(executor)
-    assert logs == []
+    assert not [line for line in logs if "died" in line["event"]]
 
 
 async def test_a_worker_that_dies_while_it_opens_a_session_is_told(spark_house: House) -> None:

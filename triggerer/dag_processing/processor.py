@@ -14,7 +14,7 @@ from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint
 
 from triggerer.dag_processing.parser_process import ParserProcess, ParserSettings
-from triggerer.dag_processing.scanning import Scanned, outdated, scan, with_hidden
+from triggerer.dag_processing.scanning import Scanned, outdated, scan_again
 from triggerer.dag_processing.unreadable import as_broken_files, log_changes
 from triggerer.dag_processing.watching import FolderWatch
 from triggerer.domain.merging import merge
@@ -31,7 +31,7 @@ _log = structlog.get_logger(__name__)
 # write.
 _GATHER_S: Final = 0.1
 _PATIENCE_AT_START_S: Final = 1.0
-# The longest time until what could not be read is looked at again: no watch tells of it.
+# How long until what could not be read is looked at again, since no watch tells of it; twice as long each time.
 _RETRY_S: Final = 5.0
 _FIRST_DELAY_S: Final = 0.2
 _LONGEST_DELAY_S: Final = 5.0
@@ -71,6 +71,8 @@ class DagProcessor:
         self._seen = Scanned({})
         """The folder as it is, and as it was where it is out of sight."""
         self._parsed: dict[str, ParsedFile] = {}
+        self._patience_s = self._interval_s
+        """Until the next look, where something is out of sight."""
         self._is_dirty = False
         """Whether something was learned that is not in the store yet."""
         self._hint = anyio.Event()
@@ -107,7 +109,7 @@ class DagProcessor:
                 await self._store()
 
     def _take(self, parsed: ParsedFile) -> None:
-        if parsed.path in self._seen.files:
+        if parsed.path in self._seen.files and not self._seen.hides(parsed.path):
             self._parsed[parsed.path] = parsed
             self._has_news()
 
@@ -119,27 +121,28 @@ class DagProcessor:
         self._news.set()
 
     async def _scan(self) -> None:
-        found = await to_thread.run_sync(
-            scan, self._folder, limiter=self._threads, abandon_on_cancel=True
+        before = self._seen
+        self._seen = await to_thread.run_sync(
+            scan_again, self._folder, before, limiter=self._threads, abandon_on_cancel=True
         )
-        before, self._seen = self._seen, with_hidden(self._seen, found)
         log_changes(before.unreadable, self._seen, self._folder)
         if before.unreadable.keys() - self._seen.unreadable.keys():
             self._watch.renew_nowait()
         gone = before.files.keys() - self._seen.files.keys()
         for path in gone:
             self._parsed.pop(path, None)
+        self._patience_s = min(self._interval_s, 2 * self._patience_s)
         if gone or before.unreadable != self._seen.unreadable:
+            self._patience_s = min(self._interval_s, _RETRY_S)
             self._has_news()
-        if paths := outdated(before.files, self._seen.files, self._parsed):
+        if paths := outdated(before, self._seen, self._parsed):
             self._parser.parse_nowait(sorted(paths))
 
     async def _scan_when_hinted(self) -> None:
         while True:
-            patience = (
-                min(self._interval_s, _RETRY_S) if self._seen.unreadable else self._interval_s
-            )
-            with anyio.move_on_after(patience):
+            with anyio.move_on_after(
+                self._patience_s if self._seen.unreadable else self._interval_s
+            ):
                 await self._hint.wait()
             self._hint = anyio.Event()
             await self._scan()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mimetypes
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,8 @@ from typing import Final
 from triggerer.domain.parsed import ParsedFile
 from triggerer.plugins.folder import Stamp, read_stamp
 
+# The second is every ext4 volume's own, for root alone.
+_NEVER_READ: Final = ("__pycache__", "lost+found")
 HERE: Final = "."
 """The DAGs folder itself, among the paths below it."""
 
@@ -25,8 +28,8 @@ class Scanned:
     unreadable: dict[str, str] = field(default_factory=dict)
     """What is there and cannot be read, with the reason: files and folders by relative path, `.` for the
     DAGs folder itself, also if that is missing."""
-    device: int | None = None
-    """Which file system the folder lies on; None if it could not be read."""
+    devices: dict[str, int] = field(default_factory=dict)
+    """On which file system each folder lies that could be listed, by relative path, `.` for the DAGs folder."""
 
     def hides(self, path: str) -> bool:
         """Say whether the file may be there, out of sight."""
@@ -50,35 +53,53 @@ def scan(folder: Path) -> Scanned:
     return _look(folder) if found.unreadable else found
 
 
+def scan_again(folder: Path, before: Scanned) -> Scanned:
+    """Look through the folder once more; what is out of sight now stays as it was before."""
+    return with_hidden(before, scan(folder))
+
+
 def with_hidden(before: Scanned, now: Scanned) -> Scanned:
     """Return what to go by after a look: what is out of sight now stays as it was before."""
-    is_elsewhere = None not in (before.device, now.device) and before.device != now.device
-    if is_elsewhere and before.files and not now.files:
-        # What a file system that is no longer mounted leaves behind is an empty folder.
-        now = Scanned({}, {HERE: "it is empty now, and on another file system than before"})
-    hidden = {path: stamp for path, stamp in before.files.items() if now.hides(path)}
-    device = before.device if now.device is None else now.device
-    return Scanned(dict(sorted((hidden | now.files).items())), now.unreadable, device)
+    unmounted = {below for below in now.devices if _is_unmounted(below, before, now)}
+    told = dict.fromkeys(unmounted, "it is empty now, and on another file system than before")
+    seen = Scanned(now.files, dict(sorted((now.unreadable | told).items())))
+    hidden = {path: stamp for path, stamp in before.files.items() if seen.hides(path)}
+    devices = {below: device for below, device in before.devices.items() if seen.hides(below)}
+    return Scanned(
+        dict(sorted((hidden | now.files).items())), seen.unreadable, now.devices | devices
+    )
+
+
+def _is_unmounted(below: str, before: Scanned, now: Scanned) -> bool:
+    """Whether a folder is what a file system leaves behind that is no longer mounted there: another, and empty."""
+    if before.devices.get(below, now.devices[below]) == now.devices[below]:
+        return False
+    root = "" if below == HERE else f"{below}/"
+    had, has = (any(path.startswith(root) for path in one.files) for one in (before, now))
+    return had and not has
 
 
 def _look(folder: Path) -> Scanned:
     files: dict[str, Stamp] = {}
     unreadable: dict[str, str] = {}
+    devices: dict[str, int] = {}
     waiting = [""]
     while waiting:
         below = waiting.pop()
         folders: list[str] = []
+        name = below.rstrip("/") or HERE
         try:
+            device = (folder / below).stat().st_dev
             with os.scandir(folder / below) as entries:
                 for entry in entries:
                     if entry.name[0] != ".":
                         _look_at(entry, f"{below}{entry.name}", files, unreadable, folders)
         except OSError as error:
-            unreadable[below.rstrip("/") or HERE] = _reason(error)
+            unreadable[name] = _reason(error)
         else:
             waiting += folders
-    device = None if HERE in unreadable else _device(folder)
-    return Scanned(dict(sorted(files.items())), dict(sorted(unreadable.items())), device)
+            devices[name] = device
+    return Scanned(dict(sorted(files.items())), dict(sorted(unreadable.items())), devices)
 
 
 def _look_at(
@@ -95,11 +116,11 @@ def _look_at(
     """
     try:
         if entry.is_dir():
-            if entry.name != "__pycache__":
+            if entry.name not in _NEVER_READ:
                 folders.append(f"{path}/")
         elif entry.name.endswith(".py"):
             files[path] = read_stamp(entry.path)
-        elif entry.is_symlink():
+        elif entry.is_symlink() and mimetypes.guess_type(entry.name) == (None, None):
             entry.stat()  # one that leads nowhere may have led to a folder
     except OSError as error:
         if isinstance(error, PermissionError) and not entry.is_symlink():
@@ -107,25 +128,20 @@ def _look_at(
         unreadable[path] = _reason(error)
 
 
-def _device(folder: Path) -> int | None:
-    try:
-        return folder.stat().st_dev
-    except OSError:
-        return None
-
-
 def _reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def outdated(
-    before: Mapping[str, Stamp], now: Mapping[str, Stamp], parsed: Mapping[str, ParsedFile]
-) -> set[str]:
-    """Return the files to read: those that are new or changed, and those that import such.
+def outdated(before: Scanned, now: Scanned, parsed: Mapping[str, ParsedFile]) -> set[str]:
+    """Return the files to read: those that are new, changed or in sight again, and those that import such.
 
-    A broken file is read again at any change: what it lacks may have appeared.
+    A broken file is read again at any change: what it lacks may have appeared. What is out of sight is not asked for.
     """
-    moved = {path for path in before.keys() | now.keys() if before.get(path) != now.get(path)}
+    old, new = before.files, now.files
+    moved = {path for path in old.keys() | new.keys() if old.get(path) != new.get(path)}
+    if before.unreadable:
+        # Read while they were out of sight, they and those that import them may have been found broken.
+        moved |= {path for path in new if before.hides(path) and not now.hides(path)}
     if not moved:
         return set()
     touched = {
@@ -133,4 +149,4 @@ def outdated(
         for path, file in parsed.items()
         if file.is_broken or not moved.isdisjoint(file.imports)
     }
-    return (moved | touched) & now.keys()
+    return {path for path in (moved | touched) & new.keys() if not now.hides(path)}

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import anyio
 import structlog
 from anyio import CapacityLimiter, to_thread
-from watchfiles import awatch
+from watchfiles import Change, awatch
 
 _log = structlog.get_logger(__name__)
 
@@ -79,7 +79,7 @@ class FolderWatch:
         try:
             # What changed is read from the folder itself: a hint that is merged, or that names a
             # folder that was moved, says enough.
-            async for _ in awatch(
+            async for changes in awatch(
                 self._folder,
                 watch_filter=None,
                 debounce=_DEBOUNCE_MS,
@@ -88,6 +88,9 @@ class FolderWatch:
                 stop_event=end,
             ):
                 self._tell()
+                if (Change.deleted, str(self._folder)) in changes:
+                    # The watch went with it. One that is made at once may have the same inode: nothing else would tell.
+                    return 0.0
         except FileNotFoundError:
             return _PLACE_INTERVAL_S  # it, or a folder in it, went as the watch was set up
         except OSError as error:

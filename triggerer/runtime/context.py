@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from triggerer.domain.events import EventSink
@@ -12,6 +13,10 @@ from triggerer.runtime.settings import RuntimeSettings
 
 if TYPE_CHECKING:
     from triggerer.runtime.hosted import HostedTrigger
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
 
 
 def _ignore(_: HostedTrigger) -> None:
@@ -24,6 +29,8 @@ class RuntimeContext:
 
     sink: EventSink
     clock: Clock = field(default_factory=SystemClock)
+    now: Callable[[], datetime] = _utc_now
+    """For what people read; nothing is decided by it."""
     settings: RuntimeSettings = field(default_factory=RuntimeSettings)
     restarts: bool = True
     """False in the testing harness: a group or trigger that ends stays ended."""

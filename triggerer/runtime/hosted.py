@@ -73,7 +73,9 @@ class HostedTrigger:
         """Where it is a member."""
         self.backlog = Backlog(context.settings.max_unsettled)
         """Its events on their way into the store, while it has no stream."""
-        self.refusals = Refusals(spec.name, context.clock, lambda: context.on_state(self))
+        self.refusals = Refusals(
+            spec.name, context.clock, context.now, lambda: context.on_state(self)
+        )
         """Of its events, by the store; what runs goes on running."""
         self._context = context
         self._backoff = Backoff(first=context.restart_first, longest=context.restart_longest)

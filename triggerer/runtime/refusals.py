@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 import structlog
@@ -23,31 +23,47 @@ class Refusals:
 
     Args:
         name: The trigger's, for the log.
-        on_told: Called when `latest` has changed.
+        now: In UTC, for whoever reads `latest`.
+        on_told: Called when there is something to be shown.
     """
 
-    __slots__ = ("_clock", "_name", "_on_told", "_told_at", "count", "latest")
+    __slots__ = ("_at", "_clock", "_latest", "_name", "_now", "_on_told", "_told_at", "count")
 
-    def __init__(self, name: str, clock: Clock, on_told: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        clock: Clock,
+        now: Callable[[], datetime],
+        on_told: Callable[[], None],
+    ) -> None:
         self._name = name
         self._clock = clock
+        self._now = now
         self._on_told = on_told
         self._told_at = -math.inf
+        self._latest: Exception | None = None
+        self._at = ""
         self.count = 0
-        self.latest: str | None = None
-        """When it was, and why; None as long as there was none."""
+
+    @property
+    def latest(self) -> str | None:
+        """How many there were, when the last one was told of, and why the last one was; None if there was none."""
+        if self._latest is None:
+            return None
+        events = "an asset event was" if self.count == 1 else f"{self.count} asset events were"
+        return f"{events} refused, at {self._at}: {self._latest}"
 
     def note(self, error: Exception) -> None:
-        """An event was not stored. Says nothing of what is no fault of its own: a lease lost, a silent store."""
+        """An event was not stored. Counts not where its stream is somebody else's by now."""
         if not isinstance(error, StoreError) or isinstance(error, LeaseLost):
             return
         self.count += 1
+        self._latest = error
         now = self._clock.monotonic()
         if now - self._told_at < _QUIET_S:
             return
         self._told_at = now
-        at = datetime.now(UTC).isoformat(" ", "seconds")
-        self.latest = f"an asset event was refused at {at}: {error}"
+        self._at = self._now().isoformat(" ", "seconds")
         _log.warning(
             "asset event refused", trigger=self._name, error=str(error), refused=self.count
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -44,6 +45,10 @@ async def in_force(database: Database) -> tuple[set[str], int]:
     dags = {row.dag_id for row in await every(database, Dag) if not row.is_stale}
     watchers = [row for row in await every(database, Watcher) if row.trigger_id is not None]
     return dags, len(watchers)
+
+
+def descriptions(rows: list[Any]) -> list[str | None]:
+    return [row.description for row in rows if not row.is_stale]
 
 
 ALL = ({"d", "other"}, 1)
@@ -121,6 +126,43 @@ async def test_a_folder_that_is_there_and_empty_retires_its_dags(
     full.mkdir()
     async with processing(database, full):
         assert await in_force(database) == (set(), 0)
+
+
+async def test_a_file_found_broken_while_another_was_out_of_sight_is_read_again(
+    database: Database, full: Path
+) -> None:
+    (full / "sub" / "x.py").write_text('NAME = "other"')
+    (full / "sub" / "b.py").unlink()
+    uses_it = OTHER.replace('"other"', "NAME")
+    uses_it = f"from sub.x import NAME\n{uses_it}"
+    (full / "a.py").write_text(uses_it)
+    async with processing(database, full, min_file_process_interval=timedelta(seconds=0.1)):
+        assert await in_force(database) == ({"other"}, 0)
+        (full / "sub").rename(full.parent / "sub")
+        (full / "sub").symlink_to(full / "nowhere")
+        await shown(database, "sub")
+        (full / "a.py").write_text(uses_it + "# changed\n")
+        await shown(database, "a.py", "sub")
+        (full / "sub").unlink()
+        (full.parent / "sub").rename(full / "sub")
+        await shown(database)
+        assert await in_force(database) == ({"other"}, 0)
+
+
+async def test_a_folder_that_is_deleted_and_made_anew_is_watched_again(
+    database: Database, full: Path
+) -> None:
+    """At once, so that it may be given the same inode: nothing else tells the two apart."""
+    async with processing(database, full):  # looked through every hour
+        for name in ("first", "second"):
+            shutil.rmtree(full)
+            full.mkdir()
+            (full / "a.py").write_text(DAG_FILE.replace("one", name))
+            await until(database, Dag, lambda rows, name=name: name in descriptions(rows))
+            (full / "a.py").write_text(DAG_FILE.replace("one", f"{name} again"))
+            await until(
+                database, Dag, lambda rows, name=name: f"{name} again" in descriptions(rows)
+            )
 
 
 @pytest.mark.parametrize("below", ["", "repository"])

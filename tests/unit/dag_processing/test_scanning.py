@@ -14,7 +14,8 @@ import pytest
 
 from triggerer.dag_processing import scanning
 from triggerer.dag_processing.checking import parse_once
-from triggerer.dag_processing.scanning import HERE, Scanned, scan, with_hidden
+from triggerer.dag_processing.scanning import HERE, Scanned, outdated, scan, with_hidden
+from triggerer.domain.parsed import ParsedFile
 
 OLD = (1, 1, 1, 1)
 NEW = (2, 2, 2, 2)
@@ -54,6 +55,10 @@ def test_files_are_found_by_path_and_hidden_names_left_out(full: Path) -> None:
         (full / name).parent.mkdir(exist_ok=True)
         (full / name).touch()
     (full / "linked").symlink_to(full / "sub", target_is_directory=True)
+    # A volume's own folder, for root alone; and what can have been no folder.
+    (full / "lost+found").mkdir()
+    (full / "lost+found" / "a.py").touch()
+    (full / "README.md").symlink_to(full / "absent.md")
     found = scan(full)
     assert list(found.files) == [
         "a.py",
@@ -118,27 +123,69 @@ def test_a_link_that_leads_nowhere_hides_what_it_led_to(full: Path) -> None:
 
 
 def test_what_is_out_of_sight_stays_and_what_is_not_listed_goes() -> None:
-    before = Scanned({"a.py": OLD, "gone.py": OLD, "sub/b.py": OLD}, device=1)
-    now = with_hidden(before, Scanned({"a.py": NEW}, {"sub": "no permission"}, device=1))
+    before = Scanned({"a.py": OLD, "gone.py": OLD, "sub/b.py": OLD}, devices={HERE: 1})
+    now = with_hidden(before, Scanned({"a.py": NEW}, {"sub": "no permission"}, devices={HERE: 1}))
     assert now.files == {"a.py": NEW, "sub/b.py": OLD}
 
 
 def test_an_emptied_folder_is_empty() -> None:
-    before = Scanned({"a.py": OLD}, device=1)
-    assert with_hidden(before, Scanned({}, device=1)).files == {}
+    before = Scanned({"a.py": OLD}, devices={HERE: 1})
+    assert with_hidden(before, Scanned({}, devices={HERE: 1})).files == {}
 
 
 def test_the_empty_folder_below_a_mount_that_went_hides_what_was_mounted() -> None:
-    before = Scanned({"a.py": OLD}, device=1)
-    now = with_hidden(before, Scanned({}, device=2))
+    before = Scanned({"a.py": OLD}, devices={HERE: 1})
+    now = with_hidden(before, Scanned({}, devices={HERE: 2}))
     assert now.files == {"a.py": OLD}
     assert "another file system" in now.unreadable[HERE]
     # Still so at the next look, and also after one that found nothing at all.
-    assert with_hidden(now, Scanned({}, device=2)).files == {"a.py": OLD}
+    assert with_hidden(now, Scanned({}, devices={HERE: 2})).files == {"a.py": OLD}
     missing = with_hidden(before, Scanned({}, {HERE: "gone"}))
-    assert with_hidden(missing, Scanned({}, device=2)).files == {"a.py": OLD}
-    mounted = Scanned({"b.py": NEW}, device=3)
+    assert with_hidden(missing, Scanned({}, devices={HERE: 2})).files == {"a.py": OLD}
+    mounted = Scanned({"b.py": NEW}, devices={HERE: 3})
     assert with_hidden(now, mounted) == replace(mounted, unreadable={})
+
+
+def test_below_the_folder_a_mount_that_went_hides_what_was_mounted_there() -> None:
+    files = {"a.py": OLD, "team/b.py": OLD, "team/inner/c.py": OLD}
+    before = Scanned(files, devices={HERE: 1, "team": 2, "team/inner": 2})
+    unmounted = Scanned({"a.py": NEW}, devices={HERE: 1, "team": 1})
+    now = with_hidden(before, unmounted)
+    assert now.files == {**files, "a.py": NEW}
+    assert list(now.unreadable) == ["team"]
+    assert with_hidden(now, unmounted) == now
+    mounted = Scanned({**files, "team/b.py": NEW}, devices=before.devices)
+    assert with_hidden(now, mounted) == mounted
+
+
+def test_a_folder_below_that_is_emptied_where_it_is_has_lost_its_files() -> None:
+    before = Scanned({"a.py": OLD, "team/b.py": OLD}, devices={HERE: 1, "team": 2})
+    now = Scanned({"a.py": OLD}, devices={HERE: 1, "team": 2})
+    assert with_hidden(before, now) == now
+
+
+def parsed(path: str, *imports: str, is_broken: bool = False) -> ParsedFile:
+    return ParsedFile(path=path, parse_seconds=0.0, imports=imports, is_broken=is_broken)
+
+
+def test_what_is_in_sight_again_is_read_and_so_is_what_was_broken_meanwhile() -> None:
+    files = {"a.py": OLD, "lib/x.py": OLD, "other.py": OLD}
+    found = {
+        "a.py": parsed("a.py", is_broken=True),
+        "lib/x.py": parsed("lib/x.py"),
+        "other.py": parsed("other.py"),
+    }
+    hidden, back = Scanned(files, {"lib": "no permission"}), Scanned(files)
+    assert outdated(hidden, back, found) == {"a.py", "lib/x.py"}
+    assert outdated(hidden, hidden, found) == set()
+    assert outdated(back, hidden, found) == set()
+
+
+def test_what_is_out_of_sight_is_not_read_though_it_imports_what_changed() -> None:
+    before = Scanned({"common.py": OLD, "sub/b.py": OLD}, {"sub": "no permission"})
+    now = Scanned({"common.py": NEW, "sub/b.py": OLD}, {"sub": "no permission"})
+    found = {"sub/b.py": parsed("sub/b.py", "common.py")}
+    assert outdated(before, now, found) == {"common.py"}
 
 
 async def test_check_tells_what_cannot_be_read(folder: Path) -> None:

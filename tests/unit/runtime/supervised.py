@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,8 @@ from triggerer.abc import BaseEventTrigger
 from triggerer.domain.events import Carrier, EventSource, UnsettledEvent, WatcherRef
 from triggerer.runtime import HostedTrigger, Manager, RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.testing.clock import VirtualClock
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Store:
@@ -56,6 +59,7 @@ class Service:
             RuntimeContext(
                 self.store,
                 clock=self.clock,
+                now=lambda: EPOCH + timedelta(seconds=self.clock.monotonic()),
                 settings=settings,
                 restarts=restarts,
                 on_state=lambda hosted: self.states.append((hosted.name, str(hosted.state))),

@@ -135,6 +135,7 @@ class ObservedHost(TriggerHost):
             RuntimeContext(
                 instance,
                 clock=LoopClock(process.loop),
+                now=process.world.store.now,
                 settings=settings,
                 restart_longest=plan.restart_longest,
                 on_state=self._note_state,
