@@ -37,7 +37,7 @@ class Flow:
         self._lanes = group.lanes
         self.look_at = 0
         """The number up to which the poll may broadcast without a look at its bounds."""
-        self._turn_at = group.settings.burst
+        self._turn_at = 0
         self._free_until = 0
         self._is_stopping = False
         self._is_closed = False
@@ -60,8 +60,8 @@ class Flow:
         is redelivered, and let through where nobody would do that.
         """
         if self._ledger.head >= self._turn_at:
-            self._turn_at = self._ledger.head + self._settings.burst
             await checkpoint()
+            self._turn_at = self._ledger.head + self._burst()
         lane: Hashable = None
         if self._lanes.full and self._group.producer is not None:
             lane = self._group.producer.get_advance_lane(payload)
@@ -73,6 +73,11 @@ class Flow:
                 self._free_until = self._first_not_free()
         must_look = self._lanes.full or self._is_stopping
         self.look_at = 0 if must_look else min(self._free_until, self._turn_at)
+
+    def _burst(self) -> int:
+        """How many events may be broadcast until the next turn."""
+        readers = len(self._group.subscribers) - len(self._group.selection)
+        return min(self._settings.burst, self._settings.burst_readings // max(readers, 1)) or 1
 
     def _first_not_free(self) -> int:
         """The first number that may not be broadcast as things stand, whatever its lane."""

@@ -26,6 +26,9 @@ class Selection:
         """Empty where nobody has a selector; always the same object, which is looked at for each event."""
         self._by: dict[Subscriber, Hashable] = {}
 
+    def __len__(self) -> int:
+        return len(self._by)
+
     def add(self, subscriber: Subscriber, selector: SharedStreamSelector) -> None:
         """Offer it what its selector names, from the next broadcast on."""
         table = self.tables.get(selector.by)

@@ -25,5 +25,8 @@ class RuntimeSettings:
     """Derived and not yet durable, in a group, before its filters pause; bounds memory while the store is away."""
     burst: int = 256
     """Events that the poll broadcasts before everybody else gets a turn, when the broker has more at hand."""
+    burst_readings: int = 1024
+    """The same as filters see it: events times those who read each of them. Twenty filters that have 256 events to read
+    keep the loop from everything else for 40 ms: from other streams, from heartbeats, from the store's answers."""
     close_timeout: float = 10.0
     """For a plugin to give back what it holds."""
