@@ -14,7 +14,7 @@ import pytest
 import triggerer
 
 BUGS = Path(__file__).parent / "bugs"
-SEEDS = 600
+SEEDS = 2_000
 """So many are tried at most; docs/simulation.md lists the one that caught each."""
 RULES = {
     "a_busy_filter_is_spared_what_it_looks_for": "S2/S7|S5",
