@@ -152,3 +152,18 @@ class Fast(Watching):
     async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Any]:
         async for value, _ in _items(Upstream.known[kwargs["upstream"]]):
             yield value
+
+
+class Alone(Watching):
+    """Yields what its upstream has, without a stream; `on_filter` is asked as above."""
+
+    def shared_stream_key(self) -> None:
+        return None
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        upstream = Upstream.known[self.upstream]
+        while True:
+            value, _ = await upstream.receive.receive()
+            if (act := upstream.on_filter.get(self.name)) is not None:
+                await act(value)
+            yield TriggerEvent({"value": value})

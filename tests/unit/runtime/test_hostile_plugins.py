@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tests.unit.runtime.streams import Acking, Producer, Upstream
+from tests.unit.runtime.streams import Acking, Alone, Producer, Upstream
 from tests.unit.runtime.supervised import forever, supervised
 from triggerer.abc import AckTimeout, BaseEventTrigger, SharedStreamProducer, TriggerEvent
 from triggerer.errors import GroupEnded
@@ -183,18 +183,6 @@ async def test_a_poll_that_cancels_its_own_task_ends_the_group_loudly(upstream: 
         await service.pass_time(2)
         assert one.state is HostedState.RUNNING
         assert len(upstream.producers) == 2
-
-
-class Alone(Acking):
-    def shared_stream_key(self) -> None:
-        return None
-
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        while True:
-            value, _ = await Upstream.known[self.upstream].receive.receive()
-            if (act := Upstream.known[self.upstream].on_filter.get(self.name)) is not None:
-                await act(value)
-            yield TriggerEvent({"value": value})
 
 
 @pytest.mark.parametrize("cancel", [cancel_and_wait, cancel_and_raise])

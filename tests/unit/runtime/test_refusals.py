@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 from structlog.testing import capture_logs
 
-from tests.unit.runtime.streams import Acking, Fast, Upstream, Watching
+from tests.unit.runtime.streams import Acking, Alone, Fast, Upstream, Watching
 from tests.unit.runtime.supervised import supervised
-from triggerer.abc import TriggerEvent
 from triggerer.errors import LeaseLost, RowRefused
 from triggerer.runtime import HostedState
-
-
-class Alone(Acking):
-    """Yields what its upstream has, without a stream."""
-
-    def shared_stream_key(self) -> None:
-        return None
-
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        while True:
-            value, _ = await Upstream.known[self.upstream].receive.receive()
-            yield TriggerEvent({"value": value})
 
 
 @pytest.fixture

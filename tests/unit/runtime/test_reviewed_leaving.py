@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from tests.unit.runtime.streams import Acking, Fast, Upstream
+from tests.unit.runtime.streams import Acking, Alone, Fast, Upstream
 from tests.unit.runtime.supervised import Service, forever, supervised
 from triggerer.abc import SharedStreamProducer, TriggerEvent
 from triggerer.errors import StoreUnavailable
@@ -116,16 +116,6 @@ async def test_draining_lets_what_is_in_flight_be_advanced_and_pulls_nothing_mor
             with anyio.fail_after(1):
                 await service.settle_down()
         assert upstream.outcomes() == {0: (1, 0, 0)}
-
-
-class Alone(Acking):
-    def shared_stream_key(self) -> None:
-        return None
-
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        while True:
-            value, _ = await Upstream.known[self.upstream].receive.receive()
-            yield TriggerEvent({"value": value})
 
 
 @pytest.mark.parametrize("kind", [Alone, Fast])

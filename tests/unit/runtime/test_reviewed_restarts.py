@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.unit.runtime.streams import Acking, Upstream
+from tests.unit.runtime.streams import Acking, Alone, Upstream
 from tests.unit.runtime.supervised import Service, forever, supervised
 from triggerer.abc import BaseEventTrigger, TriggerEvent
 from triggerer.runtime import HostedState, RuntimeSettings, TriggerSpec
@@ -280,17 +280,7 @@ async def test_a_member_removed_in_the_same_turn_in_which_it_was_added_never_run
         assert second.state is HostedState.ENDED
 
 
-class Alone(Acking):
-    """Yields what its upstream has, without a stream."""
-
-    def shared_stream_key(self) -> None:
-        return None
-
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        while True:
-            value, _ = await Upstream.known[self.upstream].receive.receive()
-            yield TriggerEvent({"value": value})
-
+class CleansUp(Alone):
     async def cleanup(self) -> None:
         if self.name == "cancels itself":
             raise asyncio.CancelledError
@@ -309,7 +299,7 @@ async def test_one_without_a_stream_removed_in_the_turn_in_which_it_was_added_ne
 
 async def test_a_cancellation_that_cleanup_invents_harms_nobody_else(upstream: Upstream) -> None:
     async with supervised() as service:
-        (alone,) = service.host(Alone(upstream.name, "cancels itself"))
+        (alone,) = service.host(CleansUp(upstream.name, "cancels itself"))
         await service.settle_down()
         upstream.fail(OSError("gone"))
         await service.settle_down()
