@@ -20,8 +20,8 @@ from triggerer.execution import Executor
 from triggerer.execution.bookkeeper import Bookkeeper
 from triggerer.execution.process import WorkerProcess, open_worker
 from triggerer.execution.protocol import RunOrder
-from triggerer.store.queries.orphans import MAX_ATTEMPTS
-from triggerer.store.wakeups import Signal, announce
+from triggerer.store.queries.execution.orphans import MAX_ATTEMPTS
+from triggerer.store.wakeups.signals import Signal, announce
 
 SLEEPS = """
     with DAG("sleeps"):
@@ -383,7 +383,7 @@ import asyncio, os, signal, sys
 from pathlib import Path
 from tests.execution.conftest import House
 from triggerer.execution import slot
-from triggerer.store.database import open_database
+from triggerer.store.engine.database import open_database
 
 def die(setup):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -9,7 +9,7 @@ from triggerer.domain.runs import RunState, TaskState
 from triggerer.execution.bookkeeper import Bookkeeper, Entry
 from triggerer.execution.emissions import Emission
 from triggerer.execution.protocol import EmittedEvent, RunEnd, RunOrder
-from triggerer.store.queries.results import TaskRow
+from triggerer.store.queries.execution.results import TaskRow
 
 
 def _order(pk: int, attempt: int) -> RunOrder:

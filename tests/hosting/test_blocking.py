@@ -23,9 +23,9 @@ from triggerer.hosting import TriggerHost
 from triggerer.hosting.host import HostSettings
 from triggerer.isolation import IsolationSettings, Placement
 from triggerer.plugins import load_trigger_class
-from triggerer.store.database import Database, open_database
+from triggerer.store.engine.database import Database, open_database
 from triggerer.store.migrate import upgrade
-from triggerer.store.recorder import EventRecorder
+from triggerer.store.recording.recorder import EventRecorder
 
 OBEYING = f"{triggers.HERE}.Obeying"
 ALLOWED = (triggers.HERE,)

@@ -17,11 +17,11 @@ from triggerer.abc import BaseEventTrigger
 from triggerer.hosting import TriggerHost
 from triggerer.hosting.host import HostSettings
 from triggerer.plugins import trigger_digest
-from triggerer.store.database import Database, open_database
+from triggerer.store.engine.database import Database, open_database
 from triggerer.store.migrate import upgrade
 from triggerer.store.models import Asset, Stream, Trigger, Watcher
-from triggerer.store.recorder import EventRecorder
-from triggerer.store.wakeups import Signal, announce
+from triggerer.store.recording.recorder import EventRecorder
+from triggerer.store.wakeups.signals import Signal, announce
 
 
 class Broken(Acking):

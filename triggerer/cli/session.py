@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
 
     from triggerer.config import Settings
-    from triggerer.store.database import Database
+    from triggerer.store.engine.database import Database
 
 _T = TypeVar("_T")
 
@@ -76,7 +76,7 @@ def with_database(
 
     async def run() -> _T:
         from triggerer.logging_setup import set_up_logging
-        from triggerer.store.database import open_database
+        from triggerer.store.engine.database import open_database
 
         set_up_logging(quiet)
 

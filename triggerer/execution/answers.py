@@ -12,8 +12,8 @@ from triggerer.errors import Conflict, StoreError, StoreUnavailable
 from triggerer.execution.bookkeeper import Bookkeeper
 from triggerer.execution.protocol import RunOrder, message
 from triggerer.runtime.backoff import Backoff
-from triggerer.store.database import Database
-from triggerer.store.queries import run_events
+from triggerer.store.engine.database import Database
+from triggerer.store.queries.execution import run_events
 
 _log = structlog.get_logger(__name__)
 

@@ -17,11 +17,17 @@ from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreError, S
 from triggerer.execution.emissions import Emission, record_emissions
 from triggerer.execution.protocol import RunEnd, RunOrder, RunReport, TaskResult
 from triggerer.runtime.backoff import Backoff
-from triggerer.store.database import Database
-from triggerer.store.queries.execution import begin_run
-from triggerer.store.queries.results import HeldRun, RunEndRow, SaveResults, TaskRow, held_runs
-from triggerer.store.script import Row, Step, one, perform
-from triggerer.store.wakeups import Signal
+from triggerer.store.engine.database import Database
+from triggerer.store.engine.script import Row, Step, one, perform
+from triggerer.store.queries.execution.results import (
+    HeldRun,
+    RunEndRow,
+    SaveResults,
+    TaskRow,
+    held_runs,
+)
+from triggerer.store.queries.execution.transitions import begin_run
+from triggerer.store.wakeups.signals import Signal
 
 _log = structlog.get_logger(__name__)
 

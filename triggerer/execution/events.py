@@ -69,7 +69,7 @@ class _FromOneEnd:
     """Reads a sequence from one of its ends by page, and keeps the pages that were used last.
 
     Args:
-        fetch: Is given all but the `last_id` of a `triggerer.store.queries.run_events.Page`.
+        fetch: Is given all but the `last_id` of a `triggerer.store.queries.execution.run_events.Page`.
     """
 
     def __init__(self, fetch: Callable[..., list[_Row]], *, newest_first: bool) -> None:

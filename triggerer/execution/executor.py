@@ -22,8 +22,8 @@ from triggerer.execution.protocol import RunEnd, RunOrder
 from triggerer.execution.slot import Slot, SlotSettings, Spark, Warm, choose_slot
 from triggerer.plugins import DagsFolder
 from triggerer.runtime.backoff import Backoff
-from triggerer.store.database import Database
-from triggerer.store.wakeups import Signal, Subscription, Wakeups
+from triggerer.store.engine.database import Database
+from triggerer.store.wakeups.signals import Signal, Subscription, Wakeups
 
 _log = structlog.get_logger(__name__)
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 PAGE_SIZE: Final = 2000
 """Events per reply, at most: about a megabyte of typical messages, some 20 ms of the event loop. Large ones
-are fewer, see `triggerer.store.queries.run_events`."""
+are fewer, see `triggerer.store.queries.execution.run_events`."""
 
 
 def _instant(text: str | None) -> datetime | None:

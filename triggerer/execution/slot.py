@@ -20,8 +20,8 @@ from triggerer.execution.failures import storable, worker_death
 from triggerer.execution.logs import end_log, tail
 from triggerer.execution.process import WorkerGone, WorkerProcess, open_worker
 from triggerer.execution.protocol import RunEnd, RunOrder, RunReport, TaskStart, message
-from triggerer.store.database import Database
-from triggerer.store.queries.results import TaskRow
+from triggerer.store.engine.database import Database
+from triggerer.store.queries.execution.results import TaskRow
 
 _log = structlog.get_logger(__name__)
 

@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from triggerer.config import Settings
 from triggerer.service.supervising import Runs, once_it_answers, unless_it_returns, without_status
-from triggerer.store.database import Database
+from triggerer.store.engine.database import Database
 
 if TYPE_CHECKING:
     from triggerer.execution.registration import Registration
@@ -60,7 +60,7 @@ async def _start_triggerer(
     from triggerer.isolation import IsolationSettings
     from triggerer.plugins import load_trigger_class
     from triggerer.runtime import RuntimeSettings
-    from triggerer.store.recorder import EventRecorder
+    from triggerer.store.recording.recorder import EventRecorder
 
     chosen = settings.triggerer
     # The recorder tells the host who was fenced, and the host is the recorder's source: late bound.

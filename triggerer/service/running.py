@@ -25,12 +25,12 @@ from triggerer.service.parts import ALL_PARTS, Part, start_parts
 from triggerer.service.supervising import once_it_answers, unless_it_returns
 from triggerer.signals import told_to_stop
 from triggerer.spark.settings import mode_of
-from triggerer.store.database import Database, open_database
-from triggerer.store.exclusive import lock_exclusively
+from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.exclusive import lock_exclusively
+from triggerer.store.engine.urls import parse_database_url
 from triggerer.store.leases import forget_instances
-from triggerer.store.listening import listen
 from triggerer.store.migrate import upgrade
-from triggerer.store.urls import parse_database_url
+from triggerer.store.wakeups.listening import listen
 
 _log = structlog.get_logger(__name__)
 

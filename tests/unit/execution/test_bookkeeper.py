@@ -7,7 +7,7 @@ import pytest
 
 from triggerer.errors import ConfigurationError, OutcomeUnknown, StoreUnavailable
 from triggerer.execution.bookkeeper import Bookkeeper
-from triggerer.store.statement import Statement
+from triggerer.store.engine.statement import Statement
 
 
 class Refuses:

@@ -21,10 +21,10 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.runs import RunState, TaskState
+from triggerer.store.engine.script import Row
+from triggerer.store.engine.statement import Ask, Statement, instant_from, json_from
 from triggerer.store.models import Dag, DagRun, TaskRun
-from triggerer.store.queries.results import HeldRun
-from triggerer.store.script import Row
-from triggerer.store.statement import Ask, Statement, instant_from, json_from
+from triggerer.store.queries.execution.results import HeldRun
 
 # Written out, not bound: only so can the planner see that the partial index on active runs covers
 # them.

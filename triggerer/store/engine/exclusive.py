@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from triggerer.errors import ConfigurationError
-from triggerer.store.database import Database
+from triggerer.store.engine.database import Database
 
 
 @contextmanager

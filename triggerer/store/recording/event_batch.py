@@ -56,7 +56,7 @@ class EventBatch:
 
     @property
     def columns(self) -> Sequence[Sequence[object]]:
-        """The rows, as `triggerer.store.bulk` takes them."""
+        """The rows, as `triggerer.store.recording.bulk` takes them."""
         return (
             self.asset_ids,
             self.extras,

@@ -11,12 +11,12 @@ import anyio
 import structlog
 
 from triggerer.errors import OutcomeUnknown
-from triggerer.store.clock import Clock
-from triggerer.store.driver_errors import translate_commit, translated
-from triggerer.store.engines import SQLITE_WRITER_PRAGMAS, Abandoned
-from triggerer.store.script import Row, Script, ScriptRunner, Step, one, perform_on_sqlite
-from triggerer.store.sqlite_thread import call_in_thread
-from triggerer.store.wakeups import Announced
+from triggerer.store.engine.clock import Clock
+from triggerer.store.engine.driver_errors import translate_commit, translated
+from triggerer.store.engine.engines import SQLITE_WRITER_PRAGMAS, Abandoned
+from triggerer.store.engine.script import Row, Script, ScriptRunner, Step, one, perform_on_sqlite
+from triggerer.store.engine.sqlite_thread import call_in_thread
+from triggerer.store.wakeups.signals import Announced
 
 _log = structlog.get_logger(__name__)
 

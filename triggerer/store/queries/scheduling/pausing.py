@@ -6,7 +6,7 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.store.models import Dag
-from triggerer.store.wakeups import Signal, announce
+from triggerer.store.wakeups.signals import Signal, announce
 
 
 async def set_paused(session: AsyncSession, dag_id: str, *, paused: bool) -> bool:

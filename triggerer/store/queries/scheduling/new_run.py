@@ -12,11 +12,11 @@ from typing import Any, Final
 import orjson
 
 from triggerer.domain.runs import RunState, RunType
-from triggerer.store.clock import Clock
-from triggerer.store.script import Row
-from triggerer.store.statement import sqlite_instant
-from triggerer.store.telling import telling
-from triggerer.store.wakeups import Signal
+from triggerer.store.engine.clock import Clock
+from triggerer.store.engine.script import Row
+from triggerer.store.engine.statement import sqlite_instant
+from triggerer.store.wakeups.notify import telling
+from triggerer.store.wakeups.signals import Signal
 
 # SQLite, which keeps no statistics unless told to, would go through a DAG's whole history by the
 # primary key; PostgreSQL sees for itself that the partial index is the small one.
@@ -70,9 +70,9 @@ class Unchanged:
 class CreateRun:
     """A step: (primary key, run id, run_after) of the new run, or no row if there is one of this id.
 
-    See `triggerer.store.queries.runs.create_run`. A run that takes events changes the row of its DAG, so that whoever
-    planned for it meanwhile notices: given `unchanged`, there is no row then either; one that there is ends with the
-    version that the DAG's row has now.
+    See `triggerer.store.queries.scheduling.candidates.create_run`. A run that takes events also changes the row of its
+    DAG, so that whoever planned for the DAG meanwhile notices. With `unchanged` there is no row either if the DAG's
+    row has changed; the row that there is ends with the version that the DAG's row has now.
     """
 
     dag_id: str

@@ -20,9 +20,9 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.store.clock import Clock, clock_of
-from triggerer.store.sqlite_thread import in_thread
-from triggerer.store.wakeups import ALL, Announced, Signal, announce
+from triggerer.store.engine.clock import Clock, clock_of
+from triggerer.store.engine.sqlite_thread import in_thread
+from triggerer.store.wakeups.signals import ALL, Announced, Signal, announce
 
 Row = Sequence[Any]
 T = TypeVar("T")

@@ -10,17 +10,17 @@ from itertools import compress
 from typing import Any, Final
 
 from triggerer.domain.events import Fence
-from triggerer.store.bulk import (
+from triggerer.store.engine.clock import Clock
+from triggerer.store.engine.script import Row
+from triggerer.store.recording.bulk import (
     PLAIN_FIELDS,
     POSTGRES_INSERT,
     POSTGRES_PLAIN_ARRAYS,
     POSTGRES_PLAIN_VALUES,
     insert_into_sqlite,
 )
-from triggerer.store.clock import Clock
-from triggerer.store.script import Row
-from triggerer.store.telling import telling
-from triggerer.store.wakeups import Signal
+from triggerer.store.wakeups.notify import telling
+from triggerer.store.wakeups.signals import Signal
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.assets import Asset as DomainAsset
 from triggerer.errors import AssetConflict
-from triggerer.store.bulk import EventRow, insert_events
-from triggerer.store.database import database_now
-from triggerer.store.encoding import check_identity, encode_extra
+from triggerer.store.engine.database import database_now
+from triggerer.store.engine.script import perform
 from triggerer.store.models import (
     Asset,
     AssetAliasMember,
@@ -26,8 +25,9 @@ from triggerer.store.models import (
     DagScheduleAlias,
     QueuedAssetEvent,
 )
-from triggerer.store.script import perform
-from triggerer.store.wakeups import Signal, announce
+from triggerer.store.recording.bulk import EventRow, insert_events
+from triggerer.store.recording.encoding import check_identity, encode_extra
+from triggerer.store.wakeups.signals import Signal, announce
 
 _log = structlog.get_logger(__name__)
 

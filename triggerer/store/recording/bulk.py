@@ -17,8 +17,8 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from triggerer.store.clock import Clock
-from triggerer.store.script import Row, Script
+from triggerer.store.engine.clock import Clock
+from triggerer.store.engine.script import Row, Script
 
 
 class EventRow(NamedTuple):

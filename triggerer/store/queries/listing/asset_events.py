@@ -1,4 +1,4 @@
-"""Asset events as the commands show them; see `triggerer.store.queries.listing`."""
+"""Asset events as the commands show them; see `definitions`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from sqlalchemy import ColumnElement, Select, except_, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.store.models import Asset, AssetEvent, Dag, QueuedAssetEvent, Watcher
-from triggerer.store.queries.filters import asset_ids, limited
-from triggerer.store.queries.views import AssetEventView
+from triggerer.store.queries.listing.filters import asset_ids, limited
+from triggerer.store.queries.listing.views import AssetEventView
 
 EVENT_STATES: Final = ("queued", "consumed", "unused")
 _LONGEST_STRETCH: Final = 16_000

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import orjson
 
-from triggerer.store.clock import Clock
-from triggerer.store.script import Row
+from triggerer.store.engine.clock import Clock
+from triggerer.store.engine.script import Row
 
 
 class Statement:

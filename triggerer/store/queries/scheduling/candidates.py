@@ -13,11 +13,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.runs import RunType
 from triggerer.errors import DagError, RowRefused, UnknownDag
-from triggerer.store.clock import Clock
-from triggerer.store.database import database_now
-from triggerer.store.models import Dag
-from triggerer.store.queries.new_run import HINT, CreatedRun, CreateRun, Takes
-from triggerer.store.script import (
+from triggerer.store.engine.clock import Clock
+from triggerer.store.engine.database import database_now
+from triggerer.store.engine.script import (
     Announcement,
     Row,
     Script,
@@ -25,8 +23,10 @@ from triggerer.store.script import (
     literal,
     perform,
 )
-from triggerer.store.statement import Statement, in_list, json_from
-from triggerer.store.wakeups import Signal
+from triggerer.store.engine.statement import Statement, in_list, json_from
+from triggerer.store.models import Dag
+from triggerer.store.queries.scheduling.new_run import HINT, CreatedRun, CreateRun, Takes
+from triggerer.store.wakeups.signals import Signal
 
 _TICK: Final = timedelta(microseconds=1)
 _MAX_RUN_ID: Final = 250

@@ -15,13 +15,14 @@ from sqlalchemy import URL, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from triggerer.errors import ConfigurationError, OutcomeUnknown, TriggererError
-from triggerer.store import engines, relay
-from triggerer.store.clock import CLOCK, Clock, clock_of, utc_now
-from triggerer.store.driver_errors import translate_commit, translated
-from triggerer.store.script import Row, Script, ScriptRunner, Step
-from triggerer.store.sqlite_runner import SqliteRunner
-from triggerer.store.urls import describe, parse_database_url
-from triggerer.store.wakeups import Announced, Wakeups, announced_in
+from triggerer.store.engine import engines
+from triggerer.store.engine.clock import CLOCK, Clock, clock_of, utc_now
+from triggerer.store.engine.driver_errors import translate_commit, translated
+from triggerer.store.engine.script import Row, Script, ScriptRunner, Step
+from triggerer.store.engine.sqlite_runner import SqliteRunner
+from triggerer.store.engine.urls import describe, parse_database_url
+from triggerer.store.wakeups import transport
+from triggerer.store.wakeups.signals import Announced, Wakeups, announced_in
 
 _log = structlog.get_logger(__name__)
 
@@ -40,7 +41,7 @@ class Database:
         writer: AsyncEngine,
         reader: AsyncEngine,
         runner: ScriptRunner,
-        link: relay.Relay,
+        link: transport.Relay,
         wakeups: Wakeups,
         commit_timeout: timedelta,
         clock: Clock,
@@ -191,7 +192,9 @@ class Database:
         if self.dialect == "postgresql" and (announced := announced_in(session)):
             payload = self.relay.encode(announced)
             connection = await session.connection()
-            await connection.exec_driver_sql("SELECT pg_notify($1, $2)", (relay.CHANNEL, payload))
+            await connection.exec_driver_sql(
+                "SELECT pg_notify($1, $2)", (transport.CHANNEL, payload)
+            )
 
     async def _commit(self, session: AsyncSession, timeout: timedelta) -> None:
         seconds = timeout.total_seconds()
@@ -269,7 +272,7 @@ async def open_database(
     parsed = parse_database_url(
         url if isinstance(url, str) else url.render_as_string(hide_password=False), home=home
     )
-    name, link, abandoned = describe(parsed), relay.Relay(parsed), engines.Abandoned()
+    name, link, abandoned = describe(parsed), transport.Relay(parsed), engines.Abandoned()
     runner: ScriptRunner
     if parsed.get_backend_name() == "sqlite":
         _prepare_file(Path(parsed.database or ""), create=create)
@@ -285,7 +288,7 @@ async def open_database(
         )
     else:
         # Imported here: a command on SQLite has no use for asyncpg.
-        from triggerer.store.postgres_runner import PostgresRunner
+        from triggerer.store.engine.postgres_runner import PostgresRunner
 
         writer = reader = engines.postgres_engine(parsed, pool_size=pool_size)
         runner = PostgresRunner(

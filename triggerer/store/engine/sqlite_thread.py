@@ -2,7 +2,7 @@
 
 Each statement that goes through SQLAlchemy and aiosqlite costs some 0.3 ms of the event loop's time, a
 turn of the thread 0.07 ms whatever it does (tests/benchmarks/store_bench.py). Scripts take this way
-(`triggerer.store.script`); all others are written as everywhere.
+(`triggerer.store.engine.script`); all others are written as everywhere.
 """
 
 from __future__ import annotations

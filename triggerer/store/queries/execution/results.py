@@ -11,11 +11,11 @@ from typing import Any, Final
 import orjson
 
 from triggerer.domain.runs import RunState, TaskState
-from triggerer.store.clock import Clock
-from triggerer.store.script import Row
-from triggerer.store.statement import Given, given_rows, sqlite_instant
-from triggerer.store.telling import telling
-from triggerer.store.wakeups import Signal
+from triggerer.store.engine.clock import Clock
+from triggerer.store.engine.script import Row
+from triggerer.store.engine.statement import Given, given_rows, sqlite_instant
+from triggerer.store.wakeups.notify import telling
+from triggerer.store.wakeups.signals import Signal
 
 
 @dataclass(frozen=True, slots=True)

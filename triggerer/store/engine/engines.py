@@ -21,7 +21,7 @@ POSTGRES_CONNECT: Final[dict[str, Any]] = {
     "timeout": 10,
     "command_timeout": POSTGRES_STATEMENT_TIMEOUT.total_seconds(),
     # Compiling a plan takes longer than any query of ours.
-    # And a literal of ours is read as it is meant (`triggerer.store.script.literal`).
+    # And a literal of ours is read as it is meant (`triggerer.store.engine.script.literal`).
     "server_settings": {
         "application_name": "triggerer",
         "jit": "off",

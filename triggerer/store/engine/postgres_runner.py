@@ -13,11 +13,19 @@ import structlog
 from sqlalchemy import URL
 
 from triggerer.errors import OutcomeUnknown
-from triggerer.store import relay
-from triggerer.store.driver_errors import translate_commit, translated
-from triggerer.store.engines import asyncpg_options
-from triggerer.store.script import Opening, Row, Script, ScriptRunner, Step, literal, perform_steps
-from triggerer.store.wakeups import Announced
+from triggerer.store.engine.driver_errors import translate_commit, translated
+from triggerer.store.engine.engines import asyncpg_options
+from triggerer.store.engine.script import (
+    Opening,
+    Row,
+    Script,
+    ScriptRunner,
+    Step,
+    literal,
+    perform_steps,
+)
+from triggerer.store.wakeups import transport
+from triggerer.store.wakeups.signals import Announced
 
 _log = structlog.get_logger(__name__)
 
@@ -77,7 +85,7 @@ class PostgresRunner(ScriptRunner):
             # Inside the transaction, and in the same round trip: PostgreSQL delivers on commit, and
             # never otherwise.
             payload = literal(self._encode(announced))
-            statement = f"NOTIFY {relay.CHANNEL}, {payload}; COMMIT"
+            statement = f"NOTIFY {transport.CHANNEL}, {payload}; COMMIT"
         with self._until_committed(connection):
             await connection.execute(statement)
 

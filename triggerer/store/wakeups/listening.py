@@ -11,10 +11,10 @@ import asyncpg
 import structlog
 from anyio.abc import TaskStatus
 
-from triggerer.store import relay
-from triggerer.store.database import Database
-from triggerer.store.engines import asyncpg_options
-from triggerer.store.wakeups import Wakeups
+from triggerer.store.engine.database import Database
+from triggerer.store.engine.engines import asyncpg_options
+from triggerer.store.wakeups import transport
+from triggerer.store.wakeups.signals import Wakeups
 
 _log = structlog.get_logger(__name__)
 
@@ -49,10 +49,10 @@ async def _listen_on_socket(
 ) -> None:
     path = database.relay.socket_path
     assert path is not None
-    with relay.datagram_socket() as receiver:
+    with transport.datagram_socket() as receiver:
         # Left behind by a standalone that was killed; a living one holds the lock that we hold.
         path.unlink(missing_ok=True)
-        with relay.short_path(path) as address:
+        with transport.short_path(path) as address:
             receiver.bind(address)
         path.chmod(0o600)
         database.relay.is_listening = True
@@ -87,7 +87,7 @@ async def _listen_on_postgres(
                     lost.set()
 
                 connection.add_termination_listener(lose)
-                await connection.add_listener(relay.CHANNEL, hear)
+                await connection.add_listener(transport.CHANNEL, hear)
                 wakeups.publish_everything()
                 delay = _FIRST_DELAY_S
                 if not started:

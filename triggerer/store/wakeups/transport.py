@@ -15,7 +15,7 @@ import orjson
 import structlog
 from sqlalchemy import URL
 
-from triggerer.store.wakeups import ALL, Announced, Signal, Wakeups
+from triggerer.store.wakeups.signals import ALL, Announced, Signal, Wakeups
 
 _log = structlog.get_logger(__name__)
 

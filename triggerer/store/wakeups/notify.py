@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from triggerer.store.relay import CHANNEL, MAX_PAYLOAD
-from triggerer.store.wakeups import ALL, Signal
+from triggerer.store.wakeups.signals import ALL, Signal
+from triggerer.store.wakeups.transport import CHANNEL, MAX_PAYLOAD
 
 
 def telling(signal: Signal, *, sender: str, dag_ids: str) -> str:

@@ -26,8 +26,8 @@ from triggerer.store.models import (
     Trigger,
     Watcher,
 )
-from triggerer.store.queries.filters import is_asset, limited
-from triggerer.store.queries.views import AssetView, DagFileView, DagView, WatcherView
+from triggerer.store.queries.listing.filters import is_asset, limited
+from triggerer.store.queries.listing.views import AssetView, DagFileView, DagView, WatcherView
 
 
 async def list_assets(

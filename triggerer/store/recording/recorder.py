@@ -25,13 +25,13 @@ from triggerer.errors import (
     StoreUnavailable,
     TriggererError,
 )
-from triggerer.store.clock import Clock, TurnClock
-from triggerer.store.database import Database
-from triggerer.store.emitting import NewAssetEvent, ensure_asset, record_events
-from triggerer.store.encoding import check_identity, encode_extra
-from triggerer.store.event_batch import EventBatch
-from triggerer.store.record_step import RecordEvents
-from triggerer.store.wakeups import Signal
+from triggerer.store.engine.clock import Clock, TurnClock
+from triggerer.store.engine.database import Database
+from triggerer.store.recording.emitting import NewAssetEvent, ensure_asset, record_events
+from triggerer.store.recording.encoding import check_identity, encode_extra
+from triggerer.store.recording.event_batch import EventBatch
+from triggerer.store.recording.record_step import RecordEvents
+from triggerer.store.wakeups.signals import Signal
 
 __all__ = ["EventRecorder", "NewAssetEvent", "ensure_asset", "record_events"]
 

@@ -1,4 +1,4 @@
-"""Runs and their tasks as the commands show them; see `triggerer.store.queries.listing`."""
+"""Runs and their tasks as the commands show them; see `definitions`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.logs import log_path
 from triggerer.store.models import AssetEvent, Dag, DagRun, QueuedAssetEvent, TaskRun
-from triggerer.store.queries.filters import asset_ids, limited
-from triggerer.store.queries.views import RunView, TaskRunView
+from triggerer.store.queries.listing.filters import asset_ids, limited
+from triggerer.store.queries.listing.views import RunView, TaskRunView
 
 
 async def list_runs(
