@@ -63,13 +63,13 @@ async def hosting(
         isolation=IsolationSettings(placements, allowed_modules=ALLOWED, grace=1.0),
         takes_over_at_once=True,
     )
-    async with anyio.create_task_group() as carriers:
-        carriers.start_soon(recorder.run)
+    async with anyio.create_task_group() as background:
+        background.start_soon(recorder.run)
         async with anyio.create_task_group() as tasks:
             await tasks.start(host.run)
             yield host
             tasks.cancel_scope.cancel()
-        carriers.cancel_scope.cancel()
+        background.cancel_scope.cancel()
 
 
 async def declare_two(database: Database, upstream: Upstream, notes: Path) -> None:

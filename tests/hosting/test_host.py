@@ -138,13 +138,13 @@ async def hosting(
         ),
         takes_over_at_once=is_alone,
     )
-    async with anyio.create_task_group() as carriers:
-        carriers.start_soon(recorder.run)
+    async with anyio.create_task_group() as background:
+        background.start_soon(recorder.run)
         async with anyio.create_task_group() as tasks:
             await tasks.start(host.run)
             yield host
             tasks.cancel_scope.cancel()
-        carriers.cancel_scope.cancel()
+        background.cancel_scope.cancel()
 
 
 async def test_a_declared_watcher_is_hosted_shown_and_stored_for(

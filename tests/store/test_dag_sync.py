@@ -43,7 +43,7 @@ def dag(dag_id: str, *names: str, alias: str | None = None, **values: Any) -> Pa
     if alias:
         leaves.append({"alias": alias})
     defaults: dict[str, Any] = {
-        "place": "a.py:1",
+        "location": "a.py:1",
         "description": None,
         "tags": [],
         "schedule": {"all": leaves} if leaves else None,

@@ -23,10 +23,10 @@ def settings_for(
     config: Path | None, *, dags_folder: Path | None = None, home: Path | None = None
 ) -> Settings:
     """Read the settings as the command's options change them."""
-    from triggerer.config import Given, load_settings
+    from triggerer.config import RawValue, load_settings
 
     overrides = {
-        ("core", key): Given(str(value), option)
+        ("core", key): RawValue(str(value), option)
         for key, value, option in (
             ("dags_folder", dags_folder, "--dags-folder"),
             ("home", home, "--home"),

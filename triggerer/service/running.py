@@ -35,7 +35,7 @@ from triggerer.store.wakeups.listening import listen
 _log = structlog.get_logger(__name__)
 
 
-class Stopped(Enum):
+class StopReason(Enum):
     """Why `run` returned."""
 
     WORK_DONE = auto()
@@ -56,7 +56,7 @@ Work = Callable[[Service], Awaitable[None]]
 _SWITCH_INTERVAL_S: Final = 0.0005
 
 
-def run(settings: Settings, parts: frozenset[Part], work: Work | None = None) -> Stopped:
+def run(settings: Settings, parts: frozenset[Part], work: Work | None = None) -> StopReason:
     """Serve until a signal comes, or, if there is `work` to do beside the service, until it is done.
 
     Raises:
@@ -86,7 +86,7 @@ def run(settings: Settings, parts: frozenset[Part], work: Work | None = None) ->
     )
 
 
-async def _serve(settings: Settings, parts: frozenset[Part], work: Work | None) -> Stopped:
+async def _serve(settings: Settings, parts: frozenset[Part], work: Work | None) -> StopReason:
     loop = asyncio.get_running_loop()
     until_asked = anyio.CancelScope()
 
@@ -106,7 +106,7 @@ async def _serve(settings: Settings, parts: frozenset[Part], work: Work | None) 
                     await anyio.sleep_forever()
                 else:
                     await work(service)
-    return Stopped.ASKED_TO if stop.cancel_called else Stopped.WORK_DONE
+    return StopReason.ASKED_TO if stop.cancel_called else StopReason.WORK_DONE
 
 
 @asynccontextmanager
@@ -123,10 +123,10 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
         with lock_exclusively(database):
             await once_it_answers(lambda: _prepare(database), patience)
             # The outer group ends last: those in the inner one need it to finish what they began.
-            async with anyio.create_task_group() as carriers:
-                await carriers.start(unless_it_returns, "wakeups", partial(listen, database))
+            async with anyio.create_task_group() as background:
+                await background.start(unless_it_returns, "wakeups", partial(listen, database))
                 async with anyio.create_task_group() as workers:
-                    await start_parts(settings, parts, database, carriers, workers)
+                    await start_parts(settings, parts, database, background, workers)
                     # What was imported stays: no collection needs to look at it again.
                     gc.freeze()
                     _log.info(
@@ -136,7 +136,7 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
                     )
                     yield Service(database, settings)
                     workers.cancel_scope.cancel()
-                carriers.cancel_scope.cancel()
+                background.cancel_scope.cancel()
 
 
 async def _open_database(settings: Settings, stack: AsyncExitStack) -> Database:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 _OWN_ROOT: Final = __file__.rpartition("/domain/")[0] + "/"
 
 
-class Place(NamedTuple):
+class SourceLocation(NamedTuple):
     """A line of a file."""
 
     file: str
@@ -19,18 +19,18 @@ class Place(NamedTuple):
         return f"{self.file}:{self.line}"
 
 
-def calling_place() -> Place | None:
+def calling_location() -> SourceLocation | None:
     """Return the innermost line outside this package that led to the call."""
     # Not inspect.stack(), which reads source files.
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
     while frame is not None:
         if not frame.f_code.co_filename.startswith(_OWN_ROOT):
-            return Place(frame.f_code.co_filename, frame.f_lineno)
+            return SourceLocation(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back
     return None
 
 
-def importing_place() -> Place | None:
+def importing_location() -> SourceLocation | None:
     """Return the innermost line that runs because its module is being imported, if any.
 
     A DAG made by a factory belongs to the file that calls the factory, not to the one that defines
@@ -41,6 +41,6 @@ def importing_place() -> Place | None:
         # "<string>" and the like: exec() inside a module that has a file.
         code = frame.f_code
         if code.co_name == "<module>" and not code.co_filename.startswith("<"):
-            return Place(frame.f_code.co_filename, frame.f_lineno)
+            return SourceLocation(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back
     return None

@@ -34,12 +34,12 @@ _log = structlog.get_logger(__name__)
 _LARGEST_GROUP: Final = 200
 """Entries per transaction: the gain is gone by then, and SQLite's one writer is not held for long."""
 
-_RIDE_SECONDS: Final = 60.0
+_JOINED_STEP_SECONDS: Final = 60.0
 """Longer than the store takes to say that it is away."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AttemptUpdate:
     """Something that became of an attempt: tasks that run or ended, and maybe the run's end."""
 
     order: RunOrder
@@ -48,7 +48,7 @@ class Entry:
     end: RunEnd | None = None
 
     @classmethod
-    def of_report(cls, order: RunOrder, report: RunReport) -> Entry:
+    def of_report(cls, order: RunOrder, report: RunReport) -> AttemptUpdate:
         return cls(
             order,
             tuple(_task_row(order, task) for task in report.tasks),
@@ -60,7 +60,7 @@ class Entry:
             report.end,
         )
 
-    def refused(self, reason: str) -> Entry:
+    def refused(self, reason: str) -> AttemptUpdate:
         """What is stored instead when the store will not have the events, or, last, the tasks."""
         text = (
             f"what task {', '.join(task.task_id for task in self.tasks)} left was refused: {reason}"
@@ -75,7 +75,7 @@ class Entry:
         return dataclasses.replace(self, tasks=tasks, events=(), end=end)
 
 
-class _Rider:
+class _JoinedStep:
     """A step that is performed along with the next group, and what came of it."""
 
     def __init__(self, step: Step) -> None:
@@ -85,7 +85,7 @@ class _Rider:
         self.error: Exception | None = None
 
 
-class Bookkeeper:
+class ResultWriter:
     """Takes results at once and writes them as soon as the last group is written.
 
     A store that is away delays the writing and nothing else; what was submitted is kept, in order,
@@ -95,21 +95,21 @@ class Bookkeeper:
     def __init__(self, database: Database, executor: str) -> None:
         self._database = database
         self._executor = executor
-        self._entries: deque[Entry] = deque()
-        self._riders: list[_Rider] = []
+        self._entries: deque[AttemptUpdate] = deque()
+        self._joined_steps: list[_JoinedStep] = []
         self._arrived = anyio.Event()
         self._written = anyio.Event()
         self._unwritten: Counter[int] = Counter()
         # By (run, attempt), until the attempt's end is written.
         self._refused: dict[tuple[int, int], str] = {}
 
-    def submit_nowait(self, entry: Entry) -> None:
+    def submit_nowait(self, entry: AttemptUpdate) -> None:
         """Take an entry to be written; those of one run are written in order."""
         self._entries.append(entry)
         self._unwritten[entry.order.run_pk] += 1
         self._arrived.set()
 
-    async def along(self, step: Step) -> list[Row]:
+    async def perform_with_next_commit(self, step: Step) -> list[Row]:
         """Perform a step with the next group, or by itself if there is none; return its rows.
 
         An executor that has ended a run asks for the next one, and a second transaction would cost as
@@ -119,23 +119,23 @@ class Bookkeeper:
             As `Database.each`. The group is written all the same.
         Cancellation: What has begun is finished, and returned.
         """
-        rider = _Rider(step)
-        self._riders.append(rider)
+        joined = _JoinedStep(step)
+        self._joined_steps.append(joined)
         self._arrived.set()
         try:
-            await rider.done.wait()
+            await joined.done.wait()
         except BaseException:
-            if rider in self._riders:
-                self._riders.remove(rider)
+            if joined in self._joined_steps:
+                self._joined_steps.remove(joined)
                 raise
             # Nobody else would know of what it does.
-            with anyio.move_on_after(_RIDE_SECONDS, shield=True):
-                await rider.done.wait()
-            if not rider.done.is_set():
+            with anyio.move_on_after(_JOINED_STEP_SECONDS, shield=True):
+                await joined.done.wait()
+            if not joined.done.is_set():
                 raise
-        if rider.error is not None:
-            raise rider.error
-        return rider.rows
+        if joined.error is not None:
+            raise joined.error
+        return joined.rows
 
     async def begin(self, order: RunOrder) -> bool:
         """Write that an attempt begins, when the store can be had; whether it is this executor's still.
@@ -146,7 +146,7 @@ class Bookkeeper:
         while True:
             step = begin_run(executor=self._executor, run_pk=order.run_pk, attempt=order.attempt)
             try:
-                is_ours = bool(await self.along(step))
+                is_ours = bool(await self.perform_with_next_commit(step))
             except (StoreUnavailable, Conflict, OutcomeUnknown) as error:
                 # Written twice it says the same.
                 delay = backoff.next_delay(0.0)
@@ -176,10 +176,10 @@ class Bookkeeper:
             group = [
                 self._entries.popleft() for _ in range(min(len(self._entries), _LARGEST_GROUP))
             ]
-            riders, self._riders = self._riders, []
+            joined_steps, self._joined_steps = self._joined_steps, []
             if not self._entries:
                 self._arrived = anyio.Event()
-            if not await self._write_along(group, riders):
+            if not await self._write_with_joined(group, joined_steps):
                 await self._write_somehow(group)
             for entry in group:
                 self._unwritten[entry.order.run_pk] -= 1
@@ -189,11 +189,13 @@ class Bookkeeper:
             written, self._written = self._written, anyio.Event()
             written.set()
 
-    async def _write_along(self, group: list[Entry], riders: Sequence[_Rider]) -> bool:
+    async def _write_with_joined(
+        self, group: list[AttemptUpdate], joined_steps: Sequence[_JoinedStep]
+    ) -> bool:
         """Write the group and what goes along with it; whether the group is written."""
-        if not riders:
+        if not joined_steps:
             return not group
-        steps = [rider.step for rider in riders]
+        steps = [joined.step for joined in joined_steps]
         is_written = True
         try:
             try:
@@ -203,20 +205,20 @@ class Bookkeeper:
                 is_written = not group
                 answers = await self._database.each(steps)
         except BaseException as error:
-            cancelled = OutcomeUnknown("the bookkeeper was stopped")
-            for rider in riders:
-                rider.error = error if isinstance(error, Exception) else cancelled
-                rider.done.set()
+            cancelled = OutcomeUnknown("the result writer was stopped")
+            for joined in joined_steps:
+                joined.error = error if isinstance(error, Exception) else cancelled
+                joined.done.set()
             if not isinstance(error, StoreError):
                 # Nothing that a repeat would mend; nobody is left waiting for it.
                 raise
             return not group
-        for rider, rows in zip(riders, answers, strict=True):
-            rider.rows = rows
-            rider.done.set()
+        for joined, rows in zip(joined_steps, answers, strict=True):
+            joined.rows = rows
+            joined.done.set()
         return is_written
 
-    async def _write_somehow(self, group: list[Entry]) -> None:
+    async def _write_somehow(self, group: list[AttemptUpdate]) -> None:
         backoff = Backoff(first=0.2, longest=10.0)
         while True:
             try:
@@ -237,14 +239,16 @@ class Bookkeeper:
             else:
                 return
 
-    def _without_what_was_refused(self, entry: Entry, error: RowRefused) -> Entry:
+    def _without_what_was_refused(self, entry: AttemptUpdate, error: RowRefused) -> AttemptUpdate:
         if not entry.tasks and not entry.events:
             raise error
         _log.warning("the store refused a result", run=entry.order.run_id, error=str(error))
         self._refused[_attempt(entry.order)] = str(error)
         return entry.refused(str(error))
 
-    async def _write(self, group: Sequence[Entry], along: Sequence[Step] = ()) -> list[list[Row]]:
+    async def _write(
+        self, group: Sequence[AttemptUpdate], along: Sequence[Step] = ()
+    ) -> list[list[Row]]:
         """Write a group, and perform other steps; the rows of those."""
         if not group:
             return await self._database.each(along)
@@ -263,7 +267,7 @@ class Bookkeeper:
         await self._announce_ends(group, held)
         return answers
 
-    def _results(self, group: Sequence[Entry]) -> SaveResults:
+    def _results(self, group: Sequence[AttemptUpdate]) -> SaveResults:
         # One row for each task: what came last, a task that has ended rather than that it runs.
         tasks = {
             (row.run_pk, row.attempt, row.task_id): row for entry in group for row in entry.tasks
@@ -276,7 +280,9 @@ class Bookkeeper:
             self._database.relay.sender,
         )
 
-    async def _announce_ends(self, group: Sequence[Entry], held: Mapping[int, HeldRun]) -> None:
+    async def _announce_ends(
+        self, group: Sequence[AttemptUpdate], held: Mapping[int, HeldRun]
+    ) -> None:
         # Also for what had been written before: perhaps by a commit whose outcome nobody saw.
         ended = {
             entry.order.dag_id
@@ -286,7 +292,7 @@ class Bookkeeper:
         if ended:
             await self._database.announce_here({Signal.RUNS_ENDED: ended})
 
-    def _is_ours(self, entry: Entry, held: Mapping[int, HeldRun]) -> bool:
+    def _is_ours(self, entry: AttemptUpdate, held: Mapping[int, HeldRun]) -> bool:
         if _is_held(entry.order, held):
             # Ended: by the very entry whose commit had an unknown outcome.
             return held[entry.order.run_pk].state is RunState.RUNNING
@@ -298,7 +304,7 @@ class Bookkeeper:
         )
         return False
 
-    def _end_row(self, entry: Entry, end: RunEnd) -> RunEndRow:
+    def _end_row(self, entry: AttemptUpdate, end: RunEnd) -> RunEndRow:
         order = entry.order
         refused = self._refused.get(_attempt(order))
         if refused is not None and end.state == RunState.SUCCESS:

@@ -1,4 +1,4 @@
-"""What goes along with a group that cannot be written."""
+"""Steps that join a commit which fails."""
 
 from typing import Any, cast
 
@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from triggerer.errors import ConfigurationError, OutcomeUnknown, StoreUnavailable
-from triggerer.execution.bookkeeper import Bookkeeper
+from triggerer.execution.result_writer import ResultWriter
 from triggerer.store.engine.statement import Statement
 
 
@@ -23,28 +23,28 @@ class Refuses:
 NOTHING = Statement("SELECT 1")()
 
 
-async def test_an_error_of_the_store_is_told_to_who_went_along() -> None:
-    bookkeeper = Bookkeeper(cast("Any", Refuses(StoreUnavailable("away"))), "me")
+async def test_an_error_of_the_store_is_raised_to_who_joined_a_commit() -> None:
+    result_writer = ResultWriter(cast("Any", Refuses(StoreUnavailable("away"))), "me")
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(bookkeeper.run)
+        tasks.start_soon(result_writer.run)
         for _ in range(2):
             with pytest.raises(StoreUnavailable), anyio.fail_after(5):
-                await bookkeeper.along(NOTHING)
+                await result_writer.perform_with_next_commit(NOTHING)
         tasks.cancel_scope.cancel()
 
 
-async def test_who_went_along_is_not_left_waiting_by_an_error_that_ends_the_bookkeeper() -> None:
-    bookkeeper = Bookkeeper(cast("Any", Refuses(ConfigurationError("no rights"))), "me")
+async def test_who_joined_a_commit_is_not_left_waiting_by_an_error_that_ends_the_writer() -> None:
+    result_writer = ResultWriter(cast("Any", Refuses(ConfigurationError("no rights"))), "me")
 
-    async def go_along() -> None:
+    async def join() -> None:
         with pytest.raises(ConfigurationError):
-            await bookkeeper.along(NOTHING)
+            await result_writer.perform_with_next_commit(NOTHING)
         told.append("told")
 
     async def both() -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(go_along)
-            tasks.start_soon(bookkeeper.run)
+            tasks.start_soon(join)
+            tasks.start_soon(result_writer.run)
 
     told: list[str] = []
     with pytest.raises(ExceptionGroup) as raised, anyio.fail_after(5):
@@ -60,19 +60,19 @@ class NeverAnswers:
         await anyio.sleep_forever()
 
 
-async def test_who_went_along_is_not_left_waiting_by_a_bookkeeper_that_is_stopped() -> None:
-    bookkeeper = Bookkeeper(cast("Any", NeverAnswers()), "me")
+async def test_who_joined_a_commit_is_not_left_waiting_by_a_writer_that_is_stopped() -> None:
+    result_writer = ResultWriter(cast("Any", NeverAnswers()), "me")
 
-    async def go_along() -> None:
+    async def join() -> None:
         with pytest.raises(OutcomeUnknown):
-            await bookkeeper.along(NOTHING)
+            await result_writer.perform_with_next_commit(NOTHING)
         told.append("told")
 
     told: list[str] = []
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(bookkeeper.run)
-            tasks.start_soon(go_along)
+            tasks.start_soon(result_writer.run)
+            tasks.start_soon(join)
             await anyio.wait_all_tasks_blocked()
             tasks.cancel_scope.cancel()
     assert told == ["told"]

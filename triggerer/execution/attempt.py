@@ -17,8 +17,8 @@ from triggerer.domain.dags import DAG
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.errors import TriggererError
 from triggerer.execution.context import RunContext
-from triggerer.execution.events import Ask
-from triggerer.execution.failures import Stopped, explain, storable
+from triggerer.execution.events import QueryEvents
+from triggerer.execution.failures import WorkerStopped, explain, storable
 from triggerer.execution.logs import Output
 from triggerer.execution.protocol import RunEnd, RunOrder, RunReport, TaskResult, TaskStart
 from triggerer.execution.session import SparkHolder
@@ -28,39 +28,39 @@ logger = logging.getLogger("triggerer.run")
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class WorkerContext:
     """What a worker keeps between runs."""
 
     dags_folder: Path
-    ask: Callable[..., Any]
-    """`Ask` for the run whose primary key comes first; so also below."""
+    query: Callable[..., Any]
+    """`QueryEvents` for the run whose primary key comes first; so also below."""
     spark: SparkHolder
     output: Output
     on_start: Callable[[int, TaskStart], None]
     report: Callable[[int, RunReport], None]
 
 
-def execute_run(order: RunOrder, around: Surroundings) -> None:
+def execute_run(order: RunOrder, worker: WorkerContext) -> None:
     """Execute a run and report it, with its last task in one report with its end.
 
     Raises:
-        Stopped: The executor wants the worker to stop; the run's end is not reported.
+        WorkerStopped: The executor wants the worker to stop; the run's end is not reported.
     """
     with ExitStack() as stack:
         try:
-            stack.enter_context(around.output.into(Path(order.log_path)))
+            stack.enter_context(worker.output.into(Path(order.log_path)))
         except OSError as error:
             reason = f"the run's log {order.log_path} cannot be written: {error}"
             end = RunEnd(RunState.FAILED, datetime.now(UTC), reason)
-            around.report(order.run_pk, RunReport((), end))
+            worker.report(order.run_pk, RunReport((), end))
         else:
-            _Attempt(order, around).execute()
+            _Attempt(order, worker).execute()
 
 
 class _Attempt:
-    def __init__(self, order: RunOrder, around: Surroundings) -> None:
+    def __init__(self, order: RunOrder, worker: WorkerContext) -> None:
         self._order = order
-        self._around = around
+        self._worker = worker
         self._retire = False
 
     def execute(self) -> None:
@@ -69,12 +69,12 @@ class _Attempt:
         try:
             loaded = self._load()
             dag = loaded.dags.get(order.dag_id)
-        except Stopped:
+        except WorkerStopped:
             raise
         except BaseException as error:
             logger.error("the DAG could not be loaded", exc_info=error)
             own = isinstance(error, TriggererError)
-            reason = str(error) if own else explain(error, self._around.dags_folder)
+            reason = str(error) if own else explain(error, self._worker.dags_folder)
             self._end((), [storable(f"{order.path} could not be loaded: {reason}")])
             return
         if dag is None:
@@ -83,20 +83,20 @@ class _Attempt:
         self._run_tasks(dag, loaded.modules)
 
     def _load(self) -> LoadedFile:
-        folder = self._around.dags_folder
+        folder = self._worker.dags_folder
         loaded = load_dag_file(folder / self._order.path, folder)
         for problem in loaded.warnings:
             logger.warning("%s:%s: %s", problem.file, problem.line, problem.reason)
         return loaded
 
     def _run_tasks(self, dag: DAG, modules: tuple[ModuleType, ...]) -> None:
-        spark = functools.partial(self._around.spark.get, modules)
-        ask: Ask = functools.partial(self._around.ask, self._order.run_pk)
-        context = RunContext(self._order, dag, ask, spark)
+        spark = functools.partial(self._worker.spark.get, modules)
+        query: QueryEvents = functools.partial(self._worker.query, self._order.run_pk)
+        context = RunContext(self._order, dag, query, spark)
         runner = TaskRunner(
             context,
-            self._around.dags_folder,
-            on_start=functools.partial(self._around.on_start, self._order.run_pk),
+            self._worker.dags_folder,
+            on_start=functools.partial(self._worker.on_start, self._order.run_pk),
             on_abandoned=self._abandon,
         )
         values: dict[str, Any] = {}
@@ -123,11 +123,11 @@ class _Attempt:
         self._end(tuple(unreported), failures)
 
     def _abandon(self) -> None:
-        if self._around.spark.is_open:
+        if self._worker.spark.is_open:
             # The interrupted call may have left the session's socket in the middle of an answer.
             self._retire = True
             try:
-                self._around.spark.interrupt()
+                self._worker.spark.interrupt()
             except Exception:
                 logger.exception("what Spark was doing could not be stopped; this worker ends")
 
@@ -138,4 +138,4 @@ class _Attempt:
         self._report(RunReport(tasks, end, retire=self._retire))
 
     def _report(self, report: RunReport) -> None:
-        self._around.report(self._order.run_pk, report)
+        self._worker.report(self._order.run_pk, report)

@@ -12,7 +12,7 @@ _MOST_AHEAD: Final = 64
 _WEIGHT: Final = 0.2
 
 
-class Pace:
+class PrefetchLimit:
     """How long runs take, lately; and so how many are worth claiming ahead.
 
     A claim costs a transaction, whatever the number of runs in it. With runs that end at once,
@@ -32,13 +32,13 @@ class Pace:
         self._seconds = before + weight * (seconds - before)
 
     @property
-    def ahead(self) -> int:
+    def runs(self) -> int:
         if self._seconds is None:
             return 0
         return min(_MOST_AHEAD, int(self._workers * _AHEAD_S / max(self._seconds, 0.001)))
 
 
-class Backlog:
+class ClaimedQueue:
     """Runs that are claimed and wait for a worker, oldest first."""
 
     def __init__(self) -> None:
