@@ -22,6 +22,7 @@ from triggerer.abc import install_connections
 from triggerer.config import CONFIG_VARIABLE, Settings
 from triggerer.errors import ConfigurationError
 from triggerer.service.parts import ALL_PARTS, Part, start_parts
+from triggerer.service.sd_notify import SystemdNotifier
 from triggerer.service.supervising import once_it_answers, unless_it_returns
 from triggerer.signals import told_to_stop
 from triggerer.spark.settings import mode_of
@@ -81,25 +82,33 @@ def run(settings: Settings, parts: frozenset[Part], work: Work | None = None) ->
     if settings.file is not None:
         # Children have no --config; their `get_connection` reads the same file.
         os.environ[CONFIG_VARIABLE] = str(settings.file)
+    notifier = SystemdNotifier.from_environment(os.environ)
     return anyio.run(
-        partial(_serve, settings, parts, work), backend_options={"use_uvloop": _has_uvloop()}
+        partial(_serve, settings, parts, work, notifier),
+        backend_options={"use_uvloop": _has_uvloop()},
     )
 
 
-async def _serve(settings: Settings, parts: frozenset[Part], work: Work | None) -> StopReason:
+async def _serve(
+    settings: Settings, parts: frozenset[Part], work: Work | None, notifier: SystemdNotifier
+) -> StopReason:
     loop = asyncio.get_running_loop()
     until_asked = anyio.CancelScope()
+    names = ", ".join(part.value for part in sorted(parts))
 
     def obey(signum: int) -> None:
-        _log.info("stopping", signal=signal.Signals(signum).name)
+        name = signal.Signals(signum).name
+        _log.info("stopping", signal=name)
+        notifier.tell_stopping(f"Stopping: {name}")
         stop.cancel()
 
     def tell(signum: int) -> None:
         loop.call_soon_threadsafe(obey, signum)
 
     with told_to_stop(tell), anyio.CancelScope() as stop:
+        notifier.tell_status(f"Starting {names}")
         # Before everything has started there is nothing in flight to wait for.
-        async with open_service(settings, parts) as service:
+        async with open_service(settings, parts) as service, notifier.serving(f"Running {names}"):
             stop = until_asked
             with until_asked:
                 if work is None:
