@@ -4,20 +4,36 @@ import asyncio
 import inspect
 import uuid
 from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.services import stores
 from tests.services.availability import keep_logs, restart_stopped, service
 from tests.services.kafka import KafkaServer, open_kafka
 from tests.services.postgres import PostgresServer, open_postgres
+from tests.services.stores import create_migrated_database, create_migrated_file
 
-_SERVERS = {"postgres_server", "kafka_server"}
+_SERVERS = {"postgres_server", "durable_postgres_server", "kafka_server"}
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """One PostgreSQL server for the session. A test that stops it need not start it again."""
+    """One PostgreSQL server for the session, to be stopped at will but not killed: it is not durable.
+
+    A test that stops it need not start it again.
+    """
+    with service(open_postgres(durable=False)) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def durable_postgres_server() -> Iterator[PostgresServer]:
+    """Another that keeps what was committed when it is killed.
+
+    A module whose tests kill it has this fixture as its `postgres_server`.
+    """
     with service(open_postgres()) as server:
         yield server
 
@@ -31,23 +47,58 @@ def kafka_server() -> Iterator[KafkaServer]:
 
 @pytest.fixture
 def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
-    """SQLAlchemy's URL of an empty PostgreSQL database that is this test's alone."""
-    name = f"test_{uuid.uuid4().hex[:12]}"
-    yield postgres_server.create_database(name)
-    postgres_server.start()
-    postgres_server.drop_database(name)
+    """SQLAlchemy's URL of a PostgreSQL database that is this test's alone: tables, no rows."""
+    with _named_database(postgres_server) as name:
+        yield create_migrated_database(postgres_server, name)
 
 
 @pytest.fixture
-def sqlite_url(tmp_path: Path) -> str:
+def empty_postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """The same without tables."""
+    with _named_database(postgres_server) as name:
+        yield postgres_server.create_database(name)
+
+
+@contextmanager
+def _named_database(server: PostgresServer) -> Iterator[str]:
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    yield name
+    server.start()
+    server.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def _templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("templates")
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path, _templates: Path) -> str:
+    """SQLAlchemy's URL of a SQLite file that is this test's alone: tables, no rows."""
+    return create_migrated_file(tmp_path / "triggerer.sqlite", _templates)
+
+
+@pytest.fixture
+def empty_sqlite_url(tmp_path: Path) -> str:
     """SQLAlchemy's URL of a SQLite file that does not exist yet."""
-    return f"sqlite+aiosqlite:///{tmp_path / 'triggerer.sqlite'}"
+    return stores.sqlite_url(tmp_path / "triggerer.sqlite")
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.services)])
+_EACH_DATABASE = ["sqlite", pytest.param("postgresql", marks=pytest.mark.services)]
+
+
+@pytest.fixture(params=_EACH_DATABASE)
 def store_url(request: pytest.FixtureRequest) -> str:
-    """An empty database's URL: the test runs once on each database that we support."""
+    """The URL of a database with tables, without rows: the test runs once on each that we support."""
     fixture = {"sqlite": "sqlite_url", "postgresql": "postgres_url"}[request.param]
+    url: str = request.getfixturevalue(fixture)
+    return url
+
+
+@pytest.fixture(params=_EACH_DATABASE)
+def empty_store_url(request: pytest.FixtureRequest) -> str:
+    """The same without tables."""
+    fixture = {"sqlite": "empty_sqlite_url", "postgresql": "empty_postgres_url"}[request.param]
     url: str = request.getfixturevalue(fixture)
     return url
 

@@ -205,11 +205,16 @@ def seed() -> int:
     return chosen
 
 
+@pytest.fixture(scope="session")
+def postgres_server(durable_postgres_server: PostgresServer) -> PostgresServer:
+    return durable_postgres_server
+
+
 @pytest.fixture
 def scene(
-    plan: Plan, kafka_server: KafkaServer, tmp_path: Path, store_url: str, seed: int
+    plan: Plan, kafka_server: KafkaServer, tmp_path: Path, empty_store_url: str, seed: int
 ) -> Iterator[Scene]:
-    scene = Scene(plan, kafka_server, tmp_path, store_url, seed)
+    scene = Scene(plan, kafka_server, tmp_path, empty_store_url, seed)
     yield scene
     if scene.first.is_running:
         scene.first.kill()

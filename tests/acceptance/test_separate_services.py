@@ -90,8 +90,8 @@ class Services:
 
 
 @pytest.fixture
-def services(tmp_path: Path, postgres_url: str) -> Iterator[Services]:
-    started = Services(tmp_path, postgres_url)
+def services(tmp_path: Path, empty_postgres_url: str) -> Iterator[Services]:
+    started = Services(tmp_path, empty_postgres_url)
     # All at once on an empty database: they also have to agree on who makes the tables.
     for part in PARTS:
         started.start(part)
@@ -139,7 +139,7 @@ def test_a_scheduler_that_was_away_finds_what_came_meanwhile(services: Services)
 
 
 def test_streams_and_runs_are_held_as_long_as_their_own_setting_says(
-    services: Services, postgres_url: str
+    services: Services, empty_postgres_url: str
 ) -> None:
     services.until(
         "watchers", "list", shows=lambda found: [w["state"] for w in found] == ["running"]
@@ -148,7 +148,7 @@ def test_streams_and_runs_are_held_as_long_as_their_own_setting_says(
     services.until("runs", "list", shows=lambda found: [r["state"] for r in found] == ["success"])
 
     async def leases() -> dict[str, float]:
-        connection = await asyncpg.connect(postgres_url.replace("+asyncpg", ""))
+        connection = await asyncpg.connect(empty_postgres_url.replace("+asyncpg", ""))
         try:
             rows = await connection.fetch(
                 "SELECT kind, extract(epoch FROM expires_at - now()) AS left_s FROM instance"

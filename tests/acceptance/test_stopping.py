@@ -158,9 +158,9 @@ def test_it_stops_in_order_at_whatever_instant_it_is_told_to(
 @pytest.mark.services
 @pytest.mark.parametrize("part", ["triggerer", "scheduler", "dag-processor", "executor"])
 def test_a_service_of_its_own_stops_in_order_at_whatever_instant_it_is_told_to(
-    tmp_path: Path, postgres_url: str, part: str
+    tmp_path: Path, empty_postgres_url: str, part: str
 ) -> None:
-    command = Command(tmp_path, postgres_url)
+    command = Command(tmp_path, empty_postgres_url)
     try:
         for tenths in range(0, 21, 4):
             service = command.start(part)

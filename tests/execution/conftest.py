@@ -16,7 +16,6 @@ from triggerer.domain.logs import log_path
 from triggerer.domain.runs import RunState
 from triggerer.execution import Executor
 from triggerer.store.engine.database import Database, open_database
-from triggerer.store.migrate import upgrade
 from triggerer.store.models import (
     Asset,
     AssetEvent,
@@ -193,7 +192,6 @@ async def open_house(url: str, folder: Path, **options: Any) -> AsyncIterator[Ho
     """`options` as of `open_database`."""
     (folder / "dags").mkdir()
     async with open_database(url, **options) as database:
-        await upgrade(database)
         yield House(database, folder)
 
 

@@ -24,7 +24,6 @@ from triggerer.hosting.host import HostSettings
 from triggerer.isolation import IsolationSettings, Placement
 from triggerer.plugins import load_trigger_class
 from triggerer.store.engine.database import Database, open_database
-from triggerer.store.migrate import upgrade
 from triggerer.store.recording.recorder import EventRecorder
 
 OBEYING = f"{triggers.HERE}.Obeying"
@@ -35,7 +34,6 @@ ALLOWED = (triggers.HERE,)
 async def database(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     async with open_database(sqlite_url) as opened:
-        await upgrade(opened)
         yield opened
 
 

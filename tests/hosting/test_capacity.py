@@ -21,7 +21,6 @@ from tests.store.seeding import until
 from tests.unit.runtime.streams import Upstream
 from triggerer.runtime import Manager, TriggerSpec
 from triggerer.store.engine.database import Database, open_database
-from triggerer.store.migrate import upgrade
 from triggerer.store.queries import hosting as queries
 
 FULL = "no room: every instance hosts up to 2 triggers ([triggerer] capacity)"
@@ -30,7 +29,6 @@ FULL = "no room: every instance hosts up to 2 triggers ([triggerer] capacity)"
 @pytest.fixture
 async def database(store_url: str) -> AsyncIterator[Database]:
     async with open_database(store_url) as opened:
-        await upgrade(opened)
         yield opened
 
 
@@ -152,7 +150,6 @@ async def test_with_a_second_instance_the_rest_goes_there(
     postgres_url: str, upstream: Upstream
 ) -> None:
     async with open_database(postgres_url) as database:
-        await upgrade(database)
         for number in range(4):
             await declare(database, f"w{number}", upstream, stream=f"s{number}")
 

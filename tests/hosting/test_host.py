@@ -18,7 +18,6 @@ from triggerer.hosting import TriggerHost
 from triggerer.hosting.host import HostSettings
 from triggerer.plugins import trigger_digest
 from triggerer.store.engine.database import Database, open_database
-from triggerer.store.migrate import upgrade
 from triggerer.store.models import Asset, Stream, Trigger, Watcher
 from triggerer.store.recording.recorder import EventRecorder
 from triggerer.store.wakeups.signals import Signal, announce
@@ -37,7 +36,6 @@ CLASSES: dict[str, type[BaseEventTrigger]] = {"Acking": Acking, "Broken": Broken
 @pytest.fixture
 async def database(store_url: str) -> AsyncIterator[Database]:
     async with open_database(store_url) as opened:
-        await upgrade(opened)
         yield opened
 
 
@@ -243,7 +241,6 @@ async def test_what_a_dead_instance_owned_is_taken_over_at_once_by_one_that_is_a
     sqlite_url: str, upstream: Upstream
 ) -> None:
     async with open_database(sqlite_url) as database:
-        await upgrade(database)
         await declare(database, "one", upstream)
         async with database.transaction() as session:
             await session.execute(
@@ -257,7 +254,6 @@ async def test_two_instances_divide_the_streams_and_one_takes_over_when_the_othe
     postgres_url: str, upstream: Upstream
 ) -> None:
     async with open_database(postgres_url) as database:
-        await upgrade(database)
         for number in range(4):
             await declare(database, f"w{number}", upstream, stream=f"stream-{number}")
 

@@ -16,7 +16,6 @@ from tests.unit.runtime.streams import Upstream
 from triggerer.domain.events import Fence
 from triggerer.hosting import TriggerHost
 from triggerer.store.engine.database import Database, open_database
-from triggerer.store.migrate import upgrade
 from triggerer.store.models import Stream, Trigger
 from triggerer.store.recording.recorder import EventRecorder
 from triggerer.store.wakeups.signals import Signal, announce
@@ -25,7 +24,6 @@ from triggerer.store.wakeups.signals import Signal, announce
 @pytest.fixture
 async def database(sqlite_url: str) -> AsyncIterator[Database]:
     async with open_database(sqlite_url) as opened:
-        await upgrade(opened)
         yield opened
 
 

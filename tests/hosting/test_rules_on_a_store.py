@@ -19,7 +19,6 @@ from triggerer.domain.events import Fence
 from triggerer.errors import OutcomeUnknown
 from triggerer.plugins import trigger_digest
 from triggerer.store.engine.database import Database, database_now, open_database
-from triggerer.store.migrate import upgrade
 from triggerer.store.models import Stream, Trigger, Watcher
 from triggerer.store.queries.hosting import WatcherState, write_states
 from triggerer.store.wakeups.signals import Signal, announce
@@ -28,7 +27,6 @@ from triggerer.store.wakeups.signals import Signal, announce
 @pytest.fixture
 async def database(store_url: str) -> AsyncIterator[Database]:
     async with open_database(store_url) as opened:
-        await upgrade(opened)
         yield opened
 
 

@@ -7,8 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -26,6 +25,7 @@ from tests.services.process import (
     ServiceUnavailable,
     accepts_connections,
     free_ports,
+    run_apart,
 )
 
 POM = Path(__file__).with_name("kafka") / "pom.xml"
@@ -233,7 +233,7 @@ class KafkaServer:
                 ]
                 return [record.offset for record in await asyncio.gather(*sent)]
 
-        return _run(write())
+        return run_apart(write())
 
     def _await_partitions(self, topic: str, count: int) -> None:
         """Wait until every partition is known and has a leader that answers for it."""
@@ -274,7 +274,10 @@ class KafkaServer:
                         raise
                 await asyncio.sleep(0.05)
 
-        return _run(attempts())
+        # Not confluent-kafka, whose admin client needs no loop: the garbage collector may find such a client
+        # while it runs in librdkafka's own thread, and that aborts the process
+        # (confluent-kafka-python#2129; with 2.16.1, every second run of test_services.py).
+        return run_apart(attempts())
 
     def _consumer(self, request: Callable[[AIOKafkaConsumer], Awaitable[T]]) -> T:
         """An answer to a consumer without a group; the client itself repeats what can be."""
@@ -283,7 +286,7 @@ class KafkaServer:
             async with AIOKafkaConsumer(**self._client()) as consumer:
                 return await request(consumer)
 
-        return _run(ask())
+        return run_apart(ask())
 
     def _client(self) -> dict[str, Any]:
         return {
@@ -296,16 +299,6 @@ class KafkaServer:
         if not accepts_connections(self.port):
             return False
         return bool(self._admin(lambda admin: admin.describe_cluster())["brokers"])
-
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    # In a loop and a thread of its own, so that it can be called from an async test too.
-    #
-    # Not confluent-kafka, whose admin client needs neither: the garbage collector may find such a
-    # client while it runs in librdkafka's own thread, and that aborts the process
-    # (confluent-kafka-python#2129; with 2.16.1, every second run of test_services.py).
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, work).result()
 
 
 def _raise_for(code: int, what: str) -> None:

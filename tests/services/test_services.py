@@ -14,11 +14,21 @@ import asyncpg
 import psutil
 import pytest
 from aiokafka.errors import UnknownTopicOrPartitionError
+from sqlalchemy import func, select
 
 from tests.services import java
 from tests.services.kafka import KafkaServer
 from tests.services.postgres import PostgresServer
 from tests.services.process import Daemon, ServiceError, ServiceUnavailable, accepts_connections
+from triggerer.store.engine.database import open_database
+from triggerer.store.migrate import current
+from triggerer.store.migrations import HEAD
+from triggerer.store.models import Dag
+
+
+@pytest.fixture(scope="session")
+def postgres_server(durable_postgres_server: PostgresServer) -> PostgresServer:
+    return durable_postgres_server
 
 
 async def _connect(url: str) -> asyncpg.Connection:
@@ -68,8 +78,11 @@ def test_a_refused_postgres_command_says_why(postgres_server: PostgresServer) ->
         postgres_server.create_database("postgres")
 
 
-def test_a_store_test_runs_on_both_databases_and_each_url_is_fresh(store_url: str) -> None:
-    assert store_url.startswith(("sqlite+aiosqlite:///", "postgresql+asyncpg://"))
+async def test_a_store_test_runs_on_both_databases_and_each_url_is_fresh(store_url: str) -> None:
+    async with open_database(store_url) as database:
+        assert await current(database) == HEAD
+        async with database.reading() as session:
+            assert await session.scalar(select(func.count()).select_from(Dag)) == 0
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])

@@ -5,14 +5,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from triggerer.store.engine.database import Database, open_database
-from triggerer.store.migrate import upgrade
 
 
 @pytest.fixture
 async def database(store_url: str) -> AsyncIterator[Database]:
     """An open database at the newest revision, empty."""
     async with open_database(store_url) as opened:
-        await upgrade(opened)
         yield opened
 
 
@@ -20,7 +18,6 @@ async def database(store_url: str) -> AsyncIterator[Database]:
 async def sqlite(sqlite_url: str) -> AsyncIterator[Database]:
     """The same on SQLite only."""
     async with open_database(sqlite_url) as opened:
-        await upgrade(opened)
         yield opened
 
 
@@ -28,5 +25,4 @@ async def sqlite(sqlite_url: str) -> AsyncIterator[Database]:
 async def postgres(postgres_url: str) -> AsyncIterator[Database]:
     """The same on PostgreSQL only."""
     async with open_database(postgres_url) as opened:
-        await upgrade(opened)
         yield opened

@@ -53,8 +53,8 @@ def _schema(connection: Connection) -> Any:
     }
 
 
-async def test_the_migrations_reach_the_schema_of_the_models(store_url: str) -> None:
-    async with open_database(store_url) as database:
+async def test_the_migrations_reach_the_schema_of_the_models(empty_store_url: str) -> None:
+    async with open_database(empty_store_url) as database:
         assert await upgrade(database)
         async with database.writer.connect() as connection:
             migrated = await connection.run_sync(_schema)
@@ -72,8 +72,8 @@ async def test_an_upgrade_of_what_is_up_to_date_does_nothing(database: Database)
     await check(database)
 
 
-async def test_a_database_without_tables_is_refused_with_a_hint(store_url: str) -> None:
-    async with open_database(store_url) as database:
+async def test_a_database_without_tables_is_refused_with_a_hint(empty_store_url: str) -> None:
+    async with open_database(empty_store_url) as database:
         assert await current(database) is None
         with pytest.raises(ConfigurationError, match="triggerer db migrate"):
             await check(database)
@@ -90,11 +90,11 @@ async def test_a_database_of_a_newer_release_is_left_alone(database: Database) -
             await refuse(database)
 
 
-async def test_two_services_that_start_together_upgrade_once(store_url: str) -> None:
+async def test_two_services_that_start_together_upgrade_once(empty_store_url: str) -> None:
     upgraded: list[bool] = []
 
     async def start() -> None:
-        async with open_database(store_url) as database:
+        async with open_database(empty_store_url) as database:
             # SQLite lets nobody wait while another one turns a new file to WAL.
             patience = timedelta(seconds=30)
             upgraded.append(await once_it_answers(lambda: upgrade(database), patience))

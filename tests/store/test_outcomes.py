@@ -29,10 +29,14 @@ from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreUnavaila
 from triggerer.store.engine.database import Database, open_database
 from triggerer.store.engine.script import Row, Script, Step
 from triggerer.store.engine.statement import Statement
-from triggerer.store.migrate import upgrade
 from triggerer.store.models import AssetAlias
 from triggerer.store.recording.recorder import EventRecorder
 from triggerer.store.wakeups.signals import Signal, announce
+
+
+@pytest.fixture(scope="session")
+def postgres_server(durable_postgres_server: PostgresServer) -> PostgresServer:
+    return durable_postgres_server
 
 
 async def _one_dag(database: Database) -> None:
@@ -240,7 +244,6 @@ async def test_a_connection_that_died_while_idle_is_replaced_unseen(
 async def test_events_wait_while_another_process_writes_to_sqlite(sqlite_url: str) -> None:
     quick = timedelta(seconds=0.1)
     async with open_database(sqlite_url, busy_timeout=quick) as database:
-        await upgrade(database)
         await _one_dag(database)
         other = sqlite3.connect(database.path or "", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")

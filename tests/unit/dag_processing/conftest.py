@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 
 from triggerer.store.engine.database import Database, open_database
-from triggerer.store.migrate import upgrade
 
 
 @pytest.fixture
 async def database(sqlite_url: str) -> AsyncIterator[Database]:
     async with open_database(sqlite_url) as opened:
-        await upgrade(opened)
         yield opened
 
 
