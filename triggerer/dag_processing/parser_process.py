@@ -16,14 +16,13 @@ import anyio
 import structlog
 from anyio.abc import Process, TaskStatus
 
+from triggerer.backoff import Backoff
 from triggerer.domain.parsed import ParsedFile
 from triggerer.ipc import CHANNEL_VARIABLE, Channel
 
 _log = structlog.get_logger(__name__)
 
 _GONE: Final = (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError)
-_FIRST_DELAY_S: Final = 0.1
-_LONGEST_DELAY_S: Final = 5.0
 _CLOSE_TIMEOUT_S: Final = 2.0
 
 
@@ -66,7 +65,8 @@ class ParserProcess:
 
         Cancellation: The parser is ended, with the files that it reads.
         """
-        delay, is_first = _FIRST_DELAY_S, True
+        backoff = Backoff(first=0.1, longest=5.0, healthy_after=50.0)
+        is_first = True
         while True:
             started = anyio.current_time()
             try:
@@ -79,15 +79,15 @@ class ParserProcess:
                 pass
             # It runs no users' code itself, so somebody killed it: the kernel, for memory, or an
             # operator.
-            if anyio.current_time() - started > 10 * _LONGEST_DELAY_S:
-                delay = _FIRST_DELAY_S
+            delay = backoff.next_delay(anyio.current_time() - started)
             _log.warning(
-                "The DAG parser died and is started again", files=len(self._unanswered), in_s=delay
+                "The DAG parser died and is started again",
+                files=len(self._unanswered),
+                retry_after_s=round(delay, 3),
             )
             self._unsent = dict(self._unanswered)
             self._has_work.set()
             await anyio.sleep(delay)
-            delay = min(2 * delay, _LONGEST_DELAY_S)
 
     @asynccontextmanager
     async def _process(self) -> AsyncIterator[Channel]:

@@ -13,13 +13,14 @@ from anyio import CapacityLimiter, to_thread
 from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint
 
+from triggerer.backoff import Backoff, log_failure, retry
 from triggerer.dag_processing.parser_process import ParserProcess, ParserSettings
 from triggerer.dag_processing.scanning import Scanned, outdated, scan_again
 from triggerer.dag_processing.unreadable import as_broken_files, log_changes
 from triggerer.dag_processing.watching import FolderWatch
 from triggerer.domain.merging import merge
 from triggerer.domain.parsed import ParsedFile
-from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreUnavailable
+from triggerer.errors import RowRefused, TransientStoreError
 from triggerer.plugins import DagsFolder
 from triggerer.store.engine.database import Database
 from triggerer.store.queries.dag_sync import Changed, read_incumbents, sync_folder
@@ -33,8 +34,6 @@ _GATHER_S: Final = 0.1
 _PATIENCE_AT_START_S: Final = 1.0
 # How long until what could not be read is looked at again, since no watch tells of it; twice as long each time.
 _RETRY_S: Final = 5.0
-_FIRST_DELAY_S: Final = 0.2
-_LONGEST_DELAY_S: Final = 5.0
 
 
 class DagProcessor:
@@ -158,27 +157,24 @@ class DagProcessor:
                 self._news = anyio.Event()
 
     async def _store(self) -> None:
-        delay = _FIRST_DELAY_S
-        while True:
-            self._is_dirty = False
-            try:
-                changed = await self._sync()
-            except (StoreUnavailable, Conflict, OutcomeUnknown) as error:
-                # The whole state is at hand, so writing it again is safe whatever came of this.
-                self._is_dirty = True
-                _log.warning("DAGs could not be stored; trying again", error=str(error), in_s=delay)
-                await anyio.sleep(delay)
-                delay = min(2 * delay, _LONGEST_DELAY_S)
-            except RowRefused as error:
-                # The parser refuses what no store takes, so this should not happen; a repeat would
-                # bring the same, and what was stored before stays in force.
-                _log.error("The database refuses what the DAG files define", error=str(error))
-                return
-            else:
-                self._tell(changed)
-                return
+        try:
+            # The whole state is at hand, so writing it again is safe whatever came of the last attempt.
+            changed = await retry(
+                self._sync,
+                on=TransientStoreError,
+                backoff=Backoff(first=0.2, longest=5.0),
+                on_failure=log_failure(_log, "DAGs could not be stored; trying again"),
+            )
+        except RowRefused as error:
+            # The parser refuses what no store takes, so this should not happen; a repeat would
+            # bring the same, and what was stored before stays in force.
+            _log.error("The database refuses what the DAG files define", error=str(error))
+        else:
+            self._tell(changed)
 
     async def _sync(self) -> Changed:
+        # At each attempt: it writes what is learned until then.
+        self._is_dirty = False
         async with self._database.transaction() as session:
             incumbents = await read_incumbents(session)
             files = self._files(incumbents.files)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import anyio
 import structlog
 
-from triggerer.errors import Conflict, StoreError, StoreUnavailable
+from triggerer.backoff import Backoff, log_failure, retry
+from triggerer.errors import StoreError, TransientStoreError
 from triggerer.execution.protocol import RunOrder, message
 from triggerer.execution.result_writer import ResultWriter
-from triggerer.runtime.backoff import Backoff
 from triggerer.store.engine.database import Database
 from triggerer.store.queries.execution import run_events
 
@@ -23,20 +22,19 @@ async def answer(
 ) -> dict[str, Any]:
     """The reply to a worker's question; while the store is away, the question waits."""
     what, fields = question["what"], question["fields"]
-    backoff = Backoff(first=0.2, longest=10.0)
-    while True:
-        try:
-            if what.startswith("inlet"):
-                # What earlier tasks of this run have emitted is among the events that it sees.
-                await result_writer.written(order.run_pk)
-            value = await _look_up(database, order, what, fields)
-        except (StoreUnavailable, Conflict) as error:
-            _log.warning("a question waits for the store", run=order.run_id, error=str(error))
-            await anyio.sleep(backoff.next_delay(0.0))
-        except StoreError as error:
-            return message("reply", number=question["number"], value=None, error=str(error))
-        else:
-            return message("reply", number=question["number"], value=value, error=None)
+    if what.startswith("inlet"):
+        # What earlier tasks of this run have emitted is among the events that it sees.
+        await result_writer.written(order.run_pk)
+    try:
+        value = await retry(
+            lambda: _look_up(database, order, what, fields),
+            on=TransientStoreError,
+            backoff=Backoff(first=0.2, longest=10.0),
+            on_failure=log_failure(_log, "a question waits for the store", run=order.run_id),
+        )
+    except StoreError as error:
+        return message("reply", number=question["number"], value=None, error=str(error))
+    return message("reply", number=question["number"], value=value, error=None)
 
 
 async def _look_up(database: Database, order: RunOrder, what: str, fields: dict[str, Any]) -> Any:

@@ -12,8 +12,9 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
+from triggerer.backoff import Backoff
 from triggerer.domain.runs import RunState
-from triggerer.errors import Conflict, OutcomeUnknown, StoreUnavailable
+from triggerer.errors import OutcomeUnknown, TransientStoreError
 from triggerer.execution.claimed_queue import ClaimedQueue, PrefetchLimit
 from triggerer.execution.claims import Claims
 from triggerer.execution.logs import end_log
@@ -21,7 +22,6 @@ from triggerer.execution.protocol import RunEnd, RunOrder
 from triggerer.execution.result_writer import AttemptUpdate, ResultWriter
 from triggerer.execution.slot import Slot, SlotSettings, Spark, WarmUp, choose_slot
 from triggerer.plugins import DagsFolder
-from triggerer.runtime.backoff import Backoff
 from triggerer.store.engine.database import Database
 from triggerer.store.wakeups.signals import Signal, Subscription, Wakeups
 
@@ -169,16 +169,18 @@ class Executor:
                 continue
             try:
                 await self._look_after(tasks)
-            except (StoreUnavailable, Conflict, OutcomeUnknown) as error:
+            except TransientStoreError as error:
                 if isinstance(error, OutcomeUnknown):
                     # Runs may have become ours without our knowing which: a sweep finds them.
                     self._sweep_due = 0.0
                 self._more = self._cancels = self._dags = True
-                delay = backoff.next_delay(0.0)
-                _log.warning("nothing can be claimed", error=str(error), again_in_s=round(delay, 2))
+                delay = backoff.next_delay()
+                _log.warning(
+                    "nothing can be claimed", error=str(error), retry_after_s=round(delay, 3)
+                )
                 await anyio.sleep(delay)
                 continue
-            backoff.failures = 0
+            backoff.reset()
             seconds = max(0.0, self._sweep_due - time.monotonic())
             if self._claimed_queue:
                 seconds = min(seconds, _STALE_SECONDS)
@@ -296,7 +298,7 @@ class Executor:
     async def _requeue(self, orders: list[RunOrder]) -> None:
         try:
             await self._claims.requeue(orders)
-        except (StoreUnavailable, Conflict, OutcomeUnknown) as error:
+        except TransientStoreError as error:
             # They still stand there as ours, and we do not know them: a sweep of ours, or of
             # whoever comes after us, puts them back.
             _log.warning("runs could not be put back yet", runs=len(orders), error=str(error))

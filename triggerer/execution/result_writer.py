@@ -12,11 +12,11 @@ from typing import Final
 import anyio
 import structlog
 
+from triggerer.backoff import Backoff, log_failure, retry
 from triggerer.domain.runs import RunState, TaskState
-from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreError, StoreUnavailable
+from triggerer.errors import OutcomeUnknown, RowRefused, StoreError, TransientStoreError
 from triggerer.execution.emissions import Emission, record_emissions
 from triggerer.execution.protocol import RunEnd, RunOrder, RunReport, TaskResult
-from triggerer.runtime.backoff import Backoff
 from triggerer.store.engine.database import Database
 from triggerer.store.engine.script import Row, Step, one, perform
 from triggerer.store.queries.execution.results import (
@@ -142,22 +142,17 @@ class ResultWriter:
 
         Cancellation: It may be written or not.
         """
-        backoff = Backoff(first=0.2, longest=10.0)
-        while True:
-            step = begin_run(executor=self._executor, run_pk=order.run_pk, attempt=order.attempt)
-            try:
-                is_ours = bool(await self.perform_with_next_commit(step))
-            except (StoreUnavailable, Conflict, OutcomeUnknown) as error:
-                # Written twice it says the same.
-                delay = backoff.next_delay(0.0)
-                _log.warning(
-                    "a run waits for the store to begin", run=order.run_id, error=str(error)
-                )
-                await anyio.sleep(delay)
-                continue
-            if not is_ours:
-                _log.warning("a run was given to another attempt before it began", run=order.run_id)
-            return is_ours
+        step = begin_run(executor=self._executor, run_pk=order.run_pk, attempt=order.attempt)
+        # Written twice it says the same.
+        rows = await retry(
+            lambda: self.perform_with_next_commit(step),
+            on=TransientStoreError,
+            backoff=Backoff(first=0.2, longest=10.0),
+            on_failure=log_failure(_log, "a run waits for the store to begin", run=order.run_id),
+        )
+        if not rows:
+            _log.warning("a run was given to another attempt before it began", run=order.run_id)
+        return bool(rows)
 
     @property
     def unwritten(self) -> frozenset[int]:
@@ -219,25 +214,22 @@ class ResultWriter:
         return is_written
 
     async def _write_somehow(self, group: list[AttemptUpdate]) -> None:
-        backoff = Backoff(first=0.2, longest=10.0)
-        while True:
-            try:
-                await self._write(group)
-            except RowRefused as error:
-                if len(group) > 1:
-                    half = len(group) // 2
-                    await self._write_somehow(group[:half])
-                    await self._write_somehow(group[half:])
-                    return
-                group = [self._without_what_was_refused(group[0], error)]
-            except (StoreUnavailable, Conflict, OutcomeUnknown) as error:
-                # Repeating it as it was is right in each case: events have keys, and a run that
-                # has ended already is not ended again.
-                delay = backoff.next_delay(0.0)
-                _log.warning("results wait for the store", entries=len(group), error=str(error))
-                await anyio.sleep(delay)
+        try:
+            # Repeating it as it was is right in each case: events have keys, and a run that has
+            # ended already is not ended again.
+            await retry(
+                lambda: self._write(group),
+                on=TransientStoreError,
+                backoff=Backoff(first=0.2, longest=10.0),
+                on_failure=log_failure(_log, "results wait for the store", entries=len(group)),
+            )
+        except RowRefused as error:
+            if len(group) > 1:
+                half = len(group) // 2
+                await self._write_somehow(group[:half])
+                await self._write_somehow(group[half:])
             else:
-                return
+                await self._write_somehow([self._without_what_was_refused(group[0], error)])
 
     def _without_what_was_refused(self, entry: AttemptUpdate, error: RowRefused) -> AttemptUpdate:
         if not entry.tasks and not entry.events:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from random import Random
 from typing import Any, Final
 
 import anyio
@@ -14,6 +15,7 @@ from anyio.abc import TaskStatus
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.abc import BaseEventTrigger
+from triggerer.backoff import Backoff, log_failure, retry
 from triggerer.domain.events import EventSink, Fence
 from triggerer.errors import OutcomeUnknown, StoreError
 from triggerer.hosting.division import Division, divide
@@ -27,7 +29,6 @@ from triggerer.runtime import (
     RuntimeSettings,
     TriggerSpec,
 )
-from triggerer.runtime.backoff import Backoff
 from triggerer.runtime.stalls import StallWatch
 from triggerer.store import leases
 from triggerer.store.engine.database import Database
@@ -77,14 +78,21 @@ class TriggerHost:
         settings: HostSettings | None = None,
         isolation: IsolationSettings | None = None,
         takes_over_at_once: bool = False,
+        random: Random | None = None,
     ) -> None:
-        """`takes_over_at_once`: nobody else can be alive (SQLite), so leases of the dead need not expire."""
+        """Make a host that owns nothing yet.
+
+        Args:
+            takes_over_at_once: Nobody else can be alive (SQLite), so leases of the dead need not expire.
+            random: For the jitter of restarts, and of what is tried again.
+        """
         self._database = database
         self._instance_id = instance_id
         self._load_class = load_class
         self._settings: Final = settings or HostSettings()
         self._isolation = Isolation(isolation or IsolationSettings())
         self._takes_over_at_once = takes_over_at_once
+        self._random = random or Random()
         self._owned: dict[str, Fence] = {}
         self._crowded: frozenset[str] = frozenset()
         self._roster = Roster()
@@ -93,7 +101,12 @@ class TriggerHost:
         self._wake = anyio.Event()
         self._is_stopped = anyio.Event()
         self._manager = Manager(
-            RuntimeContext(sink, settings=runtime or RuntimeSettings(), on_state=self._note_state)
+            RuntimeContext(
+                sink,
+                settings=runtime or RuntimeSettings(),
+                random=self._random,
+                on_state=self._note_state,
+            )
         )
 
     @property
@@ -165,19 +178,23 @@ class TriggerHost:
         self._wake = anyio.Event()
 
     async def _start(self) -> None:
-        backoff = Backoff(first=0.2, longest=5.0)
-        while True:
-            try:
-                async with self._database.transaction() as session:
-                    if self._takes_over_at_once:
-                        await leases.evict_others(session, self._instance_id, kind=_KIND)
-                    await leases.register_instance(
-                        session, self._instance_id, kind=_KIND, expiry=self._settings.lease
-                    )
-                return
-            except StoreError as error:
-                _log.warning("cannot register this instance yet", error=str(error))
-                await anyio.sleep(backoff.next_delay(0.0))
+        await retry(
+            self._register,
+            on=StoreError,
+            backoff=self._backoff(),
+            on_failure=log_failure(_log, "cannot register this instance yet"),
+        )
+
+    async def _register(self) -> None:
+        async with self._database.transaction() as session:
+            if self._takes_over_at_once:
+                await leases.evict_others(session, self._instance_id, kind=_KIND)
+            await leases.register_instance(
+                session, self._instance_id, kind=_KIND, expiry=self._settings.lease
+            )
+
+    def _backoff(self) -> Backoff:
+        return Backoff(first=0.2, longest=5.0, random=self._random)
 
     # Ownership
 
@@ -349,7 +366,7 @@ class TriggerHost:
 
     async def _show_states(self) -> None:
         """Write the states of watchers, all that changed since the last time in one transaction."""
-        backoff = Backoff(first=0.2, longest=5.0)
+        backoff = self._backoff()
         while True:
             await self._has_dirty.wait()
             self._has_dirty = anyio.Event()
@@ -360,11 +377,16 @@ class TriggerHost:
             try:
                 async with self._database.transaction() as session:
                     await queries.write_states(session, states)
-                backoff.failures = 0
+                backoff.reset()
             except StoreError as error:
-                _log.warning("cannot show the watchers' states", error=str(error))
+                delay = backoff.next_delay()
+                _log.warning(
+                    "cannot show the watchers' states",
+                    error=str(error),
+                    retry_after_s=round(delay, 3),
+                )
                 self._dirty = {**dirty, **self._dirty}
-                await anyio.sleep(backoff.next_delay(0.0))
+                await anyio.sleep(delay)
                 self._has_dirty.set()
 
     def _collect(self, dirty: Iterable[HostedTrigger]) -> list[WatcherState]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from random import Random
 from typing import TYPE_CHECKING
 
+from triggerer.backoff import Backoff
 from triggerer.domain.events import EventSink
 from triggerer.runtime.clock import Clock, SystemClock
 from triggerer.runtime.settings import RuntimeSettings
@@ -36,5 +38,11 @@ class RuntimeContext:
     """False in the testing harness: a group or trigger that ends stays ended."""
     restart_first: float = 1.0
     restart_longest: float = 60.0
+    random: Random = field(default_factory=Random)
+    """For the jitter of restarts."""
     on_state: Callable[[HostedTrigger], None] = _ignore
     """Called after every change of a hosted trigger's state; synchronous, and must not raise."""
+
+    def restart_backoff(self) -> Backoff:
+        """The delays between the starts of one stream, or of one trigger."""
+        return Backoff(first=self.restart_first, longest=self.restart_longest, random=self.random)

@@ -15,7 +15,6 @@ from triggerer.abc import BaseEventTrigger
 from triggerer.domain.events import EventSource
 from triggerer.errors import GroupEnded, PluginError
 from triggerer.runtime.backlog import Backlog
-from triggerer.runtime.backoff import Backoff
 from triggerer.runtime.cancellation import plugin_code, take_back_stray_cancellations
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.group import Group
@@ -78,7 +77,7 @@ class HostedTrigger:
         )
         """Of its events, by the store; what runs goes on running."""
         self._context = context
-        self._backoff = Backoff(first=context.restart_first, longest=context.restart_longest)
+        self._backoff = context.restart_backoff()
         self._scope: anyio.CancelScope | None = None
         self._is_stopped = False
 
@@ -142,7 +141,7 @@ class HostedTrigger:
         with anyio.CancelScope() as self._scope:
             if not self._is_stopped:
                 now = self._context.clock.monotonic()
-                await self._context.clock.sleep_until(now + self._backoff.next_delay(0.0))
+                await self._context.clock.sleep_until(now + self._backoff.next_delay())
 
     async def discard(self) -> None:
         """Let go of the trigger; a restart makes a new one."""

@@ -9,7 +9,6 @@ import structlog
 
 from triggerer.errors import GroupEnded
 from triggerer.runtime.backlog import Backlog
-from triggerer.runtime.backoff import Backoff
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.group import Group
 from triggerer.runtime.hosted import HostedTrigger
@@ -33,7 +32,7 @@ class SharedStream:
         """Set when its last producer is closed and nothing of it runs any more."""
         self.backlog = Backlog(context.settings.max_unsettled)
         self._context = context
-        self._backoff = Backoff(first=context.restart_first, longest=context.restart_longest)
+        self._backoff = context.restart_backoff()
         self._tasks: anyio.abc.TaskGroup | None = None
         self._served = anyio.Event()
         self._left = anyio.Event()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from datetime import timedelta
+from random import Random
 from typing import Final
 
 import anyio
 import structlog
 from anyio.abc import TaskStatus
 
+from triggerer.backoff import Backoff
 from triggerer.errors import StoreError, TriggererError
 from triggerer.scheduler.optimistic import OptimisticPlanner
 from triggerer.scheduler.plan import Plan, plan_locked
@@ -24,8 +25,6 @@ SWEEP_INTERVAL: Final = timedelta(seconds=30)
 MAX_RUNS_PER_LOOP: Final = 32
 # So many DAGs are locked and read in one transaction.
 _MAX_DAGS: Final = 100
-_FIRST_DELAY_S: Final = 0.05
-_LONGEST_DELAY_S: Final = 5.0
 _NOBODY_CALLED: Final[Announced] = {Signal.EVENTS_QUEUED: {ALL}}
 
 
@@ -40,6 +39,7 @@ class Scheduler:
         wakeups: As a rule `database.wakeups`.
         max_dagruns_to_create_per_loop: Bounds one transaction.
         sweep_interval: How long an event can wait at worst, should a wakeup be lost.
+        random: For the jitter of what is tried again.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class Scheduler:
         *,
         max_dagruns_to_create_per_loop: int = MAX_RUNS_PER_LOOP,
         sweep_interval: timedelta = SWEEP_INTERVAL,
+        random: Random | None = None,
     ) -> None:
         self._database = database
         self._wakeups = wakeups or database.wakeups
@@ -58,7 +59,7 @@ class Scheduler:
         self._optimist = (
             None if database.dialect == "sqlite" else OptimisticPlanner(database, limit=self._limit)
         )
-        self._failures = 0
+        self._backoff = Backoff(first=0.05, longest=5.0, random=random or Random())
         # Ordered: who was left out last time is first this time.
         self._dirty: dict[str, None] = {}
         self._sweep_due = True
@@ -113,13 +114,13 @@ class Scheduler:
             # Nothing was written, or (outcome unknown) a second look finds what there is left to
             # do.
             self.trouble = error
-            delay = min(_FIRST_DELAY_S * 2 ** min(self._failures, 20), _LONGEST_DELAY_S)
-            delay *= random.uniform(0.5, 1.0)
-            self._failures += 1
-            _log.warning("runs wait for the database", error=str(error), retry_after_s=delay)
+            delay = self._backoff.next_delay()
+            _log.warning(
+                "runs wait for the database", error=str(error), retry_after_s=round(delay, 3)
+            )
             await anyio.sleep(delay)
         else:
-            self._failures = 0
+            self._backoff.reset()
             self.trouble = None
 
     async def _work(self) -> None:

@@ -5,24 +5,23 @@ A flush starts when the last one ended and takes what waits, up to a bound of ro
 
 from __future__ import annotations
 
-import random
 from collections import deque
 from collections.abc import Callable
-from datetime import timedelta
+from functools import partial
+from random import Random
 from typing import Final
 from uuid import uuid4
 
 import anyio
 import structlog
 
+from triggerer.backoff import Backoff, retry
 from triggerer.domain.events import Carrier, EventSource, Fence, UnsettledEvent
 from triggerer.errors import (
     ConfigurationError,
-    Conflict,
-    OutcomeUnknown,
     RowRefused,
     StoreError,
-    StoreUnavailable,
+    TransientStoreError,
     TriggererError,
 )
 from triggerer.store.engine.clock import Clock, TurnClock
@@ -42,8 +41,6 @@ MAX_EVENT_BYTES: Final = 1024 * 1024
 MAX_BATCH_ROWS: Final = 5_000
 # A batch of large payloads is bounded by what it weighs.
 MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
-_FIRST_DELAY: Final = timedelta(milliseconds=50)
-_LONGEST_DELAY: Final = timedelta(seconds=5)
 
 
 class EventRecorder:
@@ -56,6 +53,7 @@ class EventRecorder:
     Args:
         on_fenced: Called, on the event loop, when a stream turned out to be owned by somebody else.
         clock: An event's timestamp is the instant of its submission. None: the host's, once in each turn of the loop.
+        random: For the jitter of what is tried again.
     """
 
     def __init__(
@@ -66,12 +64,14 @@ class EventRecorder:
         max_event_bytes: int = MAX_EVENT_BYTES,
         max_batch_rows: int = MAX_BATCH_ROWS,
         clock: Clock | None = None,
+        random: Random | None = None,
     ) -> None:
         self._database = database
         self._on_fenced = on_fenced
         self._max_event_bytes = max_event_bytes
         self._max_batch_rows = max_batch_rows
         self._clock = clock or TurnClock().now
+        self._random = random or Random()
         self._full: deque[EventBatch] = deque()
         self._filling = EventBatch()
         self._writing = 0
@@ -151,16 +151,17 @@ class EventRecorder:
 
     async def _write(self, batch: EventBatch) -> None:
         parts = deque([batch])
-        failures = 0
+        backoff = Backoff(first=0.05, longest=5.0, random=self._random)
         while parts:
             part = parts.popleft()
             try:
-                lost = await self._flush(part)
-            except (StoreUnavailable, Conflict, OutcomeUnknown, ConfigurationError) as error:
-                # The same part first: if its commit went through, the keys absorb the repeat.
-                parts.appendleft(part)
-                await self._hold_back(error, failures)
-                failures += 1
+                # The same part again: if its commit went through, the keys absorb the repeat.
+                lost = await retry(
+                    partial(self._flush, part),
+                    on=(TransientStoreError, ConfigurationError),
+                    backoff=backoff,
+                    on_failure=self._note_trouble,
+                )
             except StoreError as error:
                 # A row is refused. The innocent rows around it are found by halving.
                 halves = part.halves()
@@ -169,7 +170,7 @@ class EventRecorder:
                 else:
                     parts.extendleft(reversed(halves))
             else:
-                failures = 0
+                backoff.reset()
                 self._recovered()
                 self._settle(part, lost=lost)
 
@@ -201,18 +202,14 @@ class EventRecorder:
         if not self.unsettled:
             self._settled.set()
 
-    async def _hold_back(self, error: TriggererError, failures: int) -> None:
+    def _note_trouble(self, error: TriggererError, delay: float) -> None:
         self.trouble = error
-        longest = min(_FIRST_DELAY * 2 ** min(failures, 20), _LONGEST_DELAY).total_seconds()
-        # Jitter, so that instances which were stopped together do not come back together.
-        delay = longest * random.uniform(0.5, 1.0)
         _log.warning(
             "asset events wait for the database",
             error=str(error),
             events=self.unsettled,
             retry_after_s=round(delay, 3),
         )
-        await anyio.sleep(delay)
 
     def _recovered(self) -> None:
         if self.trouble is not None:

@@ -11,6 +11,7 @@ import asyncpg
 import structlog
 from anyio.abc import TaskStatus
 
+from triggerer.backoff import Backoff
 from triggerer.store.engine.database import Database
 from triggerer.store.engine.engines import asyncpg_options
 from triggerer.store.wakeups import transport
@@ -18,8 +19,6 @@ from triggerer.store.wakeups.signals import Wakeups
 
 _log = structlog.get_logger(__name__)
 
-_FIRST_DELAY_S: Final = 0.2
-_LONGEST_DELAY_S: Final = 5.0
 _MAX_DATAGRAM: Final = 65_536
 # A server that vanished without closing its socket is noticed after this.
 _LIVENESS: Final = timedelta(seconds=30)
@@ -73,7 +72,7 @@ async def _listen_on_postgres(
     options = asyncpg_options(database.url)
     options["server_settings"] = {"application_name": "triggerer listener"}
     started = False
-    delay = _FIRST_DELAY_S
+    backoff = Backoff(first=0.2, longest=5.0)
     while True:
         try:
             connection = await asyncpg.connect(**options)
@@ -89,7 +88,7 @@ async def _listen_on_postgres(
                 connection.add_termination_listener(lose)
                 await connection.add_listener(transport.CHANNEL, hear)
                 wakeups.publish_everything()
-                delay = _FIRST_DELAY_S
+                backoff.reset()
                 if not started:
                     started = True
                     task_status.started()
@@ -97,13 +96,17 @@ async def _listen_on_postgres(
             finally:
                 connection.terminate()
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            _log.warning("the database does not announce", error=str(error), retry_after_s=delay)
+            delay = backoff.next_delay()
+            _log.warning(
+                "the database does not announce", error=str(error), retry_after_s=round(delay, 3)
+            )
             if not started:
                 # Before the first success too: `publish_everything` makes up for what is missed.
                 started = True
                 task_status.started()
+        else:
+            delay = backoff.next_delay()
         await anyio.sleep(delay)
-        delay = min(delay * 2, _LONGEST_DELAY_S)
 
 
 async def _until_lost(connection: Any, lost: anyio.Event) -> None:

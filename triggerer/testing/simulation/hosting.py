@@ -129,6 +129,7 @@ class ObservedHost(TriggerHost):
                 drain=timedelta(seconds=process.world.chance.random.uniform(0.1, 10.0)),
                 capacity=process.world.capacity,
             ),
+            random=process.world.jitter,
         )
         self._instance = instance
         self._manager = ObservedManager(
@@ -138,6 +139,7 @@ class ObservedHost(TriggerHost):
                 now=process.world.store.now,
                 settings=settings,
                 restart_longest=plan.restart_longest,
+                random=process.world.jitter,
                 on_state=self._note_state,
             ),
             instance,
@@ -193,6 +195,7 @@ class Instance:
             on_fenced=self._note_fenced,
             max_batch_rows=plan.max_batch_rows,
             clock=self._stamp,
+            random=process.world.jitter,
         )
         self.host = ObservedHost(
             self,

@@ -11,7 +11,6 @@ from datetime import timedelta
 from typing import Any
 
 from triggerer.domain.events import Fence
-from triggerer.testing.simulation import sandbox
 from triggerer.testing.simulation.checker import Violation
 from triggerer.testing.simulation.hosting import Instance
 from triggerer.testing.simulation.loop import Deadlock, VirtualLoop
@@ -62,7 +61,7 @@ class Lives:
     def run(self) -> Outcome:
         world = self.world
         gc.collect()
-        sandbox.jitter.seed(world.plan.seed)
+        # Users' filters may draw from it.
         random.seed(world.plan.seed)
         try:
             while self._live_once():

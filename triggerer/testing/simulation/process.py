@@ -53,7 +53,12 @@ class Process:
         # An instance's id is new at every start.
         self.instances = [Instance(self, f"{name}{world.processes}") for name in "ab"]
         self.schedulers = [
-            Scheduler(cast("Any", self.database), self.database.wakeups, sweep_interval=_NEVER)
+            Scheduler(
+                cast("Any", self.database),
+                self.database.wakeups,
+                sweep_interval=_NEVER,
+                random=world.jitter,
+            )
             for _ in range(2)
         ]
 

@@ -13,17 +13,8 @@ import anyio
 import structlog
 
 from triggerer.hosting import host
-from triggerer.runtime import hosted, stream
-from triggerer.runtime.backoff import Backoff
 from triggerer.scheduler import loop as scheduler_loop
 from triggerer.testing.simulation import ownership, transactions
-
-jitter = random.Random()
-"""Where the runtime's back-offs draw from; seeded by each simulation."""
-
-
-def _backoff(**bounds: Any) -> Backoff:
-    return Backoff(random=jitter, **bounds)
 
 
 async def _scope_class() -> type[anyio.CancelScope]:
@@ -39,9 +30,6 @@ def sandbox(*processors: Any) -> Iterator[None]:
     """Everything inside depends on seeds alone; what is logged goes through `processors`, or nowhere."""
     scope = anyio.run(_scope_class)
     swaps: list[tuple[Any, str, Any]] = [
-        (hosted, "Backoff", _backoff),
-        (stream, "Backoff", _backoff),
-        (host, "Backoff", _backoff),
         (host, "leases", ownership.LeaseQueries),
         (host, "queries", ownership.HostingQueries),
         # anyio keeps scopes in sets and cancels in the order in which those iterate: by address.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from triggerer.abc import BaseEventTrigger
@@ -52,6 +53,8 @@ class World:
     ) -> None:
         self.plan = plan
         self.chance = Chance(plan.seed, latency=plan.latency, slow=plan.slow)
+        self.jitter = Random(plan.seed)
+        """Where the product's back-offs draw from."""
         self.checker = Checker()
         self.checker.is_owner = self._is_owner
         if note is not None:

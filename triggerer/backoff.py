@@ -1,0 +1,82 @@
+"""Growing delays with full jitter before whatever failed is tried again.
+
+Not `stamina`: it draws from the global generator, so a simulated seed would not decide its delays; its jitter is added
+to the delay, so what failed together still comes back close together; and it has no reset after a healthy run, which
+most of our loops need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+T = TypeVar("T")
+E = TypeVar("E", bound=Exception)
+
+
+@dataclass(slots=True)
+class Backoff:
+    """The delays between the attempts at one thing, in seconds.
+
+    Each delay is drawn between zero and a ceiling that doubles with every failure, up to `longest`: those that failed
+    together do not come back together. A run of `healthy_after` seconds or more resets the ceiling.
+
+    Source: "Exponential backoff and jitter", AWS Architecture Blog, 2015.
+    """
+
+    first: float = 1.0
+    longest: float = 60.0
+    healthy_after: float = 60.0
+    random: Random = field(default_factory=Random)
+    failures: int = 0
+
+    def next_delay(self, ran_for: float = 0.0) -> float:
+        """The delay after a failure that came `ran_for` seconds after the start."""
+        if ran_for >= self.healthy_after:
+            self.reset()
+        ceiling = min(self.longest, self.first * 2.0 ** min(self.failures, 32))
+        self.failures += 1
+        return self.random.uniform(0.0, ceiling)
+
+    def reset(self) -> None:
+        """It works again: the next failure is the first."""
+        self.failures = 0
+
+
+async def retry(
+    attempt: Callable[[], Awaitable[T]],
+    *,
+    on: type[E] | tuple[type[E], ...],
+    backoff: Backoff,
+    on_failure: Callable[[E, float], object],
+) -> T:
+    """Repeat `attempt` until it does not raise `on`; return its result.
+
+    Args:
+        on: Any other error is raised at once.
+        on_failure: Called after each failed attempt with its error and the seconds until the next, as `log_failure`.
+    Cancellation: Ends the attempt, or the wait for the next one.
+    """
+    while True:
+        try:
+            return await attempt()
+        except on as error:
+            delay = backoff.next_delay()
+            on_failure(error, delay)
+        await anyio.sleep(delay)
+
+
+def log_failure(
+    log: FilteringBoundLogger, message: str, **fields: Any
+) -> Callable[[Exception, float], object]:
+    """Make an `on_failure` that warns of each failure, with its error and the delay."""
+    return lambda error, delay: log.warning(
+        message, **fields, error=str(error), retry_after_s=round(delay, 3)
+    )
