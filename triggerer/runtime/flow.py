@@ -13,7 +13,7 @@ from triggerer.abc import SharedStreamProducer
 from triggerer.errors import SubscriberOverflow
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.lanes import Lane
-from triggerer.runtime.wakeups import Wakeup
+from triggerer.synchronization import AutoResetEvent, Notifier
 
 if TYPE_CHECKING:
     from triggerer.runtime.group import Group
@@ -41,11 +41,11 @@ class Flow:
         self._free_until = 0
         self._is_stopping = False
         self._is_closed = False
-        self._moved: anyio.Event | None = None
+        self._moved = Notifier()
         self._paused: set[Lane] = set()
         """The lanes that the producer was told to pause."""
         self._relieved: deque[Lane] = deque()
-        self._relief = Wakeup()
+        self._relief = AutoResetEvent()
         self._telling = anyio.Lock()
         """A lane's hooks are called one at a time."""
         self._lanes.on_relieved = self._note_relieved
@@ -176,15 +176,11 @@ class Flow:
         """Wait until something was read or advanced; for as many as like to."""
         # Not the pump's wake-up: that one stays set for as long as the pump awaits an advance.
         self._group.is_progress_noted = False
-        if self._moved is None:
-            self._moved = anyio.Event()
         await self._moved.wait()
 
     def note_room(self) -> None:
         """Something was read or advanced."""
-        if self._moved is not None:
-            self._moved.set()
-            self._moved = None
+        self._moved.notify_all()
 
     # Lanes
 
@@ -220,7 +216,6 @@ class Flow:
     async def _resume_lanes(self) -> None:
         while True:
             await self._relief.wait()
-            self._relief.clear()
             while self._relieved:
                 lane = self._relieved.popleft()
                 async with self._telling:

@@ -23,7 +23,8 @@ from triggerer.runtime.pump import Pump
 from triggerer.runtime.selection import Selection
 from triggerer.runtime.settings import RuntimeSettings
 from triggerer.runtime.subscriber import Subscriber
-from triggerer.runtime.wakeups import Turns, Wakeup
+from triggerer.runtime.turns import Turns
+from triggerer.synchronization import AutoResetEvent
 
 _log = structlog.get_logger(__name__)
 
@@ -73,7 +74,7 @@ class Group:
         self.error: BaseException | None = None
         self.is_progress_noted = False
         """Whether the pump and a pausing poll know that somebody moved; who moves looks here before it tells them."""
-        self._progress = Wakeup()
+        self._progress = AutoResetEvent()
         self._readers: dict[Subscriber, None] = {}
         self.flow = Flow(self)
         self.pump = Pump(self)
@@ -160,8 +161,11 @@ class Group:
 
     async def wait_for_progress(self) -> None:
         """Wait until `note_progress` was called since this returned last; for the pump alone."""
-        await self._progress.wait()
-        self._progress.clear()
+        if self._progress.is_set:
+            # Without a checkpoint: the pump has its own.
+            self._progress.clear()
+        else:
+            await self._progress.wait()
         self.is_progress_noted = False
 
     def forget(self, departed: Subscriber) -> None:

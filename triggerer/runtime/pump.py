@@ -11,7 +11,7 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from triggerer.abc import AdvanceItem, SharedStreamProducer
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.lanes import Lane
-from triggerer.runtime.wakeups import Turns
+from triggerer.runtime.turns import Turns
 
 if TYPE_CHECKING:
     from triggerer.runtime.group import Group

@@ -13,6 +13,7 @@ from triggerer.runtime.backoff import Backoff
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.group import Group
 from triggerer.runtime.hosted import HostedTrigger
+from triggerer.synchronization import AutoResetEvent, Notifier
 
 _log = structlog.get_logger(__name__)
 
@@ -35,8 +36,8 @@ class SharedStream:
         self._context = context
         self._backoff = Backoff(first=context.restart_first, longest=context.restart_longest)
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._served = anyio.Event()
-        self._left = anyio.Event()
+        self._served = Notifier()
+        self._left = AutoResetEvent()
         self._is_emptied = False
         self._is_draining = False
 
@@ -76,7 +77,7 @@ class SharedStream:
         try:
             await member.serve(group)
         finally:
-            self._served.set()
+            self._served.notify_all()
         if not self._context.restarts:
             self.members.pop(member, None)
             member.stream = None
@@ -137,7 +138,7 @@ class SharedStream:
             settings=self._context.settings,
             backlog=self.backlog,
         )
-        self._left = anyio.Event()
+        self._left.clear()
         try:
             return await self._serve_all(group)
         finally:
@@ -175,7 +176,6 @@ class SharedStream:
             tasks.start_soon(run, name=f"shared-stream[{self.key}]")
             while True:
                 await self._left.wait()
-                self._left = anyio.Event()
                 if self.members:
                     continue
                 self._is_emptied = True
@@ -196,7 +196,6 @@ class SharedStream:
                 member.note_failure(ended)
         with anyio.move_on_after(self._context.settings.close_timeout):
             while any(member.subscriber is not None for member in self.members):
-                self._served = anyio.Event()
                 await self._served.wait()
         for member in [one for one in self.members if one.subscriber is not None]:
             member.note_failure(ended)
