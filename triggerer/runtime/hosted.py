@@ -171,10 +171,10 @@ class HostedTrigger:
         """
         if self.trigger is None:
             if not self.is_absent:
-                group.add_absent()
+                group.subscribers.add_absent()
                 self.is_absent = True
             return False
-        self.subscriber = group.subscribe(
+        self.subscriber = group.subscribers.join(
             self.trigger,
             name=self.name,
             source=self.source,
@@ -202,7 +202,7 @@ class HostedTrigger:
                 if not self._context.restarts:
                     if self.is_absent:
                         # Nobody will bring it back: only what it was given counts as failed.
-                        group.remove_absent()
+                        group.subscribers.remove_absent()
                         self.is_absent = False
                     return
                 if not await self._rejoin_later(group, started):
@@ -219,15 +219,15 @@ class HostedTrigger:
         if error is not None:
             if not group.is_ending:
                 _log.warning("trigger failed", trigger=self.name, error=repr(error))
-                group.fail(subscriber, error)
+                group.subscribers.fail(subscriber, error)
                 self.is_absent = True
             self.note_failure(error)
             return
         # The filter returned. It is armed again; what comes meanwhile counts as failed, so that it is redelivered.
         if not group.is_ending:
-            group.leave(subscriber)
+            group.subscribers.leave(subscriber)
             if self._context.restarts:
-                group.add_absent()
+                group.subscribers.add_absent()
                 self.is_absent = True
         self._enter(HostedState.WAITING if self._context.restarts else HostedState.ENDED)
 
@@ -250,13 +250,15 @@ class HostedTrigger:
         if group is not None and not group.is_ending:
             if self.subscriber is not None and self.subscriber.is_present:
                 if on_purpose:
-                    group.leave(self.subscriber)
+                    group.subscribers.leave(self.subscriber)
                 else:
-                    group.fail(self.subscriber, PluginError(f"{self.name} was replaced"))
-                    group.remove_absent()
+                    group.subscribers.fail(
+                        self.subscriber, PluginError(f"{self.name} was replaced")
+                    )
+                    group.subscribers.remove_absent()
             elif self.is_absent or self.subscriber is not None:
                 # Its subscriber was failed from outside, and it had no turn to note that it is absent.
-                group.remove_absent()
+                group.subscribers.remove_absent()
         self.is_absent = False
         self._enter(HostedState.ENDED)
         self.stop()
