@@ -93,7 +93,7 @@ class TriggerHost:
         self._wake = anyio.Event()
         self._is_stopped = anyio.Event()
         self._manager = Manager(
-            RuntimeContext(sink, settings=runtime or RuntimeSettings(), on_state=self._note_state)
+            RuntimeContext(sink, settings=runtime or RuntimeSettings()), on_state=self._note_state
         )
 
     @property

@@ -5,22 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from triggerer.domain.events import EventSink
 from triggerer.runtime.clock import Clock, SystemClock
 from triggerer.runtime.settings import RuntimeSettings
 
-if TYPE_CHECKING:
-    from triggerer.runtime.hosted import HostedTrigger
-
 
 def _utc_now() -> datetime:
     return datetime.now(UTC)
-
-
-def _ignore(_: HostedTrigger) -> None:
-    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,5 +28,3 @@ class RuntimeContext:
     """False in the testing harness: a group or trigger that ends stays ended."""
     restart_first: float = 1.0
     restart_longest: float = 60.0
-    on_state: Callable[[HostedTrigger], None] = _ignore
-    """Called after every change of a hosted trigger's state; synchronous, and must not raise."""

@@ -46,7 +46,7 @@ class SharedStream:
     def add(self, member: HostedTrigger) -> None:
         """Let `member` join the running group now, or the next one when it opens."""
         self.members[member] = None
-        member.stream = self
+        member.stream_key = self.key
         group = self.group
         if group is not None and not group.is_ending and self._tasks is not None:
             member.join(group)
@@ -60,18 +60,22 @@ class SharedStream:
             self.group.close()
         self.scope.cancel()
         for member in self.members:
-            member.stream = None
             member.end()
-        self.members.clear()
+        self._forget_members()
 
     def remove(self, member: HostedTrigger, *, on_purpose: bool) -> None:
         """Take `member` out; without members the group resolves what is outstanding, then closes."""
         if member in self.members:
             del self.members[member]
-            member.stream = None
+            member.stream_key = None
             member.withdraw(self.group, on_purpose=on_purpose)
         if not self.members:
             self._left.set()
+
+    def _forget_members(self) -> None:
+        for member in self.members:
+            member.stream_key = None
+        self.members.clear()
 
     async def _serve(self, member: HostedTrigger, group: Group) -> None:
         try:
@@ -80,7 +84,7 @@ class SharedStream:
             self._served.notify_all()
         if not self._context.restarts:
             self.members.pop(member, None)
-            member.stream = None
+            member.stream_key = None
             if not self.members:
                 self._left.set()
 
@@ -125,7 +129,7 @@ class SharedStream:
         if not made:
             # Nobody to open the stream, so nothing is pulled and nothing can be missed.
             if not self._context.restarts:
-                self.members.clear()
+                self._forget_members()
             return GroupEnded("no trigger of the stream can be made", key=self.key)
         opener = made[0].trigger
         assert opener is not None
@@ -202,4 +206,4 @@ class SharedStream:
             if not self._context.restarts:
                 # Cancelled as it is about to be, it cannot take itself out.
                 del self.members[member]
-                member.stream = None
+                member.stream_key = None
