@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from producers.kafka.assignment import Assignment
 from producers.kafka.commits import Commits
 from producers.kafka.dead_letter import DeadLetters
-from producers.kafka.lane import Lane, Verdict, judge, redelivery_delay
+from producers.kafka.lane import Lane, redelivery_delay
 from producers.kafka.position import CommittedPosition
 from producers.kafka.settings import KafkaSettings
+from producers.kafka.verdict import Verdict, judge
 from triggerer.abc import AdvanceItem
 from triggerer.errors import BrokerError
 

@@ -1,4 +1,4 @@
-"""One partition during one assignment: what is in flight, what is committed, and what a resolved batch means.
+"""One partition during one assignment: what is in flight, and what is committed.
 
 Synchronous, without I/O. A lane object dies with its assignment; the messages that it delivered keep pointing at
 it, so that an advance which comes too late is told from one that counts. `delivery` does the same within an
@@ -9,36 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 from aiokafka import TopicPartition
 
 from producers.kafka.cluster import Membership
-from producers.kafka.message import KafkaMessage
 from producers.kafka.position import CommittedPosition
-from triggerer.abc import AdvanceItem, AdvanceOutcome
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a batch means for the broker.
-
-    Attributes:
-        lane: The lane that the batch still counts for; None: nothing in it counts any more.
-        offset: Everything before it is done with.
-        failed: The message at `offset` if it stops the lane, with its outcome.
-        rest: What follows the failed message in the batch.
-        stale: How many messages belonged to an earlier assignment or delivery.
-        rejected: The messages passed over because somebody rejected them.
-    """
-
-    lane: Lane | None
-    offset: int
-    failed: tuple[KafkaMessage, AdvanceOutcome] | None
-    rest: Sequence[AdvanceItem]
-    stale: int
-    rejected: Sequence[KafkaMessage]
 
 
 class Lane:
@@ -100,9 +75,6 @@ class Lane:
         """Whether a failed message holds the lane up."""
         return self.timer is not None or self.probing
 
-    def counts(self, message: KafkaMessage) -> bool:
-        return not self.closed and message.delivery == self.delivery
-
     def step_back(self, position: CommittedPosition, *, probing: bool) -> None:
         """Everything delivered from `position` on counts no more; it is delivered again."""
         self.committed = position
@@ -119,32 +91,6 @@ class Lane:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
-
-
-def judge(batch: Sequence[AdvanceItem]) -> Verdict:
-    """Read a lane's next contiguous items up to the first that failed.
-
-    An item that nobody was there to see is held like a failed one (contract, rule 5); one that somebody rejected and
-    nobody failed is passed.
-    """
-    current: Lane | None = None
-    offset = -1
-    stale = 0
-    rejected: list[KafkaMessage] = []
-    for index, (message, outcome) in enumerate(batch):
-        lane = message.lane
-        if lane.closed or message.delivery != lane.delivery:
-            stale += 1
-            continue
-        if outcome.failed or not (outcome.acked or outcome.rejected):
-            return Verdict(
-                lane, message.record.offset, (message, outcome), batch[index + 1 :], stale, rejected
-            )
-        if outcome.rejected:
-            rejected.append(message)
-        current = lane
-        offset = message.record.offset + 1
-    return Verdict(current, offset, None, (), stale, rejected)
 
 
 def redelivery_delay(failures: int, *, first_s: float, longest_s: float) -> float:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import orjson
 
-if TYPE_CHECKING:
-    from producers.kafka.lane import Lane
-
+from producers.kafka.lane import Lane
 
 _NOT_DECODED = object()
 

@@ -160,7 +160,9 @@ async def test_a_blocked_thread_is_left_behind_shown_and_not_followed_by_another
             upstream.put((1, "block"))
             await until(lambda: notes_of(tmp_path) == ["blocks"])
             assert one.subscriber is not None
-            one.subscriber.group.fail(one.subscriber, PluginError("too slow"))
+            (stream,) = manager.streams.values()
+            assert stream.group is not None
+            stream.group.subscribers.fail(one.subscriber, PluginError("too slow"))
             await until(lambda: "still blocked" in str(one.error))
             assert "in obey" in str(one.error)
             (blocked,) = watcher_threads()

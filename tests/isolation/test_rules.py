@@ -256,7 +256,9 @@ async def test_who_leaves_as_it_asks_is_cancelled_and_does_not_see_its_stream_en
         await until_asked(relay)
         if relay._pulled:
             assert relay._subscriber is not None
-            relay._subscriber.group.leave(relay._subscriber)
+            (stream,) = streams._manager.streams.values()
+            assert stream.group is not None
+            stream.group.subscribers.leave(relay._subscriber)
             has_asked.set()
 
     monkeypatch.setattr(Relay, "_until_asked", leave_in_between)

@@ -17,6 +17,20 @@ IMPURE_STDLIB = {
     "asyncio", "concurrent", "http", "logging", "multiprocessing", "os", "pathlib", "queue", "selectors",
     "shutil", "socket", "sqlite3", "subprocess", "tempfile", "threading", "time",
 }  # fmt: skip
+# Modules that import one another in a circle, also for types only; none may be added.
+CIRCLES = {
+    frozenset({"triggerer.domain.arguments", "triggerer.domain.dags", "triggerer.domain.tasks"}),
+    frozenset({"triggerer.domain.assets", "triggerer.domain.conditions"}),
+    frozenset(
+        {f"triggerer.testing.simulation.{name}" for name in ("broker", "checker", "lanewatch")}
+    ),
+    frozenset(
+        {
+            f"triggerer.testing.simulation.{name}"
+            for name in ("hosting", "process", "triggers", "world")
+        }
+    ),
+}
 # What a plugin may use beside the one client library of its broker.
 # Airflow brings asgiref, which its hooks need.
 COMMON = {"anyio", "asgiref", "orjson"}
@@ -24,7 +38,8 @@ COMMON = {"anyio", "asgiref", "orjson"}
 
 @cache
 def graph() -> grimp.ImportGraph:
-    return grimp.build_graph(*OURS, include_external_packages=True)
+    # Its cache goes by modification times, and was seen to give imports that were gone.
+    return grimp.build_graph(*OURS, include_external_packages=True, cache_dir=None)
 
 
 def imports_of(package: str) -> dict[str, set[str]]:
@@ -82,3 +97,46 @@ def test_producers_share_nothing() -> None:
                     assert imported.split(".")[1] == producer.split(".")[1], (
                         f"{module} -> {imported}"
                     )
+
+
+def circles_of(imports: dict[str, set[str]]) -> set[frozenset[str]]:
+    """The strongly connected components of more than one module (Tarjan's algorithm)."""
+    found: set[frozenset[str]] = set()
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    path: list[str] = []
+    is_on_path: set[str] = set()
+
+    def visit(module: str) -> None:
+        order[module] = lowest[module] = len(order)
+        path.append(module)
+        is_on_path.add(module)
+        for imported in sorted(imports[module]):
+            if imported not in order:
+                visit(imported)
+                lowest[module] = min(lowest[module], lowest[imported])
+            elif imported in is_on_path:
+                lowest[module] = min(lowest[module], order[imported])
+        if lowest[module] == order[module]:
+            circle = path[path.index(module) :]
+            del path[path.index(module) :]
+            is_on_path.difference_update(circle)
+            if len(circle) > 1:
+                found.add(frozenset(circle))
+
+    for module in sorted(imports):
+        if module not in order:
+            visit(module)
+    return found
+
+
+def test_circles_are_found() -> None:
+    imports = {"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": {"e"}, "e": set(), "f": {"a"}}
+    assert circles_of(imports) == {frozenset("abc")}
+
+
+def test_modules_do_not_import_one_another_in_a_circle() -> None:
+    """Imports under TYPE_CHECKING count: what needs another's type reaches into it."""
+    ours = {module for package in OURS for module in {package, *graph().find_descendants(package)}}
+    imports = {module: graph().find_modules_directly_imported_by(module) & ours for module in ours}
+    assert circles_of(imports) == CIRCLES

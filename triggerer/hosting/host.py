@@ -101,12 +101,8 @@ class TriggerHost:
         self._wake = anyio.Event()
         self._is_stopped = anyio.Event()
         self._manager = Manager(
-            RuntimeContext(
-                sink,
-                settings=runtime or RuntimeSettings(),
-                random=self._random,
-                on_state=self._note_state,
-            )
+            RuntimeContext(sink, settings=runtime or RuntimeSettings(), random=self._random),
+            on_state=self._note_state,
         )
 
     @property

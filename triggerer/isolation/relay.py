@@ -150,12 +150,7 @@ class Relay:
 
     def _known_ahead(self) -> list[Any]:
         """What follows the event that was pulled last, and has been broadcast already."""
-        subscriber = self._subscriber
-        if subscriber is None or subscriber.error is not None or not subscriber.is_present:
-            return []
-        ledger = subscriber.group.ledger
-        at = subscriber.pulled - ledger.base
-        return ledger.events[at : at + MOST_AHEAD]
+        return [] if self._subscriber is None else self._subscriber.known_ahead(MOST_AHEAD)
 
     async def stop(self) -> None:
         """End the pump: it is in nobody's stream any more."""

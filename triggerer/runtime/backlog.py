@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import anyio
+from triggerer.synchronization import Notifier
 
 
 class Backlog:
@@ -22,13 +22,13 @@ class Backlog:
         """Filters pause from here on; zero once the service is stopping."""
         self.is_awaited = False
         """Whether somebody is to hear of it when `count` falls."""
-        self._changed = anyio.Event()
+        self._changed = Notifier()
 
     def note_room(self) -> None:
         """`count` has fallen; called if somebody waits."""
         if not self.count or self.count < self.limit:
             self.is_awaited = False
-            self._changed.set()
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Let whoever waits for room wait until it is cancelled: the service is stopping."""
@@ -43,7 +43,5 @@ class Backlog:
             await self._next_change()
 
     async def _next_change(self) -> None:
-        if not self.is_awaited:
-            self.is_awaited = True
-            self._changed = anyio.Event()
+        self.is_awaited = True
         await self._changed.wait()

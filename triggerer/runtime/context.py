@@ -6,23 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from random import Random
-from typing import TYPE_CHECKING
 
 from triggerer.backoff import Backoff
 from triggerer.domain.events import EventSink
 from triggerer.runtime.clock import Clock, SystemClock
 from triggerer.runtime.settings import RuntimeSettings
 
-if TYPE_CHECKING:
-    from triggerer.runtime.hosted import HostedTrigger
-
 
 def _utc_now() -> datetime:
     return datetime.now(UTC)
-
-
-def _ignore(_: HostedTrigger) -> None:
-    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +32,6 @@ class RuntimeContext:
     restart_longest: float = 60.0
     random: Random = field(default_factory=Random)
     """For the jitter of restarts."""
-    on_state: Callable[[HostedTrigger], None] = _ignore
-    """Called after every change of a hosted trigger's state; synchronous, and must not raise."""
 
     def restart_backoff(self) -> Backoff:
         """The delays between the starts of one stream, or of one trigger."""

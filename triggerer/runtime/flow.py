@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -13,11 +13,10 @@ from triggerer.abc import SharedStreamProducer
 from triggerer.errors import SubscriberOverflow
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.lanes import Lane
-from triggerer.runtime.wakeups import Wakeup
-
-if TYPE_CHECKING:
-    from triggerer.runtime.group import Group
-    from triggerer.runtime.subscriber import Subscriber
+from triggerer.runtime.state import GroupState
+from triggerer.runtime.subscriber import Subscriber
+from triggerer.runtime.subscribers import Subscribers
+from triggerer.synchronization import AutoResetEvent
 
 _TURNS_BEFORE_OVERFLOW: Final = 8
 
@@ -30,22 +29,22 @@ class Flow:
     the producer cannot pause it alone. A hook of the producer that raises ends the group.
     """
 
-    def __init__(self, group: Group) -> None:
-        self._group = group
-        self._settings = group.settings
-        self._ledger = group.ledger
-        self._lanes = group.lanes
+    def __init__(self, state: GroupState, subscribers: Subscribers) -> None:
+        self._state = state
+        self._subscribers = subscribers
+        self._settings = state.settings
+        self._ledger = state.ledger
+        self._lanes = state.lanes
+        self._progress = state.progress
         self.look_at = 0
         """The number up to which the poll may broadcast without a look at its bounds."""
         self._turn_at = 0
         self._free_until = 0
         self._is_stopping = False
-        self._is_closed = False
-        self._moved: anyio.Event | None = None
         self._paused: set[Lane] = set()
         """The lanes that the producer was told to pause."""
         self._relieved: deque[Lane] = deque()
-        self._relief = Wakeup()
+        self._relief = AutoResetEvent()
         self._telling = anyio.Lock()
         """A lane's hooks are called one at a time."""
         self._lanes.on_relieved = self._note_relieved
@@ -63,8 +62,8 @@ class Flow:
             await checkpoint()
             self._turn_at = self._ledger.head + self._burst()
         lane: Hashable = None
-        if self._lanes.full and self._group.producer is not None:
-            lane = self._group.producer.get_advance_lane(payload)
+        if self._lanes.full and self._state.producer is not None:
+            lane = self._state.producer.get_advance_lane(payload)
         if self._ledger.head >= self._free_until or self._is_stopping or lane in self._lanes.full:
             self._free_until = self._first_not_free()
             while not self._is_free(lane):
@@ -76,17 +75,17 @@ class Flow:
 
     def _burst(self) -> int:
         """How many events may be broadcast until the next turn."""
-        readers = len(self._group.subscribers) - len(self._group.selection)
+        readers = len(self._subscribers) - len(self._state.selection)
         return min(self._settings.burst, self._settings.burst_readings // max(readers, 1)) or 1
 
     def _first_not_free(self) -> int:
         """The first number that may not be broadcast as things stand, whatever its lane."""
         head = self._ledger.head
-        if self._is_closed or (self._is_stopping and self._group.is_acknowledged):
+        if self._state.is_closed or (self._is_stopping and self._state.is_acknowledged):
             return head
         free = head + self._settings.max_outstanding - self._lanes.outstanding
         # Whoever joins or rises before the next look does so at the head or later.
-        lowest = min((one.pulled for one in self._group.subscribers), default=head)
+        lowest = min((one.pulled for one in self._subscribers), default=head)
         return min(free, min(lowest, head) + self._settings.subscriber_queue_size)
 
     def _is_free(self, lane: Hashable) -> bool:
@@ -101,8 +100,8 @@ class Flow:
         return lane not in self._paused or lane.outstanding >= self._lanes.bound
 
     async def _pause_until_free(self, key: Hashable) -> None:
-        producer = self._group.producer
-        if self._is_closed:
+        producer = self._state.producer
+        if self._state.is_closed:
             # Woken before it was cancelled.
             await anyio.sleep_forever()
         if producer is not None and producer.pauses_lanes and self._is_held(key):
@@ -125,10 +124,10 @@ class Flow:
     async def _wait_for_room(self) -> None:
         full = self._full_subscribers()
         before = [subscriber.pulled for subscriber in full]
-        deadline = self._group.clock.monotonic() + self._settings.overflow_grace
+        deadline = self._state.clock.monotonic() + self._settings.overflow_grace
         if not full:
             # Held up by what is outstanding, not by a reader: the deadlines bound that.
-            await self.next_progress()
+            await self._progress.wait_for_room()
             return
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
@@ -143,25 +142,26 @@ class Flow:
     def _fail_for_overflow(self, subscriber: Subscriber) -> None:
         error = SubscriberOverflow(
             f"{subscriber.name} fell {self._settings.subscriber_queue_size} events"
-            f" behind the shared stream {self._group.key!r} and did not move for"
+            f" behind the shared stream {self._state.key!r} and did not move for"
             f" {self._settings.overflow_grace:g} s",
             hint="make its filter faster, or raise shared_stream_subscriber_queue_size",
         )
-        self._group.fail(subscriber, error)
+        self._subscribers.fail(subscriber, error)
 
     def _full_subscribers(self) -> list[Subscriber]:
         limit = self._ledger.head - self._settings.subscriber_queue_size
-        return [subscriber for subscriber in self._group.subscribers if subscriber.pulled <= limit]
+        return [subscriber for subscriber in self._subscribers if subscriber.pulled <= limit]
 
     async def _cancel_when(self, deadline: float, scope: anyio.CancelScope) -> None:
         if self._settings.overflow_grace <= 0:
             # "At once" still means after a turn: a reader that only waits for the loop is not stuck.
             for _ in range(_TURNS_BEFORE_OVERFLOW):
                 await checkpoint()
-        await self._group.clock.sleep_until(deadline)
+        clock = self._state.clock
+        await clock.sleep_until(deadline)
         # By as much as it is late the event loop was held up, and nobody could read: they get that time once more.
-        woken = self._group.clock.monotonic()
-        await self._group.clock.sleep_until(woken + (woken - deadline))
+        woken = clock.monotonic()
+        await clock.sleep_until(woken + (woken - deadline))
         scope.cancel()
 
     async def _next_turn(self, full: list[Subscriber], before: list[int]) -> None:
@@ -170,21 +170,7 @@ class Flow:
             subscriber.is_present and subscriber.pulled == pulled
             for subscriber, pulled in zip(full, before, strict=True)
         ):
-            await self.next_progress()
-
-    async def next_progress(self) -> None:
-        """Wait until something was read or advanced; for as many as like to."""
-        # Not the pump's wake-up: that one stays set for as long as the pump awaits an advance.
-        self._group.is_progress_noted = False
-        if self._moved is None:
-            self._moved = anyio.Event()
-        await self._moved.wait()
-
-    def note_room(self) -> None:
-        """Something was read or advanced."""
-        if self._moved is not None:
-            self._moved.set()
-            self._moved = None
+            await self._progress.wait_for_room()
 
     # Lanes
 
@@ -192,7 +178,7 @@ class Flow:
         """A lane has reached its bound: look at every event from now on, or have the producer pause the lane."""
         lane, self._lanes.filled = self._lanes.filled, None
         self.look_at = 0
-        producer = self._group.producer
+        producer = self._state.producer
         if lane is not None and producer is not None and producer.pauses_lanes:
             await self._pause_lane(producer, lane)
 
@@ -203,7 +189,7 @@ class Flow:
                 await producer.pause_lane(lane.key)
 
     def _note_relieved(self, lane: Lane) -> None:
-        self.note_room()
+        self._progress.note_room()
         if lane in self._paused:
             self._relieved.append(lane)
             self._relief.set()
@@ -211,23 +197,22 @@ class Flow:
     async def run(self) -> None:
         """Resume lanes; the poll, which paused them, may be waiting for the broker meanwhile."""
         try:
-            with plugin_code(f"resume_lane() of the shared stream {self._group.key!r}"):
+            with plugin_code(f"resume_lane() of the shared stream {self._state.key!r}"):
                 await self._resume_lanes()
         except Exception:
-            self._group.begin_end()
+            self._state.is_ending = True
             raise
 
     async def _resume_lanes(self) -> None:
         while True:
             await self._relief.wait()
-            self._relief.clear()
             while self._relieved:
                 lane = self._relieved.popleft()
                 async with self._telling:
                     if lane in self._paused and self._lanes.full.get(lane.key) is not lane:
                         self._paused.discard(lane)
-                        assert self._group.producer is not None
-                        await self._group.producer.resume_lane(lane.key)
+                        assert self._state.producer is not None
+                        await self._state.producer.resume_lane(lane.key)
 
     # Stopping
 
@@ -238,18 +223,13 @@ class Flow:
     def start_pulling(self) -> None:
         self._is_stopping = False
 
-    def close(self) -> None:
-        """Let nothing more be broadcast, not even by a poll that was woken before it is cancelled."""
-        self._is_closed = True
-        self.stop_pulling()
-
     async def wait_while_stopping(self) -> None:
         """Return once something may be pulled."""
         while self._is_stopping:
-            await self.next_progress()
+            await self._progress.wait_for_room()
 
     async def wait_until_drained(self) -> None:
-        while self._is_stopping and self._group.outstanding:
-            await self.next_progress()
-            if self._group.is_ending:
+        while self._is_stopping and self._state.outstanding:
+            await self._progress.wait_for_room()
+            if self._state.is_ending:
                 return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import structlog
@@ -19,12 +19,9 @@ from triggerer.runtime.cancellation import plugin_code, take_back_stray_cancella
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.group import Group
 from triggerer.runtime.refusals import Refusals
-from triggerer.runtime.runner import run_alone
+from triggerer.runtime.runner import Runner
 from triggerer.runtime.stalls import named_task
 from triggerer.runtime.subscriber import Subscriber
-
-if TYPE_CHECKING:
-    from triggerer.runtime.stream import SharedStream
 
 _log = structlog.get_logger(__name__)
 
@@ -56,7 +53,12 @@ class HostedState(StrEnum):
 class HostedTrigger:
     """One trigger under supervision. Its owner is the `Manager`; others read it."""
 
-    def __init__(self, spec: TriggerSpec, context: RuntimeContext) -> None:
+    def __init__(
+        self,
+        spec: TriggerSpec,
+        context: RuntimeContext,
+        on_state: Callable[[HostedTrigger], None],
+    ) -> None:
         self.spec = spec
         self.source = spec.source
         self.state = HostedState.WAITING
@@ -68,15 +70,21 @@ class HostedTrigger:
         """Whether the key has been read: once, when the trigger is first made."""
         self.is_absent = False
         """Whether its group counts it as absent."""
-        self.stream: SharedStream | None = None
-        """Where it is a member."""
+        self.stream_key: Hashable | None = None
+        """Of the shared stream of which it is a member; None where it is a member of none."""
         self.backlog = Backlog(context.settings.max_unsettled)
         """Its events on their way into the store, while it has no stream."""
-        self.refusals = Refusals(
-            spec.name, context.clock, context.now, lambda: context.on_state(self)
-        )
+        self.refusals = Refusals(spec.name, context.clock, context.now, lambda: on_state(self))
         """Of its events, by the store; what runs goes on running."""
+        self._runner = Runner(
+            spec.name,
+            spec.source,
+            sink=context.sink,
+            backlog=self.backlog,
+            on_refused=self.refusals.note,
+        )
         self._context = context
+        self._on_state = on_state
         self._backoff = context.restart_backoff()
         self._scope: anyio.CancelScope | None = None
         self._is_stopped = False
@@ -92,7 +100,7 @@ class HostedTrigger:
 
     def replace_source(self, source: EventSource) -> None:
         """Send its events to other watchers from now on."""
-        self.source = source
+        self.source = self._runner.source = source
         if self.subscriber is not None:
             self.subscriber.source = source
 
@@ -134,7 +142,7 @@ class HostedTrigger:
 
     def _enter(self, state: HostedState) -> None:
         self.state = state
-        self._context.on_state(self)
+        self._on_state(self)
 
     async def wait_to_be_made(self) -> None:
         """Return when the next try to make it is due, or when it is stopped."""
@@ -170,10 +178,10 @@ class HostedTrigger:
         """
         if self.trigger is None:
             if not self.is_absent:
-                group.add_absent()
+                group.subscribers.add_absent()
                 self.is_absent = True
             return False
-        self.subscriber = group.subscribe(
+        self.subscriber = group.subscribers.join(
             self.trigger,
             name=self.name,
             source=self.source,
@@ -201,7 +209,7 @@ class HostedTrigger:
                 if not self._context.restarts:
                     if self.is_absent:
                         # Nobody will bring it back: only what it was given counts as failed.
-                        group.remove_absent()
+                        group.subscribers.remove_absent()
                         self.is_absent = False
                     return
                 if not await self._rejoin_later(group, started):
@@ -218,15 +226,15 @@ class HostedTrigger:
         if error is not None:
             if not group.is_ending:
                 _log.warning("trigger failed", trigger=self.name, error=repr(error))
-                group.fail(subscriber, error)
+                group.subscribers.fail(subscriber, error)
                 self.is_absent = True
             self.note_failure(error)
             return
         # The filter returned. It is armed again; what comes meanwhile counts as failed, so that it is redelivered.
         if not group.is_ending:
-            group.leave(subscriber)
+            group.subscribers.leave(subscriber)
             if self._context.restarts:
-                group.add_absent()
+                group.subscribers.add_absent()
                 self.is_absent = True
         self._enter(HostedState.WAITING if self._context.restarts else HostedState.ENDED)
 
@@ -249,13 +257,15 @@ class HostedTrigger:
         if group is not None and not group.is_ending:
             if self.subscriber is not None and self.subscriber.is_present:
                 if on_purpose:
-                    group.leave(self.subscriber)
+                    group.subscribers.leave(self.subscriber)
                 else:
-                    group.fail(self.subscriber, PluginError(f"{self.name} was replaced"))
-                    group.remove_absent()
+                    group.subscribers.fail(
+                        self.subscriber, PluginError(f"{self.name} was replaced")
+                    )
+                    group.subscribers.remove_absent()
             elif self.is_absent or self.subscriber is not None:
                 # Its subscriber was failed from outside, and it had no turn to note that it is absent.
-                group.remove_absent()
+                group.subscribers.remove_absent()
         self.is_absent = False
         self._enter(HostedState.ENDED)
         self.stop()
@@ -293,7 +303,7 @@ class HostedTrigger:
         self._enter(HostedState.RUNNING)
         try:
             with plugin_code(f"run() of {self.name}"):
-                await run_alone(trigger, self, self._context)
+                await self._runner.run(trigger)
         except Exception as error:
             _log.warning("trigger failed", trigger=self.name, error=repr(error))
             self.note_failure(error)

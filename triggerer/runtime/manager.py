@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
@@ -14,15 +14,25 @@ from triggerer.runtime.hosted import HostedTrigger, TriggerSpec
 from triggerer.runtime.stream import SharedStream
 
 
+def _ignore(_: HostedTrigger) -> None:
+    pass
+
+
 class Manager:
     """Hosts triggers for as long as its `async with` block lasts.
 
     Leaving the block cancels everything and resolves nothing: what was not advanced is redelivered to the next owner.
     Call `drain` first for an orderly stop. Nothing here raises for what a plugin does: see `HostedTrigger.error`.
+
+    Args:
+        on_state: Called after every change of a trigger's state; synchronous, and must not raise.
     """
 
-    def __init__(self, context: RuntimeContext) -> None:
+    def __init__(
+        self, context: RuntimeContext, *, on_state: Callable[[HostedTrigger], None] = _ignore
+    ) -> None:
         self._context = context
+        self._on_state = on_state
         self._streams: dict[Hashable, SharedStream] = {}
         self._by_id: dict[str, SharedStream] = {}
         self._ending: dict[Hashable, SharedStream] = {}
@@ -64,7 +74,7 @@ class Manager:
         specification names, as soon as a sibling opens that.
         """
         assert self._tasks is not None, "enter the manager first"
-        hosted = [HostedTrigger(spec, self._context) for spec in specs]
+        hosted = [HostedTrigger(spec, self._context, self._on_state) for spec in specs]
         for member in hosted:
             if member.make():
                 self._place(member)
@@ -75,8 +85,9 @@ class Manager:
     def remove(self, member: HostedTrigger, *, on_purpose: bool) -> None:
         """Stop a trigger. `on_purpose`: its watcher was deleted; otherwise what it has not resolved is redelivered."""
         self._unmade.get(member.spec.stream_id, {}).pop(member, None)
-        if member.stream is not None:
-            member.stream.remove(member, on_purpose=on_purpose)
+        stream = self._stream_of(member)
+        if stream is not None:
+            stream.remove(member, on_purpose=on_purpose)
         else:
             member.withdraw(None, on_purpose=on_purpose)
 
@@ -97,8 +108,8 @@ class Manager:
     def abandon(self, member: HostedTrigger) -> None:
         """Stop a trigger, and the stream that it belongs to, at once and resolve nothing."""
         self._unmade.get(member.spec.stream_id, {}).pop(member, None)
-        if member.stream is not None:
-            self.close_stream(member.stream.key)
+        if member.stream_key is not None:
+            self.close_stream(member.stream_key)
         else:
             member.end()
 
@@ -111,9 +122,9 @@ class Manager:
         if members is None:
             streams, alone = list(self._streams.values()), list(self._alone)
         else:
-            chosen = list(members)
-            streams = list({one.stream: None for one in chosen if one.stream is not None})
-            alone = [one for one in chosen if one.stream is None]
+            found = {member: self._stream_of(member) for member in members}
+            streams = list({stream: None for stream in found.values() if stream is not None})
+            alone = [member for member, stream in found.items() if stream is None]
         with anyio.move_on_after(timeout):
             async with anyio.create_task_group() as tasks:
                 for member in alone:
@@ -123,6 +134,9 @@ class Manager:
                     tasks.start_soon(stream.drain)
 
     # Placing
+
+    def _stream_of(self, member: HostedTrigger) -> SharedStream | None:
+        return None if member.stream_key is None else self._streams.get(member.stream_key)
 
     def _place(self, member: HostedTrigger) -> None:
         """Bring a trigger that has been made to where it belongs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
@@ -11,11 +11,8 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from triggerer.abc import AdvanceItem, SharedStreamProducer
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.lanes import Lane
-from triggerer.runtime.wakeups import Turns
-
-if TYPE_CHECKING:
-    from triggerer.runtime.group import Group
-
+from triggerer.runtime.state import GroupState
+from triggerer.runtime.turns import Turns
 
 _BURST: Final = 512
 """Events that are handed on before everybody else gets a turn, when very many become ready at once."""
@@ -30,11 +27,11 @@ class Pump:
     unless the producer declares that its lanes advance side by side. An advance that raises ends the group.
     """
 
-    def __init__(self, group: Group) -> None:
-        self._group = group
+    def __init__(self, state: GroupState) -> None:
+        self._state = state
         self._turns = Turns()
-        self._task_name = f"shared-stream-pump[{group.key}]"
-        self._what = f"advance() of the shared stream {group.key!r}"
+        self._task_name = f"shared-stream-pump[{state.key}]"
+        self._what = f"advance() of the shared stream {state.key!r}"
         self._awaited: Sequence[AdvanceItem] | None = None
         # Where lanes advance side by side.
         self._awaited_beside: dict[Lane, Sequence[AdvanceItem]] = {}
@@ -46,23 +43,24 @@ class Pump:
         return [*one, *self._awaited_beside.values()]
 
     async def run(self) -> None:
-        group = self._group
+        state = self._state
+        ledger, progress = state.ledger, state.progress
         async with anyio.create_task_group() as tasks:
             while True:
-                await group.wait_for_progress()
-                while group.ledger.settle(_BURST):
+                await progress.wait()
+                while ledger.settle(_BURST):
                     await self._advance_ready(tasks)
                     await checkpoint()
                 await self._advance_ready(tasks)
-                if not group.is_acknowledged:
+                if not state.is_acknowledged:
                     # Nothing is advanced there: who waits until all is settled had his look before the last burst.
-                    group.note_room()
+                    progress.note_room()
 
     async def _advance_ready(self, tasks: anyio.abc.TaskGroup) -> None:
-        group = self._group
-        if group.is_closed or not group.lanes.has_ready:
+        state = self._state
+        if state.is_closed or not state.lanes.has_ready:
             return
-        producer = group.producer
+        producer = state.producer
         assert producer is not None
         if producer.lanes_advance_side_by_side:
             await self._start_side_by_side(producer, tasks)
@@ -71,23 +69,23 @@ class Pump:
             with plugin_code(self._what):
                 await self._advance_one_by_one(producer)
         except Exception:
-            group.begin_end()
+            state.is_ending = True
             raise
 
     async def _advance_one_by_one(self, producer: SharedStreamProducer) -> None:
-        group, turns = self._group, self._turns
+        lanes, progress, turns = self._state.lanes, self._state.progress, self._turns
         advance = producer.advance
         turns.watch()
         handled = 0
-        for batch in group.lanes.batches(_BURST):
+        for batch in lanes.batches(_BURST):
             if handled >= _BURST:
                 handled = 0
-                group.note_room()
+                progress.note_room()
                 await checkpoint()
             elif turns.has_turned:
                 # The batch before is finished, so that the poll may have room. Where the loop has not turned, it waits
                 # for nothing yet.
-                group.note_room()
+                progress.note_room()
             self._awaited = batch
             await advance(batch)
             if turns.has_turned:
@@ -96,12 +94,12 @@ class Pump:
                 await checkpoint_if_cancelled()
             handled += len(batch)
         self._awaited = None
-        group.note_room()
+        progress.note_room()
 
     async def _start_side_by_side(
         self, producer: SharedStreamProducer, tasks: anyio.abc.TaskGroup
     ) -> None:
-        lanes = self._group.lanes
+        lanes = self._state.lanes
         handled = 0
         while lanes.has_ready:
             lane, batch = lanes.take(_REQUEST)
@@ -116,8 +114,8 @@ class Pump:
     async def _advance_beside_others(
         self, producer: SharedStreamProducer, lane: Lane, batch: Sequence[AdvanceItem]
     ) -> None:
-        group = self._group
-        if group.is_closed:
+        state = self._state
+        if state.is_closed:
             # A task that has not begun is not cancelled before its first wait.
             return
         self._awaited_beside[lane] = batch
@@ -125,11 +123,11 @@ class Pump:
             with plugin_code(self._what):
                 await producer.advance(batch)
         except Exception:
-            group.begin_end()
+            state.is_ending = True
             raise
         finally:
             del self._awaited_beside[lane]
-        group.lanes.finish(lane)
+        state.lanes.finish(lane)
         await checkpoint_if_cancelled()
         # Either the lane is ready again, or the poll waits for room that this advance has made.
-        group.note_progress()
+        state.progress.note()

@@ -2,56 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING
 
 from triggerer.abc import BaseEventTrigger, TriggerEvent
+from triggerer.domain.events import EventSink, EventSource
 from triggerer.errors import PluginError
-from triggerer.runtime.context import RuntimeContext
+from triggerer.runtime.backlog import Backlog
 
-if TYPE_CHECKING:
-    from triggerer.runtime.hosted import HostedTrigger
+
+class Runner:
+    """Runs one trigger without a stream, made anew for each run, and hands what it yields to the sink.
+
+    Args:
+        on_refused: Called with the reason when an event will not be durable; synchronous, and must not raise.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: EventSource,
+        *,
+        sink: EventSink,
+        backlog: Backlog,
+        on_refused: Callable[[Exception], None],
+    ) -> None:
+        self.name = name
+        self.source = source
+        self.backlog = backlog
+        self.on_refused = on_refused
+        self._sink = sink
+
+    async def run(self, trigger: BaseEventTrigger) -> None:
+        """Hand what `trigger.run()` yields to the sink, until it returns.
+
+        Raises:
+            Exception: What `run()` raised.
+        """
+        events = trigger.run()
+        if not isinstance(events, AsyncGenerator):
+            raise PluginError(
+                f"{type(trigger).__qualname__}.run() returned {type(events).__qualname__}",
+                hint="write it as an async generator: `async def` with `yield`",
+            )
+        backlog = self.backlog
+        async with aclosing(events):
+            async for event in events:
+                if not isinstance(event, TriggerEvent):
+                    raise PluginError(
+                        f"run() of {self.name} yielded {type(event).__qualname__}, not a TriggerEvent"
+                    )
+                backlog.count += 1
+                self._sink.submit_nowait(LoneEvent(self), event, self.source, None, 0)
+                await backlog.wait_for_room()
 
 
 class LoneEvent:
     """A `TriggerEvent` of a trigger without a stream. Implements `triggerer.domain.events.UnsettledEvent`."""
 
-    __slots__ = ("_hosted",)
+    __slots__ = ("_runner",)
 
-    def __init__(self, hosted: HostedTrigger) -> None:
-        self._hosted = hosted
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
 
     def settle(self, error: Exception | None) -> None:
-        backlog = self._hosted.backlog
+        backlog = self._runner.backlog
         backlog.count -= 1
         if backlog.is_awaited:
             backlog.note_room()
         if error is not None:
-            self._hosted.refusals.note(error)
-
-
-async def run_alone(
-    trigger: BaseEventTrigger, hosted: HostedTrigger, context: RuntimeContext
-) -> None:
-    """Hand what `trigger.run()` yields to the sink, until it returns.
-
-    Raises:
-        Exception: What `run()` raised.
-    """
-    events = trigger.run()
-    if not isinstance(events, AsyncGenerator):
-        raise PluginError(
-            f"{type(trigger).__qualname__}.run() returned {type(events).__qualname__}",
-            hint="write it as an async generator: `async def` with `yield`",
-        )
-    backlog = hosted.backlog
-    async with aclosing(events):
-        async for event in events:
-            if not isinstance(event, TriggerEvent):
-                raise PluginError(
-                    f"run() of {hosted.name} yielded {type(event).__qualname__}, not a TriggerEvent"
-                )
-            backlog.count += 1
-            context.sink.submit_nowait(LoneEvent(hosted), event, hosted.source, None, 0)
-            await backlog.wait_for_room()
+            self._runner.on_refused(error)

@@ -7,15 +7,19 @@ not woken, and rest (`Ledger.rest`) until one does.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from triggerer.abc import BaseEventTrigger, SharedStreamSelector
 from triggerer.errors import PluginError
 
-if TYPE_CHECKING:
-    from triggerer.runtime.subscriber import Subscriber
-
 _NOBODY: Final = ()
+
+
+class Selecting(Protocol):
+    """Says which events concern it."""
+
+    def offer(self, seq: int) -> None:
+        """Its selector names the event of this number, which has just been broadcast."""
 
 
 class Selection:
@@ -24,12 +28,12 @@ class Selection:
     def __init__(self) -> None:
         self.tables: dict[Hashable, _Table] = {}
         """Empty where nobody has a selector; always the same object, which is looked at for each event."""
-        self._by: dict[Subscriber, Hashable] = {}
+        self._by: dict[Selecting, Hashable] = {}
 
     def __len__(self) -> int:
         return len(self._by)
 
-    def add(self, subscriber: Subscriber, selector: SharedStreamSelector) -> None:
+    def add(self, subscriber: Selecting, selector: SharedStreamSelector) -> None:
         """Offer it what its selector names, from the next broadcast on."""
         table = self.tables.get(selector.by)
         if table is None:
@@ -37,7 +41,7 @@ class Selection:
         table.add(subscriber, selector.values)
         self._by[subscriber] = selector.by
 
-    def remove(self, subscriber: Subscriber) -> None:
+    def remove(self, subscriber: Selecting) -> None:
         """Offer it nothing more; does nothing where it has no selector."""
         if subscriber not in self._by:
             return
@@ -61,22 +65,22 @@ class _Table:
 
     def __init__(self, read: Callable[[Any], Hashable]) -> None:
         self._read = read
-        self._seekers: dict[Hashable, dict[Subscriber, None]] = {}
-        self.members: dict[Subscriber, frozenset[Hashable]] = {}
+        self._seekers: dict[Hashable, dict[Selecting, None]] = {}
+        self.members: dict[Selecting, frozenset[Hashable]] = {}
 
-    def add(self, subscriber: Subscriber, values: frozenset[Hashable]) -> None:
+    def add(self, subscriber: Selecting, values: frozenset[Hashable]) -> None:
         self.members[subscriber] = values
         for value in values:
             self._seekers.setdefault(value, {})[subscriber] = None
 
-    def remove(self, subscriber: Subscriber) -> None:
+    def remove(self, subscriber: Selecting) -> None:
         for value in self.members.pop(subscriber):
             seekers = self._seekers[value]
             del seekers[subscriber]
             if not seekers:
                 del self._seekers[value]
 
-    def find(self, event: Any) -> Iterable[Subscriber]:
+    def find(self, event: Any) -> Iterable[Selecting]:
         """Who has to look at it. All of them where it cannot be read: only their filters know what that means."""
         try:
             return self._seekers.get(self._read(event), _NOBODY)

@@ -12,6 +12,7 @@ from triggerer.runtime.backlog import Backlog
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.group import Group
 from triggerer.runtime.hosted import HostedTrigger
+from triggerer.synchronization import AutoResetEvent, Notifier
 
 _log = structlog.get_logger(__name__)
 
@@ -34,8 +35,8 @@ class SharedStream:
         self._context = context
         self._backoff = context.restart_backoff()
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._served = anyio.Event()
-        self._left = anyio.Event()
+        self._served = Notifier()
+        self._left = AutoResetEvent()
         self._is_emptied = False
         self._is_draining = False
 
@@ -44,7 +45,7 @@ class SharedStream:
     def add(self, member: HostedTrigger) -> None:
         """Let `member` join the running group now, or the next one when it opens."""
         self.members[member] = None
-        member.stream = self
+        member.stream_key = self.key
         group = self.group
         if group is not None and not group.is_ending and self._tasks is not None:
             member.join(group)
@@ -58,27 +59,31 @@ class SharedStream:
             self.group.close()
         self.scope.cancel()
         for member in self.members:
-            member.stream = None
             member.end()
-        self.members.clear()
+        self._forget_members()
 
     def remove(self, member: HostedTrigger, *, on_purpose: bool) -> None:
         """Take `member` out; without members the group resolves what is outstanding, then closes."""
         if member in self.members:
             del self.members[member]
-            member.stream = None
+            member.stream_key = None
             member.withdraw(self.group, on_purpose=on_purpose)
         if not self.members:
             self._left.set()
+
+    def _forget_members(self) -> None:
+        for member in self.members:
+            member.stream_key = None
+        self.members.clear()
 
     async def _serve(self, member: HostedTrigger, group: Group) -> None:
         try:
             await member.serve(group)
         finally:
-            self._served.set()
+            self._served.notify_all()
         if not self._context.restarts:
             self.members.pop(member, None)
-            member.stream = None
+            member.stream_key = None
             if not self.members:
                 self._left.set()
 
@@ -123,7 +128,7 @@ class SharedStream:
         if not made:
             # Nobody to open the stream, so nothing is pulled and nothing can be missed.
             if not self._context.restarts:
-                self.members.clear()
+                self._forget_members()
             return GroupEnded("no trigger of the stream can be made", key=self.key)
         opener = made[0].trigger
         assert opener is not None
@@ -136,7 +141,7 @@ class SharedStream:
             settings=self._context.settings,
             backlog=self.backlog,
         )
-        self._left = anyio.Event()
+        self._left.clear()
         try:
             return await self._serve_all(group)
         finally:
@@ -174,7 +179,6 @@ class SharedStream:
             tasks.start_soon(run, name=f"shared-stream[{self.key}]")
             while True:
                 await self._left.wait()
-                self._left = anyio.Event()
                 if self.members:
                     continue
                 self._is_emptied = True
@@ -195,11 +199,10 @@ class SharedStream:
                 member.note_failure(ended)
         with anyio.move_on_after(self._context.settings.close_timeout):
             while any(member.subscriber is not None for member in self.members):
-                self._served = anyio.Event()
                 await self._served.wait()
         for member in [one for one in self.members if one.subscriber is not None]:
             member.note_failure(ended)
             if not self._context.restarts:
                 # Cancelled as it is about to be, it cannot take itself out.
                 del self.members[member]
-                member.stream = None
+                member.stream_key = None

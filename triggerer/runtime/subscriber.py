@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import anyio.from_thread
@@ -21,15 +21,14 @@ from triggerer.abc import (
     TriggerEvent,
     current_subscriber,
 )
-from triggerer.domain.events import EventSource
+from triggerer.domain.events import EventSink, EventSource
 from triggerer.errors import PluginError
+from triggerer.runtime.backlog import Backlog
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.lanes import Entry
 from triggerer.runtime.ledger import AT_REST, Member
 from triggerer.runtime.selection import selector_of
-
-if TYPE_CHECKING:
-    from triggerer.runtime.group import Group
+from triggerer.runtime.state import GroupState
 
 
 class _Settled(Enum):
@@ -81,18 +80,18 @@ class DerivedEvent:
                 following = following.next
             subscriber.oldest_unsettled = following
         if error is not None:
-            subscriber.group.ledger.refuse(subscriber, entry)
+            subscriber.state.ledger.refuse(subscriber, entry)
         entry.unresolved -= 1
         if not entry.unresolved:
             lane = entry.lane
             # Those behind their lane's head are found when the head is advanced.
             if lane is not None and lane.head is entry:
-                group = subscriber.group
-                group.lanes.queue(lane)
-                if not group.is_progress_noted:
-                    group.note_progress()
+                state = subscriber.state
+                state.lanes.queue(lane)
+                if not state.progress.is_noted:
+                    state.progress.note()
         if not subscriber.is_present and subscriber.oldest_unsettled is None:
-            subscriber.group.forget(subscriber)
+            subscriber.on_departed(subscriber)
 
     def abandon(self, error: Exception) -> None:
         """Refuse it without the store's answer, which may still come; until it does, the store holds it."""
@@ -104,7 +103,7 @@ class Subscriber(Member):
     """A member of a group, together with the stream that its filter reads.
 
     `run` drives the filter and returns or raises when it ends; whoever runs it then decides what that means
-    (`Group.fail`, `Group.leave`). It may be ended from outside by `interrupt`.
+    (`Subscribers.fail`, `Subscribers.leave`). It may be ended from outside by `interrupt`.
     """
 
     __slots__ = (
@@ -112,40 +111,47 @@ class Subscriber(Member):
         "_loop_thread",
         "_newest",
         "_scope",
+        "_sink",
         "_token",
         "_waiter",
         "backlog",
         "error",
-        "group",
         "is_open",
         "may_read",
         "name",
         "oldest_unsettled",
+        "on_departed",
         "on_refused",
         "open_entry",
         "ordinal",
         "pulled",
         "source",
+        "state",
         "trigger",
         "wanted",
     )
 
     def __init__(
         self,
-        group: Group,
+        state: GroupState,
         trigger: BaseEventTrigger,
         *,
         name: str,
         source: EventSource,
-        on_refused: Callable[[Exception], None] | None = None,
+        sink: EventSink,
+        backlog: Backlog,
+        on_refused: Callable[[Exception], None] | None,
+        on_departed: Callable[[Subscriber], None],
     ) -> None:
         super().__init__()
-        self.group = group
-        self.backlog = group.backlog
+        self.state = state
+        self.backlog = backlog
         self.trigger = trigger
         self.name = name
         self.source = source
         self.on_refused = on_refused
+        self.on_departed = on_departed
+        """Called when it is not present, and the store owes it nothing any more."""
         self.error: BaseException | None = None
         """What ended it; set before its filter learns of it."""
         self.may_read = True
@@ -159,6 +165,7 @@ class Subscriber(Member):
         self.open_entry: Entry | None = None
         self.ordinal = 0
         """How many events its filter has derived from the one that it has open, besides the one that is submitted."""
+        self._sink = sink
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
         self._scope = anyio.CancelScope()
@@ -179,17 +186,25 @@ class Subscriber(Member):
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    def interrupt(self, error: BaseException) -> None:
-        """End it with `error`: raised where the filter awaits the stream, by cancelling it where it is elsewhere."""
+    def interrupt(self, error: BaseException) -> bool:
+        """End it with `error`: raised where the filter awaits the stream, by cancelling it where it is elsewhere.
+
+        Returns:
+            Whether the filter is told where it awaits the stream. It may go on all the same; see `cancel`.
+        """
         if self.error is not None:
-            return
+            return False
         self.error = error
         self.may_read = False
-        if self._waiter is not None:
-            self.wake()
-            self.group.cancel_later(self._scope)
-        else:
+        if self._waiter is None:
             self._scope.cancel()
+            return False
+        self.wake()
+        return True
+
+    def cancel(self) -> None:
+        """Cancel its filter, wherever it is."""
+        self._scope.cancel()
 
     def offer(self, seq: int) -> None:
         """Its selector names what was broadcast."""
@@ -197,8 +212,19 @@ class Subscriber(Member):
         self.wanted.append(seq)
         if self.done == AT_REST:
             self.pulled = seq
-            self.group.ledger.rise(self, seq)
+            self.state.ledger.rise(self, seq)
             self.wake()
+
+    def known_ahead(self, limit: int) -> list[Any]:
+        """Raw events that were broadcast and that its filter has not been given, the next first; resolves nothing.
+
+        Empty where it has ended or left.
+        """
+        if self.error is not None or not self.is_present:
+            return []
+        ledger = self.state.ledger
+        at = self.pulled - ledger.base
+        return ledger.events[at : at + limit]
 
     # What the filter does
 
@@ -207,16 +233,22 @@ class Subscriber(Member):
         if not self.is_open:
             return False
         if threading.get_ident() == self._loop_thread:
-            self.group.reject(self)
+            self._reject()
         else:
-            anyio.from_thread.run_sync(self.group.reject, self, token=self._token)
+            anyio.from_thread.run_sync(self._reject, token=self._token)
         return True
+
+    def _reject(self) -> None:
+        entry = self.open_entry
+        if entry is not None and self.is_present:
+            self.state.ledger.reject(self, entry)
+            self.state.progress.note()
 
     async def stream(self) -> AsyncGenerator[Any, None]:
         """The raw events, from the first one after joining. Asking for the next resolves the one before."""
-        group = self.group
-        ledger = group.ledger
-        is_acknowledged = ledger.lanes is not None
+        state = self.state
+        ledger, progress = state.ledger, state.progress
+        is_acknowledged = state.is_acknowledged
         while self.may_read:
             seq = self.pulled
             wanted = self.wanted
@@ -225,8 +257,8 @@ class Subscriber(Member):
                 if seq > self.done:
                     # What lies between does not concern it.
                     self.done = self.pulled = seq
-                    if not group.is_progress_noted:
-                        group.note_progress()
+                    if not progress.is_noted:
+                        progress.note()
             if seq < ledger.head:
                 at = seq - ledger.base
                 if is_acknowledged:
@@ -237,13 +269,13 @@ class Subscriber(Member):
                 yield ledger.events[at]
                 # Nobody looks before the next one is open, or it waits, or ends.
                 self.done = seq + 1
-                if not group.is_progress_noted:
-                    group.note_progress()
+                if not progress.is_noted:
+                    progress.note()
             else:
                 self.is_open = False
                 self.open_entry = None
                 if wanted is None:
-                    group.wake_when_readable(self)
+                    state.readers[self] = None
                 else:
                     ledger.rest(self)
                     self.pulled = AT_REST
@@ -285,13 +317,13 @@ class Subscriber(Member):
         # One that was ended before it started takes part no more, and nobody would take it out again.
         if selector is not None and self.may_read:
             # What was broadcast since it joined was offered to nobody.
-            self.wanted = deque(range(self.pulled, self.group.ledger.head))
-            self.group.selection.add(self, selector)
+            self.wanted = deque(range(self.pulled, self.state.ledger.head))
+            self.state.selection.add(self, selector)
 
     async def _drive(self, events: AsyncGenerator[TriggerEvent, None]) -> None:
         # One function, since it runs for every derived event.
-        group, backlog = self.group, self.backlog
-        submit = group.sink.submit_nowait
+        state, backlog = self.state, self.backlog
+        submit = self._sink.submit_nowait
         async for event in events:
             if not isinstance(event, TriggerEvent):
                 raise PluginError(
@@ -319,8 +351,8 @@ class Subscriber(Member):
                 key = None
                 if entry is not None:
                     # Now: later the message may be gone.
-                    assert group.producer is not None
-                    key = group.producer.get_idempotency_key(entry.payload)
+                    assert state.producer is not None
+                    key = state.producer.get_idempotency_key(entry.payload)
                 submit(derived, event, self.source, key, self.ordinal)
             except BaseException:
                 # The producer's `get_idempotency_key` raised, say: the event counts as refused.

@@ -229,7 +229,9 @@ class StreamHarness:
             if group is None:
                 views[key] = GroupView(len(stream.members), 0, {})
             elif not group.is_ending:
-                lanes = {lane.key: lane.outstanding for lane in group.lanes if lane.outstanding}
+                lanes = {
+                    lane.key: lane.outstanding for lane in group.state.lanes if lane.outstanding
+                }
                 views[key] = GroupView(len(group.subscribers), group.outstanding, lanes)
         return views
 

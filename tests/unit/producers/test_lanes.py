@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from producers.kafka.cluster import Membership
-from producers.kafka.lane import Lane, judge, redelivery_delay
+from producers.kafka.lane import Lane, redelivery_delay
 from producers.kafka.message import KafkaMessage
 from producers.kafka.position import CommittedPosition
+from producers.kafka.verdict import judge
 from triggerer.abc import AdvanceItem, AdvanceOutcome
 
 

@@ -62,8 +62,8 @@ class Service:
                 now=lambda: EPOCH + timedelta(seconds=self.clock.monotonic()),
                 settings=settings,
                 restarts=restarts,
-                on_state=lambda hosted: self.states.append((hosted.name, str(hosted.state))),
-            )
+            ),
+            on_state=lambda hosted: self.states.append((hosted.name, str(hosted.state))),
         )
 
     def host(self, *triggers: Watching) -> list[HostedTrigger]:

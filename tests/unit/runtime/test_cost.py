@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import sys
 import weakref
@@ -19,7 +18,7 @@ from triggerer.domain.events import Carrier, EventSource, UnsettledEvent
 from triggerer.runtime import RuntimeSettings
 from triggerer.runtime.lanes import Lanes
 from triggerer.runtime.ledger import Ledger, Member
-from triggerer.runtime.wakeups import Turns, Wakeup
+from triggerer.runtime.turns import Turns
 from triggerer.testing import StreamHarness
 
 
@@ -197,41 +196,7 @@ async def test_draining_waits_for_the_advance_that_is_under_way(upstream: Upstre
         assert upstream.outcomes() == {0: (1, 0, 0)}
 
 
-# Waking
-
-
-async def test_a_wakeup_that_is_set_before_anybody_waits_is_not_lost() -> None:
-    wakeup = Wakeup()
-    wakeup.set()
-    await wakeup.wait()
-    wakeup.clear()
-    waiting = asyncio.ensure_future(wakeup.wait())
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    wakeup.set()
-    await waiting
-
-
-async def test_a_wakeup_whose_waiter_is_cancelled_serves_the_next_one() -> None:
-    wakeup = Wakeup()
-    with anyio.move_on_after(0):
-        await wakeup.wait()
-    wakeup.set()
-    with anyio.fail_after(1):
-        await wakeup.wait()
-
-
-async def test_a_wakeup_that_is_cleared_before_its_waiter_runs_keeps_it_waiting() -> None:
-    wakeup = Wakeup()
-    waiting = asyncio.ensure_future(wakeup.wait())
-    await asyncio.sleep(0)
-    wakeup.set()
-    wakeup.clear()
-    for _ in range(3):
-        await asyncio.sleep(0)
-    assert not waiting.done()
-    wakeup.set()
-    await waiting
+# Turns
 
 
 async def test_turns_tell_whether_others_ran() -> None:

@@ -236,7 +236,7 @@ async def test_memory_stays_flat_however_far_the_store_lags(source: Source) -> N
             # Each start of a filter may add one to the bound of the store's backlog.
             assert len(service.store.waiting) <= settings.max_unsettled + 1
             assert group.outstanding <= settings.max_outstanding
-            assert all(lane.outstanding <= 20 for lane in group.lanes)
+            assert all(lane.outstanding <= 20 for lane in group.state.lanes)
             # As many again may have been read by all, and a few are in the hands of producer, poll and filters.
             assert len(Raw.alive) <= 2 * settings.max_outstanding + 5
             most = max(most, len(Raw.alive))
@@ -284,7 +284,7 @@ async def test_a_lane_at_its_bound_pauses_alone_and_the_others_go_on(
         assert source.advanced[0] == list(range(20))
         told = [what for what, _ in source.told]
         assert told == ["pause_lane", "resume_lane"] * (len(told) // 2)
-        assert group_of(service).lanes.full == {}
+        assert group_of(service).state.lanes.full == {}
 
 
 async def test_where_lanes_cannot_pause_alone_the_whole_poll_does(source: Source) -> None:
@@ -312,19 +312,19 @@ async def test_what_a_paused_lane_delivers_all_the_same_waits_with_the_whole_pol
         source.publish(20, lane=0)
         source.publish(20, lane=1)
         await service.settle_down()
-        assert [one.outstanding for one in group_of(service).lanes if one.key == 0] == [4]
+        assert [one.outstanding for one in group_of(service).state.lanes if one.key == 0] == [4]
         # Told again: it may have forgotten, when the lane went to another member and came back.
         assert source.told == [("pause_lane", 0), ("pause_lane", 0), ("pause", None)]
         while source.count(0) < 20:
             assert service.store.waiting
             service.store.waiting.pop(0).settle(None)
             await service.settle_down()
-            assert all(lane.outstanding <= 4 for lane in group_of(service).lanes)
+            assert all(lane.outstanding <= 4 for lane in group_of(service).state.lanes)
         assert source.advanced == {0: list(range(20)), 1: list(range(20))}
         assert source.told.count(("pause", None)) == source.told.count(("resume", None))
         # After the last pause the lane was relieved, and stays so.
         assert source.told[-1] in {("resume_lane", 0), ("resume", None)}
-        assert group_of(service).lanes.full == {}
+        assert group_of(service).state.lanes.full == {}
 
 
 async def test_a_lane_that_has_room_again_before_it_is_paused_is_resumed_afterwards(

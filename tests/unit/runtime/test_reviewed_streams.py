@@ -230,7 +230,7 @@ async def test_an_event_for_an_absent_member_alone_is_advanced_at_once(upstream:
         await service.settle_down()
         # It awaits the next event when the store's answer is overdue; 1 comes before it has learned of that.
         (subscriber,) = group_of(service).subscribers
-        group_of(service).fail(subscriber, AckTimeout("late"))
+        group_of(service).subscribers.fail(subscriber, AckTimeout("late"))
         upstream.put(1, lane="other")
         await service.settle_down()
         assert upstream.outcomes("other") == {1: (0, 1, 0)}
@@ -244,9 +244,9 @@ async def test_nobody_stays_among_the_readers_once_it_has_left(upstream: Upstrea
         one, _ = service.host(Acking(upstream.name, "one"), Acking(upstream.name, "two"))
         await service.settle_down()
         group = group_of(service)
-        assert len(group._readers) == 2
+        assert len(group.state.readers) == 2
         service.manager.remove(one, on_purpose=True)
-        assert len(group._readers) == 1
+        assert len(group.state.readers) == 1
 
 
 async def test_an_event_derived_after_a_rejection_never_makes_an_empty_batch(
@@ -281,9 +281,9 @@ async def test_an_event_derived_after_a_rejection_never_makes_an_empty_batch(
         upstream.put(0)
         await service.settle_down()
         group = group_of(service)
-        group.ledger.settle()
+        group.state.ledger.settle()
         service.store.settle()
-        assert group.lanes.has_ready
+        assert group.state.lanes.has_ready
         decide.set()
         await service.settle_down()
         advance.set()
@@ -321,7 +321,7 @@ async def test_a_joiner_is_bounded_by_its_queue_also_where_nobody_was_before(
         group = group_of(service)
         (subscriber,) = group.subscribers
         assert one.state is HostedState.RUNNING
-        assert group.ledger.head - subscriber.pulled == 4
+        assert group.state.ledger.head - subscriber.pulled == 4
 
 
 async def test_the_grace_of_a_stuck_subscriber_is_not_extended_by_others_that_move(
@@ -364,7 +364,7 @@ async def test_subscribers_that_left_are_forgotten_once_the_store_has_answered(
         upstream.put(0, 1)
         await service.settle_down()
         service.store.settle()
-        assert group_of(service).departed == {}
+        assert group_of(service).subscribers.departed == {}
 
 
 async def test_what_the_store_refused_is_not_remembered_for_ever(upstream: Upstream) -> None:
@@ -396,16 +396,16 @@ async def test_the_fast_path_keeps_no_event_that_everybody_has_read(upstream: Up
             upstream.put(*range(100))
             await service.settle_down()
         group = group_of(service)
-        assert group.ledger.events == []
+        assert group.state.ledger.events == []
         assert group.outstanding == 0
         service.host(Fast(upstream.name, "stuck"))
         upstream.put(*range(1000))
         await service.settle_down()
         # The one that the filter has open, and ten in its queue.
-        assert len(group.ledger.events) == 11
+        assert len(group.state.ledger.events) == 11
         await service.pass_time(5)
-        assert group.ledger.events == []
-        assert group.departed == {}
+        assert group.state.ledger.events == []
+        assert group.subscribers.departed == {}
         assert len(service.store.payloads) == 3000
 
 

@@ -399,7 +399,9 @@ async def test_nobody_joins_from_the_moment_in_which_a_group_fails(
         try:
             assert upstream.closed == 0, "it has failed, and has not ended"
             with pytest.raises(GroupEnded, match="is ending"):
-                group.subscribe(Opening(upstream.name), name="late", source=EventSource((), None))
+                group.subscribers.join(
+                    Opening(upstream.name), name="late", source=EventSource((), None)
+                )
         finally:
             Producing.may_end.set()
 

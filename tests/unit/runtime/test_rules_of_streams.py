@@ -469,8 +469,8 @@ async def test_nobody_can_join_a_dying_group(upstream: Upstream) -> None:
     with pytest.raises(GroupEnded, match="the end"):
         await group.run()
     with pytest.raises(GroupEnded, match="is ending"):
-        group.subscribe(Acking(upstream.name), name="late", source=EventSource((), None))
-    assert group.subscribers == {}
+        group.subscribers.join(Acking(upstream.name), name="late", source=EventSource((), None))
+    assert len(group.subscribers) == 0
 
 
 async def opened_after(service: Service, upstream: Upstream) -> float:

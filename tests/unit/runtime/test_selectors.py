@@ -348,11 +348,11 @@ async def test_who_was_ended_before_its_filter_started_is_offered_nothing(
         backlog=Backlog(10),
     )
     trigger = Selecting(upstream.name, only=[1])
-    left = group.subscribe(trigger, name="left", source=EventSource((), None))
-    failed = group.subscribe(trigger, name="failed", source=EventSource((), None))
-    group.leave(left)
-    group.fail(failed, OSError("too late"))
+    left = group.subscribers.join(trigger, name="left", source=EventSource((), None))
+    failed = group.subscribers.join(trigger, name="failed", source=EventSource((), None))
+    group.subscribers.leave(left)
+    group.subscribers.fail(failed, OSError("too late"))
     await left.run()
     with pytest.raises(OSError, match="too late"):
         await failed.run()
-    assert group.selection.tables == {}
+    assert group.state.selection.tables == {}

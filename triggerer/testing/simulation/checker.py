@@ -160,7 +160,8 @@ class Checker:
 
     def check_group(self, group: Group) -> None:
         """Conservation and bounds, at every step."""
-        ledger, lanes, settings = group.ledger, group.lanes, group.settings
+        state = group.state
+        ledger, lanes, settings = state.ledger, state.lanes, state.settings
         if lanes.outstanding > settings.max_outstanding:
             self.fail("S9", f"{lanes.outstanding} outstanding of {settings.max_outstanding}")
         counted, bound = 0, settings.max_outstanding_per_lane

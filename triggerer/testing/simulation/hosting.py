@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
@@ -83,8 +83,13 @@ class ObservedManager(Manager):
     Nobody is taken out, or hosted anew, about whom nothing changed (L4).
     """
 
-    def __init__(self, context: RuntimeContext, instance: Instance) -> None:
-        super().__init__(context)
+    def __init__(
+        self,
+        context: RuntimeContext,
+        instance: Instance,
+        on_state: Callable[[HostedTrigger], None],
+    ) -> None:
+        super().__init__(context, on_state=on_state)
         self._instance = instance
 
     def add(self, specs: Iterable[TriggerSpec]) -> list[HostedTrigger]:
@@ -140,9 +145,9 @@ class ObservedHost(TriggerHost):
                 settings=settings,
                 restart_longest=plan.restart_longest,
                 random=process.world.jitter,
-                on_state=self._note_state,
             ),
             instance,
+            self._note_state,
         )
 
     def _spec(self, row: TriggerRow, fence: Fence) -> TriggerSpec:

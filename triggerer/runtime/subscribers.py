@@ -1,0 +1,118 @@
+"""Who reads a group's stream: joining, failing and leaving."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from triggerer.abc import BaseEventTrigger
+from triggerer.domain.events import EventSink, EventSource
+from triggerer.errors import GroupEnded
+from triggerer.runtime.backlog import Backlog
+from triggerer.runtime.state import GroupState
+from triggerer.runtime.subscriber import Subscriber
+
+
+class Subscribers:
+    """The subscribers of one group.
+
+    Args:
+        on_interrupted: Called with a subscriber that was failed where its filter awaits the stream: the filter is told,
+            and may go on all the same.
+    """
+
+    def __init__(
+        self,
+        state: GroupState,
+        *,
+        sink: EventSink,
+        backlog: Backlog,
+        on_interrupted: Callable[[Subscriber], None],
+    ) -> None:
+        self.present: dict[Subscriber, None] = {}
+        self.departed: dict[Subscriber, None] = {}
+        """Those who left while the store still owed them answers."""
+        self._state = state
+        self._sink = sink
+        self._backlog = backlog
+        self._on_interrupted = on_interrupted
+
+    def __iter__(self) -> Iterator[Subscriber]:
+        """Those who are present."""
+        return iter(self.present)
+
+    def __len__(self) -> int:
+        return len(self.present)
+
+    def join(
+        self,
+        trigger: BaseEventTrigger,
+        *,
+        name: str,
+        source: EventSource,
+        was_absent: bool = False,
+        on_refused: Callable[[Exception], None] | None = None,
+    ) -> Subscriber:
+        """Let `trigger` answer for everything that is broadcast from now on.
+
+        Args:
+            on_refused: Called with the reason when an event of it will not be durable; synchronous, and must not raise.
+        Raises:
+            GroupEnded: The group is ending; wait for the next one.
+        """
+        state = self._state
+        if state.is_ending:
+            raise GroupEnded(f"The shared stream {state.key!r} is ending", key=state.key)
+        subscriber = Subscriber(
+            state,
+            trigger,
+            name=name,
+            source=source,
+            sink=self._sink,
+            backlog=self._backlog,
+            on_refused=on_refused,
+            on_departed=self._forget,
+        )
+        state.ledger.join(subscriber, was_absent=was_absent)
+        subscriber.start_at(subscriber.done)
+        self.present[subscriber] = None
+        return subscriber
+
+    def fail(self, subscriber: Subscriber, error: BaseException) -> None:
+        """Fail what the subscriber has not resolved, and count it as absent from now on."""
+        if subscriber.is_present:
+            self._state.ledger.fail(subscriber, subscriber.open_entry)
+            self._part(subscriber)
+            if subscriber.interrupt(error):
+                self._on_interrupted(subscriber)
+
+    def leave(self, subscriber: Subscriber) -> None:
+        """Take the subscriber out on purpose: what it pulled is accepted once durable, what it never pulled fails."""
+        if subscriber.is_present:
+            self._state.ledger.leave(subscriber, subscriber.open_entry)
+            self._part(subscriber)
+
+    def end(self, error: BaseException) -> None:
+        """End all of them with `error`; nothing is resolved."""
+        for subscriber in list(self.present):
+            subscriber.interrupt(error)
+
+    def add_absent(self) -> None:
+        """Count what is broadcast from now on as failed for a member that is known and cannot join yet."""
+        self._state.ledger.add_absent()
+
+    def remove_absent(self) -> None:
+        """Forget a member that failed, or never joined."""
+        self._state.ledger.remove_absent()
+
+    def _part(self, subscriber: Subscriber) -> None:
+        state = self._state
+        del self.present[subscriber]
+        subscriber.may_read = False
+        state.readers.pop(subscriber, None)
+        state.selection.remove(subscriber)
+        if subscriber.oldest_unsettled is not None:
+            self.departed[subscriber] = None
+        state.progress.note()
+
+    def _forget(self, departed: Subscriber) -> None:
+        self.departed.pop(departed, None)

@@ -1,0 +1,24 @@
+"""Whether the event loop has turned, for hot paths."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class Turns:
+    """Tells whether others had a turn of the event loop since one began to watch."""
+
+    __slots__ = ("_loop", "has_turned")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.has_turned = True
+
+    def watch(self) -> None:
+        """Begin anew: nobody had a turn since now."""
+        if self.has_turned:
+            self.has_turned = False
+            self._loop.call_soon(self._note)
+
+    def _note(self) -> None:
+        self.has_turned = True
