@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import signal
 import uuid
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import contextmanager
@@ -101,6 +102,12 @@ def empty_store_url(request: pytest.FixtureRequest) -> str:
     fixture = {"sqlite": "empty_sqlite_url", "postgresql": "empty_postgres_url"}[request.param]
     url: str = request.getfixturevalue(fixture)
     return url
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C work in what the tests start, also where a shell runs us in the background without it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

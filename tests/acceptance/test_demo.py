@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -18,23 +19,39 @@ ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("TRIGGERE
 ENVIRONMENT.pop("JAVA_HOME", None)
 
 
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "triggerer", "demo", *arguments],
-        cwd=folder,
-        env=ENVIRONMENT,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts the demo in the test's folder; what does not end by itself ends with the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        demo = subprocess.Popen(
+            [sys.executable, "-m", "triggerer", "demo", *arguments],
+            cwd=tmp_path,
+            env=ENVIRONMENT,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        started.append(demo)
+        return demo
+
+    yield start
+    for demo in started:
+        if demo.poll() is None:
+            os.killpg(demo.pid, signal.SIGKILL)
+        demo.communicate()
 
 
 @pytest.mark.timeout(400)
-def test_the_demo_answers_its_question_and_its_books_agree(tmp_path: Path) -> None:
+def test_the_demo_answers_its_question_and_its_books_agree(tmp_path: Path, start: Start) -> None:
     began = time.monotonic()
-    demo = start(tmp_path)
+    demo = start()
     out, _ = demo.communicate(timeout=380)
     seconds = time.monotonic() - began
     assert demo.returncode == 0, out
@@ -67,8 +84,8 @@ def test_the_demo_answers_its_question_and_its_books_agree(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("wait_for", ["broker:", "publishing", "backlog: "])
-def test_ctrl_c_stops_the_demo_cleanly(tmp_path: Path, wait_for: str) -> None:
-    demo = start(tmp_path)
+def test_ctrl_c_stops_the_demo_cleanly(start: Start, wait_for: str) -> None:
+    demo = start()
     assert demo.stdout is not None
     for line in demo.stdout:
         if wait_for in line:
@@ -85,9 +102,9 @@ def test_ctrl_c_stops_the_demo_cleanly(tmp_path: Path, wait_for: str) -> None:
     assert not left
 
 
-def test_a_home_that_is_not_empty_is_refused(tmp_path: Path) -> None:
+def test_a_home_that_is_not_empty_is_refused(tmp_path: Path, start: Start) -> None:
     (tmp_path / "mine").touch()
-    out, _ = (demo := start(tmp_path, "--home", str(tmp_path))).communicate(timeout=60)
+    out, _ = (demo := start("--home", str(tmp_path))).communicate(timeout=60)
     assert demo.returncode == 1
     assert "not an empty folder" in out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine"]

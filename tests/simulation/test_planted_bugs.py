@@ -14,8 +14,9 @@ import pytest
 import triggerer
 
 BUGS = Path(__file__).parent / "bugs"
+PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 SEEDS = 2_000
-"""So many are tried at most; docs/simulation.md lists the one that caught each."""
+"""So many are tried at most, after the one that the page says caught it before."""
 RULES = {
     "a_busy_filter_is_spared_what_it_looks_for": "S2/S7|S5",
     "a_cancellation_ends_the_pump_in_silence": "L1",
@@ -66,10 +67,15 @@ def package(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def find(package: Path) -> subprocess.CompletedProcess[str]:
-    command = ["-m", "triggerer.testing.simulation", "--seeds", str(SEEDS), "--jobs", "1"]
+def known_seeds() -> dict[str, int]:
+    rows = re.findall(r"^\| ([^|]+) \| (\d+) \| [^|]+ \|$", PAGE.read_text(), re.MULTILINE)
+    return {bug.replace(" ", "_"): int(seed) for bug, seed in rows}
+
+
+def find(package: Path, *, start: int, seeds: int) -> subprocess.CompletedProcess[str]:
+    options = ["--start", str(start), "--seeds", str(seeds), "--jobs", "1"]
     return subprocess.run(
-        [sys.executable, *command],
+        [sys.executable, "-m", "triggerer.testing.simulation", *options],
         cwd=package,
         env={**os.environ, "PYTHONPATH": str(package)},
         capture_output=True,
@@ -81,6 +87,7 @@ def find(package: Path) -> subprocess.CompletedProcess[str]:
 
 def test_every_planted_bug_has_its_patch() -> None:
     assert {patch.stem for patch in BUGS.glob("*.patch")} == set(RULES)
+    assert set(known_seeds()) == set(RULES)
 
 
 @pytest.mark.parametrize("bug", sorted(RULES))
@@ -95,7 +102,10 @@ def test_a_patch_still_fits_the_code(bug: str) -> None:
 )
 def test_a_planted_bug_is_caught(bug: str, package: Path) -> None:
     subprocess.run(["git", "apply", str(BUGS / f"{bug}.patch")], cwd=package, check=True)
-    found = find(package)
+    found = find(package, start=known_seeds()[bug], seeds=1)
+    if found.returncode == 0:
+        # A seed means something else as soon as the order of random draws changes.
+        found = find(package, start=0, seeds=SEEDS)
     assert found.returncode == 1, found.stdout + found.stderr
     said = re.match(r"seed (\d+) at step \d+: (\S+): ", found.stdout)
     assert said is not None, found.stdout + found.stderr
