@@ -34,6 +34,7 @@ from triggerer.store.engine.database import Database
 from triggerer.store.queries import hosting as queries
 from triggerer.store.queries.hosting import TriggerRow, WatcherState
 from triggerer.store.wakeups.signals import Signal, announce
+from triggerer.synchronization import AutoResetEvent
 
 _log = structlog.get_logger(__name__)
 
@@ -89,8 +90,8 @@ class TriggerHost:
         self._crowded: frozenset[str] = frozenset()
         self._roster = Roster()
         self._dirty: dict[HostedTrigger, None] = {}
-        self._has_dirty = anyio.Event()
-        self._wake = anyio.Event()
+        self._has_dirty = AutoResetEvent()
+        self._wake = AutoResetEvent()
         self._is_stopped = anyio.Event()
         self._manager = Manager(
             RuntimeContext(sink, settings=runtime or RuntimeSettings()), on_state=self._note_state
@@ -162,7 +163,7 @@ class TriggerHost:
             tasks.start_soon(until_fenced)
             await wait(self._settings.heartbeat)
             tasks.cancel_scope.cancel()
-        self._wake = anyio.Event()
+        self._wake.clear()
 
     async def _start(self) -> None:
         backoff = Backoff(first=0.2, longest=5.0)
@@ -352,7 +353,6 @@ class TriggerHost:
         backoff = Backoff(first=0.2, longest=5.0)
         while True:
             await self._has_dirty.wait()
-            self._has_dirty = anyio.Event()
             dirty, self._dirty = self._dirty, {}
             states = self._collect(dirty)
             if not states:
