@@ -15,7 +15,7 @@ from uuid import uuid4
 import anyio
 import structlog
 
-from triggerer.domain.events import Carrier, EventSource, Fence, UnsettledEvent
+from triggerer.domain.events import EventSource, Fence, HasPayload, PendingEvent
 from triggerer.errors import (
     ConfigurationError,
     Conflict,
@@ -49,7 +49,7 @@ _LONGEST_DELAY: Final = timedelta(seconds=5)
 class EventRecorder:
     """The runtime's `EventSink`. Events are stored, and settled, in the order of their submission.
 
-    `settle(None)` is called once the rows of all of the event's watchers are durable, in this
+    `complete(None)` is called once the rows of all of the event's watchers are durable, in this
     transaction or, for a repeat, in an earlier one. While the database is away the events wait and
     nothing is settled; the runtime bounds how many that can be. Cancelling `run` settles nothing.
 
@@ -91,8 +91,8 @@ class EventRecorder:
 
     def submit_nowait(
         self,
-        event: UnsettledEvent,
-        yielded: Carrier,
+        event: PendingEvent,
+        yielded: HasPayload,
         source: EventSource,
         key: str | None,
         ordinal: int,
@@ -196,7 +196,7 @@ class EventRecorder:
     ) -> None:
         for fence in lost:
             self._on_fenced(fence)
-        part.settle(refusal, lost)
+        part.complete(refusal, lost)
         self._writing -= len(part)
         if not self.unsettled:
             self._settled.set()
