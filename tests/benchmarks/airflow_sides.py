@@ -18,7 +18,7 @@ import airflow.triggers.base as theirs_base
 import airflow.triggers.shared_stream as theirs_streams
 
 from triggerer import abc as ours_abc
-from triggerer.domain.events import Carrier, EventSource, UnsettledEvent, WatcherRef
+from triggerer.domain.events import EventSource, HasPayload, PendingEvent, WatcherRef
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.runtime.clock import SystemClock
 
@@ -197,12 +197,12 @@ class Side(Protocol):
 class _OurSink:
     def __init__(self, *, keeps: bool) -> None:
         self.keeps = keeps
-        self.waiting: list[UnsettledEvent] = []
+        self.waiting: list[PendingEvent] = []
 
     def submit_nowait(
         self,
-        event: UnsettledEvent,
-        yielded: Carrier,
+        event: PendingEvent,
+        yielded: HasPayload,
         source: EventSource,
         key: str | None,
         ordinal: int,
@@ -215,7 +215,7 @@ class _OurSink:
             await asyncio.sleep(0)
             waiting, self.waiting = self.waiting, []
             for event in waiting:
-                event.settle(None)
+                event.complete(None)
 
 
 class _Ours:
@@ -244,7 +244,7 @@ async def ours(
         subscriber_queue_size=MANY,
         max_outstanding=MANY,
         max_outstanding_per_lane=MANY,
-        max_unsettled=MANY,
+        max_pending=MANY,
     )
     confirming = asyncio.ensure_future(sink.confirm()) if confirms else None
 

@@ -42,7 +42,7 @@ class Stamps:
     """(instant, events, rows so far) of each group commit."""
 
     def note_commits(self) -> None:
-        settle = DerivedEvent.settle
+        settle = DerivedEvent.complete
         committed = self.committed
 
         def stamped(self: DerivedEvent, error: Exception | None) -> None:
@@ -52,7 +52,7 @@ class Stamps:
                 committed.append((record.partition, record.offset, monotonic_ns()))
             settle(self, error)
 
-        DerivedEvent.settle = stamped  # type: ignore[method-assign]
+        DerivedEvent.complete = stamped  # type: ignore[method-assign]
 
     def note_flushes(self) -> None:
         settle = EventRecorder._settle

@@ -34,10 +34,10 @@ _SOURCE = EventSource((WatcherRef(1, 1),), _FENCE)
 
 
 class _Event:
-    """An unsettled event that notes when it was settled."""
+    """A pending event that notes when it was completed."""
 
-    settled: ClassVar[anyio.Event | None] = None
-    __slots__ = ("idempotency_key", "ordinal", "payload", "settled_at", "source", "submitted_at")
+    completed: ClassVar[anyio.Event | None] = None
+    __slots__ = ("completed_at", "idempotency_key", "ordinal", "payload", "source", "submitted_at")
 
     def __init__(self, number: int) -> None:
         self.payload: Any = {
@@ -52,17 +52,17 @@ class _Event:
         self.idempotency_key = f"3f2a9c/flights/{number % 8}/{number}"
         self.ordinal = 0
         self.submitted_at = 0.0
-        self.settled_at = 0.0
+        self.completed_at = 0.0
 
     def submit_to(self, recorder: EventRecorder) -> None:
         recorder.submit_nowait(self, self, self.source, self.idempotency_key, self.ordinal)
 
-    def settle(self, error: Exception | None) -> None:
+    def complete(self, error: Exception | None) -> None:
         if error is not None:
             raise error
-        self.settled_at = time.perf_counter()
-        if _Event.settled is not None:
-            _Event.settled.set()
+        self.completed_at = time.perf_counter()
+        if _Event.completed is not None:
+            _Event.completed.set()
 
 
 async def _seed(database: Database) -> None:
@@ -105,7 +105,7 @@ async def _copy(url: str, rows: int) -> float:
 
 
 async def _recorded(database: Database, rows: int) -> tuple[float, int]:
-    """Submit a backlog to the recorder, at most 20,000 at a time unsettled."""
+    """Submit a backlog to the recorder, at most 20,000 at a time pending."""
     recorder = EventRecorder(database, on_fenced=lambda fence: None)
     events = [_Event(number) for number in range(rows)]
     # They stand for messages that a service would not hold all at once; the collector walks them
@@ -118,8 +118,8 @@ async def _recorded(database: Database, rows: int) -> tuple[float, int]:
         for event in events:
             event.submit_to(recorder)
             if recorder.unsettled >= 20_000:
-                _Event.settled = anyio.Event()
-                await _Event.settled.wait()
+                _Event.completed = anyio.Event()
+                await _Event.completed.wait()
         await recorder.drained()
         seconds = time.perf_counter() - began
         tasks.cancel_scope.cancel()
@@ -138,7 +138,7 @@ async def _latencies(database: Database, count: int, first: int) -> list[float]:
             await anyio.sleep(0.01)
         await recorder.drained()
         tasks.cancel_scope.cancel()
-    return [(event.settled_at - event.submitted_at) * 1000 for event in events]
+    return [(event.completed_at - event.submitted_at) * 1000 for event in events]
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from producers.kafka import KafkaMessage, KafkaSharedStreamProducer
 from tests.kafka.driving import TIMEOUT_S, Driver, driving, producer_on
 from tests.services.kafka import KafkaServer
 from triggerer.abc import BaseEventTrigger, SharedStreamProducer, TriggerEvent
-from triggerer.domain.events import Carrier, EventSource, UnsettledEvent, WatcherRef
+from triggerer.domain.events import EventSource, HasPayload, PendingEvent, WatcherRef
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
 
 PARTITIONS = 3
@@ -64,13 +64,13 @@ class LagsForOnePartition:
     """A store that confirms at once, save for events of partition 0."""
 
     def __init__(self) -> None:
-        self.waiting: list[UnsettledEvent] = []
+        self.waiting: list[PendingEvent] = []
         self.lags = True
 
     def submit_nowait(
         self,
-        event: UnsettledEvent,
-        yielded: Carrier,
+        event: PendingEvent,
+        yielded: HasPayload,
         source: EventSource,
         key: str | None,
         ordinal: int,
@@ -78,13 +78,13 @@ class LagsForOnePartition:
         if self.lags and yielded.payload["partition"] == 0:
             self.waiting.append(event)
         else:
-            event.settle(None)
+            event.complete(None)
 
     def catch_up(self) -> None:
         self.lags = False
         waiting, self.waiting = self.waiting, []
         for event in waiting:
-            event.settle(None)
+            event.complete(None)
 
 
 async def test_a_partition_at_its_bound_pauses_alone_and_its_member_stays_in_the_group(

@@ -24,14 +24,14 @@ class Event:
     fence: Fence | None
     is_refused: bool
     answered: list[Event]
-    """Who was settled, in order."""
+    """Who was completed, in order."""
     answers: list[Exception | None] = field(default_factory=list)
 
     @property
     def has_rows(self) -> bool:
         return bool(self.watchers) and not self.is_refused
 
-    def settle(self, error: Exception | None) -> None:
+    def complete(self, error: Exception | None) -> None:
         self.answers.append(error)
         self.answered.append(self)
 
@@ -105,7 +105,7 @@ def test_each_event_is_answered_once_and_in_the_order_of_submission(
 ) -> None:
     batch = filled(events)
     for part in smallest(batch) if is_split else [batch]:
-        part.settle(None, {OTHER})
+        part.complete(None, {OTHER})
     answered = events[0].answered if events else []
     assert answered == events
     for event in events:
@@ -121,7 +121,7 @@ def test_each_event_is_answered_once_and_in_the_order_of_submission(
 @given(submitted())
 def test_a_refusal_is_told_to_those_that_had_something_to_write(events: list[Event]) -> None:
     error = StoreError("full")
-    filled(events).settle(error, frozenset())
+    filled(events).complete(error, frozenset())
     for event in events:
         (answer,) = event.answers
         if event.is_refused:

@@ -48,7 +48,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.lanes = Lanes(BOUND)
         self.full: set[int] = set()
         self.relieved: list[int] = []
-        self.lanes.on_relieved = self._note_relieved
+        self.lanes.on_low_water = self._note_low_water
         self.ledger = Ledger(self.lanes)
         self.model: list[ModelEvent] = []
         self.members: dict[int, Member] = {}
@@ -73,23 +73,23 @@ class LedgerMachine(RuleBasedStateMachine):
             if data.draw(st.booleans()):
                 self.resting.remove(who)
                 self.positions[who] = seq
-                self.ledger.rise(self.members[who], seq)
+                self.ledger.mark_active(self.members[who], seq)
             else:
                 self.model[seq].resolved[who] = "acked"
         if self._outstanding(lane) == BOUND:
-            assert self.lanes.filled is not None
-            assert self.lanes.filled.key == lane
+            assert self.lanes.newly_full is not None
+            assert self.lanes.newly_full.key == lane
             self.full.add(lane)
         else:
-            assert self.lanes.filled is None
-        self.lanes.filled = None
+            assert self.lanes.newly_full is None
+        self.lanes.newly_full = None
 
     def _outstanding(self, lane: int) -> int:
         events = sum(1 for event in self.model if event.lane == lane)
         in_flight = sum(len(batch) for one, batch in self.advancing if one.key == lane)
         return events - len(self.advanced.get(lane, [])) + in_flight
 
-    def _note_relieved(self, lane: Lane) -> None:
+    def _note_low_water(self, lane: Lane) -> None:
         assert isinstance(lane.key, int)
         assert lane.key not in self.lanes.full
         self.relieved.append(lane.key)
@@ -113,7 +113,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if self.positions[who] == self.ledger.head:
             if may_rest:
                 self.resting.add(who)
-                self.ledger.rest(member)
+                self.ledger.mark_idle(member)
                 if data.draw(st.booleans()):
                     # Before anybody has looked.
                     self.broadcast(0, data)
@@ -196,7 +196,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.pending)
     @rule(data=st.data(), is_confirmed=st.booleans())
-    def settle_one(self, data: st.DataObject, is_confirmed: bool) -> None:
+    def complete_one(self, data: st.DataObject, is_confirmed: bool) -> None:
         who, member, seq = self.pending.pop(data.draw(st.integers(0, len(self.pending) - 1)))
         entry = self.entries[seq]
         self.model[seq].waiting[who] -= 1
@@ -209,7 +209,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule()
     def take(self) -> None:
-        self.ledger.settle()
+        self.ledger.release_passed()
         if self.lanes.has_ready:
             lane, batch = self.lanes.take()
             assert isinstance(lane.key, int)
@@ -238,7 +238,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_ready_is_queued(self) -> None:
-        self.ledger.settle()
+        self.ledger.release_passed()
         busy = {lane.key for lane, _ in self.advancing}
         ready = False
         for lane in range(3):

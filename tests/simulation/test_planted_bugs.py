@@ -47,7 +47,7 @@ RULES = {
     "what_is_declared_meanwhile_goes_beyond_the_capacity": "S9",
     "what_nobody_could_read_concerns_nobody": "S2/S7",
     "what_was_enough_once_is_enough_for_ever": "S4",
-    "who_rises_is_not_waited_for": "S3|S1|S2/S7",
+    "who_becomes_active_is_not_waited_for": "S3|S1|S2/S7",
 }
 # The others go through the soak: copying, starting and searching takes some seconds for each.
 QUICK = {

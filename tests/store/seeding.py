@@ -110,7 +110,7 @@ async def runs_of(database: Database, dag_id: str) -> list[DagRun]:
 
 @dataclass
 class Event:
-    """An unsettled event, as the runtime would submit it."""
+    """A pending event, as the runtime would submit it."""
 
     payload: Any
     idempotency_key: str | None = None
@@ -122,13 +122,13 @@ class Event:
     def submit_to(self, recorder: EventRecorder) -> None:
         recorder.submit_nowait(self, self, self.source, self.idempotency_key, self.ordinal)
 
-    def settle(self, error: Exception | None) -> None:
+    def complete(self, error: Exception | None) -> None:
         self.outcomes.append(error)
         self.done.set()
 
     @property
     def error(self) -> Exception | None:
-        """How it was settled, which must have happened exactly once."""
+        """How it was completed, which must have happened exactly once."""
         (outcome,) = self.outcomes
         return outcome
 
@@ -145,7 +145,7 @@ async def recording(database: Database, **options: Any) -> AsyncIterator[EventRe
 
 
 async def record(recorder: EventRecorder, *events: Event, timeout: float = 30) -> None:
-    """Submit and wait until all are settled."""
+    """Submit and wait until all are complete."""
     for event in events:
         event.submit_to(recorder)
     with anyio.fail_after(timeout):

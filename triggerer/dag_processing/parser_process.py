@@ -19,6 +19,7 @@ from anyio.abc import Process, TaskStatus
 from triggerer.backoff import Backoff
 from triggerer.domain.parsed import ParsedFile
 from triggerer.ipc import CHANNEL_VARIABLE, Channel
+from triggerer.synchronization import AutoResetEvent
 
 _log = structlog.get_logger(__name__)
 
@@ -45,7 +46,7 @@ class ParserProcess:
         self._deliver = deliver
         self._unanswered: dict[str, None] = {}
         self._unsent: dict[str, None] = {}
-        self._has_work = anyio.Event()
+        self._has_work = AutoResetEvent()
         self.pid: int | None = None
         """Of the process, while there is one."""
 
@@ -140,11 +141,11 @@ class ParserProcess:
 
     async def _ask(self, channel: Channel, accepted: anyio.Semaphore) -> None:
         while True:
-            await self._has_work.wait()
+            while not self._unsent:
+                await self._has_work.wait()
             # The parser must not find two frames at once: it waits for the channel by `select`.
             await accepted.acquire()
             paths, self._unsent = list(self._unsent), {}
-            self._has_work = anyio.Event()
             try:
                 await channel.send({"parse": paths})
             except _GONE:

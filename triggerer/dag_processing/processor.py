@@ -25,6 +25,7 @@ from triggerer.plugins import DagsFolder
 from triggerer.store.engine.database import Database
 from triggerer.store.queries.dag_sync import Changed, read_incumbents, sync_folder
 from triggerer.store.wakeups.signals import Wakeups
+from triggerer.synchronization import AutoResetEvent
 
 _log = structlog.get_logger(__name__)
 
@@ -74,8 +75,8 @@ class DagProcessor:
         """Until the next look, where something is out of sight."""
         self._is_dirty = False
         """Whether something was learned that is not in the store yet."""
-        self._hint = anyio.Event()
-        self._news = anyio.Event()
+        self._hint = AutoResetEvent()
+        self._news = AutoResetEvent()
         # Of our own: a file system that hangs must not hold the threads that others wait for.
         self._threads = CapacityLimiter(1)
 
@@ -143,18 +144,16 @@ class DagProcessor:
                 self._patience_s if self._seen.unreadable else self._interval_s
             ):
                 await self._hint.wait()
-            self._hint = anyio.Event()
+            self._hint.clear()
             await self._scan()
 
     async def _gather(self, patience_s: float) -> None:
         """Wait for something to write, and a moment longer for what comes with it."""
         while not self._is_dirty:
             await self._news.wait()
-            self._news = anyio.Event()
         with anyio.move_on_after(patience_s):
             while not self._parser.is_idle:
                 await self._news.wait()
-                self._news = anyio.Event()
 
     async def _store(self) -> None:
         try:

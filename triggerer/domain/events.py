@@ -30,14 +30,14 @@ class EventSource:
     fence: Fence | None
 
 
-class UnsettledEvent(Protocol):
-    """One `TriggerEvent` that is not yet durable. The sink settles each exactly once, on the event loop."""
+class PendingEvent(Protocol):
+    """One `TriggerEvent` that is not yet durable. The sink completes each exactly once, on the event loop."""
 
-    def settle(self, error: Exception | None) -> None:
+    def complete(self, error: Exception | None) -> None:
         """Confirm (None: its asset events are durable) or refuse. Synchronous and cheap; never raises."""
 
 
-class Carrier(Protocol):
+class HasPayload(Protocol):
     """What a trigger yielded."""
 
     @property
@@ -49,13 +49,13 @@ class EventSink(Protocol):
 
     def submit_nowait(
         self,
-        event: UnsettledEvent,
-        yielded: Carrier,
+        event: PendingEvent,
+        yielded: HasPayload,
         source: EventSource,
         key: str | None,
         ordinal: int,
     ) -> None:
-        """Take an event for the next group commit. Never blocks; the runtime bounds how many are unsettled.
+        """Take an event for the next group commit. Never blocks; the runtime bounds how many are pending.
 
         Args:
             yielded: Its payload is read here, since it may change afterwards. A store keeps a form of its own, so that

@@ -24,6 +24,7 @@ from triggerer.execution.slot import Slot, SlotSettings, Spark, WarmUp, choose_s
 from triggerer.plugins import DagsFolder
 from triggerer.store.engine.database import Database
 from triggerer.store.wakeups.signals import Signal, Subscription, Wakeups
+from triggerer.synchronization import AutoResetEvent
 
 _log = structlog.get_logger(__name__)
 
@@ -88,7 +89,7 @@ class Executor:
         self._slots = [
             Slot(database, self._result_writer, settings, self._on_free) for _ in range(workers)
         ]
-        self._changed = anyio.Event()
+        self._changed = AutoResetEvent()
         self._more = self._cancels = self._dags = True
         self._wants_warm = False
         self._sweep_due = 0.0
@@ -163,7 +164,7 @@ class Executor:
     async def _supervise(self, tasks: TaskGroup) -> None:
         backoff = Backoff(first=0.2, longest=10.0)
         while True:
-            self._changed = anyio.Event()
+            self._changed.clear()
             if not self._is_lease_held:
                 await self._changed.wait()
                 continue

@@ -22,6 +22,7 @@ from triggerer.execution.protocol import RunEnd, RunOrder, RunReport, TaskStart,
 from triggerer.execution.result_writer import AttemptUpdate, ResultWriter
 from triggerer.store.engine.database import Database
 from triggerer.store.queries.execution.results import TaskRow
+from triggerer.synchronization import AutoResetEvent, Notifier
 
 _log = structlog.get_logger(__name__)
 
@@ -81,8 +82,8 @@ class Slot:
     worker: WorkerProcess | None = None
     run: RunOrder | None = None
     _job: RunOrder | WarmUp | None = None
-    _arrived: anyio.Event = field(default_factory=anyio.Event)
-    _freed: anyio.Event = field(default_factory=anyio.Event)
+    _arrived: AutoResetEvent = field(default_factory=AutoResetEvent)
+    _freed: Notifier = field(default_factory=Notifier)
     _given_at: float = 0.0
     _verdict: RunEnd | None = None
     _abandoned: bool = False
@@ -170,7 +171,6 @@ class Slot:
     async def _next_job(self) -> None:
         while self._job is None:
             await self._arrived.wait()
-        self._arrived = anyio.Event()
 
     async def _serve_with(self, worker: WorkerProcess) -> bool:
         """Use the worker for as long as it can be used.
@@ -200,8 +200,7 @@ class Slot:
     def _free(self) -> None:
         run, self.run, self._job = self.run, None, None
         self._unfollow()
-        freed, self._freed = self._freed, anyio.Event()
-        freed.set()
+        self._freed.notify_all()
         self.on_free(self, run, time.monotonic() - self._given_at)
 
     async def _warm(self, worker: WorkerProcess) -> _AfterJob:

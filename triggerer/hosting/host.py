@@ -35,6 +35,7 @@ from triggerer.store.engine.database import Database
 from triggerer.store.queries import hosting as queries
 from triggerer.store.queries.hosting import TriggerRow, WatcherState
 from triggerer.store.wakeups.signals import Signal, announce
+from triggerer.synchronization import AutoResetEvent
 
 _log = structlog.get_logger(__name__)
 
@@ -97,8 +98,8 @@ class TriggerHost:
         self._crowded: frozenset[str] = frozenset()
         self._roster = Roster()
         self._dirty: dict[HostedTrigger, None] = {}
-        self._has_dirty = anyio.Event()
-        self._wake = anyio.Event()
+        self._has_dirty = AutoResetEvent()
+        self._wake = AutoResetEvent()
         self._is_stopped = anyio.Event()
         self._manager = Manager(
             RuntimeContext(sink, settings=runtime or RuntimeSettings(), random=self._random),
@@ -171,7 +172,7 @@ class TriggerHost:
             tasks.start_soon(until_fenced)
             await wait(self._settings.heartbeat)
             tasks.cancel_scope.cancel()
-        self._wake = anyio.Event()
+        self._wake.clear()
 
     async def _start(self) -> None:
         await retry(
@@ -365,7 +366,6 @@ class TriggerHost:
         backoff = self._backoff()
         while True:
             await self._has_dirty.wait()
-            self._has_dirty = anyio.Event()
             dirty, self._dirty = self._dirty, {}
             states = self._collect(dirty)
             if not states:

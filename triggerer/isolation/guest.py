@@ -33,6 +33,7 @@ from triggerer.isolation.messages import (
     Work,
 )
 from triggerer.runtime.cancellation import plugin_code
+from triggerer.synchronization import AutoResetEvent
 
 MOST_UNTAKEN: Final = 1024
 """Derived events on their way to the service; a filter that yields more waits, like one whose store lags."""
@@ -62,10 +63,10 @@ class Guest:
         self._orders: Mailbox[Order] = Mailbox()
         self._raw: deque[Any] = deque()
         self._end: EndStream | None = None
-        self._arrived = anyio.Event()
+        self._arrived = AutoResetEvent()
         self._is_open = False
         self._untaken = 0
-        self._room = anyio.Event()
+        self._room = AutoResetEvent()
         self._scope = anyio.CancelScope()
 
     @property
@@ -150,7 +151,6 @@ class Guest:
         while True:
             self._report(Asked())
             while not self._raw and self._end is None:
-                self._arrived = anyio.Event()
                 await self._arrived.wait()
             if self._end is not None:
                 if self._end.error is not None:
@@ -170,7 +170,6 @@ class Guest:
         self._report(Derived(self._pack(event.payload)))
         self._untaken += 1
         while self._untaken >= MOST_UNTAKEN:
-            self._room = anyio.Event()
             await self._room.wait()
 
     def reject_open_event(self) -> bool:

@@ -7,7 +7,7 @@ from collections import deque
 from contextlib import suppress
 from typing import Generic, TypeVar
 
-import anyio
+from triggerer.synchronization import AutoResetEvent
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ class Mailbox(Generic[T]):
         self._loop = asyncio.get_running_loop()
         self._items: deque[T] = deque()
         self._is_signalled = False
-        self._arrived = anyio.Event()
+        self._arrived = AutoResetEvent()
 
     def put(self, item: T) -> None:
         """Never blocks; where the loop has been closed, nobody will read it."""
@@ -44,9 +44,7 @@ class Mailbox(Generic[T]):
         Cancellation: nothing is lost.
         """
         while not self._items:
-            self._arrived = anyio.Event()
-            if not self._items:
-                await self._arrived.wait()
+            await self._arrived.wait()
         return self._items.popleft()
 
     def take_all(self) -> list[T]:

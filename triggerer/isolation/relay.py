@@ -22,6 +22,7 @@ from triggerer.isolation.messages import (
 )
 from triggerer.isolation.place import Place
 from triggerer.runtime.subscriber import Subscriber
+from triggerer.synchronization import AutoResetEvent
 
 MOST_AHEAD: Final = 64
 """Raw events that a guest may have beyond the one that the runtime has given out. What a filter sees ahead and does not
@@ -48,8 +49,8 @@ class Relay:
         self._pulled = 0
         self._handed = 0
         self._opened = 0
-        self._was_asked = anyio.Event()
-        self._has_pulled = anyio.Event()
+        self._was_asked = AutoResetEvent()
+        self._has_pulled = AutoResetEvent()
         self._scope = anyio.CancelScope()
         self._not_packed: PluginError | None = None
         self._pump_is_over = False
@@ -91,7 +92,6 @@ class Relay:
         # One that the guest has seen ahead is there, unless the stream has ended meanwhile: then nothing that the
         # filter still does counts, and the runtime drops it.
         while self._pulled < self._opened and not self._pump_is_over:
-            self._has_pulled = anyio.Event()
             await self._has_pulled.wait()
 
     async def pump(self) -> None:
@@ -124,7 +124,6 @@ class Relay:
 
     async def _until_asked(self) -> None:
         while self._asked <= self._pulled:
-            self._was_asked = anyio.Event()
             await self._was_asked.wait()
 
     def _hand_over(self, raw: Any) -> None:

@@ -58,9 +58,9 @@ class Deadlines:
             if subscriber.done < ledger.head:
                 oldest = min(oldest, ledger.entry(subscriber.done).broadcast_at)
         for subscriber in (*subscribers, *subscribers.departed):
-            unsettled = subscriber.oldest_unsettled
-            if unsettled is not None:
-                oldest = min(oldest, unsettled.overdue_since)
+            pending = subscriber.oldest_pending
+            if pending is not None:
+                oldest = min(oldest, pending.overdue_since)
         return oldest
 
     def _fail_overdue(self, limit: float) -> None:
@@ -72,7 +72,7 @@ class Deadlines:
                 if entry.broadcast_at <= limit:
                     subscribers.fail(subscriber, self._not_resolved(subscriber))
         for subscriber in [*subscribers, *subscribers.departed]:
-            while (derived := subscriber.oldest_unsettled) is not None:
+            while (derived := subscriber.oldest_pending) is not None:
                 if derived.overdue_since > limit:
                     break
                 self._abandon(subscriber, derived)

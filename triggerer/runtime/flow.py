@@ -24,9 +24,9 @@ _TURNS_BEFORE_OVERFLOW: Final = 8
 class Flow:
     """The bounds of one group.
 
-    The poll calls `look` before a broadcast once `look_at` is reached, and `note_filled` after one that filled a lane;
-    `run` is a task of the group. What holds the poll up holds up everything; a lane at its own bound does so only where
-    the producer cannot pause it alone. A hook of the producer that raises ends the group.
+    The poll calls `check` before a broadcast once `check_at` is reached, and `handle_full_lane` after one that filled a
+    lane; `run` is a task of the group. What holds the poll up holds up everything; a lane at its own bound does so only
+    where the producer cannot pause it alone. A hook of the producer that raises ends the group.
     """
 
     def __init__(self, state: GroupState, subscribers: Subscribers) -> None:
@@ -36,22 +36,22 @@ class Flow:
         self._ledger = state.ledger
         self._lanes = state.lanes
         self._progress = state.progress
-        self.look_at = 0
+        self.check_at = 0
         """The number up to which the poll may broadcast without a look at its bounds."""
         self._turn_at = 0
         self._free_until = 0
         self._is_stopping = False
         self._paused: set[Lane] = set()
         """The lanes that the producer was told to pause."""
-        self._relieved: deque[Lane] = deque()
-        self._relief = AutoResetEvent()
-        self._telling = anyio.Lock()
+        self._to_resume: deque[Lane] = deque()
+        self._resume_needed = AutoResetEvent()
+        self._hook_lock = anyio.Lock()
         """A lane's hooks are called one at a time."""
-        self._lanes.on_relieved = self._note_relieved
+        self._lanes.on_low_water = self._note_low_water
 
     # The poll
 
-    async def look(self, payload: Any = None) -> None:
+    async def check(self, payload: Any = None) -> None:
         """Let others have a turn, and wait until an event may be broadcast; `payload` says which lane it is of.
 
         The broker keeps the backlog: nothing is pulled meanwhile. A subscriber whose queue is full and does not move
@@ -70,8 +70,8 @@ class Flow:
                 await self._pause_until_free(lane)
                 # Resuming took turns of the loop, in which the bounds may have moved.
                 self._free_until = self._first_not_free()
-        must_look = self._lanes.full or self._is_stopping
-        self.look_at = 0 if must_look else min(self._free_until, self._turn_at)
+        must_check = self._lanes.full or self._is_stopping
+        self.check_at = 0 if must_check else min(self._free_until, self._turn_at)
 
     def _burst(self) -> int:
         """How many events may be broadcast until the next turn."""
@@ -174,25 +174,25 @@ class Flow:
 
     # Lanes
 
-    async def note_filled(self) -> None:
+    async def handle_full_lane(self) -> None:
         """A lane has reached its bound: look at every event from now on, or have the producer pause the lane."""
-        lane, self._lanes.filled = self._lanes.filled, None
-        self.look_at = 0
+        lane, self._lanes.newly_full = self._lanes.newly_full, None
+        self.check_at = 0
         producer = self._state.producer
         if lane is not None and producer is not None and producer.pauses_lanes:
             await self._pause_lane(producer, lane)
 
     async def _pause_lane(self, producer: SharedStreamProducer, lane: Lane) -> None:
-        async with self._telling:
+        async with self._hook_lock:
             if lane.key in self._lanes.full:
                 self._paused.add(lane)
                 await producer.pause_lane(lane.key)
 
-    def _note_relieved(self, lane: Lane) -> None:
+    def _note_low_water(self, lane: Lane) -> None:
         self._progress.note_room()
         if lane in self._paused:
-            self._relieved.append(lane)
-            self._relief.set()
+            self._to_resume.append(lane)
+            self._resume_needed.set()
 
     async def run(self) -> None:
         """Resume lanes; the poll, which paused them, may be waiting for the broker meanwhile."""
@@ -205,10 +205,10 @@ class Flow:
 
     async def _resume_lanes(self) -> None:
         while True:
-            await self._relief.wait()
-            while self._relieved:
-                lane = self._relieved.popleft()
-                async with self._telling:
+            await self._resume_needed.wait()
+            while self._to_resume:
+                lane = self._to_resume.popleft()
+                async with self._hook_lock:
                     if lane in self._paused and self._lanes.full.get(lane.key) is not lane:
                         self._paused.discard(lane)
                         assert self._state.producer is not None
@@ -218,7 +218,7 @@ class Flow:
 
     def stop_pulling(self) -> None:
         self._is_stopping = True
-        self.look_at = 0
+        self.check_at = 0
 
     def start_pulling(self) -> None:
         self._is_stopping = False

@@ -12,13 +12,13 @@ import structlog
 from triggerer.abc import BaseEventTrigger
 from triggerer.domain.events import EventSink
 from triggerer.errors import BrokerUnavailable, GroupEnded, PluginError
-from triggerer.runtime.backlog import Backlog
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.clock import Clock
 from triggerer.runtime.deadlines import Deadlines
 from triggerer.runtime.flow import Flow
 from triggerer.runtime.lanes import Lanes
 from triggerer.runtime.ledger import Ledger
+from triggerer.runtime.pending_limit import PendingLimit
 from triggerer.runtime.pump import Pump
 from triggerer.runtime.settings import RuntimeSettings
 from triggerer.runtime.state import GroupState
@@ -52,7 +52,7 @@ class Group:
         sink: EventSink,
         clock: Clock,
         settings: RuntimeSettings,
-        backlog: Backlog,
+        pending: PendingLimit,
     ) -> None:
         self._opener = opener
         self._kwargs = kwargs
@@ -61,7 +61,7 @@ class Group:
         self.key = key
         self.state = GroupState(key, settings, clock, lanes, ledger)
         self.subscribers = Subscribers(
-            self.state, sink=sink, backlog=backlog, on_interrupted=self._cancel_later
+            self.state, sink=sink, pending=pending, on_interrupted=self._cancel_later
         )
         self._flow = Flow(self.state, self.subscribers)
         self._pump = Pump(self.state)
@@ -157,7 +157,7 @@ class Group:
         self.state.is_ending = True
         self._flow.stop_pulling()
 
-    def let_go(self) -> None:
+    def clear(self) -> None:
         """Keep no message: nothing of the group runs any more, and as a cycle it waits for the collector."""
         self.state.ledger.clear()
         self.state.lanes.clear()
@@ -196,9 +196,9 @@ class Group:
         state, flow, present = self.state, self._flow, self.subscribers.present
         ledger, selecting = state.ledger, state.selection.tables
         async for event in events:
-            has_looked = ledger.head >= flow.look_at
-            if has_looked:
-                await flow.look()
+            has_checked = ledger.head >= flow.check_at
+            if has_checked:
+                await flow.check()
             ledger.broadcast(event)
             if selecting:
                 self._offer(event)
@@ -206,7 +206,7 @@ class Group:
                 self._wake_readers()
             elif not present:
                 state.progress.note()
-            if has_looked:
+            if has_checked:
                 # Nobody redelivers what is pulled here, so a stop is made before the next pull.
                 await flow.wait_while_stopping()
 
@@ -218,8 +218,8 @@ class Group:
         turns = Turns()
         now = 0.0
         async for event, payload in events:
-            if ledger.head >= flow.look_at:
-                await flow.look(payload)
+            if ledger.head >= flow.check_at:
+                await flow.check(payload)
             if turns.has_turned:
                 # What is broadcast in one turn of the loop is broadcast at one time.
                 turns.watch()
@@ -231,8 +231,8 @@ class Group:
                 self._wake_readers()
             elif not present:
                 state.progress.note()
-            if lanes.filled is not None:
-                await flow.note_filled()
+            if lanes.newly_full is not None:
+                await flow.handle_full_lane()
 
     def _wake_readers(self) -> None:
         state = self.state

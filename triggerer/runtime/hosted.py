@@ -14,10 +14,10 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from triggerer.abc import BaseEventTrigger
 from triggerer.domain.events import EventSource
 from triggerer.errors import GroupEnded, PluginError
-from triggerer.runtime.backlog import Backlog
 from triggerer.runtime.cancellation import plugin_code, take_back_stray_cancellations
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.group import Group
+from triggerer.runtime.pending_limit import PendingLimit
 from triggerer.runtime.refusals import Refusals
 from triggerer.runtime.runner import Runner
 from triggerer.runtime.stalls import named_task
@@ -72,7 +72,7 @@ class HostedTrigger:
         """Whether its group counts it as absent."""
         self.stream_key: Hashable | None = None
         """Of the shared stream of which it is a member; None where it is a member of none."""
-        self.backlog = Backlog(context.settings.max_unsettled)
+        self.pending = PendingLimit(context.settings.max_pending)
         """Its events on their way into the store, while it has no stream."""
         self.refusals = Refusals(spec.name, context.clock, context.now, lambda: on_state(self))
         """Of its events, by the store; what runs goes on running."""
@@ -80,7 +80,7 @@ class HostedTrigger:
             spec.name,
             spec.source,
             sink=context.sink,
-            backlog=self.backlog,
+            pending=self.pending,
             on_refused=self.refusals.note,
         )
         self._context = context
@@ -283,14 +283,14 @@ class HostedTrigger:
 
     # On its own
 
-    async def serve_alone(self) -> None:
+    async def serve_standalone(self) -> None:
         """Run without a shared stream, restarted for as long as the caller lets it."""
         with anyio.CancelScope() as self._scope:
             while not self._is_stopped:
                 started = self._context.clock.monotonic()
                 if self.make() and self.trigger is not None:
                     try:
-                        await self._run_alone(self.trigger)
+                        await self._run_standalone(self.trigger)
                     finally:
                         await self.discard()
                 if not self._context.restarts:
@@ -298,7 +298,7 @@ class HostedTrigger:
                 now = self._context.clock.monotonic()
                 await self._context.clock.sleep_until(now + self._backoff.next_delay(now - started))
 
-    async def _run_alone(self, trigger: BaseEventTrigger) -> None:
+    async def _run_standalone(self, trigger: BaseEventTrigger) -> None:
         self.error = None
         self._enter(HostedState.RUNNING)
         try:

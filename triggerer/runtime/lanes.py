@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from triggerer.abc import AdvanceItem, AdvanceOutcome
 
-_IDLE_LANES: Final = 128
+_EMPTY_LANES: Final = 128
 """Lanes of a group, at 100 bytes each, that are kept although they are empty: most are needed again at once."""
 
 _new_item = tuple.__new__
@@ -17,7 +17,7 @@ _new_item = tuple.__new__
 _new_entry = object.__new__
 
 
-class Standing:
+class OutcomeCounts:
     """How many subscribers answer for an event, and for how many it counts as failed from the start."""
 
     __slots__ = ("acking", "failing", "outcome")
@@ -26,10 +26,10 @@ class Standing:
         self.acking = acking
         self.failing = failing
         self.outcome = AdvanceOutcome(acking, failing, 0)
-        """Where there are no exceptions. Almost all outcomes are equal, and frozen: one object serves them all."""
+        """Where there are no nacks. Almost all outcomes are equal, and frozen: one object serves them all."""
 
 
-class Exceptions:
+class Nacks:
     """Who, among the acking subscribers of one event, rejected or failed it."""
 
     __slots__ = ("failed", "refused_by", "rejected", "rejected_by")
@@ -75,12 +75,12 @@ class Entry:
 
     __slots__ = (
         "broadcast_at",
-        "exceptions",
+        "counts",
         "lane",
+        "nacks",
         "next",
         "payload",
         "seq",
-        "standing",
         "unresolved",
     )
 
@@ -90,30 +90,28 @@ class Entry:
     """None once it was taken for an advance."""
     broadcast_at: float
     unresolved: int
-    standing: Standing
+    counts: OutcomeCounts
     """Set when everybody has moved past it."""
-    exceptions: Exceptions | None
+    nacks: Nacks | None
     next: Entry | None
 
     @property
     def is_taken(self) -> bool:
         return self.lane is None
 
-    def note_exceptions(self) -> Exceptions:
+    def make_nacks(self) -> Nacks:
         """What is known of those who did not simply accept it; made here where nothing was known."""
-        if self.exceptions is None:
-            self.exceptions = Exceptions()
-        return self.exceptions
+        if self.nacks is None:
+            self.nacks = Nacks()
+        return self.nacks
 
     def outcome(self) -> AdvanceOutcome:
         """What `advance` is told; only once everybody has moved past it."""
-        standing, exceptions = self.standing, self.exceptions
-        if exceptions is None:
-            return standing.outcome
-        failed, rejected = exceptions.failed, exceptions.rejected
-        return AdvanceOutcome(
-            standing.acking - rejected - failed, standing.failing + failed, rejected
-        )
+        counts, nacks = self.counts, self.nacks
+        if nacks is None:
+            return counts.outcome
+        failed, rejected = nacks.failed, nacks.rejected
+        return AdvanceOutcome(counts.acking - rejected - failed, counts.failing + failed, rejected)
 
 
 class Lane:
@@ -122,7 +120,7 @@ class Lane:
     __slots__ = (
         "head",
         "in_flight",
-        "is_taken_up",
+        "is_scheduled",
         "key",
         "outstanding",
         "tail",
@@ -136,7 +134,7 @@ class Lane:
         """Broadcast and not advanced: those from `head` to `tail`, and those in flight."""
         self.in_flight = 0
         """Handed to the `advance` that has not returned."""
-        self.is_taken_up = False
+        self.is_scheduled = False
         """Queued for the next advance, or being advanced."""
 
     @property
@@ -148,7 +146,7 @@ class Lane:
         batch: list[AdvanceItem] = []
         entry = self.head
         while entry is not None and not entry.unresolved:
-            outcome = entry.standing.outcome if entry.exceptions is None else entry.outcome()
+            outcome = entry.counts.outcome if entry.nacks is None else entry.outcome()
             batch.append(_new_item(AdvanceItem, (entry.payload, outcome)))
             # Nobody who still holds the entry (an event derived from it) is to hold those behind it.
             entry.lane = None
@@ -179,11 +177,11 @@ class Lanes:
         self.bound = bound
         """Of the outstanding events of one lane. Who appends keeps it; here is only noted that it was reached."""
         self.full: dict[Hashable, Lane] = {}
-        """The lanes that have reached the bound, until at most half of it is left: then `on_relieved` is called."""
-        self.filled: Lane | None = None
+        """The lanes that have reached the bound, until at most half of it is left: then `on_low_water` is called."""
+        self.newly_full: Lane | None = None
         """The one that reached the bound last; for who appends to take notice of, and to clear."""
         self.outstanding = 0
-        self.on_relieved: Callable[[Lane], None] = _ignore
+        self.on_low_water: Callable[[Lane], None] = _ignore
         self._lanes: dict[Hashable, Lane] = {}
         self._ready: deque[Lane] = deque()
 
@@ -203,7 +201,7 @@ class Lanes:
         entry.lane = lane
         entry.broadcast_at = now
         entry.unresolved = 1
-        entry.exceptions = entry.next = None
+        entry.nacks = entry.next = None
         tail = lane.tail
         if tail is None:
             lane.head = entry
@@ -213,7 +211,7 @@ class Lanes:
         outstanding = lane.outstanding = lane.outstanding + 1
         self.outstanding += 1
         if outstanding == self.bound:
-            self.full[key] = self.filled = lane
+            self.full[key] = self.newly_full = lane
         return entry
 
     def clear(self) -> None:
@@ -230,13 +228,13 @@ class Lanes:
         self._lanes.clear()
         self._ready.clear()
         self.full.clear()
-        self.filled = None
+        self.newly_full = None
         self.outstanding = 0
 
     def queue(self, lane: Lane) -> None:
         """Queue a lane for its next advance, once: its head has become ready."""
-        if not lane.is_taken_up:
-            lane.is_taken_up = True
+        if not lane.is_scheduled:
+            lane.is_scheduled = True
             self._ready.append(lane)
 
     @property
@@ -245,7 +243,7 @@ class Lanes:
         while ready and not ready[0].is_ready:
             # A filter derived something from an event that it had rejected, and the lane was queued meanwhile.
             # It is queued again when the store has answered.
-            ready.popleft().is_taken_up = False
+            ready.popleft().is_scheduled = False
         return bool(ready)
 
     def batches(self, limit: int) -> Iterator[list[AdvanceItem]]:
@@ -255,7 +253,7 @@ class Lanes:
             lane = ready.popleft()
             head = lane.head
             if head is None or head.unresolved:
-                lane.is_taken_up = False
+                lane.is_scheduled = False
             else:
                 yield lane.take(limit)
                 finish(lane)
@@ -278,11 +276,11 @@ class Lanes:
         self.outstanding -= in_flight
         if self.full and lane.outstanding <= self.bound // 2 and lane.key in self.full:
             del self.full[lane.key]
-            self.on_relieved(lane)
+            self.on_low_water(lane)
         head = lane.head
         if head is not None and not head.unresolved:
             self._ready.append(lane)
             return
-        lane.is_taken_up = False
-        if head is None and len(self._lanes) > _IDLE_LANES:
+        lane.is_scheduled = False
+        if head is None and len(self._lanes) > _EMPTY_LANES:
             del self._lanes[lane.key]

@@ -17,9 +17,9 @@ from collections.abc import Hashable
 from operator import itemgetter
 from typing import Any, Final
 
-from triggerer.runtime.lanes import Entry, Lanes, Standing
+from triggerer.runtime.lanes import Entry, Lanes, OutcomeCounts
 
-AT_REST: Final = sys.maxsize
+IDLE: Final = sys.maxsize
 """The cursor of a member that passes whatever comes, until it rises."""
 _TRIM_AT = 512
 _number = itemgetter(0)
@@ -58,7 +58,7 @@ class Ledger:
         self._joined = 0
         self._present = 0
         self._steps: list[tuple[int, int, int]] = []
-        self._standing = Standing(0, 0)
+        self._counts = OutcomeCounts(0, 0)
 
     # Broadcasting
 
@@ -96,11 +96,11 @@ class Ledger:
         self._push(member)
         self._step(self.head, 1, -1 if was_absent else 0)
 
-    def rest(self, member: Member) -> None:
+    def mark_idle(self, member: Member) -> None:
         """`member` has passed everything, and passes what comes as it comes."""
-        member.done = AT_REST
+        member.done = IDLE
 
-    def rise(self, member: Member, seq: int) -> None:
+    def mark_active(self, member: Member, seq: int) -> None:
         """`member`, which rested, has not passed `seq`, the newest event."""
         member.done = seq
         self._push(member)
@@ -124,12 +124,12 @@ class Ledger:
             if opened.seq < member.done:
                 # It rejected the event that it has open, and now fails: failed wins, while it can still be said.
                 self.refuse(member, opened)
-            elif opened.exceptions is not None and opened.exceptions.has_refused(member):
+            elif opened.nacks is not None and opened.nacks.has_refused(member):
                 # The store refused what it derived from the event that it has open: the step below counts it.
-                opened.exceptions.failed -= 1
+                opened.nacks.failed -= 1
         member.failed_from = member.done
         self._step(member.done, -1, 1)
-        self._part(member)
+        self._remove(member)
 
     def leave(self, member: Member, opened: Entry | None) -> None:
         """Resolve what `member` was given as accepted (once persisted) and fail what it was never given."""
@@ -142,9 +142,9 @@ class Ledger:
             self._step(self.head, 0, -1)
         else:
             self._step(self.head, -1, 0)
-        self._part(member)
+        self._remove(member)
 
-    def _part(self, member: Member) -> None:
+    def _remove(self, member: Member) -> None:
         member.is_present = False
         self._present -= 1
         self._compact()
@@ -173,25 +173,25 @@ class Ledger:
         else:
             steps.insert(at, (seq, acking, failing))
 
-    # Exceptions
+    # Nacks
 
     def reject(self, member: Member, opened: Entry) -> None:
         """Count the open event as rejected by `member`, which has thereby resolved it."""
         if member.done <= opened.seq:
             member.done = opened.seq + 1
-            exceptions = opened.note_exceptions()
-            if exceptions.has_refused(member):
+            nacks = opened.make_nacks()
+            if nacks.has_refused(member):
                 # Both rejected and failed: failed (contract, rule 5).
                 return
-            exceptions.rejected += 1
+            nacks.rejected += 1
             # Also where nothing is on its way into the store: it may yet derive something from it.
-            exceptions.remember_rejection(member)
+            nacks.remember_rejection(member)
 
     def refuse(self, member: Member, entry: Entry) -> None:
         """Count `entry` as failed by `member`, once: an event derived from it will never be durable."""
         if member.failed_from is not None and entry.seq >= member.failed_from:
             return
-        entry.note_exceptions().note_refused(member)
+        entry.make_nacks().note_refused(member)
 
     # Progress
 
@@ -213,7 +213,7 @@ class Ledger:
         _, order, member = item
         return member.is_present and order == member.order
 
-    def settle(self, limit: int = sys.maxsize) -> bool:
+    def release_passed(self, limit: int = sys.maxsize) -> bool:
         """Hand on what everybody has passed since the last call, `limit` events at most; return whether more is left.
 
         O(what was passed), amortised.
@@ -241,11 +241,11 @@ class Ledger:
         while at < until:
             # Up to the next step everybody's standing is the same.
             if steps and steps[0][0] <= at:
-                self._advance_standing(at)
+                self._apply_steps(at)
             end = min(until, steps[0][0]) if steps else until
-            standing = self._standing
+            counts = self._counts
             for entry in self.entries[at - self.base : end - self.base]:
-                entry.standing = standing
+                entry.counts = counts
                 unresolved = entry.unresolved = entry.unresolved - 1
                 if not unresolved:
                     lane = entry.lane
@@ -254,7 +254,7 @@ class Ledger:
                         queue(lane)
             at = end
 
-    def _advance_standing(self, seq: int) -> None:
+    def _apply_steps(self, seq: int) -> None:
         """Apply the steps up to and including those at `seq`."""
         count = acking = failing = 0
         for at, more_acking, more_failing in self._steps:
@@ -264,4 +264,4 @@ class Ledger:
             failing += more_failing
             count += 1
         del self._steps[:count]
-        self._standing = Standing(self._standing.acking + acking, self._standing.failing + failing)
+        self._counts = OutcomeCounts(self._counts.acking + acking, self._counts.failing + failing)

@@ -39,7 +39,7 @@ class Manager:
         """Streams that were closed and still give back what they hold, by key."""
         self._unmade: dict[str | None, dict[HostedTrigger, None]] = {}
         """Those that could not be made yet, by the id of their stream, which nobody has opened so far."""
-        self._alone: dict[HostedTrigger, None] = {}
+        self._standalone: dict[HostedTrigger, None] = {}
         self._stack = AsyncExitStack()
         self._tasks: anyio.abc.TaskGroup | None = None
 
@@ -120,16 +120,16 @@ class Manager:
             members: Those to drain, with their streams; all by default.
         """
         if members is None:
-            streams, alone = list(self._streams.values()), list(self._alone)
+            streams, standalone = list(self._streams.values()), list(self._standalone)
         else:
             found = {member: self._stream_of(member) for member in members}
             streams = list({stream: None for stream in found.values() if stream is not None})
-            alone = [member for member, stream in found.items() if stream is None]
+            standalone = [member for member, stream in found.items() if stream is None]
         with anyio.move_on_after(timeout):
             async with anyio.create_task_group() as tasks:
-                for member in alone:
-                    member.backlog.close()
-                    tasks.start_soon(member.backlog.wait_until_empty)
+                for member in standalone:
+                    member.pending.close()
+                    tasks.start_soon(member.pending.wait_until_empty)
                 for stream in streams:
                     tasks.start_soon(stream.drain)
 
@@ -142,7 +142,7 @@ class Manager:
         """Bring a trigger that has been made to where it belongs."""
         assert self._tasks is not None
         if member.key is None:
-            self._tasks.start_soon(self._serve_alone, member, name=member.task_name)
+            self._tasks.start_soon(self._serve_standalone, member, name=member.task_name)
             return
         stream = self._streams.get(member.key)
         if stream is None:
@@ -198,9 +198,9 @@ class Manager:
                 del self._ending[stream.key]
             stream.ended.set()
 
-    async def _serve_alone(self, member: HostedTrigger) -> None:
-        self._alone[member] = None
+    async def _serve_standalone(self, member: HostedTrigger) -> None:
+        self._standalone[member] = None
         try:
-            await member.serve_alone()
+            await member.serve_standalone()
         finally:
-            del self._alone[member]
+            del self._standalone[member]

@@ -21,7 +21,7 @@ _REQUEST: Final = 2_048
 
 
 class Pump:
-    """Settles the ledger when somebody moved, and advances each lane whose head became ready.
+    """Hands what everybody has passed to the lanes, and advances each lane whose head became ready.
 
     Within a lane an advance starts only after the last one returned. At most one is awaited at a time in the group,
     unless the producer declares that its lanes advance side by side. An advance that raises ends the group.
@@ -48,12 +48,12 @@ class Pump:
         async with anyio.create_task_group() as tasks:
             while True:
                 await progress.wait()
-                while ledger.settle(_BURST):
+                while ledger.release_passed(_BURST):
                     await self._advance_ready(tasks)
                     await checkpoint()
                 await self._advance_ready(tasks)
                 if not state.is_acknowledged:
-                    # Nothing is advanced there: who waits until all is settled had his look before the last burst.
+                    # Nothing is advanced there: who waits until all is released had his look before the last burst.
                     progress.note_room()
 
     async def _advance_ready(self, tasks: anyio.abc.TaskGroup) -> None:

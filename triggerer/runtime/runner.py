@@ -8,7 +8,7 @@ from contextlib import aclosing
 from triggerer.abc import BaseEventTrigger, TriggerEvent
 from triggerer.domain.events import EventSink, EventSource
 from triggerer.errors import PluginError
-from triggerer.runtime.backlog import Backlog
+from triggerer.runtime.pending_limit import PendingLimit
 
 
 class Runner:
@@ -24,12 +24,12 @@ class Runner:
         source: EventSource,
         *,
         sink: EventSink,
-        backlog: Backlog,
+        pending: PendingLimit,
         on_refused: Callable[[Exception], None],
     ) -> None:
         self.name = name
         self.source = source
-        self.backlog = backlog
+        self.pending = pending
         self.on_refused = on_refused
         self._sink = sink
 
@@ -45,30 +45,30 @@ class Runner:
                 f"{type(trigger).__qualname__}.run() returned {type(events).__qualname__}",
                 hint="write it as an async generator: `async def` with `yield`",
             )
-        backlog = self.backlog
+        pending = self.pending
         async with aclosing(events):
             async for event in events:
                 if not isinstance(event, TriggerEvent):
                     raise PluginError(
                         f"run() of {self.name} yielded {type(event).__qualname__}, not a TriggerEvent"
                     )
-                backlog.count += 1
-                self._sink.submit_nowait(LoneEvent(self), event, self.source, None, 0)
-                await backlog.wait_for_room()
+                pending.count += 1
+                self._sink.submit_nowait(StandaloneEvent(self), event, self.source, None, 0)
+                await pending.wait_for_room()
 
 
-class LoneEvent:
-    """A `TriggerEvent` of a trigger without a stream. Implements `triggerer.domain.events.UnsettledEvent`."""
+class StandaloneEvent:
+    """A `TriggerEvent` of a trigger without a stream. Implements `triggerer.domain.events.PendingEvent`."""
 
     __slots__ = ("_runner",)
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
 
-    def settle(self, error: Exception | None) -> None:
-        backlog = self._runner.backlog
-        backlog.count -= 1
-        if backlog.is_awaited:
-            backlog.note_room()
+    def complete(self, error: Exception | None) -> None:
+        pending = self._runner.pending
+        pending.count -= 1
+        if pending.is_awaited:
+            pending.note_room()
         if error is not None:
             self._runner.on_refused(error)

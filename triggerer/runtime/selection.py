@@ -1,7 +1,7 @@
 """Which subscribers look at an event: those that name the values that they look for are found in a table.
 
 An event costs one look for each distinct `by`, however many subscribers there are. Those whom it does not concern are
-not woken, and rest (`Ledger.rest`) until one does.
+not woken, and are idle (`Ledger.mark_idle`) until one does.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class RuntimeSettings:
     max_outstanding_per_lane: int = 10_000
     """The same in one lane: two group commits of the largest size (5,000 rows), so that the next one is full while the
     last one is being written, also where there is one lane; and half of a group, so that one stuck lane leaves room."""
-    max_unsettled: int = 20_000
+    max_pending: int = 20_000
     """Derived and not yet durable, in a group, before its filters pause; bounds memory while the store is away."""
     burst: int = 256
     """Events that the poll broadcasts before everybody else gets a turn, when the broker has more at hand."""

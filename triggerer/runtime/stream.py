@@ -8,10 +8,10 @@ import anyio
 import structlog
 
 from triggerer.errors import GroupEnded
-from triggerer.runtime.backlog import Backlog
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.group import Group
 from triggerer.runtime.hosted import HostedTrigger
+from triggerer.runtime.pending_limit import PendingLimit
 from triggerer.synchronization import AutoResetEvent, Notifier
 
 _log = structlog.get_logger(__name__)
@@ -31,12 +31,12 @@ class SharedStream:
         self.scope = anyio.CancelScope()
         self.ended = anyio.Event()
         """Set when its last producer is closed and nothing of it runs any more."""
-        self.backlog = Backlog(context.settings.max_unsettled)
+        self.pending = PendingLimit(context.settings.max_pending)
         self._context = context
         self._backoff = context.restart_backoff()
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._served = Notifier()
-        self._left = AutoResetEvent()
+        self._member_ended = Notifier()
+        self._all_left = AutoResetEvent()
         self._is_emptied = False
         self._is_draining = False
 
@@ -69,7 +69,7 @@ class SharedStream:
             member.stream_key = None
             member.withdraw(self.group, on_purpose=on_purpose)
         if not self.members:
-            self._left.set()
+            self._all_left.set()
 
     def _forget_members(self) -> None:
         for member in self.members:
@@ -80,12 +80,12 @@ class SharedStream:
         try:
             await member.serve(group)
         finally:
-            self._served.notify_all()
+            self._member_ended.notify_all()
         if not self._context.restarts:
             self.members.pop(member, None)
             member.stream_key = None
             if not self.members:
-                self._left.set()
+                self._all_left.set()
 
     # Life
 
@@ -120,7 +120,7 @@ class SharedStream:
         if self.group is not None and not self.group.is_ending:
             self.group.stop_pulling()
             await self.group.wait_until_drained()
-        await self.backlog.wait_until_empty()
+        await self.pending.wait_until_empty()
 
     async def _run_group(self) -> GroupEnded | None:
         """Serve the members with one group; None: they have all left, and what they owed is resolved."""
@@ -139,13 +139,13 @@ class SharedStream:
             sink=self._context.sink,
             clock=self._context.clock,
             settings=self._context.settings,
-            backlog=self.backlog,
+            pending=self.pending,
         )
-        self._left.clear()
+        self._all_left.clear()
         try:
             return await self._serve_all(group)
         finally:
-            group.let_go()
+            group.clear()
 
     async def _serve_all(self, group: Group) -> GroupEnded | None:
         ended: GroupEnded | None = None
@@ -158,7 +158,7 @@ class SharedStream:
                     tasks.start_soon(self._serve, member, group, name=member.task_name)
                 ended = await self._run_until_left(group)
                 if ended is not None:
-                    await self._let_members_see_it(ended)
+                    await self._end_members(ended)
             finally:
                 self._tasks = self.group = None
             tasks.cancel_scope.cancel()
@@ -178,7 +178,7 @@ class SharedStream:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run, name=f"shared-stream[{self.key}]")
             while True:
-                await self._left.wait()
+                await self._all_left.wait()
                 if self.members:
                     continue
                 self._is_emptied = True
@@ -192,14 +192,14 @@ class SharedStream:
             tasks.cancel_scope.cancel()
         return ended
 
-    async def _let_members_see_it(self, ended: GroupEnded) -> None:
+    async def _end_members(self, ended: GroupEnded) -> None:
         """Let each filter end with the error; those in back-off, and those that do not end, are cancelled."""
         for member in self.members:
             if member.subscriber is None:
                 member.note_failure(ended)
         with anyio.move_on_after(self._context.settings.close_timeout):
             while any(member.subscriber is not None for member in self.members):
-                await self._served.wait()
+                await self._member_ended.wait()
         for member in [one for one in self.members if one.subscriber is not None]:
             member.note_failure(ended)
             if not self._context.restarts:

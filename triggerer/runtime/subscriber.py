@@ -23,62 +23,62 @@ from triggerer.abc import (
 )
 from triggerer.domain.events import EventSink, EventSource
 from triggerer.errors import PluginError
-from triggerer.runtime.backlog import Backlog
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.lanes import Entry
-from triggerer.runtime.ledger import AT_REST, Member
+from triggerer.runtime.ledger import IDLE, Member
+from triggerer.runtime.pending_limit import PendingLimit
 from triggerer.runtime.selection import selector_of
 from triggerer.runtime.state import GroupState
 
 
-class _Settled(Enum):
-    SETTLED = auto()
+class _Completed(Enum):
+    COMPLETED = auto()
 
 
-_SETTLED = _Settled.SETTLED
+_COMPLETED = _Completed.COMPLETED
 _new_derived = object.__new__
 
 
 class DerivedEvent:
     """A `TriggerEvent` on its way into the store, tied to the raw event that was open when the filter yielded it.
 
-    Implements `triggerer.domain.events.UnsettledEvent`. There may be very many of these while the store lags, so that
+    Implements `triggerer.domain.events.PendingEvent`. There may be very many of these while the store lags, so that
     they hold no more than they must, 56 bytes; those of a subscriber form a chain, in the order of their derivation.
     """
 
     __slots__ = ("entry", "next", "subscriber")
 
     subscriber: Subscriber
-    entry: Entry | _Settled | None
+    entry: Entry | _Completed | None
     next: DerivedEvent | None
-    """The subscriber's next one, until this one is settled and none before it is unsettled."""
+    """The subscriber's next one, until this one is complete and none before it is pending."""
 
     @property
     def overdue_since(self) -> float:
         """When its message was broadcast; infinite where nothing waits for it."""
         return self.entry.broadcast_at if isinstance(self.entry, Entry) else math.inf
 
-    def settle(self, error: Exception | None) -> None:
+    def complete(self, error: Exception | None) -> None:
         """The store's answer, which comes once."""
         subscriber = self.subscriber
-        backlog = subscriber.backlog
-        backlog.count -= 1
-        if backlog.is_awaited:
-            backlog.note_room()
+        pending = subscriber.pending
+        pending.count -= 1
+        if pending.is_awaited:
+            pending.note_room()
         entry = self.entry
-        if entry is _SETTLED:
+        if entry is _COMPLETED:
             return
-        self.entry = _SETTLED
+        self.entry = _COMPLETED
         if error is not None and subscriber.on_refused is not None:
             subscriber.on_refused(error)
         if entry is None:
             return
-        if subscriber.oldest_unsettled is self:
-            # It leaves the chain, and so do those behind it that were settled before it.
+        if subscriber.oldest_pending is self:
+            # It leaves the chain, and so do those behind it that were completed before it.
             following, self.next = self.next, None
-            while following is not None and following.entry is _SETTLED:
+            while following is not None and following.entry is _COMPLETED:
                 following = following.next
-            subscriber.oldest_unsettled = following
+            subscriber.oldest_pending = following
         if error is not None:
             subscriber.state.ledger.refuse(subscriber, entry)
         entry.unresolved -= 1
@@ -90,13 +90,13 @@ class DerivedEvent:
                 state.lanes.queue(lane)
                 if not state.progress.is_noted:
                     state.progress.note()
-        if not subscriber.is_present and subscriber.oldest_unsettled is None:
+        if not subscriber.is_present and subscriber.oldest_pending is None:
             subscriber.on_departed(subscriber)
 
     def abandon(self, error: Exception) -> None:
         """Refuse it without the store's answer, which may still come; until it does, the store holds it."""
-        self.subscriber.backlog.count += 1
-        self.settle(error)
+        self.subscriber.pending.count += 1
+        self.complete(error)
 
 
 class Subscriber(Member):
@@ -114,16 +114,16 @@ class Subscriber(Member):
         "_sink",
         "_token",
         "_waiter",
-        "backlog",
         "error",
         "is_open",
         "may_read",
         "name",
-        "oldest_unsettled",
+        "oldest_pending",
         "on_departed",
         "on_refused",
         "open_entry",
         "ordinal",
+        "pending",
         "pulled",
         "source",
         "state",
@@ -139,13 +139,13 @@ class Subscriber(Member):
         name: str,
         source: EventSource,
         sink: EventSink,
-        backlog: Backlog,
+        pending: PendingLimit,
         on_refused: Callable[[Exception], None] | None,
         on_departed: Callable[[Subscriber], None],
     ) -> None:
         super().__init__()
         self.state = state
-        self.backlog = backlog
+        self.pending = pending
         self.trigger = trigger
         self.name = name
         self.source = source
@@ -157,7 +157,7 @@ class Subscriber(Member):
         self.may_read = True
         """Whether it is neither ended nor gone."""
         self.pulled = 0
-        """The number of the first event that the filter has not been given; `AT_REST` while it rests."""
+        """The number of the first event that the filter has not been given; `IDLE` while it is idle."""
         self.wanted: deque[int] | None = None
         """The numbers of the events that concern its filter; None where all do."""
         self.is_open = False
@@ -169,7 +169,7 @@ class Subscriber(Member):
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
         self._scope = anyio.CancelScope()
-        self.oldest_unsettled: DerivedEvent | None = None
+        self.oldest_pending: DerivedEvent | None = None
         """The first of its events, among those that a message waits for, that the store has not answered for."""
         self._newest: DerivedEvent | None = None
         self._loop_thread = threading.get_ident()
@@ -210,9 +210,9 @@ class Subscriber(Member):
         """Its selector names what was broadcast."""
         assert self.wanted is not None
         self.wanted.append(seq)
-        if self.done == AT_REST:
+        if self.done == IDLE:
             self.pulled = seq
-            self.state.ledger.rise(self, seq)
+            self.state.ledger.mark_active(self, seq)
             self.wake()
 
     def known_ahead(self, limit: int) -> list[Any]:
@@ -277,8 +277,8 @@ class Subscriber(Member):
                 if wanted is None:
                     state.readers[self] = None
                 else:
-                    ledger.rest(self)
-                    self.pulled = AT_REST
+                    ledger.mark_idle(self)
+                    self.pulled = IDLE
                 self._waiter = self._loop.create_future()
                 try:
                     await self._waiter
@@ -322,7 +322,7 @@ class Subscriber(Member):
 
     async def _drive(self, events: AsyncGenerator[TriggerEvent, None]) -> None:
         # One function, since it runs for every derived event.
-        state, backlog = self.state, self.backlog
+        state, pending = self.state, self.pending
         submit = self._sink.submit_nowait
         async for event in events:
             if not isinstance(event, TriggerEvent):
@@ -340,13 +340,13 @@ class Subscriber(Member):
             derived.next = None
             if entry is not None:
                 entry.unresolved += 1
-                if self.oldest_unsettled is None:
-                    self.oldest_unsettled = derived
+                if self.oldest_pending is None:
+                    self.oldest_pending = derived
                 else:
                     assert self._newest is not None
                     self._newest.next = derived
                 self._newest = derived
-            backlog.count += 1
+            pending.count += 1
             try:
                 key = None
                 if entry is not None:
@@ -356,11 +356,11 @@ class Subscriber(Member):
                 submit(derived, event, self.source, key, self.ordinal)
             except BaseException:
                 # The producer's `get_idempotency_key` raised, say: the event counts as refused.
-                derived.settle(PluginError(f"An event of {self.name} could not be submitted"))
+                derived.complete(PluginError(f"An event of {self.name} could not be submitted"))
                 raise
             self.ordinal += 1
-            if backlog.count >= backlog.limit:
-                await backlog.wait_for_room()
+            if pending.count >= pending.limit:
+                await pending.wait_for_room()
 
 
 def _filtered(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from triggerer.abc import BaseEventTrigger
 from triggerer.domain.events import EventSink, EventSource
 from triggerer.errors import GroupEnded
-from triggerer.runtime.backlog import Backlog
+from triggerer.runtime.pending_limit import PendingLimit
 from triggerer.runtime.state import GroupState
 from triggerer.runtime.subscriber import Subscriber
 
@@ -25,7 +25,7 @@ class Subscribers:
         state: GroupState,
         *,
         sink: EventSink,
-        backlog: Backlog,
+        pending: PendingLimit,
         on_interrupted: Callable[[Subscriber], None],
     ) -> None:
         self.present: dict[Subscriber, None] = {}
@@ -33,7 +33,7 @@ class Subscribers:
         """Those who left while the store still owed them answers."""
         self._state = state
         self._sink = sink
-        self._backlog = backlog
+        self._pending = pending
         self._on_interrupted = on_interrupted
 
     def __iter__(self) -> Iterator[Subscriber]:
@@ -68,7 +68,7 @@ class Subscribers:
             name=name,
             source=source,
             sink=self._sink,
-            backlog=self._backlog,
+            pending=self._pending,
             on_refused=on_refused,
             on_departed=self._forget,
         )
@@ -81,7 +81,7 @@ class Subscribers:
         """Fail what the subscriber has not resolved, and count it as absent from now on."""
         if subscriber.is_present:
             self._state.ledger.fail(subscriber, subscriber.open_entry)
-            self._part(subscriber)
+            self._remove(subscriber)
             if subscriber.interrupt(error):
                 self._on_interrupted(subscriber)
 
@@ -89,7 +89,7 @@ class Subscribers:
         """Take the subscriber out on purpose: what it pulled is accepted once durable, what it never pulled fails."""
         if subscriber.is_present:
             self._state.ledger.leave(subscriber, subscriber.open_entry)
-            self._part(subscriber)
+            self._remove(subscriber)
 
     def end(self, error: BaseException) -> None:
         """End all of them with `error`; nothing is resolved."""
@@ -104,13 +104,13 @@ class Subscribers:
         """Forget a member that failed, or never joined."""
         self._state.ledger.remove_absent()
 
-    def _part(self, subscriber: Subscriber) -> None:
+    def _remove(self, subscriber: Subscriber) -> None:
         state = self._state
         del self.present[subscriber]
         subscriber.may_read = False
         state.readers.pop(subscriber, None)
         state.selection.remove(subscriber)
-        if subscriber.oldest_unsettled is not None:
+        if subscriber.oldest_pending is not None:
             self.departed[subscriber] = None
         state.progress.note()
 

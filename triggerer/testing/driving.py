@@ -19,6 +19,7 @@ from typing import Any
 import anyio
 
 from triggerer.abc import AdvanceItem, AdvanceOutcome, SharedStreamProducer
+from triggerer.synchronization import Notifier
 
 ACKED = AdvanceOutcome(acked=1, failed=0, rejected=0)
 FAILED = AdvanceOutcome(acked=0, failed=1, rejected=0)
@@ -60,7 +61,7 @@ class Driver:
         self._value_of = value_of
         self._patience_s = patience_s
         self._error: Exception | None = None
-        self._changed = anyio.Event()
+        self._changed = Notifier()
         self._lanes: dict[Hashable, list[tuple[Delivery | None, Any]]] = {}
         self._advancing: dict[Hashable, anyio.Event] = {}
         self._one_at_a_time = anyio.Lock()
@@ -83,7 +84,6 @@ class Driver:
         with anyio.move_on_after(self._patience_s):
             while not condition():
                 self._raise_if_failed()
-                self._changed = anyio.Event()
                 await self._changed.wait()
             return
         raise AssertionError(
@@ -133,12 +133,12 @@ class Driver:
             delivery = Delivery(value, payload, lane, key)
             self.deliveries.append(delivery)
         self._lanes.setdefault(lane, []).append((delivery, payload))
-        self._changed.set()
+        self._changed.notify_all()
 
     def _note_error(self, error: Exception) -> None:
         if self._error is None:
             self._error = error
-        self._changed.set()
+        self._changed.notify_all()
 
     def _go_on(self, tasks: anyio.abc.TaskGroup, lane: Hashable) -> None:
         if lane not in self._advancing:
@@ -165,7 +165,7 @@ class Driver:
                     async with self._one_at_a_time:
                         await self.producer.advance(items)
                 self.advanced += [(one, outcome) for one, _, outcome in batch if one is not None]
-                self._changed.set()
+                self._changed.notify_all()
         except Exception as error:  # noqa: BLE001  (handed to whoever waits for the producer)
             self._note_error(error)
         finally:

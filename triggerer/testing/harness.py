@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, cast
 
 from triggerer.abc import BaseEventTrigger, TriggerEvent
-from triggerer.domain.events import Carrier, EventSource, UnsettledEvent, WatcherRef
+from triggerer.domain.events import EventSource, HasPayload, PendingEvent, WatcherRef
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.hosted import HostedTrigger
@@ -72,12 +72,12 @@ def _remove_identical(events: list[TriggerEvent], event: TriggerEvent) -> None:
 class _Waiting(NamedTuple):
     view: HostedView
     event: TriggerEvent
-    unsettled: UnsettledEvent
+    pending: PendingEvent
 
     def persist(self) -> None:
         # In the store, whatever the runtime thinks of it meanwhile: after an ack timeout it only comes too late.
         self.view.note_persisted(self.event)
-        self.unsettled.settle(None)
+        self.pending.complete(None)
 
 
 class _Sink:
@@ -90,8 +90,8 @@ class _Sink:
 
     def submit_nowait(
         self,
-        event: UnsettledEvent,
-        yielded: Carrier,
+        event: PendingEvent,
+        yielded: HasPayload,
         source: EventSource,
         key: str | None,
         ordinal: int,

@@ -12,6 +12,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from triggerer.abc import AdvanceItem, SharedStreamProducer
+from triggerer.synchronization import Notifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class InMemoryBroker:
         self.lock_s = lock_s
         self.dead_letters: list[Any] = []
         self._logs: dict[Hashable, _Log] = {}
-        self._changed = anyio.Event()
+        self._changed = Notifier()
 
     def publish(self, *values: Any, lane: Hashable = 0) -> None:
         """Append to a lane, which is made where it does not exist yet."""
@@ -81,8 +82,7 @@ class InMemoryBroker:
 
     def note_change(self) -> None:
         """Wake the producers that wait."""
-        self._changed.set()
-        self._changed = anyio.Event()
+        self._changed.notify_all()
 
     async def wait_for_change(self) -> None:
         """Return after the next change, or when a lock may have run out."""

@@ -13,7 +13,7 @@ import anyio
 
 from tests.unit.runtime.streams import Watching
 from triggerer.abc import BaseEventTrigger
-from triggerer.domain.events import Carrier, EventSource, UnsettledEvent, WatcherRef
+from triggerer.domain.events import EventSource, HasPayload, PendingEvent, WatcherRef
 from triggerer.runtime import HostedTrigger, Manager, RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.testing.clock import VirtualClock
 
@@ -21,31 +21,31 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Store:
-    """Confirms at once, or keeps what it is given until the test settles it."""
+    """Confirms at once, or keeps what it is given until the test completes it."""
 
     def __init__(self) -> None:
         self.is_automatic = True
-        self.waiting: list[UnsettledEvent] = []
+        self.waiting: list[PendingEvent] = []
         self.payloads: list[Any] = []
 
     def submit_nowait(
         self,
-        event: UnsettledEvent,
-        yielded: Carrier,
+        event: PendingEvent,
+        yielded: HasPayload,
         source: EventSource,
         key: str | None,
         ordinal: int,
     ) -> None:
         self.payloads.append(yielded.payload)
         if self.is_automatic:
-            event.settle(None)
+            event.complete(None)
         else:
             self.waiting.append(event)
 
-    def settle(self, error: Exception | None = None) -> None:
+    def complete(self, error: Exception | None = None) -> None:
         waiting, self.waiting = self.waiting, []
         for event in waiting:
-            event.settle(error)
+            event.complete(error)
 
 
 class Service:

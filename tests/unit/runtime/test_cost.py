@@ -14,7 +14,7 @@ import pytest
 from tests.unit.runtime.streams import Acking, Upstream
 from tests.unit.runtime.supervised import supervised
 from triggerer.abc import AckTimeout, AdvanceItem, TriggerEvent
-from triggerer.domain.events import Carrier, EventSource, UnsettledEvent
+from triggerer.domain.events import EventSource, HasPayload, PendingEvent
 from triggerer.runtime import RuntimeSettings
 from triggerer.runtime.lanes import Lanes
 from triggerer.runtime.ledger import Ledger, Member
@@ -53,8 +53,8 @@ async def test_an_unconfirmed_event_takes_56_bytes_and_nobody_keeps_its_payload(
         submit = service.store.submit_nowait
 
         def watch(
-            event: UnsettledEvent,
-            yielded: Carrier,
+            event: PendingEvent,
+            yielded: HasPayload,
             source: EventSource,
             key: str | None,
             ordinal: int,
@@ -73,12 +73,12 @@ async def test_an_unconfirmed_event_takes_56_bytes_and_nobody_keeps_its_payload(
         assert [event() for event in kept[:-1]] == [None] * 3
         assert ordinals == [0, 1, 0, 1]
         assert {sys.getsizeof(one) for one in service.store.waiting} == {56}
-        service.store.settle()
+        service.store.complete()
         await service.settle_down()
         assert upstream.outcomes() == {0: (1, 0, 0), 1: (1, 0, 0)}
 
 
-async def test_events_settled_in_any_order_leave_the_oldest_one_to_time_out(
+async def test_events_completed_in_any_order_leave_the_oldest_one_to_time_out(
     upstream: Upstream,
 ) -> None:
     async with supervised(RuntimeSettings(ack_timeout=10, close_timeout=0.5)) as service:
@@ -88,9 +88,9 @@ async def test_events_settled_in_any_order_leave_the_oldest_one_to_time_out(
         await service.settle_down()
         waiting, service.store.waiting = service.store.waiting, []
         for number in (1, 3, 0):
-            waiting[number].settle(None)
+            waiting[number].complete(None)
         assert one.subscriber is not None
-        assert one.subscriber.oldest_unsettled is waiting[2]
+        assert one.subscriber.oldest_pending is waiting[2]
         await service.settle_down()
         assert set(upstream.outcomes()) == {0, 1}
         await service.pass_time(10)
@@ -98,7 +98,7 @@ async def test_events_settled_in_any_order_leave_the_oldest_one_to_time_out(
         assert upstream.outcomes()[2] == (0, 1, 0)
         assert upstream.outcomes()[3] == (1, 0, 0)
         # The store answers after all: nothing counts twice.
-        waiting[2].settle(None)
+        waiting[2].complete(None)
         await service.settle_down()
         assert len(upstream.outcomes()) == 4
 
@@ -106,7 +106,9 @@ async def test_events_settled_in_any_order_leave_the_oldest_one_to_time_out(
 # Members
 
 
-def test_members_that_rest_and_rise_beside_a_stuck_one_leave_nothing_behind() -> None:
+def test_members_that_are_idle_and_active_in_turns_beside_a_stuck_one_leave_nothing_behind() -> (
+    None
+):
     ledger = Ledger(None)
     stuck, *others = [Member() for _ in range(4)]
     for member in (stuck, *others):
@@ -115,14 +117,14 @@ def test_members_that_rest_and_rise_beside_a_stuck_one_leave_nothing_behind() ->
         ledger.broadcast(number)
         for member in others:
             if number:
-                ledger.rise(member, number)
+                ledger.mark_active(member, number)
             member.done = number + 1
-            ledger.settle()
-            ledger.rest(member)
+            ledger.release_passed()
+            ledger.mark_idle(member)
     assert ledger.lowest() == 0
     assert len(ledger._heap) < 50
     stuck.done = 1_000
-    ledger.settle()
+    ledger.release_passed()
     assert ledger.events == []
 
 
@@ -138,7 +140,7 @@ def test_few_of_the_lanes_without_events_are_remembered() -> None:
         ledger.broadcast_in_lane(key, key, key, 0.0)
     assert len(list(lanes)) == 1_000
     member.done = 1_000
-    ledger.settle()
+    ledger.release_passed()
     assert [item.broker_payload for batch in lanes.batches(10) for item in batch] == list(
         range(1_000)
     )

@@ -184,7 +184,7 @@ def group_of(service: Service) -> Group:
 
 async def confirm_everything(service: Service) -> None:
     while service.store.waiting:
-        service.store.settle()
+        service.store.complete()
         await service.settle_down()
 
 
@@ -205,15 +205,15 @@ async def test_at_a_groups_bound_the_poll_pauses_until_half_of_it_is_advanced(
         assert source.told == [("pause", None)]
         waiting, service.store.waiting = service.store.waiting, []
         for event in waiting[:4]:
-            event.settle(None)
+            event.complete(None)
         await service.settle_down()
         assert len(source.pulled) == 11, "more than half is outstanding"
-        waiting[4].settle(None)
+        waiting[4].complete(None)
         await service.settle_down()
         assert len(source.pulled) == 16
         assert source.told == [("pause", None), ("resume", None), ("pause", None)]
         for event in waiting[5:]:
-            event.settle(None)
+            event.complete(None)
         await service.settle_down()
         await confirm_everything(service)
         assert source.advanced == {0: list(range(100))}
@@ -223,7 +223,7 @@ async def test_at_a_groups_bound_the_poll_pauses_until_half_of_it_is_advanced(
 
 
 async def test_memory_stays_flat_however_far_the_store_lags(source: Source) -> None:
-    settings = bounds(group=50, lane=20, max_unsettled=15, subscriber_queue_size=1_000)
+    settings = bounds(group=50, lane=20, max_pending=15, subscriber_queue_size=1_000)
     async with supervised(settings) as service:
         service.store.is_automatic = False
         service.host(FromSource(source.name), FromSource(source.name))
@@ -234,7 +234,7 @@ async def test_memory_stays_flat_however_far_the_store_lags(source: Source) -> N
             await service.settle_down()
             group = group_of(service)
             # Each start of a filter may add one to the bound of the store's backlog.
-            assert len(service.store.waiting) <= settings.max_unsettled + 1
+            assert len(service.store.waiting) <= settings.max_pending + 1
             assert group.outstanding <= settings.max_outstanding
             assert all(lane.outstanding <= 20 for lane in group.state.lanes)
             # As many again may have been read by all, and a few are in the hands of producer, poll and filters.
@@ -242,7 +242,7 @@ async def test_memory_stays_flat_however_far_the_store_lags(source: Source) -> N
             most = max(most, len(Raw.alive))
             # The store confirms one at a time: it lags all the time.
             if service.store.waiting:
-                service.store.waiting.pop(0).settle(None)
+                service.store.waiting.pop(0).complete(None)
         assert most > settings.max_outstanding // 2
         await confirm_everything(service)
         assert {lane: len(done) for lane, done in source.advanced.items()} == dict.fromkeys(
@@ -271,14 +271,14 @@ async def test_a_lane_at_its_bound_pauses_alone_and_the_others_go_on(
         await service.settle_down()
         assert source.count(2) == 50
         waiting, service.store.waiting = service.store.waiting, []
-        waiting[0].settle(None)
+        waiting[0].complete(None)
         await service.settle_down()
         assert source.told == [("pause_lane", 0)], "more than half of the bound is outstanding"
-        waiting[1].settle(None)
+        waiting[1].complete(None)
         await service.settle_down()
         assert source.told == [("pause_lane", 0), ("resume_lane", 0), ("pause_lane", 0)]
         for event in waiting[2:]:
-            event.settle(None)
+            event.complete(None)
         await service.settle_down()
         await confirm_everything(service)
         assert source.advanced[0] == list(range(20))
@@ -317,7 +317,7 @@ async def test_what_a_paused_lane_delivers_all_the_same_waits_with_the_whole_pol
         assert source.told == [("pause_lane", 0), ("pause_lane", 0), ("pause", None)]
         while source.count(0) < 20:
             assert service.store.waiting
-            service.store.waiting.pop(0).settle(None)
+            service.store.waiting.pop(0).complete(None)
             await service.settle_down()
             assert all(lane.outstanding <= 4 for lane in group_of(service).state.lanes)
         assert source.advanced == {0: list(range(20)), 1: list(range(20))}
@@ -390,7 +390,7 @@ async def test_a_hook_that_raises_ends_the_group_loudly(
         (one,) = service.host(FromSource(source.name))
         source.publish(20)
         await service.settle_down()
-        service.store.settle()
+        service.store.complete()
         await service.settle_down()
         assert one.state is HostedState.FAILING
         assert source.closed == 1

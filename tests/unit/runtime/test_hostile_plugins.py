@@ -317,7 +317,7 @@ async def test_what_is_no_exception_fails_its_own_trigger_and_harms_no_other_str
         await service.settle_down()
         assert hosted.state is HostedState.RUNNING
         assert upstream.outcomes()[1] == (1, 0, 0)
-        assert service.manager.streams[hosted.stream_key].backlog.count == 0
+        assert service.manager.streams[hosted.stream_key].pending.count == 0
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)

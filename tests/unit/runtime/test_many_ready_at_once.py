@@ -83,10 +83,10 @@ def test_the_ledger_hands_on_as_many_as_it_is_asked_for_and_says_whether_more_is
     for number in range(5):
         ledger.broadcast_in_lane(number, number, None, 0.0)
     member.done = 5
-    assert ledger.settle(2)
+    assert ledger.release_passed(2)
     assert [item.broker_payload for item in _take(lanes)] == [0, 1]
-    assert ledger.settle(2)
-    assert not ledger.settle(2)
+    assert ledger.release_passed(2)
+    assert not ledger.release_passed(2)
     assert [item.broker_payload for item in _take(lanes)] == [2, 3, 4]
 
 
@@ -98,7 +98,7 @@ def test_a_lane_of_which_a_part_was_taken_is_queued_again() -> None:
     for number in range(3):
         ledger.broadcast_in_lane(number, number, None, 0.0)
     member.done = 3
-    ledger.settle()
+    ledger.release_passed()
     assert [item.broker_payload for item in _take(lanes, 2)] == [0, 1]
     assert lanes.has_ready
     assert [item.broker_payload for item in _take(lanes, 2)] == [2]

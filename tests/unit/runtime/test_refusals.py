@@ -27,7 +27,7 @@ async def test_a_refused_event_is_logged_and_shown_and_its_trigger_runs_on(
         await service.settle_down()
         service.states.clear()
         with capture_logs() as lines:
-            service.store.settle(RowRefused("a payload is too large", hint="store it elsewhere"))
+            service.store.complete(RowRefused("a payload is too large", hint="store it elsewhere"))
         assert service.states == [("one", "running")]
         assert one.refusals.latest == (
             "an asset event was refused, at 2026-01-01 00:00:00+00:00: a payload is too large (store it elsewhere)"
@@ -52,7 +52,7 @@ async def test_of_many_one_is_told_in_a_second_and_all_are_counted(upstream: Ups
             for reason in ("first", "second", "third"):
                 upstream.put(*range(100))
                 await service.settle_down()
-                service.store.settle(RowRefused(reason))
+                service.store.complete(RowRefused(reason))
                 await service.pass_time(0.6)
         told = [line for line in lines if line["event"] == "asset event refused"]
         assert [(line["error"], line["refused"]) for line in told] == [
@@ -70,5 +70,5 @@ async def test_what_is_no_fault_of_the_event_is_no_refusal(upstream: Upstream) -
         (one,) = service.host(Fast(upstream.name))
         upstream.put(0)
         await service.settle_down()
-        service.store.settle(LeaseLost("the stream is no longer ours"))
+        service.store.complete(LeaseLost("the stream is no longer ours"))
         assert one.refusals.latest is None

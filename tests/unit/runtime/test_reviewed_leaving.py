@@ -48,16 +48,16 @@ async def test_what_a_deleted_watcher_pulled_is_accepted_once_it_is_durable_and_
         await service.settle_down()
         mine, *others = service.store.waiting
         for event in others:
-            event.settle(None)
+            event.complete(None)
         service.store.waiting = []
         service.manager.remove(leaves, on_purpose=True)
         upstream.put("after")
         await service.settle_down()
-        service.store.settle()
+        service.store.complete()
         await service.settle_down()
         # The head of the lane waits for the store.
         assert upstream.outcomes() == {}
-        mine.settle(answer)
+        mine.complete(answer)
         await service.settle_down()
         acked, failed, _ = outcome
         assert upstream.outcomes() == {
@@ -91,7 +91,7 @@ async def test_a_stream_that_is_given_away_advances_nothing_more(upstream: Upstr
         upstream.put(0)
         await service.settle_down()
         service.manager.close_stream(one.key)
-        service.store.settle()
+        service.store.complete()
         await service.settle_down()
         assert upstream.advanced == []
         assert one.state is two.state is HostedState.ENDED
@@ -112,7 +112,7 @@ async def test_draining_lets_what_is_in_flight_be_advanced_and_pulls_nothing_mor
             upstream.put(1, 2)
             await service.settle_down()
             assert upstream.outcomes() == {}
-            service.store.settle()
+            service.store.complete()
             with anyio.fail_after(1):
                 await service.settle_down()
         assert upstream.outcomes() == {0: (1, 0, 0)}
@@ -141,7 +141,7 @@ async def test_draining_waits_until_the_store_has_what_nobody_would_deliver_agai
             upstream.put(1, 2, 3)
             await service.settle_down()
             for _ in range(3):
-                service.store.settle()
+                service.store.complete()
                 await service.settle_down()
             assert is_drained
         # What was being awaited may still come; nothing is asked for after that.
@@ -183,7 +183,7 @@ async def test_a_group_that_ends_while_it_is_drained_is_not_waited_for_and_not_f
             assert not is_drained
             if store_answers:
                 # It has what was derived; no advance is going to follow.
-                service.store.settle()
+                service.store.complete()
                 await service.settle_down()
                 assert is_drained
             tasks.cancel_scope.cancel()
@@ -197,7 +197,7 @@ async def test_the_fast_path_ends_when_its_last_member_leaves_a_long_queue_behin
     upstream.on_filter["one"] = forever
     async with supervised() as service:
         (one,) = service.host(Fast(upstream.name, "one"))
-        # More than is settled in one turn.
+        # More than is released in one turn.
         upstream.put(*range(1000))
         await service.settle_down()
         service.manager.remove(one, on_purpose=True)
@@ -208,7 +208,7 @@ async def test_the_fast_path_ends_when_its_last_member_leaves_a_long_queue_behin
 async def test_a_trigger_without_a_stream_pauses_while_the_store_is_away_whatever_its_restarts(
     upstream: Upstream,
 ) -> None:
-    async with supervised(RuntimeSettings(max_unsettled=3, close_timeout=0.5)) as service:
+    async with supervised(RuntimeSettings(max_pending=3, close_timeout=0.5)) as service:
         service.store.is_automatic = False
         service.host(Alone(upstream.name))
         upstream.put(*range(2))
@@ -217,7 +217,7 @@ async def test_a_trigger_without_a_stream_pauses_while_the_store_is_away_whateve
             upstream.put(*range(3))
             await service.pass_time(120)
         assert len(service.store.waiting) == 3
-        service.store.settle()
+        service.store.complete()
         await service.settle_down()
         assert len(service.store.waiting) > 0
 
@@ -237,7 +237,7 @@ async def test_a_lost_lease_ends_a_stream_that_only_waits_for_what_its_last_watc
         service.manager.close_stream_known_as("stream")
         await service.settle_down()
         assert service.manager.streams == {}
-        service.store.settle()
+        service.store.complete()
         await service.settle_down()
         assert upstream.outcomes() == {}
         assert upstream.closed == 1
@@ -271,7 +271,7 @@ def woken_by_an_event(service: Service, upstream: Upstream) -> None:
 
 
 def woken_by_the_store(service: Service, upstream: Upstream) -> None:
-    service.store.settle()
+    service.store.complete()
 
 
 class SideBySide(Acking):
@@ -318,7 +318,7 @@ async def test_an_advance_that_was_to_begin_as_the_lease_ended_does_not(upstream
         (one,) = service.host(SideBySide(upstream.name))
         upstream.put(0)
         await service.settle_down()
-        service.store.settle()
+        service.store.complete()
         # The pump starts a task for the lane in its next turn; that one begins a turn later.
         await anyio.lowlevel.checkpoint()
         assert one.key is not None
@@ -361,7 +361,7 @@ async def test_a_stop_that_comes_while_the_producer_resumes_is_not_forgotten(
         upstream.producers[0].resume = resume  # type: ignore[method-assign]
         upstream.put(*range(6))
         await service.settle_down()
-        service.store.settle()
+        service.store.complete()
         await service.settle_down()
         assert one.key is not None
         group = service.manager.streams[one.key].group

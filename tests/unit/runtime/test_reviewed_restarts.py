@@ -405,7 +405,7 @@ async def test_somebody_who_comes_while_the_last_one_still_owes_answers_is_serve
         upstream.put(1)
         await service.settle_down()
         assert service.store.payloads == [{"value": 0}, {"value": 1}]
-        service.store.settle()
+        service.store.complete()
         await service.settle_down()
         assert upstream.outcomes() == {0: (1, 0, 0), 1: (1, 0, 0)}
         assert len(upstream.producers) == 1
@@ -421,7 +421,7 @@ async def test_a_stream_is_closed_while_it_drains(upstream: Upstream) -> None:
             tasks.start_soon(service.manager.drain, 0.2)
             await service.settle_down()
             service.manager.abandon(one)
-        service.store.settle()
+        service.store.complete()
         await service.settle_down()
         assert upstream.advanced == []
         assert upstream.closed == 1

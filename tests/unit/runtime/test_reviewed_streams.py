@@ -51,7 +51,7 @@ async def test_an_event_refused_by_the_store_and_then_failed_by_its_filter_fails
         service.host(FailsAfterwards(upstream.name))
         upstream.put(0)
         await service.settle_down()
-        service.store.settle(RowRefused("too large"))
+        service.store.complete(RowRefused("too large"))
         gate.set()
         await service.settle_down()
         assert upstream.outcomes() == {0: (0, 1, 0)}
@@ -234,7 +234,7 @@ async def test_an_event_for_an_absent_member_alone_is_advanced_at_once(upstream:
         upstream.put(1, lane="other")
         await service.settle_down()
         assert upstream.outcomes("other") == {1: (0, 1, 0)}
-        service.store.settle()
+        service.store.complete()
         await service.settle_down()
         assert upstream.outcomes() == {0: (1, 0, 0)}
 
@@ -281,15 +281,15 @@ async def test_an_event_derived_after_a_rejection_never_makes_an_empty_batch(
         upstream.put(0)
         await service.settle_down()
         group = group_of(service)
-        group.state.ledger.settle()
-        service.store.settle()
+        group.state.ledger.release_passed()
+        service.store.complete()
         assert group.state.lanes.has_ready
         decide.set()
         await service.settle_down()
         advance.set()
         await service.settle_down()
         assert sizes == [1]
-        service.store.settle()
+        service.store.complete()
         await service.settle_down()
         assert sizes == [1, 1]
         assert upstream.outcomes() == {0: (0, 0, 1)}
@@ -363,7 +363,7 @@ async def test_subscribers_that_left_are_forgotten_once_the_store_has_answered(
         service.host(Fast(upstream.name, "bad"), Fast(upstream.name, "good"))
         upstream.put(0, 1)
         await service.settle_down()
-        service.store.settle()
+        service.store.complete()
         assert group_of(service).subscribers.departed == {}
 
 
@@ -374,7 +374,7 @@ async def test_what_the_store_refused_is_not_remembered_for_ever(upstream: Upstr
         for n in range(50):
             upstream.put(n)
             await service.settle_down()
-            service.store.settle(RowRefused("no"))
+            service.store.complete(RowRefused("no"))
             await service.settle_down()
         assert set(upstream.outcomes().values()) == {(0, 1, 0)}
         (subscriber,) = group_of(service).subscribers
@@ -413,7 +413,7 @@ async def test_while_the_store_is_away_restarts_and_redeliveries_submit_no_more_
     upstream: Upstream,
 ) -> None:
     """The store still holds what the ack timeout gave up on."""
-    settings = RuntimeSettings(ack_timeout=10, max_unsettled=5, close_timeout=0.5)
+    settings = RuntimeSettings(ack_timeout=10, max_pending=5, close_timeout=0.5)
     async with supervised(settings) as service:
         service.store.is_automatic = False
         service.host(Acking(upstream.name))
@@ -428,7 +428,7 @@ async def test_while_the_store_is_away_restarts_and_redeliveries_submit_no_more_
         starts = service.states.count(("one", "running"))
         assert len(service.store.waiting) <= 5 + starts
         service.store.is_automatic = True
-        service.store.settle()
+        service.store.complete()
         await service.pass_time(120)
         upstream.put("again")
         await service.settle_down()

@@ -23,8 +23,8 @@ from triggerer.abc import (
 from triggerer.domain.events import EventSource
 from triggerer.errors import BrokerUnavailable, GroupEnded, RowRefused
 from triggerer.runtime import RuntimeSettings
-from triggerer.runtime.backlog import Backlog
 from triggerer.runtime.group import Group
+from triggerer.runtime.pending_limit import PendingLimit
 from triggerer.testing import StreamHarness
 from triggerer.testing.clock import VirtualClock
 
@@ -74,7 +74,7 @@ async def test_who_rejects_what_the_store_refuses_counts_as_failed_alone_in_any_
         service.host(Both(upstream.name, "both"), Both(upstream.name, "sibling"))
         upstream.put(0)
         await service.settle_down()
-        service.store.settle(RowRefused("too large"))
+        service.store.complete(RowRefused("too large"))
         await service.settle_down()
         Both.step.set()
         await service.settle_down()
@@ -381,7 +381,7 @@ async def test_nobody_joins_from_the_moment_in_which_a_group_fails(
         sink=Store(),
         clock=VirtualClock(),
         settings=RuntimeSettings(max_outstanding_per_lane=2),
-        backlog=Backlog(10),
+        pending=PendingLimit(10),
     )
 
     async def run() -> None:

@@ -21,11 +21,11 @@ from triggerer.abc import (
     TriggerEvent,
     reject_shared_stream_event,
 )
-from triggerer.domain.events import Carrier, EventSource, UnsettledEvent
+from triggerer.domain.events import EventSource, HasPayload, PendingEvent
 from triggerer.errors import GroupEnded
 from triggerer.runtime import HostedState, RuntimeSettings
-from triggerer.runtime.backlog import Backlog
 from triggerer.runtime.group import Group
+from triggerer.runtime.pending_limit import PendingLimit
 from triggerer.testing import StreamHarness
 from triggerer.testing.clock import VirtualClock
 
@@ -324,7 +324,7 @@ def group_of(upstream: Upstream) -> Group:
         sink=Store(),
         clock=VirtualClock(),
         settings=RuntimeSettings(),
-        backlog=Backlog(10),
+        pending=PendingLimit(10),
     )
 
 
@@ -610,8 +610,8 @@ async def test_the_events_of_a_message_have_its_key_and_count_from_zero(
         submit = service.store.submit_nowait
 
         def note(
-            event: UnsettledEvent,
-            yielded: Carrier,
+            event: PendingEvent,
+            yielded: HasPayload,
             source: EventSource,
             key: str | None,
             ordinal: int,

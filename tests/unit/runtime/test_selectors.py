@@ -14,8 +14,8 @@ from triggerer.abc import SharedStreamSelector, TriggerEvent
 from triggerer.domain.events import EventSource
 from triggerer.errors import PluginError
 from triggerer.runtime import RuntimeSettings
-from triggerer.runtime.backlog import Backlog
 from triggerer.runtime.group import Group
+from triggerer.runtime.pending_limit import PendingLimit
 from triggerer.testing import StreamHarness
 from triggerer.testing.clock import VirtualClock
 
@@ -345,7 +345,7 @@ async def test_who_was_ended_before_its_filter_started_is_offered_nothing(
         sink=Store(),
         clock=VirtualClock(),
         settings=RuntimeSettings(),
-        backlog=Backlog(10),
+        pending=PendingLimit(10),
     )
     trigger = Selecting(upstream.name, only=[1])
     left = group.subscribers.join(trigger, name="left", source=EventSource((), None))

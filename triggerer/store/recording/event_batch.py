@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from triggerer.domain.events import EventSource, Fence, UnsettledEvent
+from triggerer.domain.events import EventSource, Fence, PendingEvent
 from triggerer.errors import LeaseLost, RowRefused, StoreError
 
 
@@ -34,10 +34,10 @@ class EventBatch:
     )
 
     def __init__(self) -> None:
-        self._events: list[UnsettledEvent | None] = []
+        self._events: list[PendingEvent | None] = []
         """For each row the event that it is the first one of; None for an event's further rows."""
         self._further_rows = 0
-        self._aside: list[tuple[int, UnsettledEvent, RowRefused | None]] = []
+        self._aside: list[tuple[int, PendingEvent, RowRefused | None]] = []
         """Events without rows, in order, each with the number of rows before it and what there is to say of it."""
         self.asset_ids: list[int] = []
         self.extras: list[str] = []
@@ -74,7 +74,7 @@ class EventBatch:
 
     def add(
         self,
-        event: UnsettledEvent,
+        event: PendingEvent,
         source: EventSource,
         extra: str,
         now: datetime,
@@ -90,7 +90,7 @@ class EventBatch:
             self._place_rows_under(source.fence)
         self.size_bytes += len(extra) * len(watchers)
         self._further_rows += len(watchers) - 1
-        first: UnsettledEvent | None = event
+        first: PendingEvent | None = event
         for watcher in watchers:
             self._events.append(first)
             self.asset_ids.append(watcher.asset_id)
@@ -106,7 +106,7 @@ class EventBatch:
         self._fence = fence
         self._place = 0 if fence is None else self.fences.setdefault(fence, len(self.fences) + 1)
 
-    def set_aside(self, event: UnsettledEvent, refused: RowRefused | None) -> None:
+    def set_aside(self, event: PendingEvent, refused: RowRefused | None) -> None:
         """Take an event that has nothing to be written; it is settled when its turn comes."""
         self._aside.append((len(self._events), event, refused))
 
@@ -141,7 +141,7 @@ class EventBatch:
             part.fence_places.append(part._place)
         return part
 
-    def settle(self, refusal: StoreError | None, lost: Collection[Fence]) -> None:
+    def complete(self, refusal: StoreError | None, lost: Collection[Fence]) -> None:
         """Tell each event, in the order of submission, what became of it.
 
         Args:
@@ -151,18 +151,18 @@ class EventBatch:
         if refusal is None and not lost and not self._aside:
             for event in self._events:
                 if event is not None:
-                    event.settle(None)
+                    event.complete(None)
             return
         errors = [None, *(_lease_lost(fence) if fence in lost else None for fence in self.fences)]
         aside = deque(self._aside)
         for row, event in enumerate(self._events):
             while aside and aside[0][0] <= row:
                 _, rowless, refused = aside.popleft()
-                rowless.settle(refused)
+                rowless.complete(refused)
             if event is not None:
-                event.settle(refusal or errors[self.fence_places[row]])
+                event.complete(refusal or errors[self.fence_places[row]])
         for _, rowless, refused in aside:
-            rowless.settle(refused)
+            rowless.complete(refused)
 
 
 def _lease_lost(fence: Fence) -> LeaseLost:

@@ -16,7 +16,7 @@ import anyio
 import structlog
 
 from triggerer.backoff import Backoff, retry
-from triggerer.domain.events import Carrier, EventSource, Fence, UnsettledEvent
+from triggerer.domain.events import EventSource, Fence, HasPayload, PendingEvent
 from triggerer.errors import (
     ConfigurationError,
     RowRefused,
@@ -46,7 +46,7 @@ MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
 class EventRecorder:
     """The runtime's `EventSink`. Events are stored, and settled, in the order of their submission.
 
-    `settle(None)` is called once the rows of all of the event's watchers are durable, in this
+    `complete(None)` is called once the rows of all of the event's watchers are durable, in this
     transaction or, for a repeat, in an earlier one. While the database is away the events wait and
     nothing is settled; the runtime bounds how many that can be. Cancelling `run` settles nothing.
 
@@ -91,8 +91,8 @@ class EventRecorder:
 
     def submit_nowait(
         self,
-        event: UnsettledEvent,
-        yielded: Carrier,
+        event: PendingEvent,
+        yielded: HasPayload,
         source: EventSource,
         key: str | None,
         ordinal: int,
@@ -197,7 +197,7 @@ class EventRecorder:
     ) -> None:
         for fence in lost:
             self._on_fenced(fence)
-        part.settle(refusal, lost)
+        part.complete(refusal, lost)
         self._writing -= len(part)
         if not self.unsettled:
             self._settled.set()

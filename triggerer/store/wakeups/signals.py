@@ -16,6 +16,8 @@ import anyio
 from anyio.lowlevel import checkpoint
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from triggerer.synchronization import AutoResetEvent
+
 ALL: Final = "*"
 """The subject that means every subject."""
 
@@ -51,7 +53,7 @@ class Subscription:
         self._wakeups = wakeups
         self.signals: Final = signals
         self._pending: Announced = {}
-        self._arrived = anyio.Event()
+        self._arrived = AutoResetEvent()
 
     async def wait(self, timeout: timedelta | None = None) -> Announced:
         """Return all subjects since the last call, by signal; wait for the first if there are none.
@@ -63,7 +65,7 @@ class Subscription:
         if self._pending:
             await checkpoint()
         else:
-            self._arrived = anyio.Event()
+            self._arrived.clear()
             with anyio.move_on_after(None if timeout is None else timeout.total_seconds()):
                 await self._arrived.wait()
         return self.take_nowait()

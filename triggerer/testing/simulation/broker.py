@@ -7,6 +7,8 @@ import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from triggerer.synchronization import AutoResetEvent
+
 if TYPE_CHECKING:
     from triggerer.runtime.subscriber import Subscriber
     from triggerer.testing.simulation.chance import Chance
@@ -198,7 +200,7 @@ class Session:
         self._next = [0] * len(broker.lanes)
         self._generations = [0] * len(broker.lanes)
         self._again: list[tuple[float, int, int, int]] = []
-        self._arrived = asyncio.Event()
+        self._arrived = AutoResetEvent()
 
     @property
     def is_alive(self) -> bool:
@@ -289,7 +291,7 @@ class Session:
         """Until something may be due."""
         if self._backlog():
             return
-        self._arrived = asyncio.Event()
+        self._arrived.clear()
         loop = asyncio.get_running_loop()
         timer = None
         if self._again:

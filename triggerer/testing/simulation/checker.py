@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from triggerer.abc import AdvanceOutcome
-from triggerer.runtime.ledger import AT_REST
+from triggerer.runtime.ledger import IDLE
 
 if TYPE_CHECKING:
     from triggerer.runtime.group import Group
@@ -174,7 +174,7 @@ class Checker:
         head, passed, size = ledger.head, ledger.passed, settings.subscriber_queue_size
         for subscriber in group.subscribers:
             pulled, done = subscriber.pulled, subscriber.done
-            if pulled == done == AT_REST and self.has_selector(subscriber):
+            if pulled == done == IDLE and self.has_selector(subscriber):
                 continue
             if not (passed <= done <= pulled <= head and pulled - done <= 1):
                 self.fail(

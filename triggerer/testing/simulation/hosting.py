@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from triggerer.abc import BaseEventTrigger
-from triggerer.domain.events import Carrier, EventSource, Fence, UnsettledEvent
+from triggerer.domain.events import EventSource, Fence, HasPayload, PendingEvent
 from triggerer.hosting.host import HostSettings, TriggerHost
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.runtime.hosted import HostedTrigger
@@ -210,7 +210,7 @@ class Instance:
                 overflow_grace=plan.overflow_grace,
                 max_outstanding=plan.max_outstanding,
                 max_outstanding_per_lane=plan.max_outstanding_per_lane,
-                max_unsettled=plan.max_unsettled,
+                max_pending=plan.max_pending,
                 burst=plan.burst,
             ),
         )
@@ -240,8 +240,8 @@ class Instance:
 
     def submit_nowait(
         self,
-        event: UnsettledEvent,
-        yielded: Carrier,
+        event: PendingEvent,
+        yielded: HasPayload,
         source: EventSource,
         key: str | None,
         ordinal: int,

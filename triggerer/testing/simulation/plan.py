@@ -29,7 +29,7 @@ class Plan:
     queue_size: int
     overflow_grace: float
     max_outstanding: int
-    max_unsettled: int
+    max_pending: int
     burst: int
     max_batch_rows: int
     restart_longest: float
@@ -76,7 +76,7 @@ def draw_plan(seed: int) -> Plan:
         queue_size=pick((2, 8, 64)),
         overflow_grace=pick((0.0, 0.5, 5.0)),
         max_outstanding=pick((3, 20, 200)),
-        max_unsettled=pick((2, 20, 200)),
+        max_pending=pick((2, 20, 200)),
         burst=pick((1, 4, 256)),
         max_batch_rows=pick((1, 5, 100)),
         restart_longest=pick((1.0, 10.0, 60.0)),

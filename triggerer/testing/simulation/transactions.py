@@ -21,6 +21,7 @@ from triggerer.store.queries.scheduling.new_run import CreateRun, Takes, Unchang
 from triggerer.store.recording.bulk import EventRow, InsertEvents
 from triggerer.store.recording.record_step import RecordEvents
 from triggerer.store.wakeups.signals import Announced, Wakeups, announce, announced_in
+from triggerer.synchronization import Notifier
 from triggerer.testing.simulation.store import REFUSED, Dag, Owners, Run, Store
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Database:
         """Transactions that read the streams' rows and hold them, so that no lease can be taken over."""
         self.claiming: Transaction | None = None
         """The one that changes them."""
-        self._unshared = anyio.Event()
+        self._unshared = Notifier()
 
     @property
     def dialect(self) -> str:
@@ -71,8 +72,7 @@ class Database:
         self.sharing.discard(session)
         if self.claiming is session:
             self.claiming = None
-        unshared, self._unshared = self._unshared, anyio.Event()
-        unshared.set()
+        self._unshared.notify_all()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from triggerer.synchronization import Notifier
 
 
-class Backlog:
+class PendingLimit:
     """Counts the events of one stream, or of one trigger without a stream, that the store still holds.
 
     It outlives groups and restarts: while the store is away, neither an ack timeout nor a redelivery makes room. Who
