@@ -192,7 +192,7 @@ class Instance:
             cast("Any", process.database),
             on_fenced=self._note_fenced,
             max_batch_rows=plan.max_batch_rows,
-            clock=self._stamp,
+            now=self._stamp,
         )
         self.host = ObservedHost(
             self,
