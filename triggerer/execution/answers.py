@@ -8,8 +8,9 @@ from typing import Any
 import anyio
 import structlog
 
+from triggerer.domain.attempts import RunOrder
 from triggerer.errors import Conflict, StoreError, StoreUnavailable
-from triggerer.execution.protocol import RunOrder, message
+from triggerer.execution.protocol import message
 from triggerer.execution.result_writer import ResultWriter
 from triggerer.runtime.backoff import Backoff
 from triggerer.store.engine.database import Database

@@ -12,12 +12,12 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
+from triggerer.domain.attempts import RunEnd, RunOrder
 from triggerer.domain.runs import RunState
 from triggerer.errors import Conflict, OutcomeUnknown, StoreUnavailable
 from triggerer.execution.claimed_queue import ClaimedQueue, PrefetchLimit
 from triggerer.execution.claims import Claims
 from triggerer.execution.logs import end_log
-from triggerer.execution.protocol import RunEnd, RunOrder
 from triggerer.execution.result_writer import AttemptUpdate, ResultWriter
 from triggerer.execution.slot import Slot, SlotSettings, Spark, WarmUp, choose_slot
 from triggerer.plugins import DagsFolder

@@ -12,10 +12,11 @@ from typing import Final
 import anyio
 import structlog
 
+from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreError, StoreUnavailable
 from triggerer.execution.emissions import Emission, record_emissions
-from triggerer.execution.protocol import RunEnd, RunOrder, RunReport, TaskResult
+from triggerer.execution.protocol import RunReport
 from triggerer.runtime.backoff import Backoff
 from triggerer.store.engine.database import Database
 from triggerer.store.engine.script import Row, Step, perform, single_step
