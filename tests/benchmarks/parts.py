@@ -142,7 +142,7 @@ async def _insert(database: Database, rows: Sequence[EventRow]) -> float:
     gc.freeze()
     began = time.perf_counter()
     for step in steps:
-        await database.once(step)
+        await database.perform_step(step)
     rate = len(rows) / (time.perf_counter() - began)
     gc.unfreeze()
     return rate
@@ -219,7 +219,7 @@ async def _series(
         began = time.perf_counter()
         while True:
             rows = [row for record in records for row in _rows(record, watchers, each, "series")]
-            await database.once(_step(rows))
+            await database.perform_step(_step(rows))
             await consumer.commit()
             written += len(rows)
             if written == messages * each:

@@ -15,10 +15,10 @@ from anyio.lowlevel import checkpoint
 from sqlalchemy import text
 
 from tests.execution.conftest import House
+from triggerer.domain.attempts import RunOrder
 from triggerer.domain.logs import log_path
 from triggerer.execution import Executor
 from triggerer.execution.process import WorkerProcess, open_worker
-from triggerer.execution.protocol import RunOrder
 from triggerer.execution.result_writer import ResultWriter
 from triggerer.store.queries.execution.orphans import MAX_ATTEMPTS
 from triggerer.store.wakeups.signals import Signal, announce

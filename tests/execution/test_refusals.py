@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 import anyio
 
 from tests.execution.conftest import House
+from triggerer.domain.attempts import EmittedEvent, RunEnd, RunOrder
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.execution.emissions import Emission
-from triggerer.execution.protocol import EmittedEvent, RunEnd, RunOrder
 from triggerer.execution.result_writer import AttemptUpdate, ResultWriter
 from triggerer.store.queries.execution.results import TaskRow
 

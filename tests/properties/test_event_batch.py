@@ -52,7 +52,7 @@ def filled(events: list[Event]) -> EventBatch:
     batch = EventBatch()
     for event in events:
         if event.is_refused:
-            batch.set_aside(event, REFUSED)
+            batch.add_without_rows(event, REFUSED)
         else:
             watchers = tuple(WatcherRef(number, 10 + number) for number in range(event.watchers))
             source = EventSource(watchers, event.fence)
@@ -62,8 +62,8 @@ def filled(events: list[Event]) -> EventBatch:
 
 def rows_of(batch: EventBatch) -> list[tuple[object, ...]]:
     fences = [None, *batch.fences]
-    places = [fences[place] for place in batch.fence_places]
-    return list(zip(*batch.columns, places, strict=True))
+    row_fences = [fences[number] for number in batch.fence_numbers]
+    return list(zip(*batch.columns, row_fences, strict=True))
 
 
 def rows_for(events: list[Event]) -> list[tuple[object, ...]]:

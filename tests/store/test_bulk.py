@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.store.seeding import add_asset, add_dag, asset_json, events_in, queue_of
-from triggerer.store.engine.clock import Clock
+from triggerer.store.engine.clock import Now
 from triggerer.store.engine.database import Database
-from triggerer.store.engine.script import Row, one
+from triggerer.store.engine.script import Row, single_step
 from triggerer.store.recording.bulk import EventRow, insert_events
 
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -54,7 +54,7 @@ async def test_an_older_sqlite_takes_fewer_parameters(sqlite: Database, source: 
     def lower(connection: sqlite3.Connection) -> None:
         connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 999)
 
-    await sqlite.perform(one(OnConnection(lower)))
+    await sqlite.perform(single_step(OnConnection(lower)))
     given = rows(1_117, source=source)
     await sqlite.perform(insert_events(given))
     stored = await events_in(sqlite)
@@ -67,7 +67,7 @@ class OnConnection:
 
     work: Callable[[sqlite3.Connection], None]
 
-    def on_sqlite(self, connection: sqlite3.Connection, clock: Clock) -> list[Row]:
+    def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         self.work(connection)
         return []
 

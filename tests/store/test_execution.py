@@ -6,9 +6,9 @@ import pytest
 from sqlalchemy import select, text, update
 
 from tests.store.seeding import add_asset, add_dag, asset_json
-from triggerer.store.engine.clock import Clock
+from triggerer.store.engine.clock import Now
 from triggerer.store.engine.database import Database
-from triggerer.store.engine.script import Row, Script, one, perform
+from triggerer.store.engine.script import Row, Script, perform, single_step
 from triggerer.store.models import DagRun, TaskRun
 from triggerer.store.queries.execution.orphans import MAX_ATTEMPTS, recover_orphans
 from triggerer.store.queries.execution.transitions import (
@@ -34,7 +34,7 @@ class _Count:
     def __init__(self, back: Callable[[], None]) -> None:
         self.back = back
 
-    def on_sqlite(self, connection: sqlite3.Connection, clock: Clock) -> list[Row]:
+    def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         connection.set_progress_handler(self.back, 10)
         return []
 
@@ -67,7 +67,7 @@ async def test_runs_that_have_ended_slow_down_nothing_that_an_executor_asks(
             await perform(session, _counting(tick))
             count = 0
             claim = claim_runs(executor="me", limit=2, log_home="home")
-            assert len(await perform(session, one(claim))) == 1
+            assert len(await perform(session, single_step(claim))) == 1
             assert len(await running_of(session, executor="me")) == 1
             await cancel_queued(session)
             await recover_orphans(session, executor="me", alone=True)
@@ -102,13 +102,17 @@ async def test_a_run_that_is_cancelled_after_its_executor_died_has_no_running_ta
 
 async def _claimed(database: Database, executor: str) -> DagRun:
     """The only run, which this executor has claimed by now."""
-    (rows,) = await database.each([claim_runs(executor=executor, limit=2, log_home="home")])
+    (rows,) = await database.perform_steps(
+        [claim_runs(executor=executor, limit=2, log_home="home")]
+    )
     assert len(rows) == 1
     return await _only_run(database)
 
 
 async def _begun(database: Database, executor: str, pk: int, attempt: int) -> bool:
-    (rows,) = await database.each([begin_run(executor=executor, run_pk=pk, attempt=attempt)])
+    (rows,) = await database.perform_steps(
+        [begin_run(executor=executor, run_pk=pk, attempt=attempt)]
+    )
     return bool(rows)
 
 

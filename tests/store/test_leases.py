@@ -165,7 +165,7 @@ async def test_a_standalone_that_was_killed_is_followed_at_once(sqlite: Database
 
 async def test_sqlites_leases_go_by_the_clock_that_is_given(sqlite_url: str) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    async with open_database(sqlite_url, clock=lambda: now) as database:
+    async with open_database(sqlite_url, now=lambda: now) as database:
         await _streams(database, 1)
         await _claim(database, "one")
         now += timedelta(seconds=14)

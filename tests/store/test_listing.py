@@ -137,7 +137,7 @@ async def test_events_in_a_state_are_found_however_far_back_they_lie(database: D
         assert await listed("consumed", 0) == consumed
 
 
-Ask = Callable[[AsyncSession], Awaitable[object]]
+Query = Callable[[AsyncSession], Awaitable[object]]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ Ask = Callable[[AsyncSession], Awaitable[object]]
     ],
 )
 async def test_a_page_is_read_from_an_index_and_not_from_all_of_history(
-    sqlite: Database, ask: Ask
+    sqlite: Database, ask: Query
 ) -> None:
     await seed(sqlite)
     asked: list[tuple[str, Any]] = []

@@ -22,7 +22,7 @@ from triggerer.scheduler import Scheduler, optimistic
 from triggerer.store.engine.database import Database, open_database
 from triggerer.store.engine.script import Row, Step, perform
 from triggerer.store.queries.scheduling.candidates import create_run, lock_and_read
-from triggerer.store.queries.scheduling.new_run import CreateRun, Takes
+from triggerer.store.queries.scheduling.new_run import CreateRun, EventSelection
 from triggerer.store.recording.emitting import NewAssetEvent, record_events
 from triggerer.store.wakeups.signals import Signal
 
@@ -31,16 +31,16 @@ class _Interrupted:
     """Has something happen after a scheduler's look, before the run of it is made."""
 
     def __init__(self, database: Database, act: Callable[[], Awaitable[object]]) -> None:
-        self._once = database.once
+        self._perform_step = database.perform_step
         self._act = act
         self.is_done = False
-        database.once = self  # type: ignore[method-assign, assignment]
+        database.perform_step = self  # type: ignore[method-assign, assignment]
 
     async def __call__(self, step: Step) -> list[Row]:
         if isinstance(step, CreateRun) and not self.is_done:
             self.is_done = True
             await self._act()
-        return await self._once(step)
+        return await self._perform_step(step)
 
 
 async def test_what_another_scheduler_has_done_since_the_look_is_not_done_again(
@@ -106,7 +106,10 @@ async def test_a_look_waits_for_whoever_is_planning_and_sees_what_came_of_it(
                     run = await perform(
                         session,
                         create_run(
-                            "report", run_type=RunType.ASSET_TRIGGERED, params={}, takes=Takes()
+                            "report",
+                            run_type=RunType.ASSET_TRIGGERED,
+                            params={},
+                            selection=EventSelection(),
                         ),
                     )
                     taken.append(run.pk)
@@ -132,15 +135,15 @@ async def test_a_look_waits_for_whoever_is_planning_and_sees_what_came_of_it(
 async def test_a_run_whose_commit_nobody_saw_is_announced_all_the_same(postgres: Database) -> None:
     await one_asset(postgres)
     await emit(postgres, 1)
-    once = postgres.once
+    perform_step = postgres.perform_step
 
     async def lose_the_answer(step: Step) -> list[Row]:
-        rows = await once(step)
+        rows = await perform_step(step)
         if isinstance(step, CreateRun):
             raise OutcomeUnknown("the connection broke")
         return rows
 
-    postgres.once = lose_the_answer  # type: ignore[method-assign]
+    postgres.perform_step = lose_the_answer  # type: ignore[method-assign]
     with postgres.wakeups.subscribe(Signal.RUNS_QUEUED) as subscription:
         with pytest.raises(OutcomeUnknown):
             await Scheduler(postgres).run_once()
@@ -157,13 +160,13 @@ async def _after_its_first_run(database: Database, assets: int = 1) -> tuple[Sch
     assert await scheduler.run_once() == 1
     for dag_id in ("report", "join"):
         await end(database, *await runs_of(database, dag_id))
-    once = database.once
+    perform_step = database.perform_step
 
     async def noted(step: Step) -> list[Row]:
         steps.append(step)
-        return await once(step)
+        return await perform_step(step)
 
-    database.once = noted  # type: ignore[method-assign]
+    database.perform_step = noted  # type: ignore[method-assign]
     return scheduler, steps
 
 

@@ -58,7 +58,7 @@ async def test_a_commit_with_an_unknown_outcome_is_repeated_as_it_was(
     database: Database, monkeypatch: pytest.MonkeyPatch, committed: bool
 ) -> None:
     await _one_dag(database)
-    once = database._runner.once
+    perform_step = database._runner.perform_step
     calls = 0
     lost = anyio.Event()
 
@@ -66,13 +66,13 @@ async def test_a_commit_with_an_unknown_outcome_is_repeated_as_it_was(
         nonlocal calls
         calls += 1
         if committed or calls > 1:
-            rows = await once(step)
+            rows = await perform_step(step)
         if calls == 1:
             lost.set()
             raise OutcomeUnknown("the answer was lost")
         return rows
 
-    monkeypatch.setattr(database._runner, "once", lose_the_first_answer)
+    monkeypatch.setattr(database._runner, "perform_step", lose_the_first_answer)
     woken = database.wakeups.subscribe(Signal.EVENTS_QUEUED)
     # Without a key of the broker's too: the recorder's own is the same in the repeat.
     events = [Event("a", "key"), Event("b")]

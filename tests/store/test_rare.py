@@ -95,7 +95,7 @@ def rows_read(plan: dict[str, Any]) -> int:
     return int((plan["Actual Rows"] + thrown) * plan["Actual Loops"]) + below
 
 
-Ask = Callable[[AsyncSession], Awaitable[list[Any]]]
+Query = Callable[[AsyncSession], Awaitable[list[Any]]]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ Ask = Callable[[AsyncSession], Awaitable[list[Any]]]
     ],
 )
 async def test_few_of_very_many_are_found_by_what_there_is_of_them(
-    database: Database, ask: Ask, ids: list[Any], bound: int
+    database: Database, ask: Query, ids: list[Any], bound: int
 ) -> None:
     await seed(database)
     async with database.reading() as session:

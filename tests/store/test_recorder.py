@@ -79,13 +79,13 @@ async def _sizes_of_flushes(
 ) -> list[int]:
     """The rows of each flush when all events wait before the first."""
     sizes: list[int] = []
-    once = database.once
+    perform_step = database.perform_step
 
     async def noted(step: Any) -> Any:
         sizes.append(len(step.columns[0]))
-        return await once(step)
+        return await perform_step(step)
 
-    monkeypatch.setattr(database, "once", noted)
+    monkeypatch.setattr(database, "perform_step", noted)
     async with recording(database, **options) as recorder:
         await record(recorder, *events)
     assert [event.error for event in events] == [None] * len(events)

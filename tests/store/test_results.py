@@ -16,14 +16,14 @@ from sqlalchemy import select, text, update
 from tests.store.seeding import add_dag, runs_of
 from triggerer.domain.runs import RunState, RunType, TaskState
 from triggerer.errors import RowRefused
-from triggerer.store.engine.clock import Clock
+from triggerer.store.engine.clock import Now
 from triggerer.store.engine.database import Database, open_database
 from triggerer.store.engine.script import Row, Step
 from triggerer.store.models import DagRun, TaskRun
 from triggerer.store.queries.execution.results import RunEndRow, SaveResults, TaskRow, held_runs
 from triggerer.store.queries.execution.transitions import ClaimedRun, claim_runs, claimed_runs
 from triggerer.store.queries.scheduling.candidates import SNAPSHOT, create_run
-from triggerer.store.queries.scheduling.new_run import CreateRun, Takes
+from triggerer.store.queries.scheduling.new_run import CreateRun, EventSelection
 from triggerer.store.wakeups.listening import listen
 from triggerer.store.wakeups.signals import Signal
 
@@ -42,7 +42,9 @@ async def queue(database: Database, dag_id: str, count: int) -> list[int]:
 
 
 async def claim(database: Database, executor: str = "me", limit: int = 100) -> list[ClaimedRun]:
-    (rows,) = await database.each([claim_runs(executor=executor, limit=limit, log_home="/home")])
+    (rows,) = await database.perform_steps(
+        [claim_runs(executor=executor, limit=limit, log_home="/home")]
+    )
     return claimed_runs(rows)
 
 
@@ -130,7 +132,7 @@ async def test_results_are_written_and_the_next_runs_claimed_together(database: 
     await add_dag(database, "d", None)
     first, second = await queue(database, "d", 2)
     await claim(database, limit=1)
-    held, claimed = await database.each(
+    held, claimed = await database.perform_steps(
         [
             results([first], [task(first)], [end(first)]),
             claim_runs(executor="me", limit=1, log_home="/home"),
@@ -149,9 +151,9 @@ async def test_a_task_that_is_told_again_takes_its_own_place(database: Database)
     (pk,) = await queue(database, "d", 1)
     await claim(database)
     running = task(pk, state=TaskState.RUNNING, ended_at=None)
-    await database.each([results([pk], [running])])
+    await database.perform_steps([results([pk], [running])])
     assert await tasks_of(database, pk) == {"t": ("running", None)}
-    await database.each([results([pk], [task(pk)])])
+    await database.perform_steps([results([pk], [task(pk)])])
     assert await tasks_of(database, pk) == {"t": ("success", THEN)}
 
 
@@ -163,10 +165,10 @@ async def test_tasks_that_run_end_with_a_run_that_did_not_go_well(
     (pk,) = await queue(database, "d", 1)
     await claim(database)
     running = [task(pk, name, state=TaskState.RUNNING, ended_at=None) for name in ("a", "b")]
-    await database.each([results([pk], [*running, task(pk, "c")])])
+    await database.perform_steps([results([pk], [*running, task(pk, "c")])])
     # `a` is told of with the end itself, and is as that says.
     told = task(pk, "a", state=TaskState.SUCCESS, ended_at=THEN - timedelta(1))
-    await database.each([results([pk], [told], [end(pk, state, error="why")])])
+    await database.perform_steps([results([pk], [told], [end(pk, state, error="why")])])
     assert await tasks_of(database, pk) == {
         "a": ("success", THEN - timedelta(1)),
         "b": (state.value, THEN),
@@ -185,7 +187,7 @@ async def test_nothing_is_written_of_a_run_that_is_not_held_any_more(
     await claim(database)
     async with database.transaction() as session:
         await session.execute(text(f"UPDATE dag_run SET {change} WHERE id = {lost}"))
-    (rows,) = await database.each(
+    (rows,) = await database.perform_steps(
         [results([lost, ours], [task(lost), task(ours)], [end(lost, RunState.FAILED), end(ours)])]
     )
     held = held_runs(rows)
@@ -207,7 +209,7 @@ async def test_results_wait_for_whoever_takes_the_run_away_and_then_see_it(
     answers: list[Any] = []
 
     async def save() -> None:
-        answers.extend(await postgres.each([results([pk], [task(pk)], [end(pk)])]))
+        answers.extend(await postgres.perform_steps([results([pk], [task(pk)], [end(pk)])]))
 
     async with anyio.create_task_group() as tasks, postgres.transaction() as session:
         await session.execute(
@@ -236,9 +238,9 @@ async def test_other_processes_are_told_of_runs_that_end_and_of_nothing_else(
     async with open_database(postgres_url) as elsewhere, anyio.create_task_group() as tasks:
         await tasks.start(listen, elsewhere)
         with elsewhere.wakeups.subscribe(Signal.RUNS_ENDED) as subscription:
-            await postgres.each([results([first], [task(first)])])
-            await postgres.each([results([other], [], [end(other, attempt=7)])])
-            await postgres.each([results([first], [], [end(first)])])
+            await postgres.perform_steps([results([first], [task(first)])])
+            await postgres.perform_steps([results([other], [], [end(other, attempt=7)])])
+            await postgres.perform_steps([results([first], [], [end(first)])])
             with anyio.fail_after(10):
                 assert await subscription.wait() == {Signal.RUNS_ENDED: {"d"}}
         tasks.cancel_scope.cancel()
@@ -252,7 +254,9 @@ async def test_a_step_that_is_refused_takes_no_other_with_it_on_postgresql(
     await claim(postgres, limit=1)
     refused = results([first], [task(first, error="\0")], [end(first)])
     with pytest.raises(RowRefused):
-        await postgres.each([claim_runs(executor="me", limit=1, log_home="/home"), refused])
+        await postgres.perform_steps(
+            [claim_runs(executor="me", limit=1, log_home="/home"), refused]
+        )
     stored = {run.id: run.state for run in await runs_of(postgres, "d")}
     assert stored == {first: "running", second: "running"}
 
@@ -263,7 +267,7 @@ class Explained:
 
     step: Step
 
-    def on_sqlite(self, connection: sqlite3.Connection, clock: Clock) -> list[Row]:
+    def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         raise NotImplementedError
 
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
@@ -281,10 +285,10 @@ async def test_no_plan_goes_through_a_table_that_grows_not_even_while_it_is_smal
         claim_runs(executor="me", limit=1, log_home="/home"),
         results([pk], [task(pk)], [end(pk)]),
         SNAPSHOT(dag_ids=["d"], bound=10),
-        CreateRun("d", RunType.ASSET_TRIGGERED, {}, None, None, Takes()),
-        CreateRun("d", RunType.ASSET_TRIGGERED, {}, None, None, Takes(1, (1,))),
+        CreateRun("d", RunType.ASSET_TRIGGERED, {}, None, None, EventSelection()),
+        CreateRun("d", RunType.ASSET_TRIGGERED, {}, None, None, EventSelection(1, (1,))),
     ]
-    for plan in await postgres.each([Explained(step) for step in steps]):
+    for plan in await postgres.perform_steps([Explained(step) for step in steps]):
         lines = [line for (line,) in plan]
         grows = r"Seq Scan on (dag_run|task_run|asset_event|queued_asset_event)"
         assert not [line for line in lines if re.search(grows, line)], "\n".join(lines)

@@ -29,7 +29,7 @@ from tests.store.seeding import (
 from triggerer.domain.runs import RunState
 from triggerer.errors import DagError, RowRefused
 from triggerer.scheduler import Scheduler
-from triggerer.store.engine.clock import Clock
+from triggerer.store.engine.clock import Now
 from triggerer.store.engine.database import Database, open_database
 from triggerer.store.engine.postgres_runner import _Transaction
 from triggerer.store.engine.script import Row, Script, Step
@@ -211,14 +211,14 @@ async def test_no_run_of_several_is_older_than_an_event_that_came_while_they_wer
 ) -> None:
     await one_asset(postgres, events_per_run=2, max_active_runs=100)
     await emit(postgres, 1, 3)
-    answer = _Transaction.answer
+    perform_step = _Transaction.perform_step
 
     async def emit_before(transaction: _Transaction, step: Step) -> list[Row]:
         if isinstance(step, CreateRun) and step.run_after is not None:
             await emit(postgres, 1)
-        return await answer(transaction, step)
+        return await perform_step(transaction, step)
 
-    monkeypatch.setattr(_Transaction, "answer", emit_before)
+    monkeypatch.setattr(_Transaction, "perform_step", emit_before)
     await Scheduler(postgres).run_once()
     events = {row.id: row for row in await events_in(postgres)}
     runs = {run.id: run for run in await runs_of(postgres, "report")}
@@ -234,7 +234,7 @@ async def test_an_instance_whose_clock_is_ahead_makes_no_event_of_the_future(
     from triggerer.store.engine.clock import utc_now
 
     await one_asset(postgres)
-    async with recording(postgres, clock=lambda: utc_now() + timedelta(hours=1)) as recorder:
+    async with recording(postgres, now=lambda: utc_now() + timedelta(hours=1)) as recorder:
         await record(recorder, Event("from a host whose clock is wrong"))
     await Scheduler(postgres).run_once()
     (stored,) = await events_in(postgres)
@@ -349,7 +349,7 @@ class _Trace:
     def __init__(self, into: list[str]) -> None:
         self.into = into
 
-    def on_sqlite(self, connection: sqlite3.Connection, clock: Clock) -> list[Row]:
+    def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         connection.set_trace_callback(self.into.append)
         return []
 
@@ -401,13 +401,13 @@ async def test_the_end_of_a_run_asks_the_database_only_about_a_dag_that_the_cap_
         await emit(database, 1)
         await until(lambda: scheduler.runs_created == 1)
         looks: list[int] = []
-        once, perform = database.once, database.perform
+        perform_step, perform = database.perform_step, database.perform
 
         async def counted(what: Any) -> Any:
             looks.append(1)
-            return await (perform(what) if isinstance(what, Generator) else once(what))
+            return await (perform(what) if isinstance(what, Generator) else perform_step(what))
 
-        database.once = database.perform = counted  # type: ignore[method-assign, assignment]
+        database.perform_step = database.perform = counted  # type: ignore[method-assign, assignment]
         (run,) = await runs_of(database, "report")
         database.wakeups.publish(Signal.RUNS_ENDED, "another")
         for _ in range(10):

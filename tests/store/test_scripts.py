@@ -18,7 +18,7 @@ from tests.store.seeding import add_asset, add_dag, asset_json, emit, runs_of
 from triggerer.domain.runs import RunType
 from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreError, StoreUnavailable
 from triggerer.scheduler import Scheduler
-from triggerer.store.engine.clock import Clock
+from triggerer.store.engine.clock import Now
 from triggerer.store.engine.database import Database, open_database
 from triggerer.store.engine.postgres_runner import PostgresRunner
 from triggerer.store.engine.script import (
@@ -30,7 +30,13 @@ from triggerer.store.engine.script import (
     perform,
 )
 from triggerer.store.engine.sqlite_runner import SqliteRunner
-from triggerer.store.engine.statement import Given, Statement, given_rows, in_list, instant_from
+from triggerer.store.engine.statement import (
+    ParameterRows,
+    Statement,
+    in_list,
+    instant_from,
+    parameter_rows,
+)
 from triggerer.store.queries.scheduling.candidates import create_run
 from triggerer.store.queries.scheduling.new_run import CreatedRun
 from triggerer.store.wakeups.listening import listen
@@ -54,7 +60,7 @@ class _Calls:
     def __init__(self, act: Callable[[], Any]) -> None:
         self.act = act
 
-    def on_sqlite(self, connection: sqlite3.Connection, clock: Clock) -> list[Row]:
+    def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         self.act()
         return []
 
@@ -219,7 +225,7 @@ async def test_a_sqlite_connection_that_cannot_roll_back_is_replaced(sqlite: Dat
     class Breaks:
         """The transaction ends behind our back, so that there is nothing to roll back into."""
 
-        def on_sqlite(self, connection: sqlite3.Connection, clock: Clock) -> list[Row]:
+        def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
             connection.execute("COMMIT")
             connection.close()
             return []
@@ -258,12 +264,12 @@ async def test_a_begin_that_was_cancelled_on_its_way_is_undone(postgres: Databas
             await self._connection.execute(statement)
 
     for number in range(10):
-        await postgres.once(_NAMES())
+        await postgres.perform_step(_NAMES())
         runner._idle.append(Cancelled(runner._idle.pop()))
         with anyio.CancelScope() as scope:
             await postgres.perform(_add("never"))
         assert scope.cancelled_caught
-        await postgres.once(_ADD(name=f"kept {number}"))
+        await postgres.perform_step(_ADD(name=f"kept {number}"))
         # As another connection sees it.
         assert await _names(postgres) == [f"kept {one}" for one in range(number + 1)]
 
@@ -318,7 +324,7 @@ async def test_scripts_on_postgresql_do_not_wait_for_one_another(postgres: Datab
 
 async def test_the_clock_is_the_databases(store_url: str) -> None:
     fixed = datetime(2026, 1, 1, tzinfo=UTC)
-    async with open_database(store_url, clock=lambda: fixed) as database:
+    async with open_database(store_url, now=lambda: fixed) as database:
         now = await database.perform(database_instant())
         async with database.transaction() as session:
             same = await perform(session, database_instant())
@@ -332,13 +338,13 @@ async def test_the_clock_is_the_databases(store_url: str) -> None:
 async def test_values_are_given_alike_on_both_databases(database: Database) -> None:
     given = Statement(
         "SELECT n, at FROM {GIVEN} AS given WHERE n {IN_NUMBERS} ORDER BY n",
-        GIVEN=given_rows(n="bigint", at="timestamptz"),
+        GIVEN=parameter_rows(n="bigint", at="timestamptz"),
         IN_NUMBERS=in_list("numbers", "bigint"),
     )
     at = datetime(2026, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
 
     def asks() -> Script[list[Row]]:
-        rows = yield given(rows=Given([(1, at), (2, None), (3, at)]), numbers=[1, 2, 7])
+        rows = yield given(rows=ParameterRows([(1, at), (2, None), (3, at)]), numbers=[1, 2, 7])
         return [tuple(row) for row in rows]
 
     (one, two) = await database.perform(asks())

@@ -138,7 +138,7 @@ anyio.run(main)
 async def test_a_socket_left_behind_by_a_killed_standalone_is_no_hindrance(
     sqlite: Database,
 ) -> None:
-    path = sqlite.relay.socket_path
+    path = sqlite.transport.socket_path
     assert path is not None
     path.touch()
     # Nobody listens there: the commit succeeds all the same.
@@ -176,7 +176,7 @@ async def test_a_flood_of_announcements_is_merged_and_not_lost(sqlite_url: str) 
             async with anyio.create_task_group() as hearing:
                 hearing.start_soon(hear)
                 for dag_id in wanted:
-                    await command.relay.poke({Signal.DAGS_CHANGED: {dag_id}})
+                    await command.transport.send({Signal.DAGS_CHANGED: {dag_id}})
             tasks.cancel_scope.cancel()
         assert heard == wanted
 
@@ -203,7 +203,7 @@ async def test_an_announcement_that_cannot_be_read_wakes_everybody(
     sqlite: Database, message: str
 ) -> None:
     subscription = sqlite.wakeups.subscribe(Signal.EVENTS_QUEUED)
-    sqlite.relay.receive(message, sqlite.wakeups)
+    sqlite.transport.receive(message, sqlite.wakeups)
     assert subscription.take_nowait() == {Signal.EVENTS_QUEUED: {ALL}}
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import structlog
 
 from triggerer.backoff import Backoff, log_failure, retry
+from triggerer.domain.attempts import RunOrder
 from triggerer.errors import StoreError, TransientStoreError
-from triggerer.execution.protocol import RunOrder, message
+from triggerer.execution.protocol import message
 from triggerer.execution.result_writer import ResultWriter
 from triggerer.store.engine.database import Database
 from triggerer.store.queries.execution import run_events

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from triggerer.dag_processing.loader import LoadedFile, load_dag_file
+from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult
 from triggerer.domain.dags import DAG
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.errors import TriggererError
@@ -20,7 +21,7 @@ from triggerer.execution.context import RunContext
 from triggerer.execution.events import QueryEvents
 from triggerer.execution.failures import WorkerStopped, explain, storable
 from triggerer.execution.logs import Output
-from triggerer.execution.protocol import RunEnd, RunOrder, RunReport, TaskResult, TaskStart
+from triggerer.execution.protocol import RunReport, TaskStart
 from triggerer.execution.session import SparkHolder
 from triggerer.execution.tasks import TaskRunner
 

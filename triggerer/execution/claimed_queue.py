@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from triggerer.execution.protocol import RunOrder
+from triggerer.domain.attempts import RunOrder
 
 _AHEAD_S: Final = 0.2
 """Claimed runs ought to start within this time: for as long, one claim may serve for many."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import structlog
 
+from triggerer.domain.attempts import RunOrder
 from triggerer.domain.logs import log_path
-from triggerer.execution.protocol import RunOrder
 from triggerer.store.engine.database import Database
 from triggerer.store.engine.script import Row, Step
 from triggerer.store.queries.execution import transitions as queries

@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from triggerer.domain.assets import Asset
+from triggerer.domain.attempts import RunOrder
 from triggerer.domain.conditions import assets_of
 from triggerer.domain.dags import DAG
 from triggerer.domain.tasks import Task
 from triggerer.execution.events import InletEvents, QueryEvents, TriggeringAssetEvents
 from triggerer.execution.outlets import OutletEvents
-from triggerer.execution.protocol import RunOrder
 
 logger = logging.getLogger("triggerer.run")
 

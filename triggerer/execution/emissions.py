@@ -8,8 +8,8 @@ from hashlib import sha256
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from triggerer.domain.attempts import EmittedEvent, RunOrder
 from triggerer.errors import AssetConflict, RowRefused
-from triggerer.execution.protocol import EmittedEvent, RunOrder
 from triggerer.store.queries.execution.aliases import ensure_aliases
 from triggerer.store.recording.encoding import MAX_KEY_BYTES
 from triggerer.store.recording.recorder import NewAssetEvent, ensure_asset, record_events

@@ -13,12 +13,12 @@ import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
 from triggerer.backoff import Backoff
+from triggerer.domain.attempts import RunEnd, RunOrder
 from triggerer.domain.runs import RunState
 from triggerer.errors import OutcomeUnknown, TransientStoreError
 from triggerer.execution.claimed_queue import ClaimedQueue, PrefetchLimit
 from triggerer.execution.claims import Claims
 from triggerer.execution.logs import end_log
-from triggerer.execution.protocol import RunEnd, RunOrder
 from triggerer.execution.result_writer import AttemptUpdate, ResultWriter
 from triggerer.execution.slot import Slot, SlotSettings, Spark, WarmUp, choose_slot
 from triggerer.plugins import DagsFolder

@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 
 from triggerer.domain.assets import Asset, AssetAlias, Metadata
+from triggerer.domain.attempts import EmittedEvent
 from triggerer.errors import RowRefused
-from triggerer.execution.protocol import EmittedEvent
 
 
 class OutletEvent:

@@ -13,12 +13,13 @@ import anyio
 import structlog
 
 from triggerer.backoff import Backoff, log_failure, retry
+from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.errors import OutcomeUnknown, RowRefused, StoreError, TransientStoreError
 from triggerer.execution.emissions import Emission, record_emissions
-from triggerer.execution.protocol import RunEnd, RunOrder, RunReport, TaskResult
+from triggerer.execution.protocol import RunReport
 from triggerer.store.engine.database import Database
-from triggerer.store.engine.script import Row, Step, one, perform
+from triggerer.store.engine.script import Row, Step, perform, single_step
 from triggerer.store.queries.execution.results import (
     HeldRun,
     RunEndRow,
@@ -116,7 +117,7 @@ class ResultWriter:
         much as the first.
 
         Raises:
-            As `Database.each`. The group is written all the same.
+            As `Database.perform_steps`. The group is written all the same.
         Cancellation: What has begun is finished, and returned.
         """
         joined = _JoinedStep(step)
@@ -198,7 +199,7 @@ class ResultWriter:
             except RowRefused:
                 # Of the group; it is found without keeping the others waiting.
                 is_written = not group
-                answers = await self._database.each(steps)
+                answers = await self._database.perform_steps(steps)
         except BaseException as error:
             cancelled = OutcomeUnknown("the result writer was stopped")
             for joined in joined_steps:
@@ -243,19 +244,19 @@ class ResultWriter:
     ) -> list[list[Row]]:
         """Write a group, and perform other steps; the rows of those."""
         if not group:
-            return await self._database.each(along)
+            return await self._database.perform_steps(along)
         step = self._results(group)
         if not any(entry.events for entry in group):
-            rows, *answers = await self._database.each([step, *along])
+            rows, *answers = await self._database.perform_steps([step, *along])
             held = held_runs(rows)
             for entry in group:
                 self._is_ours(entry, held)
         else:
             async with self._database.transaction() as session:
-                held = held_runs(await perform(session, one(step)))
+                held = held_runs(await perform(session, single_step(step)))
                 ours = [entry for entry in group if self._is_ours(entry, held)]
                 await record_emissions(session, [event for entry in ours for event in entry.events])
-                answers = [await perform(session, one(other)) for other in along]
+                answers = [await perform(session, single_step(other)) for other in along]
         await self._announce_ends(group, held)
         return answers
 
@@ -269,7 +270,7 @@ class ResultWriter:
             sorted({entry.order.run_pk for entry in group}),
             list(tasks.values()),
             [self._end_row(entry, entry.end) for entry in group if entry.end is not None],
-            self._database.relay.sender,
+            self._database.transport.sender,
         )
 
     async def _announce_ends(

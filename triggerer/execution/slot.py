@@ -13,12 +13,13 @@ from typing import Any, Final
 import anyio
 import structlog
 
+from triggerer.domain.attempts import RunEnd, RunOrder
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.execution.answers import answer
 from triggerer.execution.failures import storable, worker_death
 from triggerer.execution.logs import end_log, tail
 from triggerer.execution.process import WorkerGone, WorkerProcess, open_worker
-from triggerer.execution.protocol import RunEnd, RunOrder, RunReport, TaskStart, message
+from triggerer.execution.protocol import RunReport, TaskStart, message
 from triggerer.execution.result_writer import AttemptUpdate, ResultWriter
 from triggerer.store.engine.database import Database
 from triggerer.store.queries.execution.results import TaskRow

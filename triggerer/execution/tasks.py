@@ -15,12 +15,13 @@ from types import FrameType, GeneratorType
 from typing import Any
 
 from triggerer.domain.assets import Metadata
+from triggerer.domain.attempts import EmittedEvent, TaskResult
 from triggerer.domain.runs import TaskState
 from triggerer.domain.tasks import Task
 from triggerer.execution.context import RunContext
 from triggerer.execution.failures import TaskTimeout, WorkerStopped, explain
 from triggerer.execution.outlets import OutletEvents
-from triggerer.execution.protocol import EmittedEvent, TaskResult, TaskStart
+from triggerer.execution.protocol import TaskStart
 
 logger = logging.getLogger("triggerer.run")
 

@@ -16,10 +16,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NoReturn
 
+from triggerer.domain.attempts import RunOrder
 from triggerer.errors import RunFailed
 from triggerer.execution.failures import WorkerStopped, storable
 from triggerer.execution.logs import Output, set_up_logging
-from triggerer.execution.protocol import RunOrder, RunReport, TaskStart, message
+from triggerer.execution.protocol import RunReport, TaskStart, message
 from triggerer.execution.session import SparkHolder
 from triggerer.ipc import ChildChannel, die_with_parent
 from triggerer.priority import give_way

@@ -52,30 +52,30 @@ class Decisions:
     """What to do about one snapshot."""
 
     runs: tuple[RunsToCreate, ...]
-    look_again: tuple[str, ...]
+    recheck: tuple[str, ...]
     """DAGs that may be due for more as soon as these runs exist: the limit or the bound was hit."""
-    held: tuple[str, ...] = ()
+    at_capacity: tuple[str, ...] = ()
     """DAGs that are at `max_active_runs` once these runs exist: the end of a run may make them due."""
 
     @property
-    def left_out(self) -> tuple[str, ...]:
-        """Those of `look_again` that got no run at all: they come first the next time."""
+    def unserved(self) -> tuple[str, ...]:
+        """Those of `recheck` that got no run at all: they come first the next time."""
         served = {due.dag_id for due in self.runs}
-        return tuple(dag_id for dag_id in self.look_again if dag_id not in served)
+        return tuple(dag_id for dag_id in self.recheck if dag_id not in served)
 
 
 def decide(snapshot: Sequence[DagSnapshot], *, limit: int, bound: int) -> Decisions:
     """Say which runs to create: for each DAG those that its expression and its capacity allow.
 
     A DAG at `max_active_runs` gets none; its events stay queued, and the end of a run is what brings
-    it back. At most `limit` runs are created, shared out in the snapshot's order; see `left_out`.
+    it back. At most `limit` runs are created, shared out in the snapshot's order; see `unserved`.
 
     Args:
         bound: How far `WaitingAsset.queued` was counted.
     """
     runs: list[RunsToCreate] = []
     again: list[str] = []
-    held: list[str] = []
+    at_capacity: list[str] = []
     left = limit
     for dag in snapshot:
         capacity = max(dag.max_active_runs - dag.active_runs, 0)
@@ -89,11 +89,11 @@ def decide(snapshot: Sequence[DagSnapshot], *, limit: int, bound: int) -> Decisi
         count = min(wanted, left)
         left -= count
         if count == capacity:
-            held.append(dag.dag_id)
+            at_capacity.append(dag.dag_id)
         if count:
             assets = tuple(asset.asset_id for asset in dag.waiting)
             runs.append(RunsToCreate(dag.dag_id, count, dag.events_per_run, assets))
-    return Decisions(tuple(runs), tuple(again), tuple(held))
+    return Decisions(tuple(runs), tuple(again), tuple(at_capacity))
 
 
 def _due(dag: DagSnapshot, *, at_most: int) -> int:

@@ -56,14 +56,14 @@ class Scheduler:
         self._limit = max(max_dagruns_to_create_per_loop, 1)
         self._sweep_interval = sweep_interval
         # SQLite has one writer at a time: a plan under a lock is a single turn of the connection's thread there.
-        self._optimist = (
+        self._optimistic_planner = (
             None if database.dialect == "sqlite" else OptimisticPlanner(database, limit=self._limit)
         )
         self._backoff = Backoff(first=0.05, longest=5.0, random=random or Random())
         # Ordered: who was left out last time is first this time.
         self._dirty: dict[str, None] = {}
         self._sweep_due = True
-        self._held: frozenset[str] = frozenset()
+        self._at_capacity: frozenset[str] = frozenset()
         self._reported: dict[str, str] = {}
         self.trouble: TriggererError | None = None
         """Why no runs can be made at present; None while all is well."""
@@ -104,7 +104,7 @@ class Scheduler:
             if signal is Signal.RUNS_ENDED:
                 # The end of a run makes nothing due but what the cap had held back when we last
                 # looked: whatever was queued since has woken us by itself.
-                dag_ids &= self._held
+                dag_ids &= self._at_capacity
             self._dirty.update(dict.fromkeys(sorted(dag_ids - {ALL})))
 
     async def _turn(self) -> None:
@@ -134,8 +134,8 @@ class Scheduler:
         if not chunk:
             return
         plan = None
-        if len(chunk) == 1 and self._optimist is not None:
-            plan = await self._optimist.plan(chunk[0])
+        if len(chunk) == 1 and self._optimistic_planner is not None:
+            plan = await self._optimistic_planner.plan(chunk[0])
         if plan is None:
             plan = await self._database.perform(plan_locked(chunk, limit=self._limit))
         self._report(plan)
@@ -146,8 +146,8 @@ class Scheduler:
             self._dirty.pop(dag_id, None)
         decisions = plan.decisions
         # A DAG that could take all the runs of every loop goes behind those that got none.
-        self._held = (self._held - set(chunk)) | set(decisions.held)
-        self._dirty = dict.fromkeys((*decisions.left_out, *self._dirty, *decisions.look_again))
+        self._at_capacity = (self._at_capacity - set(chunk)) | set(decisions.at_capacity)
+        self._dirty = dict.fromkeys((*decisions.unserved, *self._dirty, *decisions.recheck))
         self.runs_created += len(plan.created)
 
     def _report(self, plan: Plan) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from triggerer.domain.runs import RunType
 from triggerer.errors import OutcomeUnknown
 from triggerer.scheduler.decide import Decisions, RunsToCreate
-from triggerer.scheduler.plan import BOUND, Plan, judge, takes_of
+from triggerer.scheduler.plan import BOUND, Plan, evaluate, selection_of
 from triggerer.store.engine.database import Database
 from triggerer.store.queries.scheduling.candidates import SNAPSHOT, WaitingRow, waiting_rows
 from triggerer.store.queries.scheduling.new_run import CreatedRun, CreateRun, Unchanged
@@ -48,13 +48,15 @@ class OptimisticPlanner:
         """Make the run that is due, if one is; None: it takes a transaction with a lock.
 
         Raises:
-            StoreError: As `Database.once`. The run may exist where the outcome is unknown.
+            StoreError: As `Database.perform_step`. The run may exist where the outcome is unknown.
         """
         remembered = self._remembered.get(dag_id)
         if remembered is not None and (made := await self._make(remembered)) is not None:
-            return Plan(Decisions((remembered.run,), look_again=()), (made,), (dag_id,), {})
-        rows = waiting_rows(await self._database.once(SNAPSHOT(dag_ids=[dag_id], bound=BOUND)))
-        shown = judge(rows, [dag_id], limit=self._limit)
+            return Plan(Decisions((remembered.run,), recheck=()), (made,), (dag_id,), {})
+        rows = waiting_rows(
+            await self._database.perform_step(SNAPSHOT(dag_ids=[dag_id], bound=BOUND))
+        )
+        shown = evaluate(rows, [dag_id], limit=self._limit)
         if not shown.decisions.runs:
             return shown.plan(())
         (run,) = shown.decisions.runs
@@ -68,7 +70,7 @@ class OptimisticPlanner:
         assert row.version is not None
         is_lasting = run.events_per_run is None and all(row.alias is None for row in rows)
         return _Due(
-            run, row.params, Unchanged(row.version, self._database.relay.sender), is_lasting
+            run, row.params, Unchanged(row.version, self._database.transport.sender), is_lasting
         )
 
     async def _make(self, due: _Due) -> CreatedRun | None:
@@ -79,12 +81,12 @@ class OptimisticPlanner:
             due.params,
             run_after=None,
             run_id=None,
-            takes=takes_of(run),
+            selection=selection_of(run),
             unchanged=due.unchanged,
         )
         announced: Announced = {Signal.RUNS_QUEUED: {run.dag_id}}
         try:
-            made = await self._database.once(step)
+            made = await self._database.perform_step(step)
         except OutcomeUnknown:
             # Perhaps it did commit; a wakeup too many does no harm.
             await self._database.announce_here(announced)

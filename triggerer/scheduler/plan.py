@@ -14,7 +14,7 @@ from triggerer.errors import DagError
 from triggerer.scheduler.decide import DagSnapshot, Decisions, RunsToCreate, WaitingAsset, decide
 from triggerer.store.engine.script import Script
 from triggerer.store.queries.scheduling.candidates import WaitingRow, create_run, lock_and_read
-from triggerer.store.queries.scheduling.new_run import CreatedRun, Takes
+from triggerer.store.queries.scheduling.new_run import CreatedRun, EventSelection
 
 # Queued events of one asset are counted this far; a DAG that has more is looked at again.
 BOUND: Final = 1_000
@@ -44,7 +44,7 @@ class Look:
         return Plan(self.decisions, created, self.readable, self.unreadable)
 
 
-def judge(rows: Sequence[WaitingRow], dag_ids: Sequence[str], *, limit: int) -> Look:
+def evaluate(rows: Sequence[WaitingRow], dag_ids: Sequence[str], *, limit: int) -> Look:
     """Decide about what `SNAPSHOT` showed of these DAGs, which come in this order."""
     snapshots, unreadable = _read(rows)
     order = {dag_id: place for place, dag_id in enumerate(dag_ids)}
@@ -56,7 +56,7 @@ def judge(rows: Sequence[WaitingRow], dag_ids: Sequence[str], *, limit: int) -> 
 def plan_locked(dag_ids: Sequence[str], *, limit: int) -> Script[Plan]:
     """Keep others off these DAGs, look at them, and make the runs that are due."""
     rows = yield from lock_and_read(dag_ids, bound=BOUND)
-    shown = judge(rows, dag_ids, limit=limit)
+    shown = evaluate(rows, dag_ids, limit=limit)
     params = {row.dag_id: row.params for row in rows}
     created: list[CreatedRun] = []
     for due in shown.decisions.runs:
@@ -64,9 +64,11 @@ def plan_locked(dag_ids: Sequence[str], *, limit: int) -> Script[Plan]:
     return shown.plan(tuple(created))
 
 
-def takes_of(due: RunsToCreate) -> Takes:
+def selection_of(due: RunsToCreate) -> EventSelection:
     """Which events each of these runs takes."""
-    return Takes(due.events_per_run, () if due.events_per_run is None else tuple(due.asset_ids))
+    return EventSelection(
+        due.events_per_run, () if due.events_per_run is None else tuple(due.asset_ids)
+    )
 
 
 def _create(due: RunsToCreate, params: Mapping[str, Any]) -> Script[list[CreatedRun]]:
@@ -79,7 +81,7 @@ def _create(due: RunsToCreate, params: Mapping[str, Any]) -> Script[list[Created
             run_type=RunType.ASSET_TRIGGERED,
             run_after=run_after,
             params=params,
-            takes=takes_of(due),
+            selection=selection_of(due),
         )
         created.append(run)
     return created

@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime
 
+from triggerer.domain.attempts import RunOrder
 from triggerer.execution.claimed_queue import ClaimedQueue, PrefetchLimit
-from triggerer.execution.protocol import RunOrder
 
 
 def _order(pk: int, *, needs_spark: bool = False) -> RunOrder:

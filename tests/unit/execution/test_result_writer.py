@@ -16,7 +16,7 @@ class Refuses:
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    async def each(self, steps: Any) -> Any:
+    async def perform_steps(self, steps: Any) -> Any:
         raise self.error
 
 
@@ -56,7 +56,7 @@ async def test_who_joined_a_commit_is_not_left_waiting_by_an_error_that_ends_the
 class NeverAnswers:
     """A database whose transactions do not end."""
 
-    async def each(self, steps: Any) -> Any:
+    async def perform_steps(self, steps: Any) -> Any:
         await anyio.sleep_forever()
 
 

@@ -57,7 +57,7 @@ def test_an_alias_is_true_when_an_asset_that_it_resolved_to_waits() -> None:
 def test_a_dag_at_its_cap_gets_nothing_and_asks_for_no_second_look() -> None:
     at_cap = _dag(A, _waiting((A, 500)), active=16)
     assert decide([at_cap], limit=10, bound=BOUND).runs == ()
-    assert decide([at_cap], limit=10, bound=BOUND).look_again == ()
+    assert decide([at_cap], limit=10, bound=BOUND).recheck == ()
     beyond = _dag(A, _waiting((A, 500)), active=17)
     assert decide([beyond], limit=10, bound=BOUND).runs == ()
 
@@ -77,15 +77,15 @@ def test_a_busy_dag_does_not_keep_the_limit_from_the_others() -> None:
     quiet = _dag(B, _waiting((B, 1)), dag_id="quiet")
     decisions = decide([busy, quiet], limit=10, bound=BOUND)
     assert [(runs.dag_id, runs.count) for runs in decisions.runs] == [("busy", 10)]
-    assert decisions.look_again == ("busy", "quiet")
-    assert decisions.left_out == ("quiet",)
+    assert decisions.recheck == ("busy", "quiet")
+    assert decisions.unserved == ("quiet",)
 
 
 def test_a_backlog_that_was_not_counted_to_its_end_is_looked_at_again() -> None:
     deep = _dag(A, _waiting((A, BOUND)), each=500, at_most=50)
     decisions = decide([deep], limit=100, bound=BOUND)
     assert decisions.runs[0].count == 2
-    assert decisions.look_again == ("dag",)
+    assert decisions.recheck == ("dag",)
 
 
 _CONDITIONS = st.recursive(
@@ -146,8 +146,8 @@ def test_every_due_dag_gets_its_runs_in_the_end_and_none_exceeds_its_cap(
                     if not queue[name]:
                         del queue[name]
                 active[runs.dag_id] += 1
-        served = [one for one in decisions.look_again if one not in decisions.left_out]
-        dirty = [*decisions.left_out, *served]
+        served = [one for one in decisions.recheck if one not in decisions.unserved]
+        dirty = [*decisions.unserved, *served]
     assert not dirty, "it looks again for ever"
     for number, (_, _, _, began, at_most) in enumerate(dags):
         dag_id = f"dag{number}"

@@ -9,8 +9,8 @@ from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-Clock = Callable[[], datetime]
-CLOCK: Final = "triggerer.clock"
+Now = Callable[[], datetime]
+NOW_KEY: Final = "triggerer.now"
 """Where a session's `info` has it."""
 
 
@@ -39,7 +39,7 @@ class TurnClock:
         self._now = None
 
 
-def clock_of(session: AsyncSession) -> Clock:
+def now_of(session: AsyncSession) -> Now:
     """The clock of a session that `Database` gave."""
-    clock: Clock = session.info.get(CLOCK, utc_now)
-    return clock
+    now: Now = session.info.get(NOW_KEY, utc_now)
+    return now

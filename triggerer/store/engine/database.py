@@ -16,13 +16,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from triggerer.errors import ConfigurationError, OutcomeUnknown, TriggererError
 from triggerer.store.engine import engines
-from triggerer.store.engine.clock import CLOCK, Clock, clock_of, utc_now
+from triggerer.store.engine.clock import NOW_KEY, Now, now_of, utc_now
 from triggerer.store.engine.driver_errors import translate_commit, translated
 from triggerer.store.engine.script import Row, Script, ScriptRunner, Step
 from triggerer.store.engine.sqlite_runner import SqliteRunner
 from triggerer.store.engine.urls import describe, parse_database_url
-from triggerer.store.wakeups import transport
 from triggerer.store.wakeups.signals import Announced, Wakeups, announced_in
+from triggerer.store.wakeups.transport import CHANNEL, AnnouncementTransport
 
 _log = structlog.get_logger(__name__)
 
@@ -41,10 +41,10 @@ class Database:
         writer: AsyncEngine,
         reader: AsyncEngine,
         runner: ScriptRunner,
-        link: transport.Relay,
+        transport: AnnouncementTransport,
         wakeups: Wakeups,
         commit_timeout: timedelta,
-        clock: Clock,
+        now: Now,
     ) -> None:
         self.url: Final = url
         self.name: Final = describe(url)
@@ -52,12 +52,12 @@ class Database:
         self.wakeups: Final = wakeups
         self.writer: Final = writer
         """The engine that writes, for migrations and tests; everybody else uses `transaction`."""
-        self.relay: Final = link
+        self.transport: Final = transport
         """How announcements reach other processes."""
         self._reader = reader
         self._runner = runner
         self._commit_timeout = commit_timeout
-        self._clock = clock
+        self._now = now
         # SQLite has one writer at a time. Ours queue here, first come first served, rather than in
         # SQLite's busy handler, which sleeps and is unfair.
         self._turn = anyio.Lock() if self.dialect == "sqlite" else None
@@ -121,7 +121,7 @@ class Database:
         await self.announce_here(announced)
         return result
 
-    async def once(self, step: Step) -> list[Row]:
+    async def perform_step(self, step: Step) -> list[Row]:
         """Have one step performed and committed; return its rows. It announces nothing: see `announce_here`.
 
         Raises:
@@ -129,11 +129,11 @@ class Database:
         Cancellation: What has begun is finished.
         """
         if self._turn is None:
-            return await self._runner.once(step)
+            return await self._runner.perform_step(step)
         async with self._turn:
-            return await self._runner.once(step)
+            return await self._runner.perform_step(step)
 
-    async def each(self, steps: Sequence[Step]) -> list[list[Row]]:
+    async def perform_steps(self, steps: Sequence[Step]) -> list[list[Row]]:
         """Have steps performed that do not depend on one another; return the rows of each.
 
         On SQLite they are one transaction. On PostgreSQL each is one by itself, in this order: two round trips more
@@ -144,7 +144,7 @@ class Database:
         Cancellation: What has begun is finished; on PostgreSQL the steps after it are left out.
         """
         if self._turn is None:
-            return [await self._runner.once(step) for step in steps]
+            return [await self._runner.perform_step(step) for step in steps]
         return await self.perform(_all(steps))
 
     @asynccontextmanager
@@ -185,16 +185,14 @@ class Database:
 
     def _session(self, engine: AsyncEngine) -> AsyncSession:
         # Rows are read after the commit by those who wrote them; nobody reloads them.
-        return AsyncSession(engine, expire_on_commit=False, info={CLOCK: self._clock})
+        return AsyncSession(engine, expire_on_commit=False, info={NOW_KEY: self._now})
 
     async def _notify(self, session: AsyncSession) -> None:
         # Inside the transaction: PostgreSQL delivers on commit, and never otherwise.
         if self.dialect == "postgresql" and (announced := announced_in(session)):
-            payload = self.relay.encode(announced)
+            payload = self.transport.encode(announced)
             connection = await session.connection()
-            await connection.exec_driver_sql(
-                "SELECT pg_notify($1, $2)", (transport.CHANNEL, payload)
-            )
+            await connection.exec_driver_sql("SELECT pg_notify($1, $2)", (CHANNEL, payload))
 
     async def _commit(self, session: AsyncSession, timeout: timedelta) -> None:
         seconds = timeout.total_seconds()
@@ -223,7 +221,7 @@ class Database:
         """Wake the subscribers of this process, and a standalone on the same SQLite database."""
         for signal, subjects in announced.items():
             self.wakeups.publish(signal, *subjects)
-        await self.relay.poke(announced)
+        await self.transport.send(announced)
 
 
 def _all(steps: Sequence[Step]) -> Script[list[list[Row]]]:
@@ -237,7 +235,7 @@ def _all(steps: Sequence[Step]) -> Script[list[list[Row]]]:
 async def database_now(session: AsyncSession) -> datetime:
     """The database's clock, which all instances share; on SQLite the host's, as there is one."""
     if session.get_bind().dialect.name == "sqlite":
-        return clock_of(session)()
+        return now_of(session)()
     connection = await session.connection()
     now = (await connection.exec_driver_sql("SELECT clock_timestamp()")).scalar_one()
     assert isinstance(now, datetime)
@@ -254,7 +252,7 @@ async def open_database(
     commit_timeout: timedelta = COMMIT_TIMEOUT,
     busy_timeout: timedelta = engines.SQLITE_BUSY_TIMEOUT,
     pool_size: int = engines.POSTGRES_POOL_SIZE,
-    clock: Clock = utc_now,
+    now: Now = utc_now,
 ) -> AsyncIterator[Database]:
     """Open a database that answers; its tables are `triggerer.store.migrate`'s business.
 
@@ -264,7 +262,7 @@ async def open_database(
         wakeups: None: a new one, to be had as `database.wakeups`.
         commit_timeout: After it a commit's outcome is unknown.
         busy_timeout: How long a SQLite write waits for a writer in another process.
-        clock: The clock of a SQLite database; PostgreSQL has its own.
+        now: The clock of a SQLite database; PostgreSQL has its own.
     Raises:
         ConfigurationError: The URL is wrong, or leads to something that we cannot use.
         StoreUnavailable: The URL may be right, but nobody answers there now.
@@ -272,7 +270,8 @@ async def open_database(
     parsed = parse_database_url(
         url if isinstance(url, str) else url.render_as_string(hide_password=False), home=home
     )
-    name, link, abandoned = describe(parsed), transport.Relay(parsed), engines.Abandoned()
+    name, transport = describe(parsed), AnnouncementTransport(parsed)
+    abandoned = engines.AbandonedConnections()
     runner: ScriptRunner
     if parsed.get_backend_name() == "sqlite":
         _prepare_file(Path(parsed.database or ""), create=create)
@@ -281,7 +280,7 @@ async def open_database(
         runner = SqliteRunner(
             parsed.database or "",
             name=name,
-            clock=clock,
+            now=now,
             busy_timeout=busy_timeout,
             commit_timeout=commit_timeout,
             abandoned=abandoned,
@@ -292,17 +291,17 @@ async def open_database(
 
         writer = reader = engines.postgres_engine(parsed, pool_size=pool_size)
         runner = PostgresRunner(
-            parsed, name=name, commit_timeout=commit_timeout, encode=link.encode
+            parsed, name=name, commit_timeout=commit_timeout, encode=transport.encode
         )
     database = Database(
         parsed,
         writer=writer,
         reader=reader,
         runner=runner,
-        link=link,
+        transport=transport,
         wakeups=wakeups or Wakeups(),
         commit_timeout=commit_timeout,
-        clock=clock,
+        now=now,
     )
     try:
         await _probe(database)

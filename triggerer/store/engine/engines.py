@@ -41,7 +41,7 @@ SQLITE_WRITER_PRAGMAS: Final = (
 )
 
 
-class Abandoned:
+class AbandonedConnections:
     """SQLite connections whose statement was cancelled, until their threads have ended.
 
     A thread cannot be cancelled: it finishes the statement, then rolls back and closes. SQLAlchemy
@@ -69,7 +69,9 @@ class Abandoned:
             await asyncio.wait(set(self._ending))
 
 
-def sqlite_writer(url: URL, *, busy_timeout: timedelta, abandoned: Abandoned) -> AsyncEngine:
+def sqlite_writer(
+    url: URL, *, busy_timeout: timedelta, abandoned: AbandonedConnections
+) -> AsyncEngine:
     """One connection, whose transactions take the write lock when they begin.
 
     A transaction that began by reading could not be upgraded behind another writer (SQLITE_BUSY at
@@ -88,7 +90,9 @@ def sqlite_writer(url: URL, *, busy_timeout: timedelta, abandoned: Abandoned) ->
     return engine
 
 
-def sqlite_reader(url: URL, *, busy_timeout: timedelta, abandoned: Abandoned) -> AsyncEngine:
+def sqlite_reader(
+    url: URL, *, busy_timeout: timedelta, abandoned: AbandonedConnections
+) -> AsyncEngine:
     """A few connections that cannot write, beside the writer."""
     engine = _sqlite_engine(url, 2, busy_timeout, abandoned)
 
@@ -104,7 +108,7 @@ def sqlite_reader(url: URL, *, busy_timeout: timedelta, abandoned: Abandoned) ->
 
 
 def _sqlite_engine(
-    url: URL, pool_size: int, busy_timeout: timedelta, abandoned: Abandoned
+    url: URL, pool_size: int, busy_timeout: timedelta, abandoned: AbandonedConnections
 ) -> AsyncEngine:
     engine = create_async_engine(
         url,

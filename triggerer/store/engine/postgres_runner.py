@@ -22,7 +22,7 @@ from triggerer.store.engine.script import (
     ScriptRunner,
     Step,
     literal,
-    perform_steps,
+    perform_stepwise,
 )
 from triggerer.store.wakeups import transport
 from triggerer.store.wakeups.signals import Announced
@@ -67,12 +67,12 @@ class PostgresRunner(ScriptRunner):
         async with self._connection() as connection:
             with translated(self._name):
                 transaction = _Transaction(connection)
-                result = await perform_steps(transaction.answer, script, announced)
+                result = await perform_stepwise(transaction.perform_step, script, announced)
             if transaction.has_begun or announced:
                 await self._commit(connection, announced)
         return result
 
-    async def once(self, step: Step) -> list[Row]:
+    async def perform_step(self, step: Step) -> list[Row]:
         statement, arguments = step.on_postgres()
         async with self._connection() as connection:
             with self._until_committed(connection):
@@ -164,7 +164,7 @@ class _Transaction:
         self._connection = connection
         self.has_begun = False
 
-    async def answer(self, step: Step) -> list[Row]:
+    async def perform_step(self, step: Step) -> list[Row]:
         if not self.has_begun:
             self.has_begun = True
             if isinstance(step, Opening):

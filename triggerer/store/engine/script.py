@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.store.engine.clock import Clock, clock_of
+from triggerer.store.engine.clock import Now, now_of
 from triggerer.store.engine.sqlite_thread import in_thread
 from triggerer.store.wakeups.signals import ALL, Announced, Signal, announce
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 class Step(Protocol):
     """One thing that a script asks of the database."""
 
-    def on_sqlite(self, connection: sqlite3.Connection, clock: Clock) -> list[Row]:
+    def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         """Do it, within the transaction that is open; return its rows as the driver gives them."""
 
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
@@ -46,7 +46,7 @@ class Opening(Step, Protocol):
         """The statement with its values written out, see `literal`."""
 
 
-def one(step: Step) -> Script[list[Row]]:
+def single_step(step: Step) -> Script[list[Row]]:
     """A script of one step, which returns its rows."""
     return (yield step)
 
@@ -67,7 +67,7 @@ class Announcement:
 Script = Generator[Step | Announcement, list[Row], T]
 """What `perform` takes; it is performed once and returns a T."""
 
-Answer = Callable[[Step], Awaitable[list[Row]]]
+PerformStep = Callable[[Step], Awaitable[list[Row]]]
 """Does a step, and returns its rows."""
 
 
@@ -85,7 +85,7 @@ class ScriptRunner(ABC):
         """
 
     @abstractmethod
-    async def once(self, step: Step) -> list[Row]:
+    async def perform_step(self, step: Step) -> list[Row]:
         """Make a transaction of one step: on PostgreSQL a single round trip. Raises as `perform`."""
 
     @abstractmethod
@@ -97,8 +97,8 @@ class ScriptRunner(ABC):
 class DatabaseNow:
     """The database's clock, which all instants share; on SQLite the host's, as there is one."""
 
-    def on_sqlite(self, connection: sqlite3.Connection, clock: Clock) -> list[Row]:
-        return [(clock(),)]
+    def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
+        return [(now(),)]
 
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
         return "SELECT clock_timestamp()", ()
@@ -120,25 +120,25 @@ async def perform(session: AsyncSession, script: Script[T]) -> T:
     announced: Announced = {}
     connection = await session.connection()
     if connection.dialect.name == "sqlite":
-        clock = clock_of(session)
+        now = now_of(session)
         result = await in_thread(
-            connection, lambda sqlite: perform_on_sqlite(sqlite, script, clock, announced)
+            connection, lambda sqlite: perform_on_sqlite(sqlite, script, now, announced)
         )
     else:
 
-        async def answer(step: Step) -> list[Row]:
+        async def perform_step(step: Step) -> list[Row]:
             statement, arguments = step.on_postgres()
             rows = await connection.exec_driver_sql(statement, tuple(arguments))
             return [tuple(row) for row in rows] if rows.returns_rows else []
 
-        result = await perform_steps(answer, script, announced)
+        result = await perform_stepwise(perform_step, script, announced)
     for signal, subjects in announced.items():
         announce(session, signal, *subjects)
     return result
 
 
 def perform_on_sqlite(
-    connection: sqlite3.Connection, script: Script[T], clock: Clock, announced: Announced
+    connection: sqlite3.Connection, script: Script[T], now: Now, announced: Announced
 ) -> T:
     """Perform a script in the connection's thread; what it announces is added to `announced`.
 
@@ -152,7 +152,7 @@ def perform_on_sqlite(
                 _note(step, announced)
                 step = script.send([])
             else:
-                step = script.send(step.on_sqlite(connection, clock))
+                step = script.send(step.on_sqlite(connection, now))
     except StopIteration as end:
         result: T = end.value
         return result
@@ -160,7 +160,7 @@ def perform_on_sqlite(
         script.close()
 
 
-async def perform_steps(answer: Answer, script: Script[T], announced: Announced) -> T:
+async def perform_stepwise(perform_step: PerformStep, script: Script[T], announced: Announced) -> T:
     """The same, waiting for one step after the other. Raises what `answer` raises."""
     try:
         step = next(script)
@@ -169,7 +169,7 @@ async def perform_steps(answer: Answer, script: Script[T], announced: Announced)
                 _note(step, announced)
                 step = script.send([])
             else:
-                step = script.send(await answer(step))
+                step = script.send(await perform_step(step))
     except StopIteration as end:
         result: T = end.value
         return result

@@ -11,10 +11,17 @@ import anyio
 import structlog
 
 from triggerer.errors import OutcomeUnknown
-from triggerer.store.engine.clock import Clock
+from triggerer.store.engine.clock import Now
 from triggerer.store.engine.driver_errors import translate_commit, translated
-from triggerer.store.engine.engines import SQLITE_WRITER_PRAGMAS, Abandoned
-from triggerer.store.engine.script import Row, Script, ScriptRunner, Step, one, perform_on_sqlite
+from triggerer.store.engine.engines import SQLITE_WRITER_PRAGMAS, AbandonedConnections
+from triggerer.store.engine.script import (
+    Row,
+    Script,
+    ScriptRunner,
+    Step,
+    perform_on_sqlite,
+    single_step,
+)
 from triggerer.store.engine.sqlite_thread import call_in_thread
 from triggerer.store.wakeups.signals import Announced
 
@@ -39,14 +46,14 @@ class SqliteRunner(ScriptRunner):
         path: str,
         *,
         name: str,
-        clock: Clock,
+        now: Now,
         busy_timeout: timedelta,
         commit_timeout: timedelta,
-        abandoned: Abandoned,
+        abandoned: AbandonedConnections,
     ) -> None:
         self._path = path
         self._name = name
-        self._clock = clock
+        self._now = now
         self._busy_timeout = busy_timeout
         self._commit_timeout = commit_timeout
         self._abandoned = abandoned
@@ -76,15 +83,15 @@ class SqliteRunner(ScriptRunner):
         self._drop()
         raise OutcomeUnknown(f"{self._name} did not confirm a commit within {seconds:g} s")
 
-    async def once(self, step: Step) -> list[Row]:
-        return await self.perform(one(step), {})
+    async def perform_step(self, step: Step) -> list[Row]:
+        return await self.perform(single_step(step), {})
 
     def _transact(
         self, connection: sqlite3.Connection, script: Script[T], announced: Announced
     ) -> T:
         connection.execute("BEGIN IMMEDIATE")
         try:
-            result = perform_on_sqlite(connection, script, self._clock, announced)
+            result = perform_on_sqlite(connection, script, self._now, announced)
         except BaseException as error:
             try:
                 connection.rollback()

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import orjson
 
-from triggerer.store.engine.clock import Clock
+from triggerer.store.engine.clock import Now
 from triggerer.store.engine.script import Row
 
 
@@ -41,25 +41,25 @@ class Statement:
             **{name: f"${place}" for place, name in enumerate(self.parameters, 1)}
         )
 
-    def __call__(self, **values: Any) -> Ask:
-        return Ask(self, values)
+    def __call__(self, **values: Any) -> BoundStatement:
+        return BoundStatement(self, values)
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class BoundStatement:
     """A statement with its values."""
 
     statement: Statement
     values: Mapping[str, Any]
 
-    def on_sqlite(self, connection: sqlite3.Connection, clock: Clock) -> list[Row]:
+    def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         values = {name: _for_sqlite(value) for name, value in self.values.items()}
         return connection.execute(self.statement.sqlite, values).fetchall()
 
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
         values = [self.values[name] for name in self.statement.parameters]
         return self.statement.postgres, [
-            value.as_json(datetime.isoformat) if isinstance(value, Given) else value
+            value.as_json(datetime.isoformat) if isinstance(value, ParameterRows) else value
             for value in values
         ]
 
@@ -67,7 +67,7 @@ class Ask:
 def _for_sqlite(value: Any) -> Any:
     if isinstance(value, datetime):
         return sqlite_instant(value)
-    if isinstance(value, Given):
+    if isinstance(value, ParameterRows):
         return value.as_json(sqlite_instant)
     if isinstance(value, list):
         return orjson.dumps(value).decode()
@@ -92,8 +92,8 @@ def json_from(value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """Many rows as one value, for a parameter in `given_rows`."""
+class ParameterRows:
+    """Many rows as one value, for a parameter in `parameter_rows`."""
 
     rows: Sequence[Sequence[Any]]
 
@@ -112,8 +112,8 @@ def in_list(parameter: str, kind: str) -> tuple[str, str]:
     )
 
 
-def given_rows(**columns: str) -> tuple[str, str]:
-    """A constant: the `Given` of the parameter `{rows}` as a table, with these columns and PostgreSQL types."""
+def parameter_rows(**columns: str) -> tuple[str, str]:
+    """A constant: the `ParameterRows` of the parameter `{rows}` as a table, with these columns and PostgreSQL types."""
     extracted = ", ".join(f"json_extract(value, '$[{i}]') AS {c}" for i, c in enumerate(columns))
     cast = ", ".join(f"(v ->> {i})::{kind} AS {c}" for i, (c, kind) in enumerate(columns.items()))
     return (

@@ -17,7 +17,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from triggerer.store.engine.clock import Clock
+from triggerer.store.engine.clock import Now
 from triggerer.store.engine.script import Row, Script
 
 
@@ -127,7 +127,7 @@ class InsertEvents:
     rows: Sequence[EventRow]
     want_ids: bool
 
-    def on_sqlite(self, connection: sqlite3.Connection, clock: Clock) -> list[Row]:
+    def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         columns = list(zip(*self.rows, strict=True))
         plain = len(PLAIN_FIELDS)
         if all(set(column) == {None} for column in columns[plain:]):

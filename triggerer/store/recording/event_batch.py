@@ -13,18 +13,18 @@ from triggerer.errors import LeaseLost, RowRefused, StoreError
 class EventBatch:
     """Rows column by column, as both databases take them, so that thousands of events are no more than a few lists.
 
-    It is filled by `add` and `set_aside`, and written once nothing is added any more.
+    It is filled by `add` and `add_without_rows`, and written once nothing is added any more.
     """
 
     __slots__ = (
-        "_aside",
         "_events",
         "_fence",
+        "_fence_number",
         "_further_rows",
-        "_place",
+        "_rowless",
         "asset_ids",
         "extras",
-        "fence_places",
+        "fence_numbers",
         "fences",
         "keys",
         "ordinals",
@@ -37,7 +37,7 @@ class EventBatch:
         self._events: list[PendingEvent | None] = []
         """For each row the event that it is the first one of; None for an event's further rows."""
         self._further_rows = 0
-        self._aside: list[tuple[int, PendingEvent, RowRefused | None]] = []
+        self._rowless: list[tuple[int, PendingEvent, RowRefused | None]] = []
         """Events without rows, in order, each with the number of rows before it and what there is to say of it."""
         self.asset_ids: list[int] = []
         self.extras: list[str] = []
@@ -45,13 +45,13 @@ class EventBatch:
         self.watcher_ids: list[int] = []
         self.keys: list[str] = []
         self.ordinals: list[int] = []
-        self.fence_places: list[int] = []
-        """For each row the place (from 1) of its fence in `fences`; 0: it needs none."""
+        self.fence_numbers: list[int] = []
+        """For each row the number (from 1) of its fence in `fences`; 0: it needs none."""
         self.fences: dict[Fence, int] = {}
-        """The leases under which the events were derived, by their places, which count from 1."""
+        """The leases under which the events were derived, with their numbers, which count from 1."""
         # Those of the row before: almost all are alike.
         self._fence: Fence | None = None
-        self._place = 0
+        self._fence_number = 0
         self.size_bytes = 0
 
     @property
@@ -68,7 +68,7 @@ class EventBatch:
 
     def __len__(self) -> int:
         """How many events it is of, with rows or without."""
-        return len(self._events) - self._further_rows + len(self._aside)
+        return len(self._events) - self._further_rows + len(self._rowless)
 
     # Filling
 
@@ -84,10 +84,10 @@ class EventBatch:
         """Add the rows of an event, one for each of the source's watchers."""
         watchers = source.watchers
         if not watchers:
-            self.set_aside(event, None)
+            self.add_without_rows(event, None)
             return
         if source.fence is not self._fence:
-            self._place_rows_under(source.fence)
+            self._use_fence(source.fence)
         self.size_bytes += len(extra) * len(watchers)
         self._further_rows += len(watchers) - 1
         first: PendingEvent | None = event
@@ -99,16 +99,18 @@ class EventBatch:
             self.watcher_ids.append(watcher.watcher_id)
             self.keys.append(key)
             self.ordinals.append(ordinal)
-            self.fence_places.append(self._place)
+            self.fence_numbers.append(self._fence_number)
             first = None
 
-    def _place_rows_under(self, fence: Fence | None) -> None:
+    def _use_fence(self, fence: Fence | None) -> None:
         self._fence = fence
-        self._place = 0 if fence is None else self.fences.setdefault(fence, len(self.fences) + 1)
+        self._fence_number = (
+            0 if fence is None else self.fences.setdefault(fence, len(self.fences) + 1)
+        )
 
-    def set_aside(self, event: PendingEvent, refused: RowRefused | None) -> None:
+    def add_without_rows(self, event: PendingEvent, refused: RowRefused | None) -> None:
         """Take an event that has nothing to be written; it is settled when its turn comes."""
-        self._aside.append((len(self._events), event, refused))
+        self._rowless.append((len(self._events), event, refused))
 
     # Writing
 
@@ -124,9 +126,9 @@ class EventBatch:
         part, rows = EventBatch(), slice(start, stop)
         part._events = self._events[rows]
         part._further_rows = part._events.count(None)
-        part._aside = [
+        part._rowless = [
             (before - start, event, refused)
-            for before, event, refused in self._aside
+            for before, event, refused in self._rowless
             if start <= before < stop
         ]
         part.asset_ids = self.asset_ids[rows]
@@ -136,9 +138,9 @@ class EventBatch:
         part.keys = self.keys[rows]
         part.ordinals = self.ordinals[rows]
         fences = (None, *self.fences)
-        for place in self.fence_places[rows]:
-            part._place_rows_under(fences[place])
-            part.fence_places.append(part._place)
+        for number in self.fence_numbers[rows]:
+            part._use_fence(fences[number])
+            part.fence_numbers.append(part._fence_number)
         return part
 
     def complete(self, refusal: StoreError | None, lost: Collection[Fence]) -> None:
@@ -148,20 +150,20 @@ class EventBatch:
             refusal: Why none of the rows was written; None: those that the fences allow are durable.
             lost: The fences that do not hold.
         """
-        if refusal is None and not lost and not self._aside:
+        if refusal is None and not lost and not self._rowless:
             for event in self._events:
                 if event is not None:
                     event.complete(None)
             return
         errors = [None, *(_lease_lost(fence) if fence in lost else None for fence in self.fences)]
-        aside = deque(self._aside)
+        rowless_events = deque(self._rowless)
         for row, event in enumerate(self._events):
-            while aside and aside[0][0] <= row:
-                _, rowless, refused = aside.popleft()
+            while rowless_events and rowless_events[0][0] <= row:
+                _, rowless, refused = rowless_events.popleft()
                 rowless.complete(refused)
             if event is not None:
-                event.complete(refusal or errors[self.fence_places[row]])
-        for _, rowless, refused in aside:
+                event.complete(refusal or errors[self.fence_numbers[row]])
+        for _, rowless, refused in rowless_events:
             rowless.complete(refused)
 
 

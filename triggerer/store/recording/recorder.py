@@ -24,7 +24,7 @@ from triggerer.errors import (
     TransientStoreError,
     TriggererError,
 )
-from triggerer.store.engine.clock import Clock, TurnClock
+from triggerer.store.engine.clock import Now, TurnClock
 from triggerer.store.engine.database import Database
 from triggerer.store.recording.emitting import NewAssetEvent, ensure_asset, record_events
 from triggerer.store.recording.encoding import check_identity, encode_extra
@@ -52,7 +52,7 @@ class EventRecorder:
 
     Args:
         on_fenced: Called, on the event loop, when a stream turned out to be owned by somebody else.
-        clock: An event's timestamp is the instant of its submission. None: the host's, once in each turn of the loop.
+        now: An event's timestamp is the instant of its submission. None: the host's, once in each turn of the loop.
         random: For the jitter of what is tried again.
     """
 
@@ -63,14 +63,14 @@ class EventRecorder:
         on_fenced: Callable[[Fence], None],
         max_event_bytes: int = MAX_EVENT_BYTES,
         max_batch_rows: int = MAX_BATCH_ROWS,
-        clock: Clock | None = None,
+        now: Now | None = None,
         random: Random | None = None,
     ) -> None:
         self._database = database
         self._on_fenced = on_fenced
         self._max_event_bytes = max_event_bytes
         self._max_batch_rows = max_batch_rows
-        self._clock = clock or TurnClock().now
+        self._now = now or TurnClock().now
         self._random = random or Random()
         self._full: deque[EventBatch] = deque()
         self._filling = EventBatch()
@@ -109,7 +109,7 @@ class EventRecorder:
             extra = encode_extra(yielded.payload, max_bytes=self._max_event_bytes)
             check_identity(key, ordinal)
         except RowRefused as error:
-            batch.set_aside(event, error)
+            batch.add_without_rows(event, error)
         else:
             rows = len(source.watchers)
             if (
@@ -118,7 +118,7 @@ class EventRecorder:
             ) and batch.keys:
                 self._full.append(batch)
                 batch = self._filling = EventBatch()
-            batch.add(event, source, extra, self._clock(), key, ordinal)
+            batch.add(event, source, extra, self._now(), key, ordinal)
         if self._is_idle:
             self._is_idle = False
             self._submitted.set()
@@ -180,13 +180,15 @@ class EventRecorder:
         if not rows:
             return frozenset()
         fences = list(batch.fences)
-        step = RecordEvents(batch.columns, batch.fence_places, fences, self._database.relay.sender)
-        dag_ids, held, *_ = (await self._database.once(step))[0]
+        step = RecordEvents(
+            batch.columns, batch.fence_numbers, fences, self._database.transport.sender
+        )
+        dag_ids, held, *_ = (await self._database.perform_step(step))[0]
         if dag_ids:
             await self._database.announce_here({Signal.EVENTS_QUEUED: set(dag_ids)})
         self.rows_written += rows
         self.flushes += 1
-        return frozenset(fences) - {fences[place - 1] for place in held or ()}
+        return frozenset(fences) - {fences[number - 1] for number in held or ()}
 
     def _settle(
         self,

@@ -46,7 +46,7 @@ async def listen(
 async def _listen_on_socket(
     database: Database, wakeups: Wakeups, task_status: TaskStatus[None]
 ) -> None:
-    path = database.relay.socket_path
+    path = database.transport.socket_path
     assert path is not None
     with transport.datagram_socket() as receiver:
         # Left behind by a standalone that was killed; a living one holds the lock that we hold.
@@ -54,15 +54,15 @@ async def _listen_on_socket(
         with transport.short_path(path) as address:
             receiver.bind(address)
         path.chmod(0o600)
-        database.relay.is_listening = True
+        database.transport.is_listening = True
         try:
             task_status.started()
             while True:
                 await anyio.wait_readable(receiver)
                 with suppress(BlockingIOError):
-                    database.relay.receive(receiver.recv(_MAX_DATAGRAM), wakeups)
+                    database.transport.receive(receiver.recv(_MAX_DATAGRAM), wakeups)
         finally:
-            database.relay.is_listening = False
+            database.transport.is_listening = False
             path.unlink(missing_ok=True)
 
 
@@ -80,7 +80,7 @@ async def _listen_on_postgres(
                 lost = anyio.Event()
 
                 def hear(_connection: Any, _pid: int, _channel: str, payload: Any) -> None:
-                    database.relay.receive(str(payload), wakeups)
+                    database.transport.receive(str(payload), wakeups)
 
                 def lose(_connection: Any, lost: anyio.Event = lost) -> None:
                     lost.set()

@@ -6,8 +6,8 @@ from triggerer.store.wakeups.signals import ALL, Signal
 from triggerer.store.wakeups.transport import CHANNEL, MAX_PAYLOAD
 
 
-def telling(signal: Signal, *, sender: str, dag_ids: str) -> str:
-    """PostgreSQL: the common table expression `told`, which announces `signal` to other processes.
+def notify_cte(signal: Signal, *, sender: str, dag_ids: str) -> str:
+    """PostgreSQL: the common table expression `notified`, which announces `signal` to other processes.
 
     It has a row if something was announced, and is evaluated only if the statement asks for it.
 
@@ -15,7 +15,7 @@ def telling(signal: Signal, *, sender: str, dag_ids: str) -> str:
         sender: The parameter that holds how this process knows its own announcements: `$1`, say.
         dag_ids: What gives one row with one column, an array of DAG ids or NULL.
     """
-    return f"""told AS (
+    return f"""notified AS (
     SELECT pg_notify('{CHANNEL}', CASE WHEN octet_length(text) <= {MAX_PAYLOAD} THEN text ELSE
         json_build_object('from', {sender}::text, '{signal}', json_build_array('{ALL}'))::text END)
     FROM (

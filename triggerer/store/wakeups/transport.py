@@ -29,7 +29,7 @@ _SEND_TIMEOUT_S: Final = 1.0
 _MAX_SOCKET_PATH: Final = 107
 
 
-class Relay:
+class AnnouncementTransport:
     """Encodes and, for SQLite, sends one process's announcements."""
 
     def __init__(self, url: URL) -> None:
@@ -65,7 +65,7 @@ class Relay:
             _log.warning("an announcement could not be read", message=str(message)[:200])
             wakeups.publish_everything()
 
-    async def poke(self, announced: Announced) -> None:
+    async def send(self, announced: Announced) -> None:
         """Wake the standalone on this SQLite database; nothing to do for PostgreSQL."""
         if self.socket_path is None or self.is_listening or not announced:
             return

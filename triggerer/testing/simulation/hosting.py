@@ -199,7 +199,7 @@ class Instance:
             cast("Any", process.database),
             on_fenced=self._note_fenced,
             max_batch_rows=plan.max_batch_rows,
-            clock=self._stamp,
+            now=self._stamp,
             random=process.world.jitter,
         )
         self.host = ObservedHost(

@@ -14,10 +14,10 @@ import anyio
 
 from triggerer.domain.conditions import assets_of, condition_to_json
 from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreUnavailable
-from triggerer.store.engine.script import Row, Script, Step, perform_steps
-from triggerer.store.engine.statement import Ask
+from triggerer.store.engine.script import Row, Script, Step, perform_stepwise
+from triggerer.store.engine.statement import BoundStatement
 from triggerer.store.queries.scheduling.candidates import SNAPSHOT, LockDags
-from triggerer.store.queries.scheduling.new_run import CreateRun, Takes, Unchanged
+from triggerer.store.queries.scheduling.new_run import CreateRun, EventSelection, Unchanged
 from triggerer.store.recording.bulk import EventRow, InsertEvents
 from triggerer.store.recording.record_step import RecordEvents
 from triggerer.store.wakeups.signals import Announced, Wakeups, announce, announced_in
@@ -37,7 +37,7 @@ class Database:
         self.store = store
         self.process = process
         self.wakeups = Wakeups()
-        self.relay = SimpleNamespace(sender="this process")
+        self.transport = SimpleNamespace(sender="this process")
         store.wakeups = self.wakeups
         self.turn = anyio.Semaphore(1)
         self.locks: dict[str, anyio.Semaphore] = {}
@@ -97,7 +97,7 @@ class Database:
         async with self.transaction() as session:
             return await session.perform(script)
 
-    async def once(self, step: Step) -> list[Row]:
+    async def perform_step(self, step: Step) -> list[Row]:
         async with self.transaction() as session:
             return await session.answer(step)
 
@@ -171,7 +171,7 @@ class Transaction:
 
     async def perform(self, script: Script[T]) -> T:
         announced: Announced = {}
-        result = await perform_steps(self.answer, script, announced)
+        result = await perform_stepwise(self.answer, script, announced)
         for signal, subjects in announced.items():
             announce(cast("Any", self), signal, *sorted(subjects))
         return result
@@ -181,7 +181,7 @@ class Transaction:
             case LockDags(dag_ids=dag_ids):
                 await self._lock_dags(dag_ids)
                 return []
-            case Ask(statement=statement, values=values) if statement is SNAPSHOT:
+            case BoundStatement(statement=statement, values=values) if statement is SNAPSHOT:
                 await self.store.chance.delay()
                 return self._waiting(**values)
             case RecordEvents():
@@ -211,15 +211,15 @@ class Transaction:
         await self._database.share(self)
         leases = self.store.owners.leases
         held = [
-            place
-            for place, (digest, *lease) in enumerate(step.fences, 1)
+            number
+            for number, (digest, *lease) in enumerate(step.fences, 1)
             if leases.get(digest) == tuple(lease)
         ]
         await self.store.chance.delay()
         rows = zip(
-            starmap(EventRow, zip(*step.columns, strict=True)), step.fence_places, strict=True
+            starmap(EventRow, zip(*step.columns, strict=True)), step.fence_numbers, strict=True
         )
-        return self._insert([row for row, place in rows if place in {0, *held}]), held
+        return self._insert([row for row, number in rows if number in {0, *held}]), held
 
     # What the hosts ask
 
@@ -294,9 +294,9 @@ class Transaction:
         run = Run(self.store.next_id(), step.dag_id)
         self._made.append(run)
         waiting = self.untaken(self.store.dags[step.dag_id])
-        takes = step.takes or Takes(0)
-        for asset in waiting if takes.each is None else takes.asset_ids:
-            for event in waiting.get(asset, [])[: takes.each]:
+        selection = step.selection or EventSelection(0)
+        for asset in waiting if selection.per_asset is None else selection.asset_ids:
+            for event in waiting.get(asset, [])[: selection.per_asset]:
                 self._taken[step.dag_id, event] = run.pk
         return run.pk, str(run.pk), step.run_after or self.store.now()
 

@@ -11,10 +11,10 @@ from typing import Any, Final
 import orjson
 
 from triggerer.domain.runs import RunState, TaskState
-from triggerer.store.engine.clock import Clock
+from triggerer.store.engine.clock import Now
 from triggerer.store.engine.script import Row
-from triggerer.store.engine.statement import Given, given_rows, sqlite_instant
-from triggerer.store.wakeups.notify import telling
+from triggerer.store.engine.statement import ParameterRows, parameter_rows, sqlite_instant
+from triggerer.store.wakeups.notify import notify_cte
 from triggerer.store.wakeups.signals import Signal
 
 
@@ -73,7 +73,7 @@ class SaveResults:
     ends: Sequence[RunEndRow]
     sender: str
 
-    def on_sqlite(self, connection: sqlite3.Connection, clock: Clock) -> list[Row]:
+    def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         asked = {"pks": orjson.dumps(list(self.pks)).decode(), "executor": self.executor}
         rows: list[Row] = connection.execute(_SQLITE_HELD, asked).fetchall()
         ours = {
@@ -90,12 +90,14 @@ class SaveResults:
             (_SQLITE_OTHER_TASKS, list(map(_end_values, unclean))),
         ):
             if values:
-                connection.execute(statement, {"rows": Given(values).as_json(sqlite_instant)})
+                connection.execute(
+                    statement, {"rows": ParameterRows(values).as_json(sqlite_instant)}
+                )
         return rows
 
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
-        tasks = Given(list(map(_task_values, self.tasks)))
-        ends = Given(list(map(_end_values, self.ends)))
+        tasks = ParameterRows(list(map(_task_values, self.tasks)))
+        ends = ParameterRows(list(map(_end_values, self.ends)))
         given = (tasks.as_json(datetime.isoformat), ends.as_json(datetime.isoformat))
         return _POSTGRES, (self.sender, self.executor, list(self.pks), *given)
 
@@ -124,7 +126,7 @@ def _end_values(row: RunEndRow) -> tuple[Any, ...]:
     return row.pk, row.attempt, row.state.value, row.ended_at, row.error, row.exit_code
 
 
-_TASKS: Final = given_rows(
+_TASKS: Final = parameter_rows(
     run_pk="bigint",
     attempt="int",
     task_id="text",
@@ -134,7 +136,7 @@ _TASKS: Final = given_rows(
     ended_at="timestamptz",
     error="text",
 )
-_ENDS: Final = given_rows(
+_ENDS: Final = parameter_rows(
     pk="bigint",
     attempt="int",
     state="text",
@@ -194,6 +196,6 @@ WITH held AS MATERIALIZED (
     WHERE task_run.run_pk = ended.id AND ended.state <> '{RunState.SUCCESS}'
       AND task_run.state = '{TaskState.RUNNING}'
       AND (task_run.run_pk, task_run.task_id) NOT IN (SELECT run_pk, task_id FROM tasks)
-), {telling(Signal.RUNS_ENDED, sender="$1", dag_ids="SELECT array_agg(DISTINCT dag_id) FROM ended")}
-SELECT id, attempt, state, cancel_requested FROM held WHERE (SELECT count(*) FROM told) >= 0
+), {notify_cte(Signal.RUNS_ENDED, sender="$1", dag_ids="SELECT array_agg(DISTINCT dag_id) FROM ended")}
+SELECT id, attempt, state, cancel_requested FROM held WHERE (SELECT count(*) FROM notified) >= 0
 """

@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.store.engine.script import Row
-from triggerer.store.engine.statement import Ask, Statement, instant_from, json_from
+from triggerer.store.engine.statement import BoundStatement, Statement, instant_from, json_from
 from triggerer.store.models import Dag, DagRun, TaskRun
 from triggerer.store.queries.execution.results import HeldRun
 
@@ -54,7 +54,7 @@ class ClaimedRun:
     params: dict[str, Any]
 
 
-def claim_runs(*, executor: str, limit: int, log_home: str) -> Ask:
+def claim_runs(*, executor: str, limit: int, log_home: str) -> BoundStatement:
     """A step: move up to `limit` queued runs to running, oldest first, for this executor alone.
 
     Each claim is a new attempt; `begin_run` says which ones have to be begun besides. Runs that other executors
@@ -64,7 +64,7 @@ def claim_runs(*, executor: str, limit: int, log_home: str) -> Ask:
     return _CLAIM(executor=executor, limit=limit, log_home=log_home, now=now)
 
 
-def begin_run(*, executor: str, run_pk: int, attempt: int) -> Ask:
+def begin_run(*, executor: str, run_pk: int, attempt: int) -> BoundStatement:
     """A step: note that a worker begins an attempt of ours now; one row if it is ours still, none otherwise.
 
     For every attempt but the first. That one is taken for begun when it is claimed: nearly all runs need no other,

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.runs import RunType
 from triggerer.errors import DagError, RowRefused, UnknownDag
-from triggerer.store.engine.clock import Clock
+from triggerer.store.engine.clock import Now
 from triggerer.store.engine.database import database_now
 from triggerer.store.engine.script import (
     Announcement,
@@ -25,7 +25,7 @@ from triggerer.store.engine.script import (
 )
 from triggerer.store.engine.statement import Statement, in_list, json_from
 from triggerer.store.models import Dag
-from triggerer.store.queries.scheduling.new_run import HINT, CreatedRun, CreateRun, Takes
+from triggerer.store.queries.scheduling.new_run import HINT, CreatedRun, CreateRun, EventSelection
 from triggerer.store.wakeups.signals import Signal
 
 _TICK: Final = timedelta(microseconds=1)
@@ -57,7 +57,7 @@ class LockDags:
 
     dag_ids: Collection[str]
 
-    def on_sqlite(self, connection: sqlite3.Connection, clock: Clock) -> list[Row]:
+    def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         return []
 
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
@@ -163,7 +163,7 @@ def create_run(
     params: Mapping[str, Any],
     run_after: datetime | None = None,
     run_id: str | None = None,
-    takes: Takes | None = None,
+    selection: EventSelection | None = None,
 ) -> Script[CreatedRun]:
     """Insert a queued run with the events that it takes, and announce it.
 
@@ -172,11 +172,11 @@ def create_run(
             Where the run takes events, one that is given is the earliest. Where the id made of it is taken,
             the next free microsecond is used instead.
         run_id: None: `<type>__<run_after>`.
-        takes: Which of the events that are queued for the DAG become the run's. None: none of them.
+        selection: Which of the events that are queued for the DAG become the run's. None: none of them.
     Raises:
         RowRefused: The DAG has a run of this id.
     """
-    step = CreateRun(dag_id, run_type, params, run_after, run_id, takes)
+    step = CreateRun(dag_id, run_type, params, run_after, run_id, selection)
     while not (rows := (yield step)):
         if run_id is not None:
             raise RowRefused(

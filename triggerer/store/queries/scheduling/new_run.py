@@ -12,10 +12,10 @@ from typing import Any, Final
 import orjson
 
 from triggerer.domain.runs import RunState, RunType
-from triggerer.store.engine.clock import Clock
+from triggerer.store.engine.clock import Now
 from triggerer.store.engine.script import Row
 from triggerer.store.engine.statement import sqlite_instant
-from triggerer.store.wakeups.notify import telling
+from triggerer.store.wakeups.notify import notify_cte
 from triggerer.store.wakeups.signals import Signal
 
 # SQLite, which keeps no statistics unless told to, would go through a DAG's whole history by the
@@ -35,15 +35,15 @@ class CreatedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Takes:
+class EventSelection:
     """Which of a DAG's waiting events a run takes.
 
     Args:
-        each: None: all of them. Otherwise at most so many of each asset, the oldest.
-        asset_ids: The assets that `each` is about.
+        per_asset: None: all of them. Otherwise at most so many of each asset, the oldest.
+        asset_ids: The assets that `per_asset` is about.
     """
 
-    each: int | None = None
+    per_asset: int | None = None
     asset_ids: tuple[int, ...] = ()
 
 
@@ -80,13 +80,13 @@ class CreateRun:
     params: Mapping[str, Any]
     run_after: datetime | None
     run_id: str | None
-    takes: Takes | None
+    selection: EventSelection | None
     unchanged: Unchanged | None = None
 
-    def on_sqlite(self, connection: sqlite3.Connection, clock: Clock) -> list[Row]:
+    def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         assert self.unchanged is None
         # Nobody else can be writing: whatever is queued was queued before this instant.
-        run_after = self.run_after or clock()
+        run_after = self.run_after or now()
         run_id = self.run_id or f"{self.run_type}__{run_after.isoformat(timespec='microseconds')}"
         values = {
             "dag_id": self.dag_id,
@@ -99,16 +99,16 @@ class CreateRun:
         if not created:
             return []
         ((pk,),) = created
-        if self.takes is not None:
-            self._take(connection, pk, self.takes)
+        if self.selection is not None:
+            self._take(connection, pk, self.selection)
         return [(pk, run_id, run_after)]
 
-    def _take(self, connection: sqlite3.Connection, pk: int, takes: Takes) -> None:
-        values = {"run_pk": pk, "dag_id": self.dag_id, "each": takes.each}
-        if takes.each is None:
+    def _take(self, connection: sqlite3.Connection, pk: int, selection: EventSelection) -> None:
+        values = {"run_pk": pk, "dag_id": self.dag_id, "per_asset": selection.per_asset}
+        if selection.per_asset is None:
             connection.execute(_SQLITE_TAKE_ALL, values)
             return
-        for asset_id in takes.asset_ids:
+        for asset_id in selection.asset_ids:
             connection.execute(_SQLITE_TAKE_OLDEST, {**values, "asset_id": asset_id})
 
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
@@ -119,13 +119,13 @@ class CreateRun:
             str(self.run_type),
             self._params(),
         ]
-        takes = self.takes
-        kind = _Kind(takes is not None, self.unchanged is not None)
-        if takes is not None and takes.each is None:
+        selection = self.selection
+        kind = _Kind(selection is not None, self.unchanged is not None)
+        if selection is not None and selection.per_asset is None:
             kind = replace(kind, takes_all=True)
-        elif takes is not None:
-            arguments += [takes.each, *takes.asset_ids]
-            kind = replace(kind, assets=len(takes.asset_ids))
+        elif selection is not None:
+            arguments += [selection.per_asset, *selection.asset_ids]
+            kind = replace(kind, assets=len(selection.asset_ids))
         if self.unchanged is not None:
             arguments += [self.unchanged.version, self.unchanged.sender]
             if self.unchanged.waits_for is not None:
@@ -157,7 +157,7 @@ WHERE dag_id = :dag_id AND asset_id = :asset_id AND run_pk IS NULL AND asset_eve
         SELECT q.asset_event_id FROM queued_asset_event q {_INDEX}
         WHERE q.dag_id = :dag_id AND q.asset_id = :asset_id AND q.run_pk IS NULL
         ORDER BY q.asset_event_id
-        LIMIT :each) AS oldest)
+        LIMIT :per_asset) AS oldest)
 """
 
 
@@ -234,7 +234,7 @@ def _postgres(kind: _Kind) -> str:
     answer = "SELECT id, run_id, run_after FROM run"
     if kind.is_conditional:
         ids = "SELECT array_agg(dag_id) FROM run"
-        parts.append(telling(Signal.RUNS_QUEUED, sender=f"${last + 2}", dag_ids=ids))
+        parts.append(notify_cte(Signal.RUNS_QUEUED, sender=f"${last + 2}", dag_ids=ids))
         answer = "SELECT run.id, run.run_id, run.run_after, dag_row.version FROM run, dag_row"
-        answer += " WHERE (SELECT count(*) FROM told) > 0"
+        answer += " WHERE (SELECT count(*) FROM notified) > 0"
     return f"WITH {', '.join(parts)}\n{answer}"
