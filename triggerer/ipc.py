@@ -12,15 +12,28 @@ import socket
 import struct
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import anyio
 import orjson
-from anyio.abc import UNIXSocketStream
+from anyio.abc import SocketAttribute, UNIXSocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-CHANNEL_VARIABLE = "TRIGGERER_IPC_FD"
-_HEADER = struct.Struct("!I")
+CHANNEL_VARIABLE: Final = "TRIGGERER_IPC_FD"
+LIFELINE_VARIABLE: Final = "TRIGGERER_LIFELINE_FD"
+_HEADER: Final = struct.Struct("!I")
+
+
+class ChannelClosed(Exception):
+    """The child has closed its end, or has died; or our end was closed.
+
+    Args:
+        unread: The child ended without having read everything that it was sent.
+    """
+
+    def __init__(self, *, unread: bool) -> None:
+        super().__init__("the channel to a child process is closed")
+        self.unread: Final = unread
 
 
 def _frame(body: bytes) -> bytes:
@@ -46,27 +59,47 @@ class Channel:
         """Send one frame.
 
         Raises:
-            anyio.BrokenResourceError: The child is gone.
+            ChannelClosed: The child cannot be reached.
         """
         await self.send_bytes(orjson.dumps(message))
 
     async def send_bytes(self, body: bytes) -> None:
         """As `send`, of something that is no JSON."""
         async with self._sending:
-            await self._stream.send(_frame(body))
+            try:
+                await self._stream.send(_frame(body))
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+                raise ChannelClosed(unread=True) from error
 
     async def receive(self) -> Any:
         """Wait for one frame.
 
         Raises:
-            anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError: The child is gone.
+            ChannelClosed: None will come.
+        Cancellation: A frame may be lost; nothing is to be received afterwards.
         """
         return orjson.loads(await self.receive_bytes())
 
     async def receive_bytes(self) -> bytes:
         """As `receive`, of something that is no JSON."""
-        (size,) = _HEADER.unpack(await self._reader.receive_exactly(_HEADER.size))
-        return await self._reader.receive_exactly(size)
+        try:
+            (size,) = _HEADER.unpack(await self._reader.receive_exactly(_HEADER.size))
+            return await self._reader.receive_exactly(size)
+        except (
+            anyio.EndOfStream,
+            anyio.IncompleteRead,
+            anyio.BrokenResourceError,
+            anyio.ClosedResourceError,
+        ) as error:
+            # Linux resets the connection if the peer closed its end with data left to read.
+            unread = isinstance(error.__cause__, ConnectionResetError)
+            raise ChannelClosed(unread=unread) from error
+
+    def shut_down(self) -> None:
+        """Let nothing more come than what was sent, even if a process still holds the other end; repeatable."""
+        ours = self._stream.extra(SocketAttribute.raw_socket)
+        if ours.fileno() != -1:
+            ours.shutdown(socket.SHUT_RDWR)
 
     async def aclose(self) -> None:
         await self._stream.aclose()
@@ -78,13 +111,6 @@ class ChildChannel:
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._file = sock.makefile("rb")
-
-    @classmethod
-    def from_environment(cls) -> ChildChannel:
-        """Take the inherited end. Removed from the environment, so that grandchildren do not use it."""
-        fd = int(os.environ.pop(CHANNEL_VARIABLE))
-        os.set_inheritable(fd, False)
-        return cls(socket.socket(fileno=fd))
 
     def fileno(self) -> int:
         """For `select`. Says nothing of frames that arrived together with the last one received."""
@@ -131,6 +157,18 @@ class ChildChannel:
         self.close()
 
 
+def connect_to_parent() -> ChildChannel:
+    """Return the channel to the parent; from now on this process dies with it, see `die_with_parent`.
+
+    For a process that `triggerer.child_process` has started, once. The two descriptors are removed from the
+    environment and not inherited by what this process starts.
+    """
+    die_with_parent(int(os.environ.pop(LIFELINE_VARIABLE)))
+    channel = socket.socket(fileno=int(os.environ.pop(CHANNEL_VARIABLE)))
+    channel.set_inheritable(False)
+    return ChildChannel(channel)
+
+
 def die_with_parent(lifeline: int) -> None:
     """Have the kernel kill this process, and all that it started, when its parent is gone.
 
@@ -147,4 +185,9 @@ def die_with_parent(lifeline: int) -> None:
     with suppress(BlockingIOError):
         # Readable before the signal was set up: the other end is closed already.
         if os.read(lifeline, 1) == b"":
-            os.killpg(os.getpgrp(), signal.SIGKILL)
+            kill_own_group()
+
+
+def kill_own_group() -> None:
+    """Kill this process and all that it started; it leads its group."""
+    os.killpg(os.getpgrp(), signal.SIGKILL)

@@ -217,6 +217,18 @@ async def test_a_process_that_dies_is_shown_and_started_again(
             await until(lambda: upstream.outcomes().get((2, "exit")) == (0, 1, 0))
 
 
+async def test_a_process_that_dies_is_noticed_though_its_fork_holds_the_channel(
+    isolation: Isolation, upstream: Upstream, tmp_path: Path
+) -> None:
+    async with isolation, StreamHarness() as streams:
+        one = await streams.add(
+            mover(isolation, "process")(Obeying, upstream=upstream.name, notes=str(tmp_path))
+        )
+        upstream.put((1, "fork and exit"))
+        await until(lambda: one.error, timeout=5)
+        assert str(one.error) == "The process of one ended with exit code 3"
+
+
 async def test_what_a_process_has_started_ends_with_it(
     isolation: Isolation, upstream: Upstream, tmp_path: Path
 ) -> None:

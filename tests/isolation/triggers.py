@@ -97,6 +97,10 @@ class Obeying(Acking):
                 await anyio.sleep_forever()
             case "exit":
                 os._exit(3)
+            case "fork and exit":
+                if os.fork() == 0:
+                    time.sleep(300)
+                os._exit(3)
             case "wait":
                 self.note("waits")
                 await anyio.sleep_forever()

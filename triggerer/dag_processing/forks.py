@@ -10,12 +10,14 @@ import selectors
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
+
+from triggerer.ipc import die_with_parent
 
 # Enough for the end of a long traceback; a file that prints without end is not kept in memory.
 OUTPUT_LIMIT: Final = 64 * 1024
@@ -44,6 +46,8 @@ class _Fork:
     pidfd: int
     result_fd: int
     output_fd: int
+    lifeline: int
+    """The writing end, see `die_with_parent`; open as long as this process lives."""
     started: float
     timeout_s: float
     deadline: float
@@ -88,7 +92,8 @@ class ForkPool:
         """Wait until something happens; return what ended, and whether `watch`'s can be read."""
         for path in list(self._waiting)[: self._at_once - len(self._running)]:
             del self._waiting[path]
-            fork = self._running[path] = _start(path, self._function, self._timeout_s)
+            others = [fork.lifeline for fork in self._running.values()]
+            fork = self._running[path] = _start(path, self._function, self._timeout_s, others)
             for fd in (fork.pidfd, fork.result_fd, fork.output_fd):
                 self._selector.register(fd, selectors.EVENT_READ, fork)
         soonest = min((fork.deadline for fork in self._running.values()), default=math.inf)
@@ -123,16 +128,23 @@ class ForkPool:
         self._selector.close()
 
 
-def _start(path: str, function: Callable[[str], Any], timeout_s: float) -> _Fork:
+def _start(
+    path: str, function: Callable[[str], Any], timeout_s: float, lifelines: Sequence[int]
+) -> _Fork:
+    """Start a fork. `lifelines`: those of other forks, which it must not keep alive."""
     result_fd, result_in = os.pipe()
     output_fd, output_in = os.pipe()
+    lifeline_out, lifeline = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
     if pid == 0:
-        _be_the_fork(path, function, timeout_s, result_in, output_in)
+        _be_the_fork(
+            path, function, timeout_s, result_in, output_in, lifeline_out, [lifeline, *lifelines]
+        )
     os.close(result_in)
     os.close(output_in)
+    os.close(lifeline_out)
     for fd in (result_fd, output_fd):
         os.set_blocking(fd, False)
     now = time.monotonic()
@@ -142,6 +154,7 @@ def _start(path: str, function: Callable[[str], Any], timeout_s: float) -> _Fork
         pidfd=os.pidfd_open(pid),
         result_fd=result_fd,
         output_fd=output_fd,
+        lifeline=lifeline,
         started=now,
         timeout_s=timeout_s,
         deadline=now + timeout_s + _LAST_WORDS_S,
@@ -149,13 +162,22 @@ def _start(path: str, function: Callable[[str], Any], timeout_s: float) -> _Fork
 
 
 def _be_the_fork(
-    path: str, function: Callable[[str], Any], timeout_s: float, result_in: int, output_in: int
+    path: str,
+    function: Callable[[str], Any],
+    timeout_s: float,
+    result_in: int,
+    output_in: int,
+    lifeline: int,
+    not_ours: Sequence[int],
 ) -> None:
     """Never returns, whatever happens: the caller's stack is the parent's."""
     code = 1
     try:
         # A group of its own, so that what the file starts can be killed along with it.
         os.setpgid(0, 0)
+        for fd in not_ours:
+            os.close(fd)
+        die_with_parent(lifeline)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.dup2(output_in, 1)
@@ -163,8 +185,6 @@ def _be_the_fork(
         # Says where in the file it hangs or crashes.
         faulthandler.enable(file=2)
         faulthandler.dump_traceback_later(timeout_s, file=2)
-        # Should the parent die first, nobody else ends an endless loop.
-        signal.alarm(math.ceil(timeout_s) + 5)
         body = orjson.dumps(function(path))
         faulthandler.cancel_dump_traceback_later()
         sys.stdout.flush()
@@ -213,6 +233,7 @@ def _finish(fork: _Fork, selector: selectors.BaseSelector) -> Ended:
         with suppress(KeyError):
             selector.unregister(fd)
         os.close(fd)
+    os.close(fork.lifeline)
     seconds = time.monotonic() - fork.started
     output = fork.output.decode(errors="replace")
     exit_code = os.waitstatus_to_exitcode(status)

@@ -8,7 +8,6 @@ is asked for again is answered once, for the later. It ends when the service clo
 
 from __future__ import annotations
 
-import signal
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -17,14 +16,12 @@ from typing import Any
 from triggerer.dag_processing.describing import parse_file
 from triggerer.dag_processing.forks import Ended, ForkPool, line_in
 from triggerer.domain.parsed import ParsedFile, Problem
-from triggerer.ipc import ChildChannel
+from triggerer.ipc import ChildChannel, connect_to_parent
 
 
 def main() -> None:
     """Serve requests until the service is gone."""
-    # Ctrl-C goes to the whole group of a terminal; the service then closes the channel.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with ChildChannel.from_environment() as channel:
+    with connect_to_parent() as channel:
         try:
             _serve(channel)
         except (EOFError, BrokenPipeError, ConnectionResetError):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,16 +11,16 @@ from typing import Final
 
 import anyio
 import structlog
-from anyio.abc import Process, TaskStatus
+from anyio.abc import TaskStatus
 
 from triggerer.backoff import Backoff
+from triggerer.child_process import ChildProcess
 from triggerer.domain.parsed import ParsedFile
-from triggerer.ipc import CHANNEL_VARIABLE, Channel
+from triggerer.ipc import Channel, ChannelClosed
 from triggerer.synchronization import AutoResetEvent
 
 _log = structlog.get_logger(__name__)
 
-_GONE: Final = (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError)
 _CLOSE_TIMEOUT_S: Final = 2.0
 
 
@@ -71,12 +68,12 @@ class ParserProcess:
         while True:
             started = anyio.current_time()
             try:
-                async with self._process() as channel:
+                async with self._process() as process:
                     if is_first:
                         is_first = False
                         task_status.started()
-                    await self._converse(channel)
-            except _GONE:
+                    await self._converse(process)
+            except ChannelClosed:
                 pass
             # It runs no users' code itself, so somebody killed it: the kernel, for memory, or an
             # operator.
@@ -91,24 +88,11 @@ class ParserProcess:
             await anyio.sleep(delay)
 
     @asynccontextmanager
-    async def _process(self) -> AsyncIterator[Channel]:
-        channel, theirs = await Channel.open()
-        process: Process | None = None
+    async def _process(self) -> AsyncIterator[ChildProcess]:
+        process = await ChildProcess.start("triggerer.dag_processing.parser")
+        self.pid = process.pid
         try:
-            with theirs:
-                os.set_inheritable(theirs.fileno(), True)
-                process = await anyio.open_process(
-                    # -P: the folder that the service was started in is no place to import from.
-                    [sys.executable, "-P", "-m", "triggerer.dag_processing.parser"],
-                    stdin=subprocess.DEVNULL,
-                    stdout=None,
-                    stderr=None,
-                    env={**os.environ, CHANNEL_VARIABLE: str(theirs.fileno())},
-                    start_new_session=True,
-                    pass_fds=[theirs.fileno()],
-                )
-            self.pid = process.pid
-            await channel.send(
+            await process.channel.send(
                 {
                     "folder": str(self._settings.dags_folder),
                     "allowed_modules": list(self._settings.allowed_modules),
@@ -116,27 +100,24 @@ class ParserProcess:
                     "at_once": self._settings.at_once,
                 }
             )
-            await channel.receive()  # it says that it is ready, and that the next frame may come
-            yield channel
+            # It says that it is ready, and that the next frame may come.
+            await process.channel.receive()
+            yield process
         finally:
             self.pid = None
-            with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
-                # It ends when the channel does, and kills its forks before.
-                await channel.aclose()
-                if process is not None:
-                    await process.wait()
-            if process is not None and process.returncode is None:
-                process.kill()
-                with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
-                    await process.wait()
+            # It then kills and reaps its forks, and ends.
+            process.channel.shut_down()
+            await process.aclose(grace_s=_CLOSE_TIMEOUT_S)
 
-    async def _converse(self, channel: Channel) -> None:
+    async def _converse(self, process: ChildProcess) -> None:
         accepted = anyio.Semaphore(1, max_value=1)
+        channel = process.channel
         async with anyio.create_task_group() as tasks:
+            tasks.start_soon(process.supervise)
             tasks.start_soon(self._ask, channel, accepted)
             try:
                 await self._listen(channel, accepted)
-            except _GONE:
+            except ChannelClosed:
                 tasks.cancel_scope.cancel()
 
     async def _ask(self, channel: Channel, accepted: anyio.Semaphore) -> None:
@@ -148,7 +129,7 @@ class ParserProcess:
             paths, self._unsent = list(self._unsent), {}
             try:
                 await channel.send({"parse": paths})
-            except _GONE:
+            except ChannelClosed:
                 return  # the listening side finds out as well, and has everything asked again
 
     async def _listen(self, channel: Channel, accepted: anyio.Semaphore) -> None:

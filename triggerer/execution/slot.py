@@ -18,9 +18,10 @@ from triggerer.domain.runs import RunState, TaskState
 from triggerer.execution.answers import answer
 from triggerer.execution.failures import storable, worker_death
 from triggerer.execution.logs import end_log, tail
-from triggerer.execution.process import WorkerGone, WorkerProcess, open_worker
+from triggerer.execution.process import WorkerProcess, open_worker
 from triggerer.execution.protocol import RunReport, TaskStart, message
 from triggerer.execution.result_writer import AttemptUpdate, ResultWriter
+from triggerer.ipc import ChannelClosed
 from triggerer.store.engine.database import Database
 from triggerer.store.queries.execution.results import TaskRow
 from triggerer.synchronization import AutoResetEvent, Notifier
@@ -211,7 +212,7 @@ class Slot:
             while (frame := await worker.receive())["type"] != "warmed":
                 # Not told to others before it has warmed up: they would open another one.
                 is_open = frame.get("open", is_open)
-        except WorkerGone:
+        except ChannelClosed:
             code = await worker.reap()
             if not self._is_called_off:
                 _log.warning("a worker died while it opened Spark", code=code, output=worker.output)
@@ -252,10 +253,10 @@ class Slot:
                         worker.tasks.start_soon(self._answer, worker, order, frame)
                     case _:
                         self._note_spark(frame)
-        except WorkerGone as gone:
+        except ChannelClosed as closed:
             self._unfollow()
             code = await worker.reap()
-            is_taken |= not gone.unread
+            is_taken |= not closed.unread
             # What kills a worker before it takes orders would kill the next one as well.
             if not is_taken and worker.is_ready and not self._is_called_off:
                 _log.warning("a worker died before it took a run", run=order.run_id, code=code)
@@ -298,7 +299,7 @@ class Slot:
     async def _answer(self, worker: WorkerProcess, order: RunOrder, frame: dict[str, Any]) -> None:
         try:
             await worker.send(await answer(self.database, self.result_writer, order, frame))
-        except WorkerGone:
+        except ChannelClosed:
             # Whoever receives from it tells.
             return
 

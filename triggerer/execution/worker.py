@@ -22,7 +22,7 @@ from triggerer.execution.failures import WorkerStopped, storable
 from triggerer.execution.logs import Output, set_up_logging
 from triggerer.execution.protocol import RunReport, TaskStart, message
 from triggerer.execution.session import SparkHolder
-from triggerer.ipc import ChildChannel, die_with_parent
+from triggerer.ipc import ChildChannel, connect_to_parent, kill_own_group
 from triggerer.priority import give_way
 
 logger = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class Worker:
             except (EOFError, OSError):
                 # The executor is gone. Nobody will take results: end now, with the JVM and all
                 # else that was started here (the executor made this process a group leader).
-                os.killpg(os.getpgrp(), signal.SIGKILL)
+                kill_own_group()
                 return
             if frame["type"] == "reply":
                 waiting = self._waiting.get(frame["number"])
@@ -158,9 +158,8 @@ _NICENESS: Final = 5
 
 def main() -> NoReturn:
     """Run a worker over the inherited channel."""
-    channel = ChildChannel.from_environment()
+    channel = connect_to_parent()
     setup = channel.receive()
-    die_with_parent(setup["lifeline"])
     # Where processors are short, the way of a message into its run goes before what runs do.
     give_way(_NICENESS)
     set_up_logging()

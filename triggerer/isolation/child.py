@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import pickle
 import queue
-import signal
 import threading
 from functools import partial
 from typing import Final, NoReturn
 
 import anyio
 
-from triggerer.ipc import ChildChannel, die_with_parent
+from triggerer.ipc import ChildChannel, connect_to_parent, kill_own_group
 from triggerer.isolation.guest import Guest
 from triggerer.isolation.messages import Gone, Report, Setup
 from triggerer.isolation.pickling import from_frame, pack, to_frame, unpack
@@ -32,9 +31,8 @@ class _Ended:
 
 def main() -> NoReturn:
     """Be the guest of the service that started this process."""
-    channel = ChildChannel.from_environment()
+    channel = connect_to_parent()
     setup: Setup = pickle.loads(channel.receive_bytes())
-    die_with_parent(setup.lifeline)
     if setup.log is not None:
         set_up_logging(setup.log)
     reports: queue.SimpleQueue[Report | _Ended] = queue.SimpleQueue()
@@ -77,7 +75,7 @@ def _read(channel: ChildChannel, guest: Guest) -> None:
             orders = from_frame(channel.receive_bytes())
         except (EOFError, OSError):
             # The service has given this place up, and does not wait for what its plugin is doing.
-            os.killpg(os.getpgrp(), signal.SIGKILL)
+            kill_own_group()
             return
         for order in orders:
             guest.orders.put(order)

@@ -17,7 +17,6 @@ class Setup(NamedTuple):
     kwargs: dict[str, Any]
     dags_folder: Path | None
     allowed_modules: tuple[str, ...]
-    lifeline: int
     log: CoreSettings | None
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import signal
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -14,10 +12,10 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
+from triggerer.child_process import ChildProcess
 from triggerer.config import CoreSettings
 from triggerer.errors import PluginError
-from triggerer.group_leader import GroupLeader
-from triggerer.ipc import CHANNEL_VARIABLE, Channel
+from triggerer.ipc import ChannelClosed
 from triggerer.isolation.mailbox import Mailbox
 from triggerer.isolation.messages import Close, Gone, Order, Setup
 from triggerer.isolation.pickling import from_frame, pack, to_frame, unpack
@@ -25,12 +23,6 @@ from triggerer.isolation.place import Place
 
 _log = structlog.get_logger(__name__)
 
-_CHANNEL_ENDED: Final = (
-    anyio.EndOfStream,
-    anyio.IncompleteRead,
-    anyio.BrokenResourceError,
-    anyio.ClosedResourceError,
-)
 _START_S: Final = 10.0
 _REAP_S: Final = 5.0
 
@@ -58,9 +50,7 @@ class ProcessPlace(Place):
         self._allowed_modules = allowed_modules
         self._log_settings = log
         self._orders: Mailbox[Order] = Mailbox()
-        self._process: GroupLeader | None = None
-        self._channel: Channel | None = None
-        self._lifeline: int | None = None
+        self._process: ChildProcess | None = None
         self._scope = anyio.CancelScope()
         self._talked = anyio.Event()
 
@@ -83,33 +73,21 @@ class ProcessPlace(Place):
         _log.info("trigger is moved", trigger=self.name, placement="process", pid=self.pid)
 
     async def _start(self) -> None:
-        self._channel, theirs = await Channel.open()
-        # Closed by the kernel when this process dies, however it dies.
-        lifeline, self._lifeline = os.pipe()
         try:
-            self._process = GroupLeader(
-                # -P: the folder that the service was started in is no place to import from.
-                [sys.executable, "-P", "-m", "triggerer.isolation.child"],
-                pass_fds=[theirs.fileno(), lifeline],
-                env={**os.environ, CHANNEL_VARIABLE: str(theirs.fileno())},
-            )
+            self._process = await ChildProcess.start("triggerer.isolation.child")
         except OSError as error:
             raise PluginError(f"No process can be started for {self.name}: {error}") from error
-        finally:
-            theirs.close()
-            os.close(lifeline)
         setup = Setup(
             self.name,
             self._classpath,
             self._kwargs,
             self._dags_folder,
             self._allowed_modules,
-            lifeline,
             self._log_settings,
         )
-        with suppress(*_CHANNEL_ENDED):
+        with suppress(ChannelClosed):
             # One that is dead already is found out by whoever listens to it.
-            await self._channel.send_bytes(pickle.dumps(setup))
+            await self._process.channel.send_bytes(pickle.dumps(setup))
 
     def order(self, order: Order) -> None:
         self._orders.put(order)
@@ -123,40 +101,41 @@ class ProcessPlace(Place):
     # Talking to it
 
     async def _talk(self) -> None:
-        assert self._channel is not None
-        assert self._process is not None
+        process = self._process
+        assert process is not None
         error: Exception = PluginError(f"The process of {self.name} has ended")
         try:
             with self._scope:
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(self._send, self._channel)
-                    error = await self._listen(self._channel, self._process)
+                    tasks.start_soon(process.supervise)
+                    tasks.start_soon(self._send, process)
+                    error = await self._listen(process)
                     tasks.cancel_scope.cancel()
         finally:
             self._reports.put(Gone(error))
             self._talked.set()
 
-    async def _send(self, channel: Channel) -> None:
+    async def _send(self, process: ChildProcess) -> None:
         while True:
             orders = [await self._orders.get(), *self._orders.take_all()]
             try:
-                await channel.send_bytes(to_frame(orders))
-            except _CHANNEL_ENDED:
+                await process.channel.send_bytes(to_frame(orders))
+            except ChannelClosed:
                 return  # the listening side finds out as well
 
-    async def _listen(self, channel: Channel, process: GroupLeader) -> PluginError:
+    async def _listen(self, process: ChildProcess) -> PluginError:
         """Take reports until none can come; return why."""
         while True:
             try:
-                told = from_frame(await channel.receive_bytes())
-            except _CHANNEL_ENDED:
+                told = from_frame(await process.channel.receive_bytes())
+            except ChannelClosed:
                 return await self._died(process)
             except Exception as error:  # noqa: BLE001  (the plugin wrote onto our channel: its trigger fails)
                 return PluginError(f"The process of {self.name} cannot be understood: {error!r}")
             for report in told:
                 self._reports.put(report)
 
-    async def _died(self, process: GroupLeader) -> PluginError:
+    async def _died(self, process: ChildProcess) -> PluginError:
         with anyio.move_on_after(_REAP_S):
             await process.wait()
         code = process.returncode
@@ -172,23 +151,14 @@ class ProcessPlace(Place):
     # Ending it
 
     async def aclose(self, grace: float) -> None:
-        process, channel = self._process, self._channel
-        if process is not None:
-            self.order(Close())
-            with anyio.move_on_after(grace, shield=True):
-                await process.wait()
-            # With what the plugin has started.
-            process.kill()
-            with anyio.move_on_after(_REAP_S, shield=True):
-                await process.wait()
-                self._scope.cancel()
-                await self._talked.wait()
-        if self._lifeline is not None:
-            os.close(self._lifeline)
-            self._lifeline = None
-        if channel is not None:
-            with anyio.move_on_after(1, shield=True):
-                await channel.aclose()
+        process = self._process
+        if process is None:
+            return
+        self.order(Close())
+        await process.aclose(grace)
+        self._scope.cancel()
+        with anyio.move_on_after(_REAP_S, shield=True):
+            await self._talked.wait()
 
 
 def _name_of(number: int) -> str:

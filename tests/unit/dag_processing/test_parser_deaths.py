@@ -1,0 +1,111 @@
+"""The service or the parser is killed while a DAG file is imported."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import psutil
+import pytest
+
+from tests.isolation.conftest import until
+from triggerer.dag_processing.parser_process import ParserProcess, ParserSettings
+from triggerer.domain.parsed import ParsedFile
+
+ROOT = Path(__file__).parents[3]
+
+# `signal.alarm` as users' code may use it: it takes away an alarm that was set before.
+HANGS = """\
+import os, signal, subprocess, time
+from pathlib import Path
+signal.alarm(0)
+child = subprocess.Popen(["sleep", "300"])
+note = Path(__file__).with_name("children")
+if not note.exists():
+    note.with_suffix(".new").write_text(f"{os.getpid()} {child.pid}")
+    note.with_suffix(".new").rename(note)
+    time.sleep(60)
+"""
+
+SERVICE = """
+import sys, anyio
+from pathlib import Path
+from triggerer.dag_processing import parse_once
+anyio.run(parse_once, Path(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def note(tmp_path: Path) -> Path:
+    """Where the DAG file writes the process that imports it, and one that it has started."""
+    (tmp_path / "hangs.py").write_text(HANGS)
+    return tmp_path / "children"
+
+
+async def _importing(note: Path) -> list[psutil.Process]:
+    await until(note.exists)
+    return [psutil.Process(int(pid)) for pid in note.read_text().split()]
+
+
+async def _all_end(processes: list[psutil.Process]) -> None:
+    await until(lambda: not any(_lives(process) for process in processes), timeout=5)
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@contextmanager
+def _killed_afterwards(processes: list[psutil.Process]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for process in processes:
+            if _lives(process):
+                process.kill()
+
+
+@pytest.mark.parametrize(
+    "before", [lambda _: None, lambda parser: parser.suspend()], ids=["idle", "stopped"]
+)
+async def test_all_of_it_dies_with_a_killed_service(
+    note: Path, before: Callable[[psutil.Process], None]
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", SERVICE, str(note.parent)], cwd=ROOT) as service:
+        try:
+            await _importing(note)
+            family = psutil.Process(service.pid).children(recursive=True)
+            parser, *_ = family
+            before(parser)
+        finally:
+            service.kill()
+    assert len(family) == 3
+    with _killed_afterwards(family):
+        await _all_end(family)
+
+
+async def test_what_a_killed_parser_was_importing_dies_with_it_and_is_asked_for_again(
+    note: Path,
+) -> None:
+    parsed: list[ParsedFile] = []
+    parser = ParserProcess(ParserSettings(note.parent), parsed.append)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(parser.run)
+        parser.parse_nowait(["hangs.py"])
+        importing = await _importing(note)
+        assert parser.pid is not None
+        with _killed_afterwards(importing):
+            os.kill(parser.pid, signal.SIGKILL)
+            await _all_end(importing)
+            await until(lambda: parsed, timeout=10)
+        tasks.cancel_scope.cancel()
+    assert [file.path for file in parsed] == ["hangs.py"]
