@@ -19,7 +19,7 @@ IMPURE_STDLIB = {
 }  # fmt: skip
 # What a plugin may use beside the one client library of its broker.
 # Airflow brings asgiref, which its hooks need.
-COMMON = {"anyio", "asgiref", "orjson"}
+COMMON = {"anyio", "asgiref", "orjson", "pydantic", "pydantic_core"}
 
 
 @cache
