@@ -7,14 +7,9 @@ import hashlib
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from producers.kafka import (
-    KafkaMessage,
-    KafkaSettings,
-    KafkaSharedStreamProducer,
-    check_topics,
-)
+from producers.kafka import KafkaMessage, KafkaSharedStreamProducer, check_topics
 from triggerer.abc import (
     BaseEventTrigger,
     SharedStreamSelector,
@@ -30,6 +25,9 @@ from watchers.matching import (
     compile_path,
     selected_by,
 )
+
+if TYPE_CHECKING:
+    from producers.kafka.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
 
@@ -135,20 +133,23 @@ class KafkaEventTrigger(BaseEventTrigger):
         return ("kafka", self.connection, self.group, *self.topics)
 
     async def check_source(self) -> None:
-        settings = KafkaSettings.from_mapping(self.connection, get_connection(self.connection))
-        await check_topics(settings, self.topics)
+        await check_topics(self._settings(), self.topics)
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> KafkaSharedStreamProducer:
         trigger = cls(**kwargs)
         return KafkaSharedStreamProducer(
             trigger.topics,
-            settings=KafkaSettings.from_mapping(
-                trigger.connection, get_connection(trigger.connection)
-            ),
+            settings=trigger._settings(),
             group=trigger.group,
             start="latest" if trigger.start == "latest" else "earliest",
         )
+
+    def _settings(self) -> KafkaSettings:
+        # Not at the top: a DAG file that is parsed needs no settings, and no pydantic.
+        from producers.kafka.settings import KafkaSettings
+
+        return KafkaSettings.from_mapping(self.connection, get_connection(self.connection))
 
     def shared_stream_selector(self) -> SharedStreamSelector | None:
         """Watchers that differ in what one field must be are found by that field."""

@@ -8,6 +8,5 @@ of the SDK's errors.
 from producers.kafka.checking import check_topics
 from producers.kafka.message import KafkaMessage
 from producers.kafka.producer import KafkaSharedStreamProducer
-from producers.kafka.settings import KafkaSettings
 
-__all__ = ["KafkaMessage", "KafkaSettings", "KafkaSharedStreamProducer", "check_topics"]
+__all__ = ["KafkaMessage", "KafkaSharedStreamProducer", "check_topics"]

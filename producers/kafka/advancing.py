@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from producers.kafka.assignment import Assignment
 from producers.kafka.commits import Commits
 from producers.kafka.dead_letter import DeadLetters
 from producers.kafka.lane import Lane, redelivery_delay
 from producers.kafka.position import CommittedPosition
-from producers.kafka.settings import KafkaSettings
 from producers.kafka.verdict import Verdict, judge
 from triggerer.abc import AdvanceItem
 from triggerer.errors import BrokerError
+
+if TYPE_CHECKING:
+    from producers.kafka.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
 

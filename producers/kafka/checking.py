@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from aiokafka import errors as sdk
@@ -13,8 +13,10 @@ from aiokafka.protocol.metadata import MetadataRequest
 from producers.kafka.cluster import raise_for_topic
 from producers.kafka.connecting import raise_reason
 from producers.kafka.errors import guarded
-from producers.kafka.settings import KafkaSettings
 from triggerer.errors import BrokerUnavailable
+
+if TYPE_CHECKING:
+    from producers.kafka.settings import KafkaSettings
 
 _CLOSE_TIMEOUT_S = 2.0
 

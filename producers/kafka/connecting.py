@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from aiokafka import AIOKafkaConsumer
@@ -13,8 +13,10 @@ from aiokafka.conn import create_conn
 from aiokafka.protocol.group import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 
 from producers.kafka.errors import guarded, translate
-from producers.kafka.settings import KafkaSettings
 from triggerer.errors import BrokerError, BrokerUnavailable
+
+if TYPE_CHECKING:
+    from producers.kafka.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from aiokafka import AIOKafkaProducer
 
 from producers.kafka.errors import guarded
 from producers.kafka.message import KafkaMessage
-from producers.kafka.settings import KafkaSettings
 from triggerer.abc import AdvanceOutcome
 from triggerer.errors import BrokerError, BrokerRefused
+
+if TYPE_CHECKING:
+    from producers.kafka.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
 

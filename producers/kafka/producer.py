@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Hashable, Iterable, Sequence
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import anyio
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -19,9 +19,11 @@ from producers.kafka.dead_letter import DeadLetters
 from producers.kafka.errors import guarded
 from producers.kafka.lane import Lane
 from producers.kafka.message import KafkaMessage, Record
-from producers.kafka.settings import KafkaSettings
 from triggerer.abc import AdvanceItem, SharedStreamProducer
 from triggerer.errors import BrokerUnavailable
+
+if TYPE_CHECKING:
+    from producers.kafka.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
 

@@ -1,62 +1,79 @@
-"""What a Kafka connection may say, checked before anything connects."""
+"""The settings of a Kafka connection, checked before anything connects.
+
+Imported when a connection is opened, not with the watchers: pydantic would take a good part of the time that it takes
+to parse a DAG file.
+"""
 
 from __future__ import annotations
 
 import difflib
 import ssl
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from types import NoneType, UnionType
-from typing import Any, Self, get_args, get_type_hints
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from triggerer.errors import ConfigurationError
 
-_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI")
-_ALIASES = {"sasl_username": "sasl_plain_username", "sasl_password": "sasl_plain_password"}
-_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+_ALIASES: Final = {"sasl_username": "sasl_plain_username", "sasl_password": "sasl_plain_password"}
+
+
+def _unset(value: Any) -> Any:
+    """Return None for the text by which an environment variable says so."""
+    return None if value in ("", "none") else value
+
+
+def _joined(value: Any) -> Any:
+    return ",".join(map(str, value)) if isinstance(value, list) else value
+
+
+OptionalText = Annotated[str | None, BeforeValidator(_unset)]
+OptionalLimit = Annotated[Annotated[int, Field(ge=0)] | None, BeforeValidator(_unset)]
+Positive = Annotated[int, Field(gt=0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSettings:
     """`[connections.<id>]` of a Kafka cluster. Every field is a key of that section."""
 
-    bootstrap_servers: str
+    bootstrap_servers: Annotated[str, Field(min_length=1), BeforeValidator(_joined)]
     client_id: str = "triggerer"
-    client_rack: str | None = None
+    client_rack: OptionalText = None
 
-    security_protocol: str = "PLAINTEXT"
-    sasl_mechanism: str = "PLAIN"
-    sasl_plain_username: str | None = None
-    sasl_plain_password: str | None = None
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI"] = "PLAIN"
+    sasl_plain_username: OptionalText = None
+    sasl_plain_password: OptionalText = field(default=None, repr=False)
     sasl_kerberos_service_name: str = "kafka"
-    sasl_kerberos_domain_name: str | None = None
-    ssl_cafile: str | None = None
-    ssl_certfile: str | None = None
-    ssl_keyfile: str | None = None
-    ssl_password: str | None = None
+    sasl_kerberos_domain_name: OptionalText = None
+    ssl_cafile: OptionalText = None
+    ssl_certfile: OptionalText = None
+    ssl_keyfile: OptionalText = None
+    ssl_password: OptionalText = field(default=None, repr=False)
     ssl_check_hostname: bool = True
 
-    max_deliveries: int | None = 10
+    max_deliveries: OptionalLimit = 10
     """Failed deliveries of a message after which it is dead-lettered; 0 or None: it is redelivered for ever."""
     dead_letter_topic: str = "{topic}.dead-letter"
     redelivery_delay_s: float = 0.5
     """The first redelivery comes after at most this long; each further one after up to twice as long."""
     redelivery_delay_max_s: float = 60.0
 
-    isolation_level: str = "read_committed"
-    max_batch: int = 500
+    isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
+    max_batch: Positive = 500
     """Messages taken from the client at once; between batches other work on the event loop gets its turn."""
     max_partition_fetch_bytes: int = 1 << 20
     fetch_max_wait_ms: int = 500
     """How long the broker may hold a fetch back while it has nothing; Kafka answers as soon as it has something."""
-    request_timeout_ms: int = 20_000
-    session_timeout_ms: int = 10_000
+    request_timeout_ms: Positive = 20_000
+    session_timeout_ms: Positive = 10_000
     """After a crash, the group's other members wait this long for the dead one's partitions."""
-    heartbeat_interval_ms: int = 3_000
+    heartbeat_interval_ms: Positive = 3_000
     metadata_max_age_ms: int = 30_000
     """New partitions are found within this time."""
-    group_instance_id: str | None = None
+    group_instance_id: OptionalText = None
     commit_timeout_s: float = 30.0
     """A commit that the broker does not take for this long ends the stream, which is then opened anew."""
     revoke_timeout_s: float = 5.0
@@ -70,41 +87,23 @@ class KafkaSettings:
             ConfigurationError: An unknown key (the message names the nearest), a missing or unusable value.
         """
         where = f"[connections.{connection}]"
-        known = {field.name for field in fields(cls)}
-        settings = {_ALIASES.get(key, key): value for key, value in settings.items()}
-        for key in settings:
-            if key not in known and key != "type":
-                nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-                hint = (
-                    f"did you mean {nearest[0]!r}?"
-                    if nearest
-                    else "known: " + ", ".join(sorted(known))
+        known = [item.name for item in fields(cls)]
+        values = {_ALIASES.get(key, key): item for key, item in settings.items() if key != "type"}
+        for key in values:
+            if key not in known:
+                raise ConfigurationError(
+                    f"unknown key {key!r} in {where}", hint=_nearest(key, known)
                 )
-                raise ConfigurationError(f"unknown key {key!r} in {where}", hint=hint)
-        hints = get_type_hints(cls)
-        values = {
-            key: _convert(value, hints[key], f"{key} in {where}")
-            for key, value in settings.items()
-            if key in known
-        }
-        if not values.get("bootstrap_servers"):
-            raise ConfigurationError(
-                f"bootstrap_servers is missing in {where}", hint="for example: localhost:9092"
-            )
-        self = cls(**values)
+        try:
+            self: Self = _ADAPTER.validate_python(values)
+        except ValidationError as error:
+            # Not as its cause: pydantic's own text has the value in it.
+            raise _refusal(error.errors()[0], where) from None
         self._check(where)
         return self
 
     def _check(self, where: str) -> None:
-        for name, value, allowed in (
-            ("security_protocol", self.security_protocol, _PROTOCOLS),
-            ("sasl_mechanism", self.sasl_mechanism, _MECHANISMS),
-            ("isolation_level", self.isolation_level, ("read_committed", "read_uncommitted")),
-        ):
-            if value not in allowed:
-                raise ConfigurationError(
-                    f"{name} in {where} is {value!r}", hint="one of " + ", ".join(allowed)
-                )
+        """Refuse values that do not go together."""
         if self.security_protocol.startswith("SASL") and self.sasl_mechanism != "GSSAPI":
             for name in ("sasl_plain_username", "sasl_plain_password"):
                 if not getattr(self, name):
@@ -112,22 +111,10 @@ class KafkaSettings:
                         f"{name} is missing in {where}, which {self.security_protocol} needs",
                         hint="a secret may be given as env:NAME or file:PATH",
                     )
-        for name in (
-            "max_batch",
-            "session_timeout_ms",
-            "heartbeat_interval_ms",
-            "request_timeout_ms",
-        ):
-            if getattr(self, name) <= 0:
-                raise ConfigurationError(f"{name} in {where} must be above 0")
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             raise ConfigurationError(
                 f"heartbeat_interval_ms in {where} must be below session_timeout_ms",
                 hint="a third of it is usual",
-            )
-        if (self.max_deliveries or 0) < 0:
-            raise ConfigurationError(
-                f"max_deliveries in {where} must not be negative", hint="0: no limit"
             )
 
     def dead_letter_topic_of(self, topic: str) -> str:
@@ -170,24 +157,32 @@ class KafkaSettings:
         return context
 
 
-def _convert(value: Any, hint: Any, what: str) -> Any:
-    """Bring a setting to its type; environment variables are all text."""
-    options = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    if NoneType in options and (value is None or value in ("", "none")):
-        return None
-    kind = next(option for option in options if option is not NoneType)
-    if kind is str and isinstance(value, list):
-        return ",".join(map(str, value))
-    if kind is bool:
-        text = str(value).lower()
-        if text not in _TRUE + _FALSE:
-            raise ConfigurationError(f"{what} is {value!r}", hint="true or false")
-        return text in _TRUE
-    if kind in (int, float) and not isinstance(value, bool):
-        try:
-            return kind(value)
-        except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"{what} is {value!r}", hint="a number is needed") from error
-    if not isinstance(value, kind):
-        raise ConfigurationError(f"{what} is {value!r}", hint=f"{kind.__name__} is needed")
-    return value
+_ADAPTER: Final[TypeAdapter[Any]] = TypeAdapter(KafkaSettings)
+
+
+def _nearest(key: str, known: Iterable[str]) -> str:
+    nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    return f"did you mean {nearest[0]!r}?" if nearest else "known: " + ", ".join(sorted(known))
+
+
+def _refusal(error: ErrorDetails, where: str) -> ConfigurationError:
+    """Say what is wrong with a value, to whoever writes the TOML file; a password is not shown."""
+    key = str(error["loc"][0])
+    shown = "***" if "password" in key else repr(error["input"])
+    wrong, hint = f"{key} in {where} is {shown}", "a number is needed"
+    match error["type"]:
+        case "missing" | "string_too_short":
+            wrong, hint = f"{key} is missing in {where}", "for example: localhost:9092"
+        case "greater_than":
+            return ConfigurationError(f"{key} in {where} must be above 0")
+        case "greater_than_equal":
+            wrong, hint = f"{key} in {where} must not be negative", "0: no limit"
+        case "literal_error":
+            hint = "one of " + error["ctx"]["expected"].replace("'", "")
+        case "string_type":
+            hint = "str is needed"
+        case "int_from_float":
+            hint = "a whole number is needed"
+        case "bool_parsing" | "bool_type":
+            hint = "true or false"
+    return ConfigurationError(wrong, hint=hint)

@@ -9,7 +9,8 @@ from typing import Any
 
 import anyio
 
-from producers.kafka import KafkaMessage, KafkaSettings, KafkaSharedStreamProducer
+from producers.kafka import KafkaMessage, KafkaSharedStreamProducer
+from producers.kafka.settings import KafkaSettings
 from triggerer.abc import AdvanceItem, AdvanceOutcome
 
 ACKED = AdvanceOutcome(acked=1, failed=0, rejected=0)

@@ -8,11 +8,12 @@ import pytest
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition, errors
 from aiokafka.producer.message_accumulator import MessageAccumulator
 
-from producers.kafka import KafkaMessage, KafkaSettings
+from producers.kafka import KafkaMessage
 from producers.kafka.cluster import Membership
 from producers.kafka.dead_letter import DeadLetters
 from producers.kafka.lane import Lane
 from producers.kafka.position import CommittedPosition
+from producers.kafka.settings import KafkaSettings
 from tests.kafka.driving import ACKED, FAILED, AdvanceOutcome, driving, producer_on
 from tests.services.kafka import KafkaServer
 from triggerer.errors import BrokerError

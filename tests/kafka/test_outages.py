@@ -7,7 +7,8 @@ import uuid
 import anyio
 import pytest
 
-from producers.kafka import KafkaSettings, check_topics
+from producers.kafka import check_topics
+from producers.kafka.settings import KafkaSettings
 from tests.kafka.driving import ACKED, driving, producer_on
 from tests.services.kafka import KafkaServer
 from triggerer.errors import BrokerRefused, BrokerUnavailable

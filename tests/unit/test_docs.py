@@ -15,7 +15,7 @@ import orjson
 import pytest
 import typer
 
-from producers.kafka import KafkaSettings
+from producers.kafka.settings import KafkaSettings
 from triggerer.cli.app import app
 from triggerer.config import SECTIONS, load_settings
 from triggerer.dag_processing import parse_once

@@ -33,7 +33,7 @@ CIRCLES = {
 }
 # What a plugin may use beside the one client library of its broker.
 # Airflow brings asgiref, which its hooks need.
-COMMON = {"anyio", "asgiref", "orjson"}
+COMMON = {"anyio", "asgiref", "orjson", "pydantic", "pydantic_core"}
 
 
 @cache

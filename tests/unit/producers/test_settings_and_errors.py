@@ -1,14 +1,15 @@
 """Connections that cannot be meant, and what comes out of SDK calls."""
 
 import asyncio
+import traceback
 from typing import Any
 
 import anyio
 import pytest
 from aiokafka import errors as sdk
 
-from producers.kafka import KafkaSettings
 from producers.kafka.errors import guarded
+from producers.kafka.settings import KafkaSettings
 from triggerer.errors import BrokerRefused, BrokerUnavailable, ConfigurationError
 
 
@@ -38,6 +39,8 @@ def test_values_from_the_environment_are_text_and_become_what_is_needed() -> Non
         ({"heartbeat_interval_ms": 10_000}, "must be below session_timeout_ms"),
         ({"ssl_check_hostname": "perhaps"}, "true or false"),
         ({"client_id": 5}, "str is needed"),
+        ({"session_timeout_ms": 10_000.5}, "is 10000.5 .a whole number is needed"),
+        ({"max_batch": 0}, "max_batch in .* must be above 0"),
     ],
 )
 def test_a_setting_that_cannot_be_meant_is_refused_with_its_place(
@@ -46,6 +49,14 @@ def test_a_setting_that_cannot_be_meant_is_refused_with_its_place(
     with pytest.raises(ConfigurationError, match=message) as caught:
         settings(**values)
     assert "[connections.kafka]" in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["sasl_password", "sasl_plain_password", "ssl_password"])
+def test_a_password_is_not_shown(key: str) -> None:
+    assert "hunter2" not in repr(settings(**{key: "hunter2"}))
+    with pytest.raises(ConfigurationError) as caught:
+        settings(**{key: {"is": "hunter2"}})
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_tls_files_that_are_missing_are_named() -> None:

@@ -2,6 +2,8 @@
 
 import json
 import pickle
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -201,3 +203,10 @@ def test_what_is_not_json_cannot_be_read_by_a_selector() -> None:
     assert selector is not None
     with pytest.raises(ValueError, match="invalid literal"):
         selector.read(KafkaMessage(Record(b"no json"), LANE, 0))
+
+
+def test_a_dag_file_that_uses_it_does_not_import_what_reads_its_connection() -> None:
+    code = "import sys, watchers.kafka; print('pydantic' in sys.modules)"
+    command = [sys.executable, "-c", code]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert shown == "False\n"
