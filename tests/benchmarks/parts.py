@@ -24,12 +24,12 @@ from anyio import to_thread
 from sqlalchemy import make_url
 
 from tests.benchmarks.load import publish_paced
-from triggerer.store.bulk import PLAIN_FIELDS, EventRow
-from triggerer.store.database import Database, open_database
-from triggerer.store.engines import SQLITE_WRITER_PRAGMAS
+from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.engines import SQLITE_WRITER_PRAGMAS
 from triggerer.store.migrate import upgrade
 from triggerer.store.models import Asset, Dag, DagScheduleAsset
-from triggerer.store.record_step import RecordEvents
+from triggerer.store.recording.bulk import PLAIN_FIELDS, EventRow
+from triggerer.store.recording.record_step import RecordEvents
 
 # As the recorder's largest flush.
 _BATCH_ROWS: Final = 5_000

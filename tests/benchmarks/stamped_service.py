@@ -24,8 +24,8 @@ from triggerer.runtime.lanes import Entry
 from triggerer.runtime.subscriber import DerivedEvent
 from triggerer.scheduler import Scheduler
 from triggerer.service import ALL_PARTS, run
-from triggerer.store.event_batch import EventBatch
-from triggerer.store.recorder import EventRecorder
+from triggerer.store.recording.event_batch import EventBatch
+from triggerer.store.recording.recorder import EventRecorder
 
 
 @dataclass(slots=True)

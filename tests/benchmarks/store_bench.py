@@ -22,11 +22,11 @@ import asyncpg
 
 from tests.services.postgres import open_postgres
 from triggerer.domain.events import EventSource, Fence, WatcherRef
-from triggerer.store.bulk import EventRow, insert_events
-from triggerer.store.database import Database, open_database
+from triggerer.store.engine.database import Database, open_database
 from triggerer.store.migrate import upgrade
 from triggerer.store.models import Asset, Dag, DagScheduleAsset, Stream
-from triggerer.store.recorder import EventRecorder
+from triggerer.store.recording.bulk import EventRow, insert_events
+from triggerer.store.recording.recorder import EventRecorder
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _FENCE = Fence("stream", "bench", 1)

@@ -15,7 +15,7 @@ from sqlalchemy import insert, select, update
 from triggerer.domain.logs import log_path
 from triggerer.domain.runs import RunState
 from triggerer.execution import Executor
-from triggerer.store.database import Database, open_database
+from triggerer.store.engine.database import Database, open_database
 from triggerer.store.models import (
     Asset,
     AssetEvent,
@@ -26,8 +26,8 @@ from triggerer.store.models import (
     QueuedAssetEvent,
     TaskRun,
 )
-from triggerer.store.queries.execution import request_cancel
-from triggerer.store.wakeups import Signal, announce
+from triggerer.store.queries.execution.transitions import request_cancel
+from triggerer.store.wakeups.signals import Signal, announce
 
 HEADER = """
 import os, signal, sys, time

@@ -17,11 +17,11 @@ from sqlalchemy import text
 from tests.execution.conftest import House
 from triggerer.domain.logs import log_path
 from triggerer.execution import Executor
-from triggerer.execution.bookkeeper import Bookkeeper
 from triggerer.execution.process import WorkerProcess, open_worker
 from triggerer.execution.protocol import RunOrder
-from triggerer.store.queries.orphans import MAX_ATTEMPTS
-from triggerer.store.wakeups import Signal, announce
+from triggerer.execution.result_writer import ResultWriter
+from triggerer.store.queries.execution.orphans import MAX_ATTEMPTS
+from triggerer.store.wakeups.signals import Signal, announce
 
 SLEEPS = """
     with DAG("sleeps"):
@@ -232,10 +232,10 @@ async def test_a_run_that_is_cancelled_before_a_worker_has_it_has_a_log_that_say
     marker = house.folder / "marker"
     async with house.executor(workers=1) as executor:
         # So short that several are claimed at a time.
-        executor._pace.note(0.001)
+        executor._prefetch.note(0.001)
         first, second = await house.queue("sleeps", 2, params={"marker": str(marker)})
         await _started(house, first, marker)
-        assert len(executor._backlog) == 1
+        assert len(executor._claimed_queue) == 1
         await house.cancel(second)
         (run,) = await house.ended(second)
     assert run.state == "cancelled"
@@ -383,7 +383,7 @@ import asyncio, os, signal, sys
 from pathlib import Path
 from tests.execution.conftest import House
 from triggerer.execution import slot
-from triggerer.store.database import open_database
+from triggerer.store.engine.database import open_database
 
 def die(setup):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -447,8 +447,8 @@ async def test_a_run_that_takes_its_service_with_it_is_given_up(house: House) ->
     assert log.read_text() == "begun\n" * MAX_ATTEMPTS
 
 
-async def _never_begins(bookkeeper: Bookkeeper, order: RunOrder) -> bool:
-    """What `Bookkeeper.begin` does while the store is away."""
+async def _never_begins(result_writer: ResultWriter, order: RunOrder) -> bool:
+    """What `ResultWriter.begin` does while the store is away."""
     await anyio.sleep_forever()
     return False
 
@@ -458,7 +458,7 @@ async def test_a_run_that_waits_to_begin_can_be_cancelled(
 ) -> None:
     house = any_house
     await house.add_dag("sleeps", SLEEPS)
-    monkeypatch.setattr(Bookkeeper, "begin", _never_begins)
+    monkeypatch.setattr(ResultWriter, "begin", _never_begins)
     async with house.executor(workers=1, cancel_grace=timedelta(seconds=60)) as executor:
         (pk,) = await house.queue("sleeps", params={}, attempt=1)
         # The run was read before the worker is looked for, which may have come in between.
@@ -480,7 +480,7 @@ async def test_a_run_that_waits_to_begin_is_handed_back_by_a_service_that_stops(
 ) -> None:
     house = any_house
     await house.add_dag("sleeps", SLEEPS)
-    monkeypatch.setattr(Bookkeeper, "begin", _never_begins)
+    monkeypatch.setattr(ResultWriter, "begin", _never_begins)
     with anyio.fail_after(20):
         async with house.executor(workers=1) as executor:
             (pk,) = await house.queue("sleeps", params={}, attempt=1)

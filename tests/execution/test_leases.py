@@ -180,12 +180,12 @@ async def test_what_was_claimed_ahead_is_queued_again_with_the_lease(
     await house.add_instance("one")
     async with house.executor("one", workers=1, sweep_every=timedelta(minutes=5)) as executor:
         # So short that several are claimed at a time.
-        executor._pace.note(0.001)
+        executor._prefetch.note(0.001)
         pks = await house.queue("one_at_a_time", 3, params=params)
         worker = await _begun(params)
-        assert len(executor._backlog) == 2
+        assert len(executor._claimed_queue) == 2
         executor.note_lease_lost()
-        assert len(executor._backlog) == 0
+        assert len(executor._claimed_queue) == 0
         await _gone(worker)
         await executor._slots[0].idle()
         executor.note_lease_kept()

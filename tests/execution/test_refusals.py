@@ -6,10 +6,10 @@ import anyio
 
 from tests.execution.conftest import House
 from triggerer.domain.runs import RunState, TaskState
-from triggerer.execution.bookkeeper import Bookkeeper, Entry
 from triggerer.execution.emissions import Emission
 from triggerer.execution.protocol import EmittedEvent, RunEnd, RunOrder
-from triggerer.store.queries.results import TaskRow
+from triggerer.execution.result_writer import AttemptUpdate, ResultWriter
+from triggerer.store.queries.execution.results import TaskRow
 
 
 def _order(pk: int, attempt: int) -> RunOrder:
@@ -32,9 +32,9 @@ def _order(pk: int, attempt: int) -> RunOrder:
     )
 
 
-def _ended(order: RunOrder, extra: str) -> Entry:
+def _ended(order: RunOrder, extra: str) -> AttemptUpdate:
     now = datetime.now(UTC)
-    return Entry(
+    return AttemptUpdate(
         order,
         (TaskRow(order.run_pk, order.attempt, "t", TaskState.SUCCESS, 1, now, now, None),),
         (Emission(order, "t", EmittedEvent("x-out", "x-out", {"text": extra}, 0)),),
@@ -45,18 +45,18 @@ async def test_what_one_attempt_left_does_not_fail_the_next_one(any_house: House
     house = any_house
     await house.add_dag("emits", "")
     (pk,) = await house.queue("emits", state="running", executor="one", attempt=1)
-    bookkeeper = Bookkeeper(house.database, "one")
+    result_writer = ResultWriter(house.database, "one")
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(bookkeeper.run)
-        bookkeeper.submit_nowait(_ended(_order(pk, 1), "a NUL \0"))
-        await bookkeeper.written()
+        tasks.start_soon(result_writer.run)
+        result_writer.submit_nowait(_ended(_order(pk, 1), "a NUL \0"))
+        await result_writer.written()
         assert (await house.tasks(pk))["t"].state == "failed"
         # Others took this executor for dead and queued the run, which it has claimed again.
         await house.change_run(pk, attempt=2)
-        bookkeeper.submit_nowait(_ended(_order(pk, 2), "none"))
+        result_writer.submit_nowait(_ended(_order(pk, 2), "none"))
         end = RunEnd(RunState.SUCCESS, datetime.now(UTC))
-        bookkeeper.submit_nowait(Entry(_order(pk, 2), end=end))
-        await bookkeeper.written()
+        result_writer.submit_nowait(AttemptUpdate(_order(pk, 2), end=end))
+        await result_writer.written()
         tasks.cancel_scope.cancel()
     run = await house.run(pk)
     assert (run.state, run.error) == ("success", None)
@@ -66,14 +66,14 @@ async def test_what_one_attempt_left_does_not_fail_the_next_one(any_house: House
 async def test_a_refusal_is_forgotten_with_its_run(house: House) -> None:
     await house.add_dag("emits", "")
     pks = await house.queue("emits", 3, state="running", executor="one", attempt=1)
-    bookkeeper = Bookkeeper(house.database, "one")
+    result_writer = ResultWriter(house.database, "one")
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(bookkeeper.run)
+        tasks.start_soon(result_writer.run)
         for pk in pks:
-            bookkeeper.submit_nowait(_ended(_order(pk, 1), "a NUL \0"))
+            result_writer.submit_nowait(_ended(_order(pk, 1), "a NUL \0"))
             end = RunEnd(RunState.SUCCESS, datetime.now(UTC))
-            bookkeeper.submit_nowait(Entry(_order(pk, 1), end=end))
-        await bookkeeper.written()
+            result_writer.submit_nowait(AttemptUpdate(_order(pk, 1), end=end))
+        await result_writer.written()
         tasks.cancel_scope.cancel()
     assert [(await house.run(pk)).state for pk in pks] == ["failed"] * 3
-    assert bookkeeper._refused == {}
+    assert result_writer._refused == {}

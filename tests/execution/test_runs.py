@@ -8,7 +8,7 @@ import anyio
 
 from tests.execution.conftest import House
 from triggerer.cli.one_line import one_line
-from triggerer.store.wakeups import Signal
+from triggerer.store.wakeups.signals import Signal
 
 
 async def test_a_queued_run_is_executed_and_its_states_and_log_are_kept(any_house: House) -> None:

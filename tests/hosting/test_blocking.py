@@ -23,8 +23,8 @@ from triggerer.hosting import TriggerHost
 from triggerer.hosting.host import HostSettings
 from triggerer.isolation import IsolationSettings, Placement
 from triggerer.plugins import load_trigger_class
-from triggerer.store.database import Database, open_database
-from triggerer.store.recorder import EventRecorder
+from triggerer.store.engine.database import Database, open_database
+from triggerer.store.recording.recorder import EventRecorder
 
 OBEYING = f"{triggers.HERE}.Obeying"
 ALLOWED = (triggers.HERE,)
@@ -61,13 +61,13 @@ async def hosting(
         isolation=IsolationSettings(placements, allowed_modules=ALLOWED, grace=1.0),
         takes_over_at_once=True,
     )
-    async with anyio.create_task_group() as carriers:
-        carriers.start_soon(recorder.run)
+    async with anyio.create_task_group() as background:
+        background.start_soon(recorder.run)
         async with anyio.create_task_group() as tasks:
             await tasks.start(host.run)
             yield host
             tasks.cancel_scope.cancel()
-        carriers.cancel_scope.cancel()
+        background.cancel_scope.cancel()
 
 
 async def declare_two(database: Database, upstream: Upstream, notes: Path) -> None:

@@ -20,7 +20,7 @@ from tests.hosting.test_host import (
 from tests.store.seeding import until
 from tests.unit.runtime.streams import Upstream
 from triggerer.runtime import Manager, TriggerSpec
-from triggerer.store.database import Database, open_database
+from triggerer.store.engine.database import Database, open_database
 from triggerer.store.queries import hosting as queries
 
 FULL = "no room: every instance hosts up to 2 triggers ([triggerer] capacity)"

@@ -17,10 +17,10 @@ from triggerer.abc import BaseEventTrigger
 from triggerer.hosting import TriggerHost
 from triggerer.hosting.host import HostSettings
 from triggerer.plugins import trigger_digest
-from triggerer.store.database import Database, open_database
+from triggerer.store.engine.database import Database, open_database
 from triggerer.store.models import Asset, Stream, Trigger, Watcher
-from triggerer.store.recorder import EventRecorder
-from triggerer.store.wakeups import Signal, announce
+from triggerer.store.recording.recorder import EventRecorder
+from triggerer.store.wakeups.signals import Signal, announce
 
 
 class Broken(Acking):
@@ -136,13 +136,13 @@ async def hosting(
         ),
         takes_over_at_once=is_alone,
     )
-    async with anyio.create_task_group() as carriers:
-        carriers.start_soon(recorder.run)
+    async with anyio.create_task_group() as background:
+        background.start_soon(recorder.run)
         async with anyio.create_task_group() as tasks:
             await tasks.start(host.run)
             yield host
             tasks.cancel_scope.cancel()
-        carriers.cancel_scope.cancel()
+        background.cancel_scope.cancel()
 
 
 async def test_a_declared_watcher_is_hosted_shown_and_stored_for(

@@ -15,10 +15,10 @@ from tests.store.seeding import count_events, until
 from tests.unit.runtime.streams import Upstream
 from triggerer.domain.events import Fence
 from triggerer.hosting import TriggerHost
-from triggerer.store.database import Database, open_database
+from triggerer.store.engine.database import Database, open_database
 from triggerer.store.models import Stream, Trigger
-from triggerer.store.recorder import EventRecorder
-from triggerer.store.wakeups import Signal, announce
+from triggerer.store.recording.recorder import EventRecorder
+from triggerer.store.wakeups.signals import Signal, announce
 
 
 @pytest.fixture

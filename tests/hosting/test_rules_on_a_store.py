@@ -18,10 +18,10 @@ from triggerer.abc import SharedStreamProducer, TriggerEvent
 from triggerer.domain.events import Fence
 from triggerer.errors import OutcomeUnknown
 from triggerer.plugins import trigger_digest
-from triggerer.store.database import Database, database_now, open_database
+from triggerer.store.engine.database import Database, database_now, open_database
 from triggerer.store.models import Stream, Trigger, Watcher
 from triggerer.store.queries.hosting import WatcherState, write_states
-from triggerer.store.wakeups import Signal, announce
+from triggerer.store.wakeups.signals import Signal, announce
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from triggerer.store.database import Database, open_database
+from triggerer.store.engine.database import Database, open_database
 
 
 @pytest.fixture

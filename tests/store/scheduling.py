@@ -6,9 +6,9 @@ from sqlalchemy import update
 
 from tests.store.seeding import add_asset, add_dag, asset_json, queue_of, runs_of
 from triggerer.domain.runs import RunState
-from triggerer.store.database import Database
+from triggerer.store.engine.database import Database
 from triggerer.store.models import Dag, DagRun
-from triggerer.store.wakeups import Signal, announce
+from triggerer.store.wakeups.signals import Signal, announce
 
 
 async def end(database: Database, *runs: DagRun) -> None:

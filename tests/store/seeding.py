@@ -10,8 +10,7 @@ import anyio
 from sqlalchemy import func, select
 
 from triggerer.domain.events import EventSource, Fence, WatcherRef
-from triggerer.store.database import Database
-from triggerer.store.emitting import NewAssetEvent, record_events
+from triggerer.store.engine.database import Database
 from triggerer.store.models import (
     Asset,
     AssetAlias,
@@ -23,7 +22,8 @@ from triggerer.store.models import (
     QueuedAssetEvent,
     Stream,
 )
-from triggerer.store.recorder import EventRecorder
+from triggerer.store.recording.emitting import NewAssetEvent, record_events
+from triggerer.store.recording.recorder import EventRecorder
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 FENCE = Fence("stream", "me", 3)

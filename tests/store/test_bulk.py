@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.store.seeding import add_asset, add_dag, asset_json, events_in, queue_of
-from triggerer.store.bulk import EventRow, insert_events
-from triggerer.store.clock import Clock
-from triggerer.store.database import Database
-from triggerer.store.script import Row, one
+from triggerer.store.engine.clock import Clock
+from triggerer.store.engine.database import Database
+from triggerer.store.engine.script import Row, one
+from triggerer.store.recording.bulk import EventRow, insert_events
 
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
 

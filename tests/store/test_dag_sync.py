@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.merging import merge
 from triggerer.domain.parsed import ParsedAsset, ParsedDag, ParsedFile, ParsedWatcher, Problem
-from triggerer.store.database import Database
+from triggerer.store.engine.database import Database
 from triggerer.store.models import (
     Asset,
     AssetAlias,
@@ -23,7 +23,7 @@ from triggerer.store.models import (
     Watcher,
 )
 from triggerer.store.queries.dag_sync import Changed, read_incumbents, sync_folder
-from triggerer.store.wakeups import Signal
+from triggerer.store.wakeups.signals import Signal
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -43,7 +43,7 @@ def dag(dag_id: str, *names: str, alias: str | None = None, **values: Any) -> Pa
     if alias:
         leaves.append({"alias": alias})
     defaults: dict[str, Any] = {
-        "place": "a.py:1",
+        "location": "a.py:1",
         "description": None,
         "tags": [],
         "schedule": {"all": leaves} if leaves else None,

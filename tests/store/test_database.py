@@ -9,10 +9,10 @@ import pytest
 from tests.services.postgres import PostgresServer
 from tests.services.process import free_ports
 from triggerer.errors import ConfigurationError, StoreUnavailable
-from triggerer.store.database import open_database
-from triggerer.store.exclusive import lock_exclusively
+from triggerer.store.engine.database import open_database
+from triggerer.store.engine.exclusive import lock_exclusively
+from triggerer.store.engine.urls import parse_database_url
 from triggerer.store.migrate import upgrade
-from triggerer.store.urls import parse_database_url
 
 
 async def _open(url: str, **options: bool) -> None:
@@ -37,7 +37,7 @@ async def test_a_url_that_cannot_be_used_says_what_to_write(url: str, says: str)
 
 
 def test_the_password_is_in_no_message() -> None:
-    from triggerer.store.urls import describe
+    from triggerer.store.engine.urls import describe
 
     assert "secret" not in describe(parse_database_url("postgresql://me:secret@host/db"))
 

@@ -10,10 +10,10 @@ from tests.store.seeding import (
     queue_of,
 )
 from triggerer.errors import AssetConflict, DagError, RowRefused
-from triggerer.store.database import Database
-from triggerer.store.emitting import NewAssetEvent, ensure_asset, record_events
+from triggerer.store.engine.database import Database
 from triggerer.store.models import AssetAliasMember
-from triggerer.store.wakeups import Signal
+from triggerer.store.recording.emitting import NewAssetEvent, ensure_asset, record_events
+from triggerer.store.wakeups.signals import Signal
 
 
 async def _record(database: Database, *events: NewAssetEvent) -> list[int]:

@@ -6,19 +6,19 @@ import pytest
 from sqlalchemy import select, text, update
 
 from tests.store.seeding import add_asset, add_dag, asset_json
-from triggerer.store.clock import Clock
-from triggerer.store.database import Database
+from triggerer.store.engine.clock import Clock
+from triggerer.store.engine.database import Database
+from triggerer.store.engine.script import Row, Script, one, perform
 from triggerer.store.models import DagRun, TaskRun
-from triggerer.store.queries.execution import (
+from triggerer.store.queries.execution.orphans import MAX_ATTEMPTS, recover_orphans
+from triggerer.store.queries.execution.transitions import (
     begin_run,
     cancel_queued,
     claim_runs,
     request_cancel,
     running_of,
 )
-from triggerer.store.queries.orphans import MAX_ATTEMPTS, recover_orphans
-from triggerer.store.queries.runs import create_manual_run
-from triggerer.store.script import Row, Script, one, perform
+from triggerer.store.queries.scheduling.candidates import create_manual_run
 
 _ENDED = text(
     "INSERT INTO dag_run (dag_id, run_id, run_type, state, run_after, params, queued_at, attempt,"

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from tests.store.seeding import NOW, add_asset, add_dag, add_stream, asset_json, emit
 from triggerer.cli.assets import _ASSET_STATES, _EVENT_STATES
 from triggerer.scheduler.loop import Scheduler
-from triggerer.store.database import Database
+from triggerer.store.engine.database import Database
 from triggerer.store.models import (
     Asset,
     AssetEvent,
@@ -21,10 +21,10 @@ from triggerer.store.models import (
     Trigger,
     Watcher,
 )
-from triggerer.store.queries import event_listing, listing, run_listing
-from triggerer.store.queries.counts import count_all, count_asset, events_in_runs
-from triggerer.store.queries.pausing import set_paused
-from triggerer.store.wakeups import Signal
+from triggerer.store.queries.listing import asset_events, dag_runs, definitions
+from triggerer.store.queries.listing.counts import count_all, count_asset, events_in_runs
+from triggerer.store.queries.scheduling.pausing import set_paused
+from triggerer.store.wakeups.signals import Signal
 
 
 async def seed(database: Database) -> None:
@@ -44,27 +44,27 @@ async def seed(database: Database) -> None:
 async def test_assets_are_listed_by_name_with_their_own_last_event(database: Database) -> None:
     await seed(database)
     async with database.reading() as session:
-        assets = await listing.list_assets(session)
+        assets = await definitions.list_assets(session)
         newest = {
-            name: (await event_listing.list_asset_events(session, asset=name))[0].timestamp
+            name: (await asset_events.list_asset_events(session, asset=name))[0].timestamp
             for name in ("a", "b")
         }
         assert [row.name for row in assets] == ["a", "b"]
         assert {row.name: row.last_event_timestamp for row in assets} == newest
         assert newest["a"] != newest["b"]
         for asset in ("b", "x-test://b"):
-            assert [row.id for row in await listing.list_assets(session, asset=asset)] == [2]
-        assert [row.name for row in await listing.list_assets(session, dag="on_b")] == ["b"]
+            assert [row.id for row in await definitions.list_assets(session, asset=asset)] == [2]
+        assert [row.name for row in await definitions.list_assets(session, dag="on_b")] == ["b"]
 
 
 async def test_events_are_listed_newest_first_and_limited(database: Database) -> None:
     await seed(database)
     async with database.reading() as session:
-        events = await event_listing.list_asset_events(session, limit=0)
+        events = await asset_events.list_asset_events(session, limit=0)
         assert [row.asset_name for row in events] == ["b", "a", "a", "a"]
         assert [row.id for row in events] == sorted((row.id for row in events), reverse=True)
-        assert len(await event_listing.list_asset_events(session, limit=2)) == 2
-        assert await event_listing.list_asset_events(session, dag="on_a") == []
+        assert len(await asset_events.list_asset_events(session, limit=2)) == 2
+        assert await asset_events.list_asset_events(session, dag="on_a") == []
         # The writer's own keys are nobody's business.
         assert {row.idempotency_key for row in events} == {None}
 
@@ -76,11 +76,11 @@ async def test_events_are_queued_consumed_or_unused(database: Database) -> None:
     async with database.reading() as session:
 
         async def ids(state: str, asset: str | None = None) -> list[int]:
-            rows = await event_listing.list_asset_events(session, state=state, asset=asset)
+            rows = await asset_events.list_asset_events(session, state=state, asset=asset)
             return sorted(row.id for row in rows)
 
-        every = [row.id for row in await event_listing.list_asset_events(session)]
-        of_a = [row.id for row in await event_listing.list_asset_events(session, asset="a")]
+        every = [row.id for row in await asset_events.list_asset_events(session)]
+        of_a = [row.id for row in await asset_events.list_asset_events(session, asset="a")]
         # `on_a` has taken all of `a`, and `on_both` still waits with them for `b`, which it has now.
         assert await ids("queued") == sorted(set(every) - {unused})
         assert await ids("consumed") == []
@@ -91,7 +91,7 @@ async def test_events_are_queued_consumed_or_unused(database: Database) -> None:
         # For the paused `on_b` the event of `b` is not over.
         assert await ids("queued") == sorted(set(every) - {unused, *of_a})
         assert await ids("queued", asset="a") == []
-        assert set(event_listing.EVENT_STATES) == set(_EVENT_STATES)
+        assert set(asset_events.EVENT_STATES) == set(_EVENT_STATES)
 
 
 async def test_events_in_a_state_are_found_however_far_back_they_lie(database: Database) -> None:
@@ -127,7 +127,7 @@ async def test_events_in_a_state_are_found_however_far_back_they_lie(database: D
     async with database.reading() as session:
 
         async def listed(state: str, limit: int) -> list[int]:
-            found = await event_listing.list_asset_events(session, state=state, limit=limit)
+            found = await asset_events.list_asset_events(session, state=state, limit=limit)
             return [row.id for row in found]
 
         consumed = [i for i in reversed(ids) if i not in unused]
@@ -143,18 +143,18 @@ Ask = Callable[[AsyncSession], Awaitable[object]]
 @pytest.mark.parametrize(
     "ask",
     [
-        listing.list_dags,
-        lambda session: listing.list_dags(session, dag="on_a"),
-        listing.list_assets,
-        lambda session: run_listing.list_runs(session, state="queued"),
-        lambda session: run_listing.list_runs(session, state="running", dag="on_a"),
-        lambda session: run_listing.list_runs(session, state="failed"),
-        lambda session: run_listing.list_runs(session, state="cancelled"),
-        lambda session: run_listing.list_runs(session, dag="on_a"),
-        lambda session: run_listing.list_runs(session, dag="on_a", with_events=True),
-        lambda session: event_listing.list_asset_events(session, asset="a"),
-        lambda session: event_listing.list_asset_events(session, dag="on_a"),
-        lambda session: event_listing.list_asset_events(session, state="unused"),
+        definitions.list_dags,
+        lambda session: definitions.list_dags(session, dag="on_a"),
+        definitions.list_assets,
+        lambda session: dag_runs.list_runs(session, state="queued"),
+        lambda session: dag_runs.list_runs(session, state="running", dag="on_a"),
+        lambda session: dag_runs.list_runs(session, state="failed"),
+        lambda session: dag_runs.list_runs(session, state="cancelled"),
+        lambda session: dag_runs.list_runs(session, dag="on_a"),
+        lambda session: dag_runs.list_runs(session, dag="on_a", with_events=True),
+        lambda session: asset_events.list_asset_events(session, asset="a"),
+        lambda session: asset_events.list_asset_events(session, dag="on_a"),
+        lambda session: asset_events.list_asset_events(session, state="unused"),
     ],
 )
 async def test_a_page_is_read_from_an_index_and_not_from_all_of_history(
@@ -196,24 +196,24 @@ async def test_assets_are_declared_or_not(database: Database) -> None:
         await session.execute(update(Asset).where(Asset.name == "a").values(declared_in="f.py:1"))
     async with database.reading() as session:
         found = {
-            state: [row.name for row in await listing.list_assets(session, state=state)]
+            state: [row.name for row in await definitions.list_assets(session, state=state)]
             for state in _ASSET_STATES
         }
     assert found == {"declared": ["a"], "undeclared": ["b"]}
-    assert set(listing.ASSET_STATES) == set(_ASSET_STATES)
+    assert set(definitions.ASSET_STATES) == set(_ASSET_STATES)
 
 
 async def test_dags_show_what_waits_for_them_and_their_newest_run(database: Database) -> None:
     await seed(database)
     async with database.reading() as session:
-        dags = {row.dag_id: row for row in await listing.list_dags(session)}
+        dags = {row.dag_id: row for row in await definitions.list_dags(session)}
         assert list(dags) == ["gone", "on_a", "on_b", "on_both"]
         assert (dags["on_a"].queued_events, dags["on_a"].last_run_state) == (0, "queued")
         assert (dags["on_b"].queued_events, dags["on_b"].last_run_id) == (1, None)
         assert dags["on_both"].queued_events == 4
 
         async def ids(**filters: str) -> list[str]:
-            return [row.dag_id for row in await listing.list_dags(session, **filters)]
+            return [row.dag_id for row in await definitions.list_dags(session, **filters)]
 
         assert await ids(state="active") == ["on_a", "on_both"]
         assert await ids(state="paused") == ["on_b"]
@@ -225,17 +225,17 @@ async def test_runs_carry_their_events_only_where_asked(database: Database) -> N
     await seed(database)
     await Scheduler(database).run_once()
     async with database.reading() as session:
-        (of_both,) = await run_listing.list_runs(session, dag="on_both", with_events=True)
-        (of_a,) = await run_listing.list_runs(session, asset="a", dag="on_a", with_events=True)
+        (of_both,) = await dag_runs.list_runs(session, dag="on_both", with_events=True)
+        (of_a,) = await dag_runs.list_runs(session, asset="a", dag="on_a", with_events=True)
         assert len(of_both.asset_event_ids) == 4
         assert set(of_a.asset_event_ids) < set(of_both.asset_event_ids)
-        assert [row.asset_event_ids for row in await run_listing.list_runs(session)] == [[], []]
-        by_b = await run_listing.list_runs(session, asset="x-test://b")
+        assert [row.asset_event_ids for row in await dag_runs.list_runs(session)] == [[], []]
+        by_b = await dag_runs.list_runs(session, asset="x-test://b")
         assert [row.dag_id for row in by_b] == ["on_both"]
-        assert await run_listing.list_runs(session, state="failed") == []
-        found = await run_listing.find_run(session, "on_a", of_a.run_id)
+        assert await dag_runs.list_runs(session, state="failed") == []
+        found = await dag_runs.find_run(session, "on_a", of_a.run_id)
         assert found is not None
-        assert await run_listing.find_run(session, "on_b", of_a.run_id) is None
+        assert await dag_runs.find_run(session, "on_b", of_a.run_id) is None
 
 
 async def test_watchers_are_listed_with_stream_and_error(database: Database) -> None:
@@ -259,15 +259,17 @@ async def test_watchers_are_listed_with_stream_and_error(database: Database) -> 
                 )
             )
     async with database.reading() as session:
-        both = await listing.list_watchers(session)
+        both = await definitions.list_watchers(session)
         assert [(row.asset_name, row.state) for row in both] == [("a", "running"), ("b", "failing")]
-        (failing,) = await listing.list_watchers(session, state="failing")
+        (failing,) = await definitions.list_watchers(session, state="failing")
         assert (failing.trigger, failing.stream, failing.error) == (
             "m.Kafka",
             "stream",
             "no such topic",
         )
-        assert [row.asset_name for row in await listing.list_watchers(session, dag="on_a")] == ["a"]
+        assert [row.asset_name for row in await definitions.list_watchers(session, dag="on_a")] == [
+            "a"
+        ]
 
 
 async def test_only_files_with_errors_are_broken(database: Database) -> None:
@@ -276,7 +278,7 @@ async def test_only_files_with_errors_are_broken(database: Database) -> None:
         for path, errors in (("bad.py", [error]), ("good.py", [])):
             session.add(DagFile(path=path, parsed_at=NOW, parse_seconds=0.1, errors=errors))
     async with database.reading() as session:
-        (broken,) = await listing.list_broken_files(session)
+        (broken,) = await definitions.list_broken_files(session)
         assert (broken.path, broken.errors) == ("bad.py", [error])
 
 
@@ -289,7 +291,7 @@ async def test_tasks_are_listed_in_the_order_in_which_they_began(database: Datab
                 TaskRun(run_pk=run.id, task_id=task_id, state="success", started_at=started)
             )
     async with database.reading() as session:
-        tasks = await run_listing.list_task_runs(session, "on_a", run.run_id)
+        tasks = await dag_runs.list_task_runs(session, "on_a", run.run_id)
         assert [row.task_id for row in tasks] == ["z", "a", "never"]
 
 
@@ -327,8 +329,8 @@ async def test_unpausing_wakes_the_scheduler(database: Database) -> None:
 
 
 async def _first_run(session: AsyncSession, dag_id: str) -> DagRun:
-    (view,) = await run_listing.list_runs(session, dag=dag_id)
-    run_pk = await run_listing.find_run(session, dag_id, view.run_id)
+    (view,) = await dag_runs.list_runs(session, dag=dag_id)
+    run_pk = await dag_runs.find_run(session, dag_id, view.run_id)
     run = await session.get(DagRun, run_pk)
     assert run is not None
     return run

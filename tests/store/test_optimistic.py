@@ -19,12 +19,12 @@ from tests.store.seeding import (
 from triggerer.domain.runs import RunType
 from triggerer.errors import OutcomeUnknown
 from triggerer.scheduler import Scheduler, optimistic
-from triggerer.store.database import Database, open_database
-from triggerer.store.emitting import NewAssetEvent, record_events
-from triggerer.store.queries.new_run import CreateRun, Takes
-from triggerer.store.queries.runs import create_run, lock_and_read
-from triggerer.store.script import Row, Step, perform
-from triggerer.store.wakeups import Signal
+from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.script import Row, Step, perform
+from triggerer.store.queries.scheduling.candidates import create_run, lock_and_read
+from triggerer.store.queries.scheduling.new_run import CreateRun, Takes
+from triggerer.store.recording.emitting import NewAssetEvent, record_events
+from triggerer.store.wakeups.signals import Signal
 
 
 class _Interrupted:

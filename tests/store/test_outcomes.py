@@ -26,12 +26,12 @@ from tests.store.seeding import (
     until,
 )
 from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreUnavailable
-from triggerer.store.database import Database, open_database
+from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.script import Row, Script, Step
+from triggerer.store.engine.statement import Statement
 from triggerer.store.models import AssetAlias
-from triggerer.store.recorder import EventRecorder
-from triggerer.store.script import Row, Script, Step
-from triggerer.store.statement import Statement
-from triggerer.store.wakeups import Signal, announce
+from triggerer.store.recording.recorder import EventRecorder
+from triggerer.store.wakeups.signals import Signal, announce
 
 
 @pytest.fixture(scope="session")

@@ -10,10 +10,10 @@ from sqlalchemy import delete, event, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from tests.store.seeding import add_asset, add_dag, asset_json
-from triggerer.store.database import Database
+from triggerer.store.engine.database import Database
 from triggerer.store.models import QueuedAssetEvent
-from triggerer.store.queries.event_listing import list_asset_events
-from triggerer.store.queries.run_listing import list_runs
+from triggerer.store.queries.listing.asset_events import list_asset_events
+from triggerer.store.queries.listing.dag_runs import list_runs
 
 TAKEN, SILENT = 40_000, 20_000
 RUNS = TAKEN // 10

@@ -22,10 +22,10 @@ from tests.store.seeding import (
 )
 from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.errors import LeaseLost, RowRefused
-from triggerer.store.database import Database, open_database
-from triggerer.store.listening import listen
+from triggerer.store.engine.database import Database, open_database
 from triggerer.store.models import Stream
-from triggerer.store.wakeups import ALL, Signal
+from triggerer.store.wakeups.listening import listen
+from triggerer.store.wakeups.signals import ALL, Signal
 
 
 async def _one_dag(database: Database) -> None:
@@ -114,7 +114,7 @@ async def test_a_flush_of_large_payloads_is_bounded_by_their_size(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await _one_dag(database)
-    monkeypatch.setattr("triggerer.store.recorder.MAX_BATCH_BYTES", 1_000)
+    monkeypatch.setattr("triggerer.store.recording.recorder.MAX_BATCH_BYTES", 1_000)
     sizes = [400, 400, 400, 3_000, 100, 100]
     events = [Event({"text": "x" * size}, f"k{n}") for n, size in enumerate(sizes)]
     assert await _sizes_of_flushes(database, monkeypatch, *events) == [2, 1, 1, 2]

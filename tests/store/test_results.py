@@ -16,16 +16,16 @@ from sqlalchemy import select, text, update
 from tests.store.seeding import add_dag, runs_of
 from triggerer.domain.runs import RunState, RunType, TaskState
 from triggerer.errors import RowRefused
-from triggerer.store.clock import Clock
-from triggerer.store.database import Database, open_database
-from triggerer.store.listening import listen
+from triggerer.store.engine.clock import Clock
+from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.script import Row, Step
 from triggerer.store.models import DagRun, TaskRun
-from triggerer.store.queries.execution import ClaimedRun, claim_runs, claimed_runs
-from triggerer.store.queries.new_run import CreateRun, Takes
-from triggerer.store.queries.results import RunEndRow, SaveResults, TaskRow, held_runs
-from triggerer.store.queries.runs import SNAPSHOT, create_run
-from triggerer.store.script import Row, Step
-from triggerer.store.wakeups import Signal
+from triggerer.store.queries.execution.results import RunEndRow, SaveResults, TaskRow, held_runs
+from triggerer.store.queries.execution.transitions import ClaimedRun, claim_runs, claimed_runs
+from triggerer.store.queries.scheduling.candidates import SNAPSHOT, create_run
+from triggerer.store.queries.scheduling.new_run import CreateRun, Takes
+from triggerer.store.wakeups.listening import listen
+from triggerer.store.wakeups.signals import Signal
 
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
 

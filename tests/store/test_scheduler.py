@@ -29,16 +29,16 @@ from tests.store.seeding import (
 from triggerer.domain.runs import RunState
 from triggerer.errors import DagError, RowRefused
 from triggerer.scheduler import Scheduler
-from triggerer.store.clock import Clock
-from triggerer.store.database import Database, open_database
-from triggerer.store.emitting import NewAssetEvent, record_events
+from triggerer.store.engine.clock import Clock
+from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.postgres_runner import _Transaction
+from triggerer.store.engine.script import Row, Script, Step
+from triggerer.store.engine.sqlite_thread import in_thread
 from triggerer.store.models import DagRun
-from triggerer.store.postgres_runner import _Transaction
-from triggerer.store.queries.new_run import CreateRun
-from triggerer.store.queries.runs import create_manual_run
-from triggerer.store.script import Row, Script, Step
-from triggerer.store.sqlite_thread import in_thread
-from triggerer.store.wakeups import Signal, announce
+from triggerer.store.queries.scheduling.candidates import create_manual_run
+from triggerer.store.queries.scheduling.new_run import CreateRun
+from triggerer.store.recording.emitting import NewAssetEvent, record_events
+from triggerer.store.wakeups.signals import Signal, announce
 
 FOR_EVER = timedelta(hours=1)
 
@@ -231,7 +231,7 @@ async def test_no_run_of_several_is_older_than_an_event_that_came_while_they_wer
 async def test_an_instance_whose_clock_is_ahead_makes_no_event_of_the_future(
     postgres: Database,
 ) -> None:
-    from triggerer.store.clock import utc_now
+    from triggerer.store.engine.clock import utc_now
 
     await one_asset(postgres)
     async with recording(postgres, clock=lambda: utc_now() + timedelta(hours=1)) as recorder:

@@ -18,13 +18,10 @@ from tests.store.seeding import add_asset, add_dag, asset_json, emit, runs_of
 from triggerer.domain.runs import RunType
 from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreError, StoreUnavailable
 from triggerer.scheduler import Scheduler
-from triggerer.store.clock import Clock
-from triggerer.store.database import Database, open_database
-from triggerer.store.listening import listen
-from triggerer.store.postgres_runner import PostgresRunner
-from triggerer.store.queries.new_run import CreatedRun
-from triggerer.store.queries.runs import create_run
-from triggerer.store.script import (
+from triggerer.store.engine.clock import Clock
+from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.postgres_runner import PostgresRunner
+from triggerer.store.engine.script import (
     Announcement,
     DatabaseNow,
     Row,
@@ -32,9 +29,12 @@ from triggerer.store.script import (
     database_instant,
     perform,
 )
-from triggerer.store.sqlite_runner import SqliteRunner
-from triggerer.store.statement import Given, Statement, given_rows, in_list, instant_from
-from triggerer.store.wakeups import Announced, Signal
+from triggerer.store.engine.sqlite_runner import SqliteRunner
+from triggerer.store.engine.statement import Given, Statement, given_rows, in_list, instant_from
+from triggerer.store.queries.scheduling.candidates import create_run
+from triggerer.store.queries.scheduling.new_run import CreatedRun
+from triggerer.store.wakeups.listening import listen
+from triggerer.store.wakeups.signals import Announced, Signal
 
 _ADD = Statement("INSERT INTO asset_alias (name) VALUES ({name})")
 _NAMES = Statement("SELECT name FROM asset_alias ORDER BY name")

@@ -8,10 +8,10 @@ import pytest
 
 from tests.services.postgres import PostgresServer
 from tests.store.seeding import add_asset
-from triggerer.store.database import Database, open_database
-from triggerer.store.listening import listen
-from triggerer.store.relay import MAX_PAYLOAD
-from triggerer.store.wakeups import ALL, Announced, Signal, Subscription, Wakeups, announce
+from triggerer.store.engine.database import Database, open_database
+from triggerer.store.wakeups.listening import listen
+from triggerer.store.wakeups.signals import ALL, Announced, Signal, Subscription, Wakeups, announce
+from triggerer.store.wakeups.transport import MAX_PAYLOAD
 
 SECOND = timedelta(seconds=1)
 
@@ -117,8 +117,8 @@ async def test_a_url_with_options_is_listened_to_as_well(postgres_url: str, opti
 async def test_a_command_beside_a_standalone_wakes_it(sqlite: Database) -> None:
     script = f"""
 import anyio
-from triggerer.store.database import open_database
-from triggerer.store.wakeups import Signal, announce
+from triggerer.store.engine.database import open_database
+from triggerer.store.wakeups.signals import Signal, announce
 
 async def main():
     async with open_database("sqlite:///{sqlite.path}") as database:

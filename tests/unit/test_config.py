@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from triggerer.config import CONFIG_VARIABLE, Given, Settings, load_settings
+from triggerer.config import CONFIG_VARIABLE, RawValue, Settings, load_settings
 from triggerer.errors import ConfigurationError
 from triggerer.redaction import redact
 
@@ -71,7 +71,7 @@ def test_the_environment_wins_over_the_file_and_an_option_over_both() -> None:
     assert (settings.executor.workers, settings.executor.prewarm) == (2, False)
     assert settings.sources["executor", "workers"] == "TRIGGERER__EXECUTOR__WORKERS"
     overridden = load_settings(
-        environ=environ, overrides={("executor", "workers"): Given("3", "--workers")}
+        environ=environ, overrides={("executor", "workers"): RawValue("3", "--workers")}
     )
     assert overridden.executor.workers == 3
     assert overridden.sources["executor", "workers"] == "--workers"

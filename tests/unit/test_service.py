@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from triggerer.config import Settings, load_settings
 from triggerer.errors import ConfigurationError
-from triggerer.service import ALL_PARTS, Part, Service, Stopped, open_service, run, running
+from triggerer.service import ALL_PARTS, Part, Service, StopReason, open_service, run, running
 from triggerer.service.supervising import unless_it_returns
 
 Start = Callable[..., Awaitable[None]]
@@ -30,9 +30,13 @@ def hosting(
     """Let `start` stand for all parts; the database and the wakeups are real."""
 
     async def start_parts(
-        settings: Settings, parts: object, database: object, carriers: TaskGroup, workers: TaskGroup
+        settings: Settings,
+        parts: object,
+        database: object,
+        background: TaskGroup,
+        workers: TaskGroup,
     ) -> None:
-        await start(carriers, workers)
+        await start(background, workers)
 
     monkeypatch.setattr(running, "start_parts", start_parts)
 
@@ -56,7 +60,7 @@ async def test_a_part_that_fails_or_returns_ends_the_service_with_the_error(
     error: type[Exception],
     message: str,
 ) -> None:
-    async def start(carriers: TaskGroup, workers: TaskGroup) -> None:
+    async def start(background: TaskGroup, workers: TaskGroup) -> None:
         workers.start_soon(unless_it_returns, "scheduler", part)
 
     hosting(monkeypatch, start)
@@ -81,14 +85,14 @@ async def test_what_carries_others_stops_after_them(
                     await anyio.lowlevel.checkpoint()
             order.append(name)
 
-    async def start(carriers: TaskGroup, workers: TaskGroup) -> None:
+    async def start(background: TaskGroup, workers: TaskGroup) -> None:
         async def recorder() -> None:
             await living("recorder", last_words=0)
 
         async def streams() -> None:
             await living("streams", last_words=10)
 
-        carriers.start_soon(recorder)
+        background.start_soon(recorder)
         workers.start_soon(streams)
 
     hosting(monkeypatch, start)
@@ -100,7 +104,7 @@ async def test_what_carries_others_stops_after_them(
 async def test_a_failure_of_the_block_is_not_hidden_by_the_shutdown(
     monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
-    async def start(carriers: TaskGroup, workers: TaskGroup) -> None:
+    async def start(background: TaskGroup, workers: TaskGroup) -> None:
         workers.start_soon(anyio.sleep_forever)
 
     hosting(monkeypatch, start)
@@ -114,7 +118,7 @@ async def test_a_failure_of_the_block_is_not_hidden_by_the_shutdown(
 async def test_the_log_says_by_plain_names_what_has_started(
     monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
-    async def start(carriers: TaskGroup, workers: TaskGroup) -> None:
+    async def start(background: TaskGroup, workers: TaskGroup) -> None:
         pass
 
     hosting(monkeypatch, start)
@@ -128,7 +132,7 @@ async def test_the_log_says_by_plain_names_what_has_started(
 def test_a_service_with_work_ends_when_the_work_is_done(
     monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
-    async def start(carriers: TaskGroup, workers: TaskGroup) -> None:
+    async def start(background: TaskGroup, workers: TaskGroup) -> None:
         pass
 
     hosting(monkeypatch, start)
@@ -138,7 +142,7 @@ def test_a_service_with_work_ends_when_the_work_is_done(
     async def work(started: Service) -> None:
         done.append(started.database.dialect)
 
-    assert run(settings, ALL_PARTS, work) is Stopped.WORK_DONE
+    assert run(settings, ALL_PARTS, work) is StopReason.WORK_DONE
     assert done == ["sqlite"]
 
 
@@ -157,7 +161,7 @@ def test_a_dags_folder_that_was_named_has_to_exist(tmp_path: Path, parts: frozen
 def test_a_service_starts_before_there_is_a_default_dags_folder(
     monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
-    async def start(carriers: TaskGroup, workers: TaskGroup) -> None:
+    async def start(background: TaskGroup, workers: TaskGroup) -> None:
         pass
 
     async def work(started: Service) -> None:
@@ -165,4 +169,4 @@ def test_a_service_starts_before_there_is_a_default_dags_folder(
 
     hosting(monkeypatch, start)
     monkeypatch.setattr("triggerer.service.running.install_connections", lambda resolver: None)
-    assert run(settings, ALL_PARTS, work) is Stopped.WORK_DONE
+    assert run(settings, ALL_PARTS, work) is StopReason.WORK_DONE

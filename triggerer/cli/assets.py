@@ -14,7 +14,7 @@ from triggerer.cli.tables import Column, Kind, print_table
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
 
-    from triggerer.store.queries.views import AssetEventView, AssetView
+    from triggerer.store.queries.listing.views import AssetEventView, AssetView
 
 _ASSET_STATES = ("declared", "undeclared")
 _EVENT_STATES = ("queued", "consumed", "unused")
@@ -38,7 +38,7 @@ def list_(
     check_state(state, _ASSET_STATES)
 
     async def ask(session: AsyncSession) -> list[AssetView]:
-        from triggerer.store.queries.listing import list_assets
+        from triggerer.store.queries.listing.definitions import list_assets
 
         return await list_assets(session, limit=limit, asset=asset, dag=dag, state=state)
 
@@ -80,7 +80,7 @@ def events(
     check_state(state, _EVENT_STATES)
 
     async def ask(session: AsyncSession) -> list[AssetEventView]:
-        from triggerer.store.queries.event_listing import list_asset_events
+        from triggerer.store.queries.listing.asset_events import list_asset_events
 
         return await list_asset_events(session, limit=limit, asset=asset, dag=dag, state=state)
 

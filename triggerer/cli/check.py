@@ -93,6 +93,6 @@ def _check_settings(settings: Settings) -> None:
 
     mode_of(settings.spark)
     if settings.sources["database", "url"] != "default":
-        from triggerer.store.urls import parse_database_url
+        from triggerer.store.engine.urls import parse_database_url
 
         parse_database_url(settings.database.url, home=settings.core.home)

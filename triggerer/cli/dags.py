@@ -22,7 +22,7 @@ from triggerer.errors import UnknownDag
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
 
-    from triggerer.store.queries.views import DagFileView, DagView
+    from triggerer.store.queries.listing.views import DagFileView, DagView
 
 app = typer.Typer(name="dags", help="DAGs: list, show, trigger, pause.", no_args_is_help=True)
 DagId = Annotated[str, typer.Argument(metavar="DAG_ID")]
@@ -42,7 +42,7 @@ def list_(
     check_state(state, _STATES)
 
     async def ask(session: AsyncSession) -> tuple[list[DagView], list[DagFileView]]:
-        from triggerer.store.queries.listing import list_broken_files, list_dags
+        from triggerer.store.queries.listing.definitions import list_broken_files, list_dags
 
         found = await list_dags(session, limit=limit, dag=dag, asset=asset, state=state)
         return found, await list_broken_files(session)
@@ -86,7 +86,7 @@ def show(dag_id: DagId, json: options.Json = False, config: options.Config = Non
     """Show one DAG with its tasks."""
 
     async def ask(session: AsyncSession) -> list[DagView]:
-        from triggerer.store.queries.listing import list_dags
+        from triggerer.store.queries.listing.definitions import list_dags
 
         return await list_dags(session, dag=dag_id)
 
@@ -129,7 +129,7 @@ def trigger(
     values = _parse_params(params)
 
     async def change(session: AsyncSession) -> str:
-        from triggerer.store.queries.runs import create_manual_run
+        from triggerer.store.queries.scheduling.candidates import create_manual_run
 
         created = await create_manual_run(session, dag_id, run_id=run_id, params=values)
         return created.run_id
@@ -194,7 +194,7 @@ def _parse_params(params: str | None) -> dict[str, Any] | None:
 
 def _set_paused(config: Path | None, dag_id: str, paused: bool, *, json: bool) -> None:
     async def change(session: AsyncSession) -> None:
-        from triggerer.store.queries.pausing import set_paused
+        from triggerer.store.queries.scheduling.pausing import set_paused
 
         if not await set_paused(session, dag_id, paused=paused):
             raise UnknownDag(dag_id)

@@ -11,7 +11,7 @@ from triggerer.cli.output import print_json
 from triggerer.cli.session import with_database
 
 if TYPE_CHECKING:
-    from triggerer.store.database import Database
+    from triggerer.store.engine.database import Database
 
 app = typer.Typer(name="db", help="The database's schema: migrate, check.", no_args_is_help=True)
 

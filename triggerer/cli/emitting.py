@@ -8,9 +8,9 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.assets import Asset
-from triggerer.store.emitting import NewAssetEvent, ensure_asset, record_events
-from triggerer.store.queries.event_listing import list_asset_events
-from triggerer.store.queries.listing import list_assets
+from triggerer.store.queries.listing.asset_events import list_asset_events
+from triggerer.store.queries.listing.definitions import list_assets
+from triggerer.store.recording.emitting import NewAssetEvent, ensure_asset, record_events
 
 
 async def emit_event(session: AsyncSession, asset: str, extra: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Final
 
 _LEAD: Final = re.compile(r"(?:task .+? failed|\S+ could not be loaded): ")
-"""What a run's error says before an exception, see `triggerer.execution.runs`."""
+"""What a run's error says before an exception, see `triggerer.execution.attempt`."""
 _NEXT_FAILURE: Final = re.compile(r"\n\n(?=task .+ failed: )")
 _CHAINED: Final = re.compile(
     r"^(?:The above exception was the direct cause of the following exception"

@@ -25,7 +25,7 @@ from triggerer.errors import TriggererError
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
 
-    from triggerer.store.queries.views import RunView, TaskRunView
+    from triggerer.store.queries.listing.views import RunView, TaskRunView
 
 app = typer.Typer(name="runs", help="Runs: list, show, logs, cancel.", no_args_is_help=True)
 DagId = Annotated[str, typer.Argument(metavar="DAG_ID")]
@@ -47,7 +47,7 @@ def list_(
     check_state(state, RunState)
 
     async def ask(session: AsyncSession) -> list[RunView]:
-        from triggerer.store.queries.run_listing import list_runs
+        from triggerer.store.queries.listing.dag_runs import list_runs
 
         return await list_runs(
             session, limit=limit, dag=dag, asset=asset, state=state, with_events=json
@@ -178,9 +178,9 @@ def cancel(
     """Cancel a run: at once while it is queued; a running one is stopped by its executor."""
 
     async def change(session: AsyncSession) -> str:
-        from triggerer.store.queries.execution import request_cancel
-        from triggerer.store.queries.run_listing import find_run
-        from triggerer.store.wakeups import Signal, announce
+        from triggerer.store.queries.execution.transitions import request_cancel
+        from triggerer.store.queries.listing.dag_runs import find_run
+        from triggerer.store.wakeups.signals import Signal, announce
 
         run_pk = await find_run(session, dag_id, run_id)
         state = None if run_pk is None else await request_cancel(session, run_pk)
@@ -205,7 +205,7 @@ def cancel(
 
 def _find(config: Path | None, dag_id: str, run_id: str) -> tuple[RunView, list[TaskRunView]]:
     async def ask(session: AsyncSession) -> tuple[list[RunView], list[TaskRunView]]:
-        from triggerer.store.queries.run_listing import list_runs, list_task_runs
+        from triggerer.store.queries.listing.dag_runs import list_runs, list_task_runs
 
         found = await list_runs(session, dag=dag_id, run_id=run_id, with_events=True)
         return found, await list_task_runs(session, dag_id, run_id)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
 
     from triggerer.config import Settings
-    from triggerer.store.database import Database
+    from triggerer.store.engine.database import Database
 
 _T = TypeVar("_T")
 
@@ -23,10 +23,10 @@ def settings_for(
     config: Path | None, *, dags_folder: Path | None = None, home: Path | None = None
 ) -> Settings:
     """Read the settings as the command's options change them."""
-    from triggerer.config import Given, load_settings
+    from triggerer.config import RawValue, load_settings
 
     overrides = {
-        ("core", key): Given(str(value), option)
+        ("core", key): RawValue(str(value), option)
         for key, value, option in (
             ("dags_folder", dags_folder, "--dags-folder"),
             ("home", home, "--home"),
@@ -76,7 +76,7 @@ def with_database(
 
     async def run() -> _T:
         from triggerer.logging_setup import set_up_logging
-        from triggerer.store.database import open_database
+        from triggerer.store.engine.database import open_database
 
         set_up_logging(quiet)
 

@@ -16,7 +16,7 @@ from triggerer.errors import TriggererError
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
 
-    from triggerer.store.queries.views import WatcherView
+    from triggerer.store.queries.listing.views import WatcherView
 
 app = typer.Typer(name="watchers", help="Watchers: list, show.", no_args_is_help=True)
 _STATES = ("waiting", "running", "failing")
@@ -35,7 +35,7 @@ def list_(
     check_state(state, _STATES)
 
     async def ask(session: AsyncSession) -> list[WatcherView]:
-        from triggerer.store.queries.listing import list_watchers
+        from triggerer.store.queries.listing.definitions import list_watchers
 
         return await list_watchers(session, limit=limit, asset=asset, dag=dag, state=state)
 
@@ -80,7 +80,7 @@ def show(
     """Show one watcher with its trigger's arguments and its error."""
 
     async def ask(session: AsyncSession) -> list[WatcherView]:
-        from triggerer.store.queries.listing import list_watchers
+        from triggerer.store.queries.listing.definitions import list_watchers
 
         return await list_watchers(session, asset=asset, name=name)
 

@@ -6,14 +6,14 @@ default. Durations are seconds. pydantic checks the values; the merging is done 
 pydantic-settings cannot say where a value came from, nor name the nearest key for an unknown one.
 """
 
-from triggerer.config.loading import CONFIG_VARIABLE, Given, Settings, load_settings
+from triggerer.config.loading import CONFIG_VARIABLE, RawValue, Settings, load_settings
 from triggerer.config.sections import SECTIONS, CoreSettings, SparkSettings
 
 __all__ = [
     "CONFIG_VARIABLE",
     "SECTIONS",
     "CoreSettings",
-    "Given",
+    "RawValue",
     "Settings",
     "SparkSettings",
     "load_settings",

@@ -34,7 +34,7 @@ CONFIG_VARIABLE: Final = "TRIGGERER_CONFIG"
 DEFAULT_FILE: Final = "triggerer.toml"
 
 
-class Given(NamedTuple):
+class RawValue(NamedTuple):
     """A value as written, and where: `default`, `FILE:LINE`, a variable's or an option's name."""
 
     value: Any
@@ -108,7 +108,7 @@ def load_settings(
     path: str | Path | None = None,
     environ: Mapping[str, str] | None = None,
     *,
-    overrides: Mapping[tuple[str, str], Given] | None = None,
+    overrides: Mapping[tuple[str, str], RawValue] | None = None,
 ) -> Settings:
     """Read the file and the environment; nothing is cached and nothing is created on disk.
 
@@ -157,7 +157,7 @@ def _find_file(path: str | Path | None, environ: Mapping[str, str]) -> Path | No
     return file
 
 
-Sections = dict[str, dict[str, Given]]
+Sections = dict[str, dict[str, RawValue]]
 
 
 def _read_file(file: Path) -> tuple[Sections, Sections]:
@@ -168,9 +168,9 @@ def _read_file(file: Path) -> tuple[Sections, Sections]:
         raise ConfigurationError(f"{file} cannot be read: {error}") from error
     lines = _lines_of_keys(text)
 
-    def given(name: str, key: str, value: Any) -> Given:
+    def given(name: str, key: str, value: Any) -> RawValue:
         line = lines.get(f"{name}.{key}") or lines.get(name)
-        return Given(value, f"{file}:{line}" if line else str(file))
+        return RawValue(value, f"{file}:{line}" if line else str(file))
 
     connections = document.pop("connections", {})
     if not isinstance(connections, Mapping):
@@ -211,7 +211,7 @@ def _read_environment(
         if not variable.startswith(ENVIRONMENT_PREFIX):
             continue
         section, _, rest = variable.removeprefix(ENVIRONMENT_PREFIX).lower().partition("__")
-        given = Given(environ[variable], variable)
+        given = RawValue(environ[variable], variable)
         if section == "connections":
             name, _, key = rest.partition("__")
             # The file's "my-kafka" is MY_KAFKA here: variables know neither case nor hyphens.
@@ -230,7 +230,7 @@ def _read_environment(
 
 
 def _build_section(
-    name: str, kind: type[Any], given: Mapping[str, Given], sources: dict[tuple[str, ...], str]
+    name: str, kind: type[Any], given: Mapping[str, RawValue], sources: dict[tuple[str, ...], str]
 ) -> Any:
     known = [item.name for item in fields(kind)]
     for key, (_, source) in given.items():

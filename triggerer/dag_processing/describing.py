@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from triggerer.abc import BaseEventTrigger
-from triggerer.dag_processing.loader import LoadedFile, load_dag_file, shown_place
+from triggerer.dag_processing.loader import LoadedFile, load_dag_file, shown_location
 from triggerer.domain.assets import Asset, AssetWatcher
 from triggerer.domain.conditions import condition_to_json
 from triggerer.domain.dags import DAG
@@ -73,7 +73,7 @@ def _describe(
                 found = _watcher(asset, watcher, folder, allowed_modules)
                 other = watchers.setdefault(key, found)
                 if other.trigger_digest != found.trigger_digest:
-                    raise PluginError(f"{other.place} defines it with another trigger")
+                    raise PluginError(f"{other.location} defines it with another trigger")
             except Exception as error:  # noqa: BLE001  (the boundary to users' triggers)
                 line = asset.defined_at.line if asset.defined_at else None
                 broken[key] = Problem(loaded.path, line, _complaint(asset, watcher, error))
@@ -97,14 +97,14 @@ def _asset(asset: Asset, folder: DagsFolder) -> ParsedAsset:
         uri=asset.uri,
         group=asset.group,
         extra=dict(asset.extra),
-        place=shown_place(asset, folder),
+        location=shown_location(asset, folder),
     )
 
 
 def _dag(dag: DAG, folder: DagsFolder) -> ParsedDag:
     return ParsedDag(
         dag_id=dag.dag_id,
-        place=shown_place(dag, folder),
+        location=shown_location(dag, folder),
         description=dag.description,
         tags=list(dag.tags),
         schedule=dag.schedule_to_json(),
@@ -154,7 +154,7 @@ def _watcher(
         asset_name=asset.name,
         asset_uri=asset.uri,
         name=watcher.name,
-        place=shown_place(asset, folder),
+        location=shown_location(asset, folder),
         classpath=classpath,
         kwargs=kwargs,
         trigger_digest=digest,

@@ -96,8 +96,8 @@ def refuse_conflicts(assets: Iterable[Asset], relative: str, folder: DagsFolder)
         for known in (names.setdefault(asset.name, asset), uris.setdefault(asset.uri, asset)):
             if known != asset:
                 conflict = AssetConflict(
-                    f"asset {asset.name!r} ({asset.uri}) at {shown_place(asset, folder)} contradicts "
-                    f"asset {known.name!r} ({known.uri}) at {shown_place(known, folder)}"
+                    f"asset {asset.name!r} ({asset.uri}) at {shown_location(asset, folder)} contradicts "
+                    f"asset {known.name!r} ({known.uri}) at {shown_location(known, folder)}"
                 )
                 line = asset.defined_at.line if asset.defined_at else None
                 raise DagFileError(
@@ -108,15 +108,15 @@ def refuse_conflicts(assets: Iterable[Asset], relative: str, folder: DagsFolder)
                 ) from conflict
 
 
-def shown_place(thing: Asset | DAG, folder: DagsFolder) -> str:
+def shown_location(thing: Asset | DAG, folder: DagsFolder) -> str:
     """Return `file:line`, the file relative to the folder where it is in it."""
-    place = thing.defined_at
-    if place is None:
-        return "an unknown place"
+    location = thing.defined_at
+    if location is None:
+        return "an unknown location"
     try:
-        return f"{folder.relative(place.file)}:{place.line}"
+        return f"{folder.relative(location.file)}:{location.line}"
     except ValueError:
-        return str(place)
+        return str(location)
 
 
 def _own_dags(file: str, relative: str, found: Iterable[DAG]) -> dict[str, DAG]:

@@ -21,9 +21,9 @@ from triggerer.domain.merging import merge
 from triggerer.domain.parsed import ParsedFile
 from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreUnavailable
 from triggerer.plugins import DagsFolder
-from triggerer.store.database import Database
+from triggerer.store.engine.database import Database
 from triggerer.store.queries.dag_sync import Changed, read_incumbents, sync_folder
-from triggerer.store.wakeups import Wakeups
+from triggerer.store.wakeups.signals import Wakeups
 
 _log = structlog.get_logger(__name__)
 

@@ -88,14 +88,14 @@ def _silent(seconds: float) -> BrokerUnavailable:
 
 
 def _problem(watcher: ParsedWatcher, error: Exception) -> Problem:
-    file, _, line = watcher.place.rpartition(":")
+    file, _, line = watcher.location.rpartition(":")
     said = (
         error.message if isinstance(error, TriggererError) else f"{type(error).__name__}: {error}"
     )
     hint = error.hint if isinstance(error, TriggererError) else None
     reason = f"watcher {watcher.name!r} of asset {watcher.asset_name!r}: {said}"
     return Problem(
-        file or watcher.place,
+        file or watcher.location,
         int(line) if line.isdigit() else None,
         f"{reason} ({hint})" if hint else reason,
     )

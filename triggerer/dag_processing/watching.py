@@ -19,7 +19,7 @@ _DEBOUNCE_MS: Final = 400
 _PLACE_INTERVAL_S: Final = 1.0
 
 
-class _Place(NamedTuple):
+class _Inode(NamedTuple):
     device: int
     inode: int
 
@@ -39,7 +39,7 @@ class FolderWatch:
         self._folder = folder
         self._tell = tell
         self._interval_s = interval_s
-        self._place = _place_of(folder)
+        self._inode = _inode_of(folder)
         self._end = anyio.Event()
         self._complaint: str | None = None
         # Of our own: a file system that hangs must not hold the threads that others wait for.
@@ -50,23 +50,23 @@ class FolderWatch:
 
         Cancellation: The thread in which it waits is told to end.
         """
-        await self._follow(self._place)
+        await self._follow(self._inode)
         while True:
             async with anyio.create_task_group() as tasks:
                 # Called when this task waits for the first time, with the new watch set up.
                 tasks.start_soon(_call, self._tell)
-                await self._follow(self._place)
+                await self._follow(self._inode)
 
     def renew_nowait(self) -> None:
         """Set the watch up anew: what could not be watched before may be readable now."""
         self._end.set()
 
-    async def _follow(self, place: _Place | None) -> None:
+    async def _follow(self, inode: _Inode | None) -> None:
         """Watch what the name stands for, until it stands for something else or the watch is to be renewed."""
         end = self._end = anyio.Event()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._end_when_moved, place, end)
-            if place is None:
+            tasks.start_soon(self._end_when_moved, inode, end)
+            if inode is None:
                 await end.wait()
             else:
                 retry_s = await self._watch(end)
@@ -104,25 +104,25 @@ class FolderWatch:
         self._complaint = None
         return 0.0
 
-    async def _end_when_moved(self, place: _Place | None, end: anyio.Event) -> None:
+    async def _end_when_moved(self, inode: _Inode | None, end: anyio.Event) -> None:
         try:
-            while self._place == place:
+            while self._inode == inode:
                 await anyio.sleep(_PLACE_INTERVAL_S)
-                self._place = await to_thread.run_sync(
-                    _place_of, self._folder, limiter=self._threads, abandon_on_cancel=True
+                self._inode = await to_thread.run_sync(
+                    _inode_of, self._folder, limiter=self._threads, abandon_on_cancel=True
                 )
         finally:
             # The watch waits in a thread, 5 s at a time, where no cancellation reaches it.
             end.set()
 
 
-def _place_of(folder: Path) -> _Place | None:
+def _inode_of(folder: Path) -> _Inode | None:
     """Return what the folder's name stands for now, links followed; None where that is nothing."""
     try:
         status = folder.stat()
     except OSError:
         return None
-    return _Place(status.st_dev, status.st_ino)
+    return _Inode(status.st_dev, status.st_ino)
 
 
 async def _call(function: Callable[[], None]) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.demo.data import FLIGHTS, WEATHER, Dataset
 from triggerer.demo.progress import JOIN
-from triggerer.store.queries.counts import count_asset
+from triggerer.store.queries.listing.counts import count_asset
 
 GROUPS = {FLIGHTS: "triggerer-demo-flights", WEATHER: "triggerer-demo-weather"}
 ASSETS = {FLIGHTS: "flights", WEATHER: "weather"}

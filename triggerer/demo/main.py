@@ -22,7 +22,7 @@ from triggerer.demo.latency import Latencies, measure
 from triggerer.demo.report import print_answer, print_checks, print_latencies
 from triggerer.errors import TriggererError
 from triggerer.logging_setup import set_up_logging
-from triggerer.service import ALL_PARTS, Service, Stopped, run
+from triggerer.service import ALL_PARTS, Service, StopReason, run
 
 _COMMIT_WAIT_S: Final = 10.0
 INTERRUPTED: Final = 130
@@ -63,7 +63,7 @@ def _run(console: Console, path: Path, broker: MockBroker, *, whole_year: bool) 
         except (TriggererError, BaseExceptionGroup):
             _say(console, f"The service's log is {home.log}")
             raise
-    return demo.finish() if stopped is Stopped.WORK_DONE else _interrupted(console, path)
+    return demo.finish() if stopped is StopReason.WORK_DONE else _interrupted(console, path)
 
 
 def _interrupted(console: Console, path: Path) -> int:

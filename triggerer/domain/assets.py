@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from triggerer.domain.occurrences import ReportsOccurrences
-from triggerer.domain.places import Place, calling_place
+from triggerer.domain.source_locations import SourceLocation, calling_location
 from triggerer.domain.uris import check_identifier, normalize_uri
 from triggerer.errors import DagError
 
@@ -80,7 +80,7 @@ class Asset(Combinable):
     group: str = field(compare=False)
     extra: Mapping[str, Any] = field(compare=False, repr=False)
     watchers: tuple[AssetWatcher, ...] = field(compare=False, repr=False)
-    defined_at: Place | None = field(compare=False, repr=False)
+    defined_at: SourceLocation | None = field(compare=False, repr=False)
 
     def __init__(
         self,
@@ -104,23 +104,23 @@ class Asset(Combinable):
             raise DagError("an asset needs a URI or a name")
         if name is not None:
             check_identifier(name, "the asset's name")
-        place = calling_place()
+        location = calling_location()
         uri = normalize_uri(name if uri is None else uri, stacklevel=2)
         # A URI that becomes the name does so in its kept form: what was dropped from it may be a
         # password.
-        self._set(uri if name is None else name, uri, place)
+        self._set(uri if name is None else name, uri, location)
         object.__setattr__(self, "group", check_identifier(group, "the asset's group"))
         object.__setattr__(self, "extra", checked_json(extra or {}, self, "extra"))
         object.__setattr__(self, "watchers", _checked_watchers(watchers, self))
 
-    def _set(self, name: str, uri: str, place: Place | None) -> None:
+    def _set(self, name: str, uri: str, location: SourceLocation | None) -> None:
         for key, value in (
             ("name", name),
             ("uri", uri),
             ("group", "asset"),
             ("extra", {}),
             ("watchers", ()),
-            ("defined_at", place),
+            ("defined_at", location),
         ):
             object.__setattr__(self, key, value)
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 from triggerer.domain.arguments import Arguments
 from triggerer.domain.assets import Asset, AssetAlias, checked_json
 from triggerer.domain.conditions import AssetAll, AssetAny, Condition, condition_to_json
-from triggerer.domain.places import importing_place
+from triggerer.domain.source_locations import importing_location
 from triggerer.domain.tasks import OPTION_NAMES, Task, TaskOptions
 from triggerer.errors import DagError
 
@@ -97,7 +97,7 @@ class DAG:
         self.tags = self._checked_tags(tags)
         self.params = checked_json(params or {}, self, "params")
         self.is_paused_upon_creation = bool(is_paused_upon_creation)
-        self.defined_at = importing_place()
+        self.defined_at = importing_location()
         self._defaults = self._checked_defaults(default_args or {})
         self._tasks: dict[str, Task] = {}
         self._tokens: list[Token[DAG | None]] = []

@@ -112,7 +112,7 @@ def _speak_for(
     """
 
     def rank(candidate: ParsedAsset, file: str) -> tuple[bool, bool, str]:
-        return (not candidate.place.startswith(f"{file}:"), not candidate.extra, file)
+        return (not candidate.location.startswith(f"{file}:"), not candidate.extra, file)
 
     known = assets.get(key)
     if known is None or rank(asset, path) < rank(*known):
@@ -126,12 +126,12 @@ def _taken_away(
         owner = incumbents.dags.get(dag.dag_id)
         if owner in unusable and owner != file.path:
             reason = f"DAG {dag.dag_id!r} belongs to {owner}, which cannot be used as it is now"
-            yield _problem(file, dag.place, reason)
+            yield _problem(file, dag.location, reason)
 
 
-def _problem(file: ParsedFile, place: str, reason: str) -> Problem:
+def _problem(file: ParsedFile, location: str, reason: str) -> Problem:
     # An asset may be defined in a file that this one imports: the line is then another file's.
-    name, _, line = place.rpartition(":")
+    name, _, line = location.rpartition(":")
     return Problem(file.path, int(line) if name == file.path else None, reason)
 
 
@@ -144,23 +144,23 @@ def _conflicts(
 ) -> Iterator[Problem]:
     for dag in file.dags:
         if dag.dag_id in dags:
-            other = dags[dag.dag_id][0].place
-            yield _problem(file, dag.place, f"DAG {dag.dag_id!r} is also defined at {other}")
+            other = dags[dag.dag_id][0].location
+            yield _problem(file, dag.location, f"DAG {dag.dag_id!r} is also defined at {other}")
     for asset in file.assets:
         for known in (names.get(asset.name, asset), uris.get(asset.uri, asset)):
             if (known.name, known.uri) != (asset.name, asset.uri):
                 yield _problem(
                     file,
-                    asset.place,
-                    f"asset {asset.name!r} ({asset.uri}) at {asset.place} contradicts "
-                    f"asset {known.name!r} ({known.uri}) at {known.place}",
+                    asset.location,
+                    f"asset {asset.name!r} ({asset.uri}) at {asset.location} contradicts "
+                    f"asset {known.name!r} ({known.uri}) at {known.location}",
                 )
     for watcher in file.watchers:
         other_watcher = watchers.get(watcher.key, (watcher, ""))[0]
         if other_watcher.trigger_digest != watcher.trigger_digest:
             yield _problem(
                 file,
-                watcher.place,
-                f"watcher {watcher.name!r} of asset {watcher.asset_name!r} at {watcher.place} has "
-                f"another trigger than at {other_watcher.place}",
+                watcher.location,
+                f"watcher {watcher.name!r} of asset {watcher.asset_name!r} at {watcher.location} has "
+                f"another trigger than at {other_watcher.location}",
             )

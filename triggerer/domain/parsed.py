@@ -19,8 +19,8 @@ class Problem(NamedTuple):
         return self._asdict()
 
     def __str__(self) -> str:
-        place = self.file if self.line is None else f"{self.file}:{self.line}"
-        return f"{place}: {self.reason}"
+        location = self.file if self.line is None else f"{self.file}:{self.line}"
+        return f"{location}: {self.reason}"
 
 
 class WatcherKey(NamedTuple):
@@ -33,13 +33,13 @@ class WatcherKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ParsedAsset:
-    """An asset that a file names. `place` is `file:line`, for people."""
+    """An asset that a file names. `location` is `file:line`, for people."""
 
     name: str
     uri: str
     group: str
     extra: dict[str, Any]
-    place: str
+    location: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class ParsedWatcher:
     asset_name: str
     asset_uri: str
     name: str
-    place: str
+    location: str
     classpath: str
     kwargs: dict[str, Any]
     trigger_digest: str
@@ -66,7 +66,7 @@ class ParsedDag:
     """A DAG; `schedule` and `tasks` are as the store documents them."""
 
     dag_id: str
-    place: str
+    location: str
     description: str | None
     tags: list[str]
     schedule: dict[str, Any] | None

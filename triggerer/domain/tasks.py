@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from triggerer.domain.arguments import Arguments, Result
 from triggerer.domain.assets import Asset, AssetAlias
-from triggerer.domain.places import calling_place
+from triggerer.domain.source_locations import calling_location
 from triggerer.errors import DagError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Task:
         self.retries = options.retries or 0
         self.retry_delay = options.retry_delay or timedelta(0)
         self.timeout = options.timeout
-        self.defined_at = calling_place()
+        self.defined_at = calling_location()
         self._upstream: dict[Task, None] = {}
 
     @property

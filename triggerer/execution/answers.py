@@ -9,17 +9,17 @@ import anyio
 import structlog
 
 from triggerer.errors import Conflict, StoreError, StoreUnavailable
-from triggerer.execution.bookkeeper import Bookkeeper
 from triggerer.execution.protocol import RunOrder, message
+from triggerer.execution.result_writer import ResultWriter
 from triggerer.runtime.backoff import Backoff
-from triggerer.store.database import Database
-from triggerer.store.queries import run_events
+from triggerer.store.engine.database import Database
+from triggerer.store.queries.execution import run_events
 
 _log = structlog.get_logger(__name__)
 
 
 async def answer(
-    database: Database, bookkeeper: Bookkeeper, order: RunOrder, question: dict[str, Any]
+    database: Database, result_writer: ResultWriter, order: RunOrder, question: dict[str, Any]
 ) -> dict[str, Any]:
     """The reply to a worker's question; while the store is away, the question waits."""
     what, fields = question["what"], question["fields"]
@@ -28,7 +28,7 @@ async def answer(
         try:
             if what.startswith("inlet"):
                 # What earlier tasks of this run have emitted is among the events that it sees.
-                await bookkeeper.written(order.run_pk)
+                await result_writer.written(order.run_pk)
             value = await _look_up(database, order, what, fields)
         except (StoreUnavailable, Conflict) as error:
             _log.warning("a question waits for the store", run=order.run_id, error=str(error))

@@ -10,12 +10,12 @@ import structlog
 
 from triggerer.domain.logs import log_path
 from triggerer.execution.protocol import RunOrder
-from triggerer.store.database import Database
-from triggerer.store.queries import execution as queries
-from triggerer.store.queries.orphans import recover_orphans
-from triggerer.store.queries.results import HeldRun
-from triggerer.store.script import Row, Step
-from triggerer.store.wakeups import Signal, announce
+from triggerer.store.engine.database import Database
+from triggerer.store.engine.script import Row, Step
+from triggerer.store.queries.execution import transitions as queries
+from triggerer.store.queries.execution.orphans import recover_orphans
+from triggerer.store.queries.execution.results import HeldRun
+from triggerer.store.wakeups.signals import Signal, announce
 
 _log = structlog.get_logger(__name__)
 

@@ -12,7 +12,7 @@ from triggerer.domain.assets import Asset
 from triggerer.domain.conditions import assets_of
 from triggerer.domain.dags import DAG
 from triggerer.domain.tasks import Task
-from triggerer.execution.events import Ask, InletEvents, TriggeringAssetEvents
+from triggerer.execution.events import InletEvents, QueryEvents, TriggeringAssetEvents
 from triggerer.execution.outlets import OutletEvents
 from triggerer.execution.protocol import RunOrder
 
@@ -54,11 +54,13 @@ class RunContext:
         spark: Gives a live Spark session; called for tasks that name `spark`, never otherwise.
     """
 
-    def __init__(self, order: RunOrder, dag: DAG, ask: Ask, spark: Callable[[], Any]) -> None:
-        self._ask = ask
+    def __init__(
+        self, order: RunOrder, dag: DAG, query: QueryEvents, spark: Callable[[], Any]
+    ) -> None:
+        self._query = query
         self._spark = spark
         scheduled: tuple[Asset, ...] = () if dag.schedule is None else assets_of(dag.schedule)
-        self._triggering = TriggeringAssetEvents(ask, scheduled)
+        self._triggering = TriggeringAssetEvents(query, scheduled)
         self.dag_run = DagRun(
             dag_id=order.dag_id,
             run_id=order.run_id,
@@ -90,7 +92,7 @@ class RunContext:
                 return outlet_events
             case "inlet_events":
                 # Not kept: each try sees what has been recorded until then.
-                return InletEvents(self._ask, task.inlets)
+                return InletEvents(self._query, task.inlets)
             case "dag_run":
                 return self.dag_run
             case "log":

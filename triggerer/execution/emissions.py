@@ -10,9 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.errors import AssetConflict, RowRefused
 from triggerer.execution.protocol import EmittedEvent, RunOrder
-from triggerer.store.encoding import MAX_KEY_BYTES
-from triggerer.store.queries.aliases import ensure_aliases
-from triggerer.store.recorder import NewAssetEvent, ensure_asset, record_events
+from triggerer.store.queries.execution.aliases import ensure_aliases
+from triggerer.store.recording.encoding import MAX_KEY_BYTES
+from triggerer.store.recording.recorder import NewAssetEvent, ensure_asset, record_events
 
 
 @dataclass(frozen=True, slots=True)

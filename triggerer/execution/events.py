@@ -16,7 +16,7 @@ _PAGES_KEPT: Final = 8
 """Enough for a loop, or two side by side; a sequence of millions does not stay in memory."""
 
 
-class Ask(Protocol):
+class QueryEvents(Protocol):
     """Puts a question to the executor and waits for the answer; for any thread of the worker."""
 
     def __call__(self, what: str, **fields: Any) -> Any: ...
@@ -69,61 +69,61 @@ class _FromOneEnd:
     """Reads a sequence from one of its ends by page, and keeps the pages that were used last.
 
     Args:
-        fetch: Is given all but the `last_id` of a `triggerer.store.queries.run_events.Page`.
+        fetch: Is given all but the `last_id` of a `triggerer.store.queries.execution.run_events.Page`.
     """
 
     def __init__(self, fetch: Callable[..., list[_Row]], *, newest_first: bool) -> None:
         self._fetch = fetch
         self._newest_first = newest_first
         self._pages: dict[int, list[_Row]] = {}
-        """By the place of the first row, counted from this end; the last of the dict was used last."""
+        """By the index of the first row, counted from this end; the last of the dict was used last."""
         self._ahead = 1
 
-    def at(self, place: int) -> _Row | None:
-        """The row at this place; None: the sequence ends before.
+    def at(self, index: int) -> _Row | None:
+        """The row at this index; None: the sequence ends before.
 
         Who asks for one gets one; who goes on asking has ever more of them fetched at once.
         """
-        page, first = self._kept(place)
+        page, first = self._kept(index)
         if not page:
-            page, first = self.page(place, self._ahead), place
+            page, first = self.page(index, self._ahead), index
             self._ahead = min(2 * self._ahead, PAGE_SIZE)
-        return page[place - first] if page else None
+        return page[index - first] if page else None
 
-    def rows(self, place: int, count: int) -> list[_Row]:
-        """The rows from this place on: so many, unless the sequence ends before."""
+    def rows(self, index: int, count: int) -> list[_Row]:
+        """The rows from this index on: so many, unless the sequence ends before."""
         found: list[_Row] = []
-        while len(found) < count and (page := self.page(place + len(found), count - len(found))):
+        while len(found) < count and (page := self.page(index + len(found), count - len(found))):
             found += page
         return found[:count]
 
-    def page(self, place: int, count: int = PAGE_SIZE) -> list[_Row]:
-        """The rows from this place on, at least one unless the sequence ends before.
+    def page(self, index: int, count: int = PAGE_SIZE) -> list[_Row]:
+        """The rows from this index on, at least one unless the sequence ends before.
 
         Args:
             count: How many are fetched, at most, where none are kept.
         """
-        page, first = self._kept(place)
+        page, first = self._kept(index)
         if page:
-            return page[place - first :]
+            return page[index - first :]
         # Beyond a row that is known, if there is one; or else the store counts off those before.
-        known, first = self._kept(place - 1)
+        known, first = self._kept(index - 1)
         page = self._fetch(
             newest_first=self._newest_first,
-            beyond=known[place - 1 - first]["id"] if known else None,
-            skip=0 if known else place,
+            beyond=known[index - 1 - first]["id"] if known else None,
+            skip=0 if known else index,
             limit=min(count, PAGE_SIZE),
         )
         if page:
-            self._pages[place] = page
+            self._pages[index] = page
         if len(self._pages) > _PAGES_KEPT:
             del self._pages[next(iter(self._pages))]
         return page
 
-    def _kept(self, place: int) -> tuple[list[_Row], int]:
-        """The page that has this place, and its first; empty: none has."""
+    def _kept(self, index: int) -> tuple[list[_Row], int]:
+        """The page that has this index, and its first; empty: none has."""
         for first, page in self._pages.items():
-            if first <= place < first + len(page):
+            if first <= index < first + len(page):
                 self._pages[first] = self._pages.pop(first)
                 return page, first
         return [], 0
@@ -177,10 +177,10 @@ class AssetEvents(Sequence[AssetEvent]):
             yield from map(AssetEvent.from_json, page)
 
     def __reversed__(self) -> Iterator[AssetEvent]:
-        place = 0
-        while page := self._newest.page(place):
+        index = 0
+        while page := self._newest.page(index):
             yield from map(AssetEvent.from_json, page)
-            place += len(page)
+            index += len(page)
 
     def __repr__(self) -> str:
         total = f"{self._total} " if isinstance(self._total, int) else ""
@@ -192,12 +192,12 @@ class AssetEvents(Sequence[AssetEvent]):
         Raises:
             LookupError: Events were deleted since they were counted.
         """
-        place, last = 0, 0
-        while last < self._last_id and (page := self._oldest.page(place)):
+        index, last = 0, 0
+        while last < self._last_id and (page := self._oldest.page(index)):
             yield page
-            place, last = place + len(page), page[-1]["id"]
+            index, last = index + len(page), page[-1]["id"]
         if isinstance(self._total, int):
-            _expect(place, self._total)
+            _expect(index, self._total)
 
     def to_dataframe(self, spark: Any, *, extra_schema: Any = None) -> Any:
         """A Spark DataFrame with one row for each event, without a Python object for any.
@@ -211,10 +211,10 @@ class AssetEvents(Sequence[AssetEvent]):
         rows = itertools.chain.from_iterable(self.pages())
         return to_dataframe(spark, rows, extra_schema=extra_schema)
 
-    def _at(self, place: int) -> _Row | None:
-        if isinstance(self._total, int) and self._total // 2 < place < self._total:
-            return self._newest.at(self._total - 1 - place)
-        return self._oldest.at(place)
+    def _at(self, index: int) -> _Row | None:
+        if isinstance(self._total, int) and self._total // 2 < index < self._total:
+            return self._newest.at(self._total - 1 - index)
+        return self._oldest.at(index)
 
     def _slice(self, wanted: slice) -> list[_Row]:
         start, stop = wanted.start, wanted.stop
@@ -225,10 +225,10 @@ class AssetEvents(Sequence[AssetEvent]):
         if step > 0 and start is not None and start < 0 and (stop is None or stop < 0):
             stop = stop or 0
             return self._newest.rows(-stop, stop - start)[::-1][::step]
-        places = range(*wanted.indices(len(self)))
-        if not places:
+        indexes = range(*wanted.indices(len(self)))
+        if not indexes:
             return []
-        first, last = sorted((places[0], places[-1]))
+        first, last = sorted((indexes[0], indexes[-1]))
         count = last - first + 1
         if len(self) - last < first:
             rows = self._newest.rows(len(self) - 1 - last, count)[::-1]
@@ -246,9 +246,11 @@ def _expect(found: int, wanted: int) -> None:
         )
 
 
-def _fetcher(ask: Ask, what: str, last_id: int, **about: str) -> Callable[..., list[_Row]]:
+def _fetcher(
+    query: QueryEvents, what: str, last_id: int, **about: str
+) -> Callable[..., list[_Row]]:
     def fetch(**page: Any) -> list[_Row]:
-        rows: list[_Row] = ask(what, about=about, page={"last_id": last_id, **page})
+        rows: list[_Row] = query(what, about=about, page={"last_id": last_id, **page})
         return rows
 
     return fetch
@@ -273,8 +275,8 @@ class TriggeringAssetEvents(Mapping[Asset, AssetEvents]):
     not among the keys.
     """
 
-    def __init__(self, ask: Ask, scheduled: Sequence[Asset] = ()) -> None:
-        self._ask = ask
+    def __init__(self, query: QueryEvents, scheduled: Sequence[Asset] = ()) -> None:
+        self._query = query
         self._scheduled = scheduled
         self._known: dict[Asset, AssetEvents] | None = None
 
@@ -298,9 +300,9 @@ class TriggeringAssetEvents(Mapping[Asset, AssetEvents]):
     def _read(self) -> dict[Asset, AssetEvents]:
         if self._known is None:
             known = {}
-            for row in self._ask("triggering"):
+            for row in self._query("triggering"):
                 asset = Asset.identified(row["name"], row["uri"])
-                fetch = _fetcher(self._ask, "triggering_page", row["last_id"], uri=row["uri"])
+                fetch = _fetcher(self._query, "triggering_page", row["last_id"], uri=row["uri"])
                 known[asset] = AssetEvents(fetch, row["last_id"], row["total"])
             self._known = known
         return self._known
@@ -309,8 +311,8 @@ class TriggeringAssetEvents(Mapping[Asset, AssetEvents]):
 class InletEvents(Mapping[Asset | AssetAlias, AssetEvents]):
     """All events so far of the assets and aliases that a task declares as inlets."""
 
-    def __init__(self, ask: Ask, inlets: Sequence[Asset | AssetAlias]) -> None:
-        self._ask = ask
+    def __init__(self, query: QueryEvents, inlets: Sequence[Asset | AssetAlias]) -> None:
+        self._query = query
         self._inlets = inlets
         self._read: dict[Asset | AssetAlias, AssetEvents] = {}
 
@@ -335,6 +337,6 @@ class InletEvents(Mapping[Asset | AssetAlias, AssetEvents]):
 
     def _open(self, inlet: Asset | AssetAlias) -> AssetEvents:
         about = {"uri": inlet.uri} if isinstance(inlet, Asset) else {"alias": inlet.name}
-        last_id = self._ask("inlet", **about)
-        count = partial(self._ask, "inlet_count", **about, last_id=last_id)
-        return AssetEvents(_fetcher(self._ask, "inlet_page", last_id, **about), last_id, count)
+        last_id = self._query("inlet", **about)
+        count = partial(self._query, "inlet_count", **about, last_id=last_id)
+        return AssetEvents(_fetcher(self._query, "inlet_page", last_id, **about), last_id, count)

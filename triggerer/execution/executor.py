@@ -14,16 +14,16 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from triggerer.domain.runs import RunState
 from triggerer.errors import Conflict, OutcomeUnknown, StoreUnavailable
-from triggerer.execution.backlog import Backlog, Pace
-from triggerer.execution.bookkeeper import Bookkeeper, Entry
+from triggerer.execution.claimed_queue import ClaimedQueue, PrefetchLimit
 from triggerer.execution.claims import Claims
 from triggerer.execution.logs import end_log
 from triggerer.execution.protocol import RunEnd, RunOrder
-from triggerer.execution.slot import Slot, SlotSettings, Spark, Warm, choose_slot
+from triggerer.execution.result_writer import AttemptUpdate, ResultWriter
+from triggerer.execution.slot import Slot, SlotSettings, Spark, WarmUp, choose_slot
 from triggerer.plugins import DagsFolder
 from triggerer.runtime.backoff import Backoff
-from triggerer.store.database import Database
-from triggerer.store.wakeups import Signal, Subscription, Wakeups
+from triggerer.store.engine.database import Database
+from triggerer.store.wakeups.signals import Signal, Subscription, Wakeups
 
 _log = structlog.get_logger(__name__)
 
@@ -72,9 +72,9 @@ class Executor:
         self._shutdown_grace = shutdown_grace
         self._sweep_every = sweep_every
         self._claims = Claims(database, instance_id, home)
-        self._bookkeeper = Bookkeeper(database, instance_id)
-        self._backlog = Backlog()
-        self._pace = Pace(workers)
+        self._result_writer = ResultWriter(database, instance_id)
+        self._claimed_queue = ClaimedQueue()
+        self._prefetch = PrefetchLimit(workers)
         settings = SlotSettings(
             worker={
                 "home": str(home.resolve()),
@@ -86,7 +86,7 @@ class Executor:
             timeout_grace=timeout_grace,
         )
         self._slots = [
-            Slot(database, self._bookkeeper, settings, self._on_free) for _ in range(workers)
+            Slot(database, self._result_writer, settings, self._on_free) for _ in range(workers)
         ]
         self._changed = anyio.Event()
         self._more = self._cancels = self._dags = True
@@ -109,7 +109,7 @@ class Executor:
         """
         self._is_lease_held = False
         self._leases_lost += 1
-        self._backlog.take_all()
+        self._claimed_queue.take_all()
         for slot in self._slots:
             if slot.run is not None:
                 slot.cut_short()
@@ -145,7 +145,7 @@ class Executor:
         # Shielded: what runs outlives a cancellation by its grace, which `_wind_down` bounds.
         with anyio.CancelScope(shield=True):
             async with anyio.create_task_group() as work:
-                work.start_soon(self._bookkeeper.run)
+                work.start_soon(self._result_writer.run)
                 for slot in self._slots:
                     work.start_soon(slot.serve)
                 await self._stopping.wait()
@@ -180,11 +180,11 @@ class Executor:
                 continue
             backoff.failures = 0
             seconds = max(0.0, self._sweep_due - time.monotonic())
-            if self._backlog:
+            if self._claimed_queue:
                 seconds = min(seconds, _STALE_SECONDS)
             with anyio.move_on_after(seconds) as patience:
                 await self._changed.wait()
-            if patience.cancelled_caught and self._backlog:
+            if patience.cancelled_caught and self._claimed_queue:
                 await self._give_back()
 
     async def _look_after(self, tasks: TaskGroup) -> None:
@@ -203,14 +203,16 @@ class Executor:
         if self._more and self._is_lease_held and (room := self._room()):
             self._more = False
             leases_lost = self._leases_lost
-            orders = self._claims.claimed(await self._bookkeeper.along(self._claims.claiming(room)))
+            orders = self._claims.claimed(
+                await self._result_writer.perform_with_next_commit(self._claims.claiming(room))
+            )
             if leases_lost != self._leases_lost:
                 # They were claimed under a lease that is over, and may be somebody else's: a sweep tells.
                 return
             self._more |= len(orders) == room
             for order in orders:
                 if not self._is_executing(order):
-                    self._backlog.add(order)
+                    self._claimed_queue.add(order)
             self._hand_out()
             if self._more:
                 self._changed.set()
@@ -224,17 +226,17 @@ class Executor:
         )
 
     def _room(self) -> int:
-        return self._backlog.room(
+        return self._claimed_queue.room(
             free=sum(slot.is_free for slot in self._slots),
-            ahead=self._pace.ahead,
+            ahead=self._prefetch.runs,
             warming=any(slot.spark is Spark.WARMING for slot in self._slots),
         )
 
     def _hand_out(self) -> None:
-        for order in self._backlog.waiting():
+        for order in self._claimed_queue.waiting():
             slot = choose_slot(self._slots, needs_spark=order.needs_spark)
             if slot is not None:
-                self._backlog.take(order.run_pk)
+                self._claimed_queue.take(order.run_pk)
                 slot.give(order)
             elif not order.needs_spark:
                 return
@@ -243,7 +245,7 @@ class Executor:
         if self._stopping.is_set():
             return
         if order is not None:
-            self._pace.note(seconds)
+            self._prefetch.note(seconds)
             # A session that a run has lost is opened again ahead of the next one.
             self._wants_warm |= self._prewarm and order.needs_spark and slot.spark is Spark.COLD
         self._hand_out()
@@ -258,19 +260,19 @@ class Executor:
         if slot is not None:
             # Asked for once: where Spark cannot be had, trying again and again would not help.
             self._wants_warm = False
-            slot.give(Warm())
+            slot.give(WarmUp())
 
     async def _sweep(self) -> list[int]:
         """Put right what nobody announces; return the runs here that are to be cancelled."""
         executing = [(slot, slot.run) for slot in self._slots if slot.run is not None]
-        known = {run.run_pk for _, run in executing} | self._bookkeeper.unwritten
-        known |= {order.run_pk for order in self._backlog.waiting()}
+        known = {run.run_pk for _, run in executing} | self._result_writer.unwritten
+        known |= {order.run_pk for order in self._claimed_queue.waiting()}
         ours = await self._claims.sweep(known)
         for slot, run in executing:
             held = ours.get(run.run_pk)
             if held is not None and held.attempt == run.attempt:
                 continue
-            if slot.run is run and run.run_pk not in self._bookkeeper.unwritten:
+            if slot.run is run and run.run_pk not in self._result_writer.unwritten:
                 _log.warning("a run was given to somebody else; ending it here", run=run.run_id)
                 await slot.abandon()
         return [run_pk for run_pk, held in ours.items() if held.cancel_requested]
@@ -278,10 +280,10 @@ class Executor:
     def _cancel(self, run_pks: Iterable[int], tasks: TaskGroup) -> None:
         for run_pk in run_pks:
             verdict = RunEnd(RunState.CANCELLED, datetime.now(UTC), "cancelled")
-            order = self._backlog.take(run_pk)
+            order = self._claimed_queue.take(run_pk)
             if order is not None:
                 end_log(order.log_path, order.run_id, verdict.state)
-                self._bookkeeper.submit_nowait(Entry(order, end=verdict))
+                self._result_writer.submit_nowait(AttemptUpdate(order, end=verdict))
             for slot in self._slots:
                 if slot.run is not None and slot.run.run_pk == run_pk and not slot.is_stopping:
                     tasks.start_soon(slot.stop, verdict)
@@ -289,7 +291,7 @@ class Executor:
     async def _give_back(self) -> None:
         if any(slot.spark is Spark.WARMING for slot in self._slots):
             return
-        await self._requeue(self._backlog.take_all())
+        await self._requeue(self._claimed_queue.take_all())
 
     async def _requeue(self, orders: list[RunOrder]) -> None:
         try:
@@ -302,7 +304,7 @@ class Executor:
 
     async def _wind_down(self) -> None:
         with anyio.move_on_after(_WRITE_SECONDS):
-            await self._requeue(self._backlog.take_all())
+            await self._requeue(self._claimed_queue.take_all())
         with anyio.move_on_after(self._shutdown_grace.total_seconds()):
             for slot in self._slots:
                 await slot.idle()
@@ -313,7 +315,7 @@ class Executor:
                 for slot in self._slots:
                     endings.start_soon(slot.end_now)
         with anyio.move_on_after(_WRITE_SECONDS) as patience:
-            await self._bookkeeper.written()
+            await self._result_writer.written()
             if killed:
                 _log.warning("runs were interrupted and go back into the queue", runs=len(killed))
                 await self._requeue(killed)

@@ -16,7 +16,7 @@ class TaskTimeout(BaseException):
     """A task's time is up. No `Exception`, so that the task's own handlers do not swallow it."""
 
 
-class Stopped(BaseException):
+class WorkerStopped(BaseException):
     """The executor wants this worker to stop. No `Exception`, for the same reason."""
 
 

@@ -1,8 +1,8 @@
 """What the executor and its workers say to one another over `triggerer.ipc`.
 
-To the worker: `run` (a `RunOrder`), `warm` (open a Spark session now), `reply` (to `ask`).
+To the worker: `run` (a `RunOrder`), `warm` (open a Spark session now), `reply` (to `query`).
 From it: `ready` (it takes orders), `spark` (whether its session is open now), `started` (a
-`TaskStart`), `results` (a `RunReport`), `ask` (a page of events; answered by `reply` with the same
+`TaskStart`), `results` (a `RunReport`), `query` (a page of events; answered by `reply` with the same
 number). Every message is an object with `type`. Instants travel as ISO 8601 text.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 PAGE_SIZE: Final = 2000
 """Events per reply, at most: about a megabyte of typical messages, some 20 ms of the event loop. Large ones
-are fewer, see `triggerer.store.queries.run_events`."""
+are fewer, see `triggerer.store.queries.execution.run_events`."""
 
 
 def _instant(text: str | None) -> datetime | None:

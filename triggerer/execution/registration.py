@@ -16,7 +16,7 @@ import structlog
 
 from triggerer.errors import Conflict, OutcomeUnknown, StoreError, StoreUnavailable
 from triggerer.store import leases
-from triggerer.store.database import Database
+from triggerer.store.engine.database import Database
 
 _log = structlog.get_logger(__name__)
 

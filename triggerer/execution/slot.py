@@ -15,13 +15,13 @@ import structlog
 
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.execution.answers import answer
-from triggerer.execution.bookkeeper import Bookkeeper, Entry
 from triggerer.execution.failures import storable, worker_death
 from triggerer.execution.logs import end_log, tail
 from triggerer.execution.process import WorkerGone, WorkerProcess, open_worker
 from triggerer.execution.protocol import RunEnd, RunOrder, RunReport, TaskStart, message
-from triggerer.store.database import Database
-from triggerer.store.queries.results import TaskRow
+from triggerer.execution.result_writer import AttemptUpdate, ResultWriter
+from triggerer.store.engine.database import Database
+from triggerer.store.queries.execution.results import TaskRow
 
 _log = structlog.get_logger(__name__)
 
@@ -37,7 +37,7 @@ class Spark(Enum):
     WARM = auto()
 
 
-class _Then(Enum):
+class _AfterJob(Enum):
     """What a slot can do after it has been at a job."""
 
     NEXT_JOB = auto()
@@ -48,7 +48,7 @@ class _Then(Enum):
     """With another worker: this one has died without having begun it."""
 
 
-class Warm:
+class WarmUp:
     """The order to open a Spark session before anybody needs it."""
 
 
@@ -74,13 +74,13 @@ class Slot:
     """
 
     database: Database
-    bookkeeper: Bookkeeper
+    result_writer: ResultWriter
     settings: SlotSettings
     on_free: Callable[[Slot, RunOrder | None, float], None]
     spark: Spark = Spark.COLD
     worker: WorkerProcess | None = None
     run: RunOrder | None = None
-    _job: RunOrder | Warm | None = None
+    _job: RunOrder | WarmUp | None = None
     _arrived: anyio.Event = field(default_factory=anyio.Event)
     _freed: anyio.Event = field(default_factory=anyio.Event)
     _given_at: float = 0.0
@@ -106,7 +106,7 @@ class Slot:
         while self.run is not None:
             await self._freed.wait()
 
-    def give(self, job: RunOrder | Warm) -> None:
+    def give(self, job: RunOrder | WarmUp) -> None:
         """Have it execute a run, or warm up; only while it is free."""
         assert self._job is None
         self._job, self._given_at = job, time.monotonic()
@@ -185,11 +185,11 @@ class Slot:
                 then = await self._execute(worker, job)
             else:
                 then = await self._warm(worker)
-            if then is _Then.SAME_JOB:
+            if then is _AfterJob.SAME_JOB:
                 return False
             # Told to stop just when the run ended by itself: the signal is on its way, and must not
             # meet the next run.
-            if then is _Then.END_WORKER or self._is_called_off:
+            if then is _AfterJob.END_WORKER or self._is_called_off:
                 return True
             self._free()
             await self._next_job()
@@ -204,7 +204,7 @@ class Slot:
         freed.set()
         self.on_free(self, run, time.monotonic() - self._given_at)
 
-    async def _warm(self, worker: WorkerProcess) -> _Then:
+    async def _warm(self, worker: WorkerProcess) -> _AfterJob:
         is_open = False
         try:
             await worker.send(message("warm"))
@@ -215,22 +215,22 @@ class Slot:
             code = await worker.reap()
             if not self._is_called_off:
                 _log.warning("a worker died while it opened Spark", code=code, output=worker.output)
-            return _Then.END_WORKER
+            return _AfterJob.END_WORKER
         if frame["error"] is not None:
             _log.warning("Spark could not be started ahead", error=frame["error"])
         self.spark = Spark.WARM if is_open else Spark.COLD
-        return _Then.NEXT_JOB
+        return _AfterJob.NEXT_JOB
 
-    async def _execute(self, worker: WorkerProcess, order: RunOrder) -> _Then:
+    async def _execute(self, worker: WorkerProcess, order: RunOrder) -> _AfterJob:
         if self._is_called_off:
             # Told so before there was a worker to tell.
             self._note_end_unstarted()
-            return _Then.END_WORKER
+            return _AfterJob.END_WORKER
         is_taken = False
         try:
             if order.attempt > 1 and not await self._begin(worker, order):
                 self._note_end_unstarted()
-                return _Then.NEXT_JOB
+                return _AfterJob.NEXT_JOB
             await worker.send(message("run", run=order))
             while True:
                 frame = await worker.receive()
@@ -243,12 +243,12 @@ class Slot:
                     case "results":
                         self._unfollow()
                         report = RunReport.from_json(frame["report"])
-                        self.bookkeeper.submit_nowait(Entry.of_report(order, report))
+                        self.result_writer.submit_nowait(AttemptUpdate.of_report(order, report))
                         if report.end is not None:
-                            return _Then.END_WORKER if report.retire else _Then.NEXT_JOB
+                            return _AfterJob.END_WORKER if report.retire else _AfterJob.NEXT_JOB
                     case "started":
                         self._follow(order, TaskStart.from_json(frame["start"]))
-                    case "ask":
+                    case "query":
                         worker.tasks.start_soon(self._answer, worker, order, frame)
                     case _:
                         self._note_spark(frame)
@@ -259,9 +259,9 @@ class Slot:
             # What kills a worker before it takes orders would kill the next one as well.
             if not is_taken and worker.is_ready and not self._is_called_off:
                 _log.warning("a worker died before it took a run", run=order.run_id, code=code)
-                return _Then.SAME_JOB
+                return _AfterJob.SAME_JOB
             self._note_death(order, worker, code, is_taken=is_taken)
-            return _Then.END_WORKER
+            return _AfterJob.END_WORKER
 
     async def _begin(self, worker: WorkerProcess, order: RunOrder) -> bool:
         """Have written that this attempt begins; whether it is to be executed.
@@ -273,7 +273,7 @@ class Slot:
         try:
             with anyio.CancelScope() as self._beginning:
                 await worker.ready()
-                is_ours = await self.bookkeeper.begin(order)
+                is_ours = await self.result_writer.begin(order)
         finally:
             self._beginning = None
         return is_ours and not self._is_called_off
@@ -297,7 +297,7 @@ class Slot:
 
     async def _answer(self, worker: WorkerProcess, order: RunOrder, frame: dict[str, Any]) -> None:
         try:
-            await worker.send(await answer(self.database, self.bookkeeper, order, frame))
+            await worker.send(await answer(self.database, self.result_writer, order, frame))
         except WorkerGone:
             # Whoever receives from it tells.
             return
@@ -327,7 +327,7 @@ class Slot:
             None,
             None,
         )
-        self.bookkeeper.submit_nowait(Entry(order, (row,)))
+        self.result_writer.submit_nowait(AttemptUpdate(order, (row,)))
 
     def _kill_overdue(self, start: TaskStart) -> None:
         grace = self.settings.timeout_grace.total_seconds()
@@ -373,7 +373,7 @@ class Slot:
             reason = storable(f"{reason}; its last output:\n{output}")
         if self.run is not None:
             end = RunEnd(state, datetime.now(UTC), reason, code)
-            self.bookkeeper.submit_nowait(Entry(self.run, end=end))
+            self.result_writer.submit_nowait(AttemptUpdate(self.run, end=end))
 
     def _end_log(self, how: str) -> None:
         if self.run is not None and self._may_end_log:

@@ -18,7 +18,7 @@ from triggerer.domain.assets import Metadata
 from triggerer.domain.runs import TaskState
 from triggerer.domain.tasks import Task
 from triggerer.execution.context import RunContext
-from triggerer.execution.failures import Stopped, TaskTimeout, explain
+from triggerer.execution.failures import TaskTimeout, WorkerStopped, explain
 from triggerer.execution.outlets import OutletEvents
 from triggerer.execution.protocol import EmittedEvent, TaskResult, TaskStart
 
@@ -59,7 +59,7 @@ class TaskRunner:
         """Try the task until it succeeds or its retries are used up; whatever it raises is told.
 
         Raises:
-            Stopped: The executor wants the worker to stop; the task's `finally` blocks have run.
+            WorkerStopped: The executor wants the worker to stop; the task's `finally` blocks have run.
         """
         for try_number in range(1, task.retries + 2):
             started_at = datetime.now(UTC)
@@ -70,7 +70,7 @@ class TaskRunner:
             try:
                 with time_limit(task.timeout):
                     value, events = self._attempt(task, results, outlet_events)
-            except Stopped:
+            except WorkerStopped:
                 raise
             except BaseException as error:
                 if isinstance(error, TaskTimeout):

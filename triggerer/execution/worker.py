@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, Final, NoReturn
 
 from triggerer.errors import RunFailed
-from triggerer.execution.failures import Stopped, storable
+from triggerer.execution.failures import WorkerStopped, storable
 from triggerer.execution.logs import Output, set_up_logging
 from triggerer.execution.protocol import RunOrder, RunReport, TaskStart, message
 from triggerer.execution.session import SparkHolder
@@ -31,7 +31,7 @@ class Worker:
     """What happens in one worker process."""
 
     def __init__(self, channel: ChildChannel, setup: dict[str, Any]) -> None:
-        from triggerer.execution.runs import Surroundings
+        from triggerer.execution.attempt import WorkerContext
 
         self._channel = channel
         self._sending = threading.Lock()
@@ -47,9 +47,9 @@ class Worker:
             output,
             lambda is_open: self._send(message("spark", open=is_open)),
         )
-        self._around = Surroundings(
+        self._context = WorkerContext(
             dags_folder=Path(setup["dags_folder"]),
-            ask=self.ask,
+            query=self.query,
             spark=self._spark,
             output=output,
             on_start=self._on_start,
@@ -66,12 +66,12 @@ class Worker:
             # From here on SIGTERM unwinds the user's code instead of ending the process at once.
             self._busy = True
             try:
-                self._obey(order)
-            except Stopped:
+                self._handle(order)
+            except WorkerStopped:
                 self._leave()
             self._busy = False
 
-    def ask(self, run_pk: int, what: str, **fields: Any) -> Any:
+    def query(self, run_pk: int, what: str, **fields: Any) -> Any:
         """Put a run's question to the executor and wait for the answer; from any thread.
 
         Raises:
@@ -80,7 +80,7 @@ class Worker:
         number = next(self._numbers)
         answer = self._waiting[number] = queue.SimpleQueue()
         try:
-            self._send(message("ask", run=run_pk, number=number, what=what, fields=fields))
+            self._send(message("query", run=run_pk, number=number, what=what, fields=fields))
             reply = answer.get()
         finally:
             del self._waiting[number]
@@ -88,12 +88,12 @@ class Worker:
             raise RunFailed(reply["error"])
         return reply["value"]
 
-    def _obey(self, order: dict[str, Any]) -> None:
-        from triggerer.execution.runs import execute_run
+    def _handle(self, order: dict[str, Any]) -> None:
+        from triggerer.execution.attempt import execute_run
 
         if order["type"] == "run":
             self._tidy_up()
-            execute_run(RunOrder.from_json(order["run"]), self._around)
+            execute_run(RunOrder.from_json(order["run"]), self._context)
             return
         error = None
         try:
@@ -141,7 +141,7 @@ class Worker:
     def _stop(self, number: int, frame: FrameType | None) -> None:
         if not self._busy:
             os._exit(128 + number)
-        raise Stopped
+        raise WorkerStopped
 
     def _leave(self) -> NoReturn:
         try:

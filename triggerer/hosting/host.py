@@ -30,10 +30,10 @@ from triggerer.runtime import (
 from triggerer.runtime.backoff import Backoff
 from triggerer.runtime.stalls import StallWatch
 from triggerer.store import leases
-from triggerer.store.database import Database
+from triggerer.store.engine.database import Database
 from triggerer.store.queries import hosting as queries
 from triggerer.store.queries.hosting import TriggerRow, WatcherState
-from triggerer.store.wakeups import Signal, announce
+from triggerer.store.wakeups.signals import Signal, announce
 
 _log = structlog.get_logger(__name__)
 

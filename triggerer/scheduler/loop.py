@@ -14,9 +14,9 @@ from anyio.abc import TaskStatus
 from triggerer.errors import StoreError, TriggererError
 from triggerer.scheduler.optimistic import OptimisticPlanner
 from triggerer.scheduler.plan import Plan, plan_locked
-from triggerer.store.database import Database
-from triggerer.store.queries.runs import find_candidates
-from triggerer.store.wakeups import ALL, Announced, Signal, Wakeups
+from triggerer.store.engine.database import Database
+from triggerer.store.queries.scheduling.candidates import find_candidates
+from triggerer.store.wakeups.signals import ALL, Announced, Signal, Wakeups
 
 _log = structlog.get_logger(__name__)
 

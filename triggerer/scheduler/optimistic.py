@@ -10,10 +10,10 @@ from triggerer.domain.runs import RunType
 from triggerer.errors import OutcomeUnknown
 from triggerer.scheduler.decide import Decisions, RunsToCreate
 from triggerer.scheduler.plan import BOUND, Plan, judge, takes_of
-from triggerer.store.database import Database
-from triggerer.store.queries.new_run import CreatedRun, CreateRun, Unchanged
-from triggerer.store.queries.runs import SNAPSHOT, WaitingRow, waiting_rows
-from triggerer.store.wakeups import Announced, Signal
+from triggerer.store.engine.database import Database
+from triggerer.store.queries.scheduling.candidates import SNAPSHOT, WaitingRow, waiting_rows
+from triggerer.store.queries.scheduling.new_run import CreatedRun, CreateRun, Unchanged
+from triggerer.store.wakeups.signals import Announced, Signal
 
 _MAX_REMEMBERED: Final = 1_000
 """DAGs; a kilobyte or so each."""

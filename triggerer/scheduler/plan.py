@@ -12,9 +12,9 @@ from triggerer.domain.conditions import condition_from_json
 from triggerer.domain.runs import RunType
 from triggerer.errors import DagError
 from triggerer.scheduler.decide import DagSnapshot, Decisions, RunsToCreate, WaitingAsset, decide
-from triggerer.store.queries.new_run import CreatedRun, Takes
-from triggerer.store.queries.runs import WaitingRow, create_run, lock_and_read
-from triggerer.store.script import Script
+from triggerer.store.engine.script import Script
+from triggerer.store.queries.scheduling.candidates import WaitingRow, create_run, lock_and_read
+from triggerer.store.queries.scheduling.new_run import CreatedRun, Takes
 
 # Queued events of one asset are counted this far; a DAG that has more is looked at again.
 BOUND: Final = 1_000

@@ -18,6 +18,6 @@ Stopping, at the first SIGTERM or SIGINT
 """
 
 from triggerer.service.parts import ALL_PARTS, Part
-from triggerer.service.running import Service, Stopped, open_service, run
+from triggerer.service.running import Service, StopReason, open_service, run
 
-__all__ = ["ALL_PARTS", "Part", "Service", "Stopped", "open_service", "run"]
+__all__ = ["ALL_PARTS", "Part", "Service", "StopReason", "open_service", "run"]

@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from triggerer.config import Settings
 from triggerer.service.supervising import Runs, once_it_answers, unless_it_returns, without_status
-from triggerer.store.database import Database
+from triggerer.store.engine.database import Database
 
 if TYPE_CHECKING:
     from triggerer.execution.registration import Registration
@@ -38,29 +38,29 @@ async def start_parts(
     settings: Settings,
     parts: frozenset[Part],
     database: Database,
-    carriers: TaskGroup,
+    background: TaskGroup,
     workers: TaskGroup,
 ) -> None:
     """Start what this process hosts; every argument of every part is given here."""
     if Part.DAG_PROCESSOR in parts:
         await workers.start(unless_it_returns, "dag-processor", _dag_processor(settings, database))
     if Part.TRIGGERER in parts:
-        await _start_triggerer(settings, database, carriers, workers)
+        await _start_triggerer(settings, database, background, workers)
     if Part.SCHEDULER in parts:
         await workers.start(unless_it_returns, "scheduler", _scheduler(settings, database))
     if Part.EXECUTOR in parts:
-        await _start_executor(settings, database, carriers, workers)
+        await _start_executor(settings, database, background, workers)
 
 
 async def _start_triggerer(
-    settings: Settings, database: Database, carriers: TaskGroup, workers: TaskGroup
+    settings: Settings, database: Database, background: TaskGroup, workers: TaskGroup
 ) -> None:
     from triggerer.hosting import TriggerHost
     from triggerer.hosting.host import HostSettings
     from triggerer.isolation import IsolationSettings
     from triggerer.plugins import load_trigger_class
     from triggerer.runtime import RuntimeSettings
-    from triggerer.store.recorder import EventRecorder
+    from triggerer.store.recording.recorder import EventRecorder
 
     chosen = settings.triggerer
     # The recorder tells the host who was fenced, and the host is the recorder's source: late bound.
@@ -99,7 +99,7 @@ async def _start_triggerer(
         ),
         takes_over_at_once=database.dialect == "sqlite",
     )
-    carriers.start_soon(unless_it_returns, "recorder", without_status(recorder.run))
+    background.start_soon(unless_it_returns, "recorder", without_status(recorder.run))
     await workers.start(unless_it_returns, "triggerer", host.run)
 
 
@@ -126,7 +126,7 @@ def _scheduler(settings: Settings, database: Database) -> Runs:
 
 
 async def _start_executor(
-    settings: Settings, database: Database, carriers: TaskGroup, workers: TaskGroup
+    settings: Settings, database: Database, background: TaskGroup, workers: TaskGroup
 ) -> None:
     from triggerer.execution.executor import Executor
     from triggerer.execution.registration import Registration
@@ -150,7 +150,7 @@ async def _start_executor(
         holder=None if database.dialect == "sqlite" else executor,
     )
     # Longer than the executor lives: others would take its last runs for a dead one's.
-    await carriers.start(
+    await background.start(
         unless_it_returns,
         "registration",
         partial(_stay_registered, registration, settings.database.start_timeout),

@@ -22,20 +22,21 @@ from triggerer.abc import install_connections
 from triggerer.config import CONFIG_VARIABLE, Settings
 from triggerer.errors import ConfigurationError
 from triggerer.service.parts import ALL_PARTS, Part, start_parts
+from triggerer.service.sd_notify import SystemdNotifier
 from triggerer.service.supervising import once_it_answers, unless_it_returns
 from triggerer.signals import told_to_stop
 from triggerer.spark.settings import mode_of
-from triggerer.store.database import Database, open_database
-from triggerer.store.exclusive import lock_exclusively
+from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.exclusive import lock_exclusively
+from triggerer.store.engine.urls import parse_database_url
 from triggerer.store.leases import forget_instances
-from triggerer.store.listening import listen
 from triggerer.store.migrate import upgrade
-from triggerer.store.urls import parse_database_url
+from triggerer.store.wakeups.listening import listen
 
 _log = structlog.get_logger(__name__)
 
 
-class Stopped(Enum):
+class StopReason(Enum):
     """Why `run` returned."""
 
     WORK_DONE = auto()
@@ -56,7 +57,7 @@ Work = Callable[[Service], Awaitable[None]]
 _SWITCH_INTERVAL_S: Final = 0.0005
 
 
-def run(settings: Settings, parts: frozenset[Part], work: Work | None = None) -> Stopped:
+def run(settings: Settings, parts: frozenset[Part], work: Work | None = None) -> StopReason:
     """Serve until a signal comes, or, if there is `work` to do beside the service, until it is done.
 
     Raises:
@@ -81,32 +82,40 @@ def run(settings: Settings, parts: frozenset[Part], work: Work | None = None) ->
     if settings.file is not None:
         # Children have no --config; their `get_connection` reads the same file.
         os.environ[CONFIG_VARIABLE] = str(settings.file)
+    notifier = SystemdNotifier.from_environment(os.environ)
     return anyio.run(
-        partial(_serve, settings, parts, work), backend_options={"use_uvloop": _has_uvloop()}
+        partial(_serve, settings, parts, work, notifier),
+        backend_options={"use_uvloop": _has_uvloop()},
     )
 
 
-async def _serve(settings: Settings, parts: frozenset[Part], work: Work | None) -> Stopped:
+async def _serve(
+    settings: Settings, parts: frozenset[Part], work: Work | None, notifier: SystemdNotifier
+) -> StopReason:
     loop = asyncio.get_running_loop()
     until_asked = anyio.CancelScope()
+    names = ", ".join(part.value for part in sorted(parts))
 
     def obey(signum: int) -> None:
-        _log.info("stopping", signal=signal.Signals(signum).name)
+        name = signal.Signals(signum).name
+        _log.info("stopping", signal=name)
+        notifier.tell_stopping(f"Stopping: {name}")
         stop.cancel()
 
     def tell(signum: int) -> None:
         loop.call_soon_threadsafe(obey, signum)
 
     with told_to_stop(tell), anyio.CancelScope() as stop:
+        notifier.tell_status(f"Starting {names}")
         # Before everything has started there is nothing in flight to wait for.
-        async with open_service(settings, parts) as service:
+        async with open_service(settings, parts) as service, notifier.serving(f"Running {names}"):
             stop = until_asked
             with until_asked:
                 if work is None:
                     await anyio.sleep_forever()
                 else:
                     await work(service)
-    return Stopped.ASKED_TO if stop.cancel_called else Stopped.WORK_DONE
+    return StopReason.ASKED_TO if stop.cancel_called else StopReason.WORK_DONE
 
 
 @asynccontextmanager
@@ -123,10 +132,10 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
         with lock_exclusively(database):
             await once_it_answers(lambda: _prepare(database), patience)
             # The outer group ends last: those in the inner one need it to finish what they began.
-            async with anyio.create_task_group() as carriers:
-                await carriers.start(unless_it_returns, "wakeups", partial(listen, database))
+            async with anyio.create_task_group() as background:
+                await background.start(unless_it_returns, "wakeups", partial(listen, database))
                 async with anyio.create_task_group() as workers:
-                    await start_parts(settings, parts, database, carriers, workers)
+                    await start_parts(settings, parts, database, background, workers)
                     # What was imported stays: no collection needs to look at it again.
                     gc.freeze()
                     _log.info(
@@ -136,7 +145,7 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
                     )
                     yield Service(database, settings)
                     workers.cancel_scope.cancel()
-                carriers.cancel_scope.cancel()
+                background.cancel_scope.cancel()
 
 
 async def _open_database(settings: Settings, stack: AsyncExitStack) -> Database:

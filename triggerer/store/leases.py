@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.events import Fence
 from triggerer.errors import LeaseLost
-from triggerer.store.database import database_now
+from triggerer.store.engine.database import database_now
 from triggerer.store.models import Instance, Stream
 
 LEASE_EXPIRY: Final = timedelta(seconds=15)

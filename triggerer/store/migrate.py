@@ -10,7 +10,7 @@ from sqlalchemy import Connection, inspect, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.errors import ConfigurationError
-from triggerer.store.database import Database
+from triggerer.store.engine.database import Database
 from triggerer.store.migrations import HEAD
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.cli.views import AT, NAME, RUN_ID, run
 from triggerer.cli import assets, config, dags, runs, watchers
 from triggerer.cli.tables import Column, Kind, fit, print_table
-from triggerer.store.queries.views import (
+from triggerer.store.queries.listing.views import (
     AssetEventView,
     AssetView,
     DagView,

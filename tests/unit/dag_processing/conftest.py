@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from triggerer.store.database import Database, open_database
+from triggerer.store.engine.database import Database, open_database
 
 
 @pytest.fixture

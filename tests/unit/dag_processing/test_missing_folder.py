@@ -16,7 +16,7 @@ from structlog.typing import EventDict
 
 from tests.unit.dag_processing.processing import DAG_FILE, every, processing, until
 from triggerer.dag_processing import scanning
-from triggerer.store.database import Database
+from triggerer.store.engine.database import Database
 from triggerer.store.models import Dag, DagFile, Watcher
 
 OTHER = """\

@@ -57,7 +57,7 @@ with DAG("d", schedule=x, tags=["t"], params={"p": 1}, is_paused_upon_creation=T
     )
     assert parsed.errors == ()
     dag, path = parsed.folder.dags["d"]
-    assert (path, dag.place) == ("a.py", f"a.py:{LINES + 3}")
+    assert (path, dag.location) == ("a.py", f"a.py:{LINES + 3}")
     assert dag.schedule == {"asset": {"name": "x", "uri": "x"}}
     assert (dag.tags, dag.params, dag.is_paused_upon_creation) == (["t"], {"p": 1}, True)
     assert dag.tasks == [

@@ -14,9 +14,9 @@ import pytest
 
 from tests.unit.dag_processing.processing import DAG_FILE, every, processing, until
 from triggerer.dag_processing import watching
-from triggerer.store.database import Database
+from triggerer.store.engine.database import Database
 from triggerer.store.models import Dag, DagFile, Watcher
-from triggerer.store.wakeups import Signal
+from triggerer.store.wakeups.signals import Signal
 
 
 async def test_what_is_in_the_folder_is_in_the_store_when_it_has_started(

@@ -58,9 +58,9 @@ def test_an_asset_needs_a_uri_or_a_name() -> None:
 
 
 def test_an_asset_knows_the_line_that_made_it() -> None:
-    place = Asset("a").defined_at
-    assert place is not None
-    assert place.file == __file__
+    location = Asset("a").defined_at
+    assert location is not None
+    assert location.file == __file__
 
 
 def test_an_asset_can_be_pickled_into_a_spark_task() -> None:

@@ -199,12 +199,12 @@ def test_triggering_events_are_asked_for_again_where_the_answer_was_an_error() -
     executor = FakeExecutor(2)
     answers = iter([StoreUnavailable("away"), None])
 
-    def ask(what: str, **fields: Any) -> Any:
+    def query(what: str, **fields: Any) -> Any:
         if what == "triggering" and (error := next(answers)):
             raise error
         return executor(what, **fields)
 
-    mapping = TriggeringAssetEvents(ask)
+    mapping = TriggeringAssetEvents(query)
     with pytest.raises(StoreUnavailable):
         len(mapping)
     assert len(mapping) == 1

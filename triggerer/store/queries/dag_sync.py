@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from triggerer.domain.conditions import aliases_of, assets_of, condition_from_json
 from triggerer.domain.merging import AssetKey, Folder, Incumbents
 from triggerer.domain.parsed import ParsedDag, ParsedFile, ParsedWatcher, WatcherKey
-from triggerer.store.database import database_now
+from triggerer.store.engine.database import database_now
 from triggerer.store.models import (
     Asset,
     AssetAlias,
@@ -25,7 +25,7 @@ from triggerer.store.models import (
     Trigger,
     Watcher,
 )
-from triggerer.store.wakeups import Signal, announce
+from triggerer.store.wakeups.signals import Signal, announce
 
 # Two processors on one database take turns; the number is ours alone.
 _LOCK: Final = 0x7472_6967

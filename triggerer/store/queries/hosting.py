@@ -10,7 +10,7 @@ from sqlalchemy import bindparam, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.events import Fence, WatcherRef
-from triggerer.store.database import database_now
+from triggerer.store.engine.database import database_now
 from triggerer.store.models import Asset, Stream, Trigger, Watcher
 
 

@@ -13,7 +13,7 @@ from triggerer.hosting.host import HostSettings, TriggerHost
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.runtime.hosted import HostedTrigger
 from triggerer.store.queries.hosting import TriggerRow
-from triggerer.store.recorder import EventRecorder
+from triggerer.store.recording.recorder import EventRecorder
 from triggerer.testing.simulation.loop import LoopClock
 from triggerer.testing.simulation.triggers import FilterTrouble, UnderSimulation, bind
 

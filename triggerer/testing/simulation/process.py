@@ -11,8 +11,8 @@ import anyio
 
 from triggerer.errors import StoreError
 from triggerer.scheduler.loop import Scheduler
-from triggerer.store.bulk import EventRow, insert_events
-from triggerer.store.wakeups import Signal, announce
+from triggerer.store.recording.bulk import EventRow, insert_events
+from triggerer.store.wakeups.signals import Signal, announce
 from triggerer.testing.simulation.hosting import Instance
 from triggerer.testing.simulation.transactions import Database
 

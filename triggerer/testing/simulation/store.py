@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from triggerer.domain.conditions import Condition, is_satisfied
 from triggerer.domain.events import Fence
-from triggerer.store.wakeups import Wakeups
+from triggerer.store.wakeups.signals import Wakeups
 
 if TYPE_CHECKING:
     from triggerer.store.queries.hosting import StreamLoad, TriggerRow

@@ -14,13 +14,13 @@ import anyio
 
 from triggerer.domain.conditions import assets_of, condition_to_json
 from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreUnavailable
-from triggerer.store.bulk import EventRow, InsertEvents
-from triggerer.store.queries.new_run import CreateRun, Takes, Unchanged
-from triggerer.store.queries.runs import SNAPSHOT, LockDags
-from triggerer.store.record_step import RecordEvents
-from triggerer.store.script import Row, Script, Step, perform_steps
-from triggerer.store.statement import Ask
-from triggerer.store.wakeups import Announced, Wakeups, announce, announced_in
+from triggerer.store.engine.script import Row, Script, Step, perform_steps
+from triggerer.store.engine.statement import Ask
+from triggerer.store.queries.scheduling.candidates import SNAPSHOT, LockDags
+from triggerer.store.queries.scheduling.new_run import CreateRun, Takes, Unchanged
+from triggerer.store.recording.bulk import EventRow, InsertEvents
+from triggerer.store.recording.record_step import RecordEvents
+from triggerer.store.wakeups.signals import Announced, Wakeups, announce, announced_in
 from triggerer.testing.simulation.store import REFUSED, Dag, Owners, Run, Store
 
 if TYPE_CHECKING:
@@ -368,7 +368,7 @@ class Transaction:
 
 
 async def find_candidates(session: Transaction) -> list[str]:
-    """As `triggerer.store.queries.runs`: DAGs for which an event waits."""
+    """As `triggerer.store.queries.scheduling.candidates`: DAGs for which an event waits."""
     store = session.store
     await store.chance.delay()
     return [dag_id for dag_id, dag in store.dags.items() if store.waiting(dag)]

@@ -1,0 +1,56 @@
+"""The service manager's end of sd_notify(3)."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+
+class NotifySocket:
+    """A datagram socket, open within a `with` block.
+
+    Args:
+        address: As `NOTIFY_SOCKET` has it: a path, or an abstract name behind `@`.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._bound = "\0" + address[1:] if address.startswith("@") else address
+
+    def __enter__(self) -> Self:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(self._bound)
+        self._socket.setblocking(False)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._socket.close()
+        if not self.address.startswith("@"):
+            Path(self.address).unlink()
+
+    def read(self) -> list[list[str]]:
+        """The lines of each datagram that has come."""
+        datagrams = []
+        while True:
+            try:
+                datagrams.append(self._socket.recv(4096).decode().split("\n"))
+            except BlockingIOError:
+                return datagrams
+
+    def fill(self) -> None:
+        """Leave no room for another datagram."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)
+            sender.connect(self._bound)
+            while True:
+                try:
+                    sender.send(b"X=1")
+                except BlockingIOError:
+                    return

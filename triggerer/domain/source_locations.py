@@ -1,0 +1,46 @@
+"""Where in a user's files something was made; for messages that name both places of a conflict."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Final, NamedTuple
+
+_OWN_ROOT: Final = __file__.rpartition("/domain/")[0] + "/"
+
+
+class SourceLocation(NamedTuple):
+    """A line of a file."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+def calling_location() -> SourceLocation | None:
+    """Return the innermost line outside this package that led to the call."""
+    # Not inspect.stack(), which reads source files.
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(_OWN_ROOT):
+            return SourceLocation(frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return None
+
+
+def importing_location() -> SourceLocation | None:
+    """Return the innermost line that runs because its module is being imported, if any.
+
+    A DAG made by a factory belongs to the file that calls the factory, not to the one that defines
+    it; and a DAG of a file that another file imports belongs to the former.
+    """
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
+    while frame is not None:
+        # "<string>" and the like: exec() inside a module that has a file.
+        code = frame.f_code
+        if code.co_name == "<module>" and not code.co_filename.startswith("<"):
+            return SourceLocation(frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return None

@@ -1,0 +1,141 @@
+"""One attempt of one run, in the worker: its file, its tasks in order, its report."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from triggerer.dag_processing.loader import LoadedFile, load_dag_file
+from triggerer.domain.dags import DAG
+from triggerer.domain.runs import RunState, TaskState
+from triggerer.errors import TriggererError
+from triggerer.execution.context import RunContext
+from triggerer.execution.events import QueryEvents
+from triggerer.execution.failures import WorkerStopped, explain, storable
+from triggerer.execution.logs import Output
+from triggerer.execution.protocol import RunEnd, RunOrder, RunReport, TaskResult, TaskStart
+from triggerer.execution.session import SparkHolder
+from triggerer.execution.tasks import TaskRunner
+
+logger = logging.getLogger("triggerer.run")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerContext:
+    """What a worker keeps between runs."""
+
+    dags_folder: Path
+    query: Callable[..., Any]
+    """`QueryEvents` for the run whose primary key comes first; so also below."""
+    spark: SparkHolder
+    output: Output
+    on_start: Callable[[int, TaskStart], None]
+    report: Callable[[int, RunReport], None]
+
+
+def execute_run(order: RunOrder, worker: WorkerContext) -> None:
+    """Execute a run and report it, with its last task in one report with its end.
+
+    Raises:
+        WorkerStopped: The executor wants the worker to stop; the run's end is not reported.
+    """
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(worker.output.into(Path(order.log_path)))
+        except OSError as error:
+            reason = f"the run's log {order.log_path} cannot be written: {error}"
+            end = RunEnd(RunState.FAILED, datetime.now(UTC), reason)
+            worker.report(order.run_pk, RunReport((), end))
+        else:
+            _Attempt(order, worker).execute()
+
+
+class _Attempt:
+    def __init__(self, order: RunOrder, worker: WorkerContext) -> None:
+        self._order = order
+        self._worker = worker
+        self._retire = False
+
+    def execute(self) -> None:
+        order = self._order
+        logger.info("run %s of DAG %s, attempt %d", order.run_id, order.dag_id, order.attempt)
+        try:
+            loaded = self._load()
+            dag = loaded.dags.get(order.dag_id)
+        except WorkerStopped:
+            raise
+        except BaseException as error:
+            logger.error("the DAG could not be loaded", exc_info=error)
+            own = isinstance(error, TriggererError)
+            reason = str(error) if own else explain(error, self._worker.dags_folder)
+            self._end((), [storable(f"{order.path} could not be loaded: {reason}")])
+            return
+        if dag is None:
+            self._end((), [f"{order.path} does not define the DAG {order.dag_id} any more"])
+            return
+        self._run_tasks(dag, loaded.modules)
+
+    def _load(self) -> LoadedFile:
+        folder = self._worker.dags_folder
+        loaded = load_dag_file(folder / self._order.path, folder)
+        for problem in loaded.warnings:
+            logger.warning("%s:%s: %s", problem.file, problem.line, problem.reason)
+        return loaded
+
+    def _run_tasks(self, dag: DAG, modules: tuple[ModuleType, ...]) -> None:
+        spark = functools.partial(self._worker.spark.get, modules)
+        query: QueryEvents = functools.partial(self._worker.query, self._order.run_pk)
+        context = RunContext(self._order, dag, query, spark)
+        runner = TaskRunner(
+            context,
+            self._worker.dags_folder,
+            on_start=functools.partial(self._worker.on_start, self._order.run_pk),
+            on_abandoned=self._abandon,
+        )
+        values: dict[str, Any] = {}
+        failures: list[str] = []
+        unreported: list[TaskResult] = []
+        for task in dag.tasks_in_order():
+            if unreported:
+                self._report(RunReport(tuple(unreported), None))
+                unreported.clear()
+            missing = [before.task_id for before in task.upstream if before.task_id not in values]
+            if missing:
+                logger.info("task %s is left out: %s failed", task.task_id, ", ".join(missing))
+                now, why = datetime.now(UTC), f"upstream: {', '.join(missing)}"
+                unreported.append(
+                    TaskResult(task.task_id, TaskState.UPSTREAM_FAILED, 0, None, now, why)
+                )
+                continue
+            finished = runner.execute(task, values)
+            unreported.append(finished.result)
+            if finished.result.state == TaskState.SUCCESS:
+                values[task.task_id] = finished.value
+            else:
+                failures.append(f"task {task.task_id} failed: {finished.result.error}")
+        self._end(tuple(unreported), failures)
+
+    def _abandon(self) -> None:
+        if self._worker.spark.is_open:
+            # The interrupted call may have left the session's socket in the middle of an answer.
+            self._retire = True
+            try:
+                self._worker.spark.interrupt()
+            except Exception:
+                logger.exception("what Spark was doing could not be stopped; this worker ends")
+
+    def _end(self, tasks: tuple[TaskResult, ...], failures: list[str]) -> None:
+        state = RunState.FAILED if failures else RunState.SUCCESS
+        logger.info("run %s: %s", self._order.run_id, state)
+        end = RunEnd(state, datetime.now(UTC), "\n\n".join(failures) or None)
+        self._report(RunReport(tasks, end, retire=self._retire))
+
+    def _report(self, report: RunReport) -> None:
+        self._worker.report(self._order.run_pk, report)

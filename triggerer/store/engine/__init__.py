@@ -1,0 +1,1 @@
+"""Connections, transactions and scripts on each database that we support."""

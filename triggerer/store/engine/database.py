@@ -1,0 +1,350 @@
+"""The database as the service sees it: transactions, and what went wrong in our words."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final, Literal, TypeVar
+
+import anyio
+import structlog
+from sqlalchemy import URL, select, text
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+
+from triggerer.errors import ConfigurationError, OutcomeUnknown, TriggererError
+from triggerer.store.engine import engines
+from triggerer.store.engine.clock import CLOCK, Clock, clock_of, utc_now
+from triggerer.store.engine.driver_errors import translate_commit, translated
+from triggerer.store.engine.script import Row, Script, ScriptRunner, Step
+from triggerer.store.engine.sqlite_runner import SqliteRunner
+from triggerer.store.engine.urls import describe, parse_database_url
+from triggerer.store.wakeups import transport
+from triggerer.store.wakeups.signals import Announced, Wakeups, announced_in
+
+_log = structlog.get_logger(__name__)
+
+COMMIT_TIMEOUT: Final = timedelta(seconds=30)
+CLOSE_TIMEOUT: Final = timedelta(seconds=5)
+T = TypeVar("T")
+
+
+class Database:
+    """Transactions on one database. Made by `open_database`."""
+
+    def __init__(
+        self,
+        url: URL,
+        *,
+        writer: AsyncEngine,
+        reader: AsyncEngine,
+        runner: ScriptRunner,
+        link: transport.Relay,
+        wakeups: Wakeups,
+        commit_timeout: timedelta,
+        clock: Clock,
+    ) -> None:
+        self.url: Final = url
+        self.name: Final = describe(url)
+        """How messages name it; without the password."""
+        self.wakeups: Final = wakeups
+        self.writer: Final = writer
+        """The engine that writes, for migrations and tests; everybody else uses `transaction`."""
+        self.relay: Final = link
+        """How announcements reach other processes."""
+        self._reader = reader
+        self._runner = runner
+        self._commit_timeout = commit_timeout
+        self._clock = clock
+        # SQLite has one writer at a time. Ours queue here, first come first served, rather than in
+        # SQLite's busy handler, which sleeps and is unfair.
+        self._turn = anyio.Lock() if self.dialect == "sqlite" else None
+
+    @property
+    def dialect(self) -> Literal["sqlite", "postgresql"]:
+        return "sqlite" if self.url.get_backend_name() == "sqlite" else "postgresql"
+
+    @property
+    def path(self) -> Path | None:
+        """SQLite's file; None for PostgreSQL."""
+        return Path(self.url.database or "") if self.dialect == "sqlite" else None
+
+    @asynccontextmanager
+    async def transaction(
+        self, *, commit_timeout: timedelta | None = None
+    ) -> AsyncIterator[AsyncSession]:
+        """Give a session whose work is committed when the block ends, and not at all if it raises.
+
+        On SQLite the write lock is held from the first line to the last: keep the block short, wait
+        for nothing else in it, and never open a second one inside.
+
+        Args:
+            commit_timeout: After it the commit's outcome is unknown; None: as the database was opened with.
+        Raises:
+            StoreUnavailable, Conflict: Nothing was written; the same block may succeed later.
+            RowRefused: Nothing was written, and a repeat brings the same answer.
+            OutcomeUnknown: The commit was sent, its answer was not seen.
+            ConfigurationError: Tables or rights are missing.
+        Cancellation: Before the commit nothing is written. The commit itself is shielded, up to its
+            deadline; no checkpoint follows it, so what the caller does next on the same line of
+            execution still happens.
+        """
+        timeout = self._commit_timeout if commit_timeout is None else commit_timeout
+        if self._turn is None:
+            async with self._transaction(timeout) as session:
+                yield session
+        else:
+            async with self._turn, self._transaction(timeout) as session:
+                yield session
+
+    async def perform(self, script: Script[T]) -> T:
+        """Have a script performed in a transaction of its own, and committed; return what it returns.
+
+        Raises:
+            As `transaction`; and what the script raises, after which nothing is written.
+        Cancellation: As `transaction`. On SQLite a script that has begun is performed to its end, and
+            committed.
+        """
+        announced: Announced = {}
+        try:
+            if self._turn is None:
+                result = await self._runner.perform(script, announced)
+            else:
+                async with self._turn:
+                    result = await self._runner.perform(script, announced)
+        except OutcomeUnknown:
+            # Perhaps it did commit; a wakeup too many does no harm.
+            await self.announce_here(announced)
+            raise
+        await self.announce_here(announced)
+        return result
+
+    async def once(self, step: Step) -> list[Row]:
+        """Have one step performed and committed; return its rows. It announces nothing: see `announce_here`.
+
+        Raises:
+            As `transaction`.
+        Cancellation: What has begun is finished.
+        """
+        if self._turn is None:
+            return await self._runner.once(step)
+        async with self._turn:
+            return await self._runner.once(step)
+
+    async def each(self, steps: Sequence[Step]) -> list[list[Row]]:
+        """Have steps performed that do not depend on one another; return the rows of each.
+
+        On SQLite they are one transaction. On PostgreSQL each is one by itself, in this order: two round trips more
+        would make one of them all. It announces nothing: see `announce_here`.
+
+        Raises:
+            As `transaction`. On PostgreSQL the steps before the one that failed are committed.
+        Cancellation: What has begun is finished; on PostgreSQL the steps after it are left out.
+        """
+        if self._turn is None:
+            return [await self._runner.once(step) for step in steps]
+        return await self.perform(_all(steps))
+
+    @asynccontextmanager
+    async def _transaction(self, commit_timeout: timedelta) -> AsyncIterator[AsyncSession]:
+        session = self._session(self.writer)
+        try:
+            with translated(self.name):
+                # BEGIN now, so that a database that is locked or away says so before any work.
+                await session.connection()
+                yield session
+                await session.flush()
+                await self._notify(session)
+            try:
+                await self._commit(session, commit_timeout)
+            except OutcomeUnknown:
+                # Perhaps it did commit; a wakeup too many does no harm.
+                await self.announce_here(announced_in(session))
+                raise
+        finally:
+            await self._close(session)
+        await self.announce_here(announced_in(session))
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[AsyncSession]:
+        """Give a session that cannot write; on SQLite beside the writer, not behind it.
+
+        Raises:
+            StoreUnavailable, ConfigurationError: As `transaction`.
+        """
+        session = self._session(self._reader)
+        try:
+            with translated(self.name):
+                options = {"postgresql_readonly": True} if self.dialect == "postgresql" else {}
+                await session.connection(execution_options=options)
+                yield session
+        finally:
+            await self._close(session)
+
+    def _session(self, engine: AsyncEngine) -> AsyncSession:
+        # Rows are read after the commit by those who wrote them; nobody reloads them.
+        return AsyncSession(engine, expire_on_commit=False, info={CLOCK: self._clock})
+
+    async def _notify(self, session: AsyncSession) -> None:
+        # Inside the transaction: PostgreSQL delivers on commit, and never otherwise.
+        if self.dialect == "postgresql" and (announced := announced_in(session)):
+            payload = self.relay.encode(announced)
+            connection = await session.connection()
+            await connection.exec_driver_sql(
+                "SELECT pg_notify($1, $2)", (transport.CHANNEL, payload)
+            )
+
+    async def _commit(self, session: AsyncSession, timeout: timedelta) -> None:
+        seconds = timeout.total_seconds()
+        with anyio.move_on_after(seconds, shield=True) as scope:
+            try:
+                await session.commit()
+            except Exception as error:
+                raise translate_commit(error, self.name) from error
+        if scope.cancelled_caught:
+            raise OutcomeUnknown(f"{self.name} did not confirm a commit within {seconds:g} s")
+
+    async def _close(self, session: AsyncSession) -> None:
+        """Roll back what is open and return the connection, or drop it where that fails."""
+        seconds = CLOSE_TIMEOUT.total_seconds()
+        with anyio.move_on_after(seconds, shield=True) as scope:
+            try:
+                await session.close()
+            except Exception as error:  # noqa: BLE001 (see below)
+                # The block's own outcome, or its error, is what the caller has to know. A
+                # connection that cannot roll back leaves the pool; the database undoes its work.
+                _log.warning("a connection was dropped", database=self.name, error=str(error))
+        if scope.cancelled_caught:
+            _log.warning("a connection was abandoned", database=self.name, after_s=seconds)
+
+    async def announce_here(self, announced: Announced) -> None:
+        """Wake the subscribers of this process, and a standalone on the same SQLite database."""
+        for signal, subjects in announced.items():
+            self.wakeups.publish(signal, *subjects)
+        await self.relay.poke(announced)
+
+
+def _all(steps: Sequence[Step]) -> Script[list[list[Row]]]:
+    answers: list[list[Row]] = []
+    for step in steps:
+        rows = yield step
+        answers.append(rows)
+    return answers
+
+
+async def database_now(session: AsyncSession) -> datetime:
+    """The database's clock, which all instances share; on SQLite the host's, as there is one."""
+    if session.get_bind().dialect.name == "sqlite":
+        return clock_of(session)()
+    connection = await session.connection()
+    now = (await connection.exec_driver_sql("SELECT clock_timestamp()")).scalar_one()
+    assert isinstance(now, datetime)
+    return now.astimezone(UTC)
+
+
+@asynccontextmanager
+async def open_database(
+    url: str | URL,
+    *,
+    home: Path | None = None,
+    create: bool = True,
+    wakeups: Wakeups | None = None,
+    commit_timeout: timedelta = COMMIT_TIMEOUT,
+    busy_timeout: timedelta = engines.SQLITE_BUSY_TIMEOUT,
+    pool_size: int = engines.POSTGRES_POOL_SIZE,
+    clock: Clock = utc_now,
+) -> AsyncIterator[Database]:
+    """Open a database that answers; its tables are `triggerer.store.migrate`'s business.
+
+    Args:
+        home: Where a relative SQLite path starts; None: the working directory.
+        create: Whether a SQLite file that is not there is made, with its folder.
+        wakeups: None: a new one, to be had as `database.wakeups`.
+        commit_timeout: After it a commit's outcome is unknown.
+        busy_timeout: How long a SQLite write waits for a writer in another process.
+        clock: The clock of a SQLite database; PostgreSQL has its own.
+    Raises:
+        ConfigurationError: The URL is wrong, or leads to something that we cannot use.
+        StoreUnavailable: The URL may be right, but nobody answers there now.
+    """
+    parsed = parse_database_url(
+        url if isinstance(url, str) else url.render_as_string(hide_password=False), home=home
+    )
+    name, link, abandoned = describe(parsed), transport.Relay(parsed), engines.Abandoned()
+    runner: ScriptRunner
+    if parsed.get_backend_name() == "sqlite":
+        _prepare_file(Path(parsed.database or ""), create=create)
+        writer = engines.sqlite_writer(parsed, busy_timeout=busy_timeout, abandoned=abandoned)
+        reader = engines.sqlite_reader(parsed, busy_timeout=busy_timeout, abandoned=abandoned)
+        runner = SqliteRunner(
+            parsed.database or "",
+            name=name,
+            clock=clock,
+            busy_timeout=busy_timeout,
+            commit_timeout=commit_timeout,
+            abandoned=abandoned,
+        )
+    else:
+        # Imported here: a command on SQLite has no use for asyncpg.
+        from triggerer.store.engine.postgres_runner import PostgresRunner
+
+        writer = reader = engines.postgres_engine(parsed, pool_size=pool_size)
+        runner = PostgresRunner(
+            parsed, name=name, commit_timeout=commit_timeout, encode=link.encode
+        )
+    database = Database(
+        parsed,
+        writer=writer,
+        reader=reader,
+        runner=runner,
+        link=link,
+        wakeups=wakeups or Wakeups(),
+        commit_timeout=commit_timeout,
+        clock=clock,
+    )
+    try:
+        await _probe(database)
+        yield database
+    finally:
+        with anyio.move_on_after(CLOSE_TIMEOUT.total_seconds(), shield=True):
+            await runner.aclose()
+            await writer.dispose()
+            if reader is not writer:
+                await reader.dispose()
+            await abandoned.ended()
+
+
+async def _probe(database: Database) -> None:
+    try:
+        async with database.reading() as session:
+            await session.execute(
+                text("SELECT 1 FROM sqlite_master") if database.path else select(1)
+            )
+    except TriggererError:
+        raise
+    except TypeError as error:
+        # An option of the URL that the driver's connect() does not know.
+        raise ConfigurationError(
+            f"{database.name} cannot be opened: {error}", hint="correct the options in the URL"
+        ) from error
+
+
+def _prepare_file(path: Path, *, create: bool) -> None:
+    if path.exists():
+        return
+    if not create:
+        raise ConfigurationError(
+            f"there is no database at {path}",
+            hint="start `triggerer standalone`, or run `triggerer db migrate`",
+        )
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # It holds what messages held. SQLite makes the files beside it with the mode of this one.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise ConfigurationError(
+            f"the database {path} cannot be made: {error.strerror}",
+            hint="correct [database] url or [core] home",
+        ) from error

@@ -1,0 +1,163 @@
+"""Engines as each database wants them: which connections exist and how each is set up."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any, Final
+
+import aiosqlite
+from sqlalchemy import URL, Connection, event
+from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+# How long a write waits for a writer in another process (a command beside a standalone). The
+# recorder waits longer by repeating; a command reports after this.
+SQLITE_BUSY_TIMEOUT: Final = timedelta(seconds=3)
+POSTGRES_POOL_SIZE: Final = 5
+# A peer that vanished without a word is noticed by then; no statement of ours takes so long.
+POSTGRES_STATEMENT_TIMEOUT: Final = timedelta(seconds=60)
+POSTGRES_CONNECT: Final[dict[str, Any]] = {
+    "timeout": 10,
+    "command_timeout": POSTGRES_STATEMENT_TIMEOUT.total_seconds(),
+    # Compiling a plan takes longer than any query of ours.
+    # And a literal of ours is read as it is meant (`triggerer.store.engine.script.literal`).
+    "server_settings": {
+        "application_name": "triggerer",
+        "jit": "off",
+        "standard_conforming_strings": "on",
+    },
+}
+SQLITE_WRITER_PRAGMAS: Final = (
+    "journal_mode=WAL",
+    # A commit that the broker is told about must survive a power cut.
+    "synchronous=FULL",
+    "foreign_keys=ON",
+    # 16 MiB: a checkpoint syncs the database's file too, so let it be rare at speed.
+    "wal_autocheckpoint=4000",
+    "journal_size_limit=67108864",
+    "cache_size=-16384",
+    "temp_store=MEMORY",
+)
+
+
+class Abandoned:
+    """SQLite connections whose statement was cancelled, until their threads have ended.
+
+    A thread cannot be cancelled: it finishes the statement, then rolls back and closes. SQLAlchemy
+    would wait for that in a task of its own, which a second cancellation leaves behind; so it is
+    told only to order the end, and who closes the database waits for it.
+    """
+
+    def __init__(self) -> None:
+        self._ending: set[asyncio.Future[Any]] = set()
+
+    def abandon(self, dbapi_connection: Any) -> None:
+        """Order the end of a pooled connection, without waiting."""
+        self.add(dbapi_connection.driver_connection)
+
+    def add(self, connection: aiosqlite.Connection) -> None:
+        """The same for a connection of aiosqlite's own."""
+        future: asyncio.Future[Any] | None = connection.stop()
+        if future is not None:
+            self._ending.add(future)
+            future.add_done_callback(self._ending.discard)
+
+    async def ended(self) -> None:
+        """Return once all threads have ended."""
+        if self._ending:
+            await asyncio.wait(set(self._ending))
+
+
+def sqlite_writer(url: URL, *, busy_timeout: timedelta, abandoned: Abandoned) -> AsyncEngine:
+    """One connection, whose transactions take the write lock when they begin.
+
+    A transaction that began by reading could not be upgraded behind another writer (SQLITE_BUSY at
+    once, whatever the timeout).
+    """
+    engine = _sqlite_engine(url, 1, busy_timeout, abandoned)
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def set_up(connection: Any, _record: Any) -> None:
+        _pragmas(connection, *SQLITE_WRITER_PRAGMAS)
+
+    @event.listens_for(engine.sync_engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine
+
+
+def sqlite_reader(url: URL, *, busy_timeout: timedelta, abandoned: Abandoned) -> AsyncEngine:
+    """A few connections that cannot write, beside the writer."""
+    engine = _sqlite_engine(url, 2, busy_timeout, abandoned)
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def set_up(connection: Any, _record: Any) -> None:
+        _pragmas(connection, "query_only=ON", "temp_store=MEMORY", "cache_size=-4096")
+
+    @event.listens_for(engine.sync_engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN")
+
+    return engine
+
+
+def _sqlite_engine(
+    url: URL, pool_size: int, busy_timeout: timedelta, abandoned: Abandoned
+) -> AsyncEngine:
+    engine = create_async_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=0 if pool_size == 1 else 2,
+        # isolation_level=None: the driver begins nothing by itself, the events below do.
+        connect_args={"isolation_level": None, "timeout": busy_timeout.total_seconds()},
+    )
+    engine.dialect.do_terminate = abandoned.abandon  # type: ignore[method-assign]
+    return engine
+
+
+def _pragmas(connection: Any, *pragmas: str) -> None:
+    cursor = connection.cursor()
+    for pragma in pragmas:
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def postgres_engine(url: URL, *, pool_size: int = POSTGRES_POOL_SIZE) -> AsyncEngine:
+    """A small pool that hands out no connection whose server is known to have gone."""
+    engine = create_async_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=pool_size,
+        pool_timeout=30,
+        connect_args=POSTGRES_CONNECT,
+    )
+
+    @event.listens_for(engine.sync_engine, "checkout")
+    def refuse_closed(connection: Any, _record: Any, _proxy: Any) -> None:
+        # A server that restarts closes its sockets, which asyncpg notices at once: no need for the
+        # round trip of `pool_pre_ping` before each transaction.
+        if connection.driver_connection.is_closed():
+            raise DisconnectionError("the server closed the connection")
+
+    return engine
+
+
+def asyncpg_options(url: URL) -> dict[str, Any]:
+    """What `asyncpg.connect` is given, for those who connect past SQLAlchemy.
+
+    Never the URL itself: asyncpg would send the server, as settings of its own, the options that it does
+    not know, and each connection would be refused.
+    """
+    # Imported here: a command on SQLite would pay for it with a twentieth of its time.
+    from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
+
+    dialect: Any = PGDialect_asyncpg
+    options: dict[str, Any] = dialect().create_connect_args(url)[1]
+    options.update(POSTGRES_CONNECT)
+    # What SQLAlchemy calls by another name (as users of PgBouncer set it), or has of its own.
+    if "prepared_statement_cache_size" in options:
+        options["statement_cache_size"] = options.pop("prepared_statement_cache_size")
+    options.pop("prepared_statement_name_func", None)
+    return options

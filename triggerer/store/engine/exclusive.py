@@ -1,0 +1,48 @@
+"""One service for each SQLite database."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from triggerer.errors import ConfigurationError
+from triggerer.store.engine.database import Database
+
+
+@contextmanager
+def lock_exclusively(
+    database: Database, *, purpose: str = "triggerer standalone"
+) -> Iterator[None]:
+    """Keep every other service off this SQLite database; nothing to do for PostgreSQL.
+
+    Commands that read, and those that write a row or two, do not take it. The lock ends with the
+    process, however it ends; the file stays and means nothing without the lock.
+
+    Args:
+        purpose: What the process that is refused is told about us.
+    Raises:
+        ConfigurationError: Another process holds it; the message names its process id.
+    """
+    if database.path is None:
+        yield
+        return
+    path = Path(f"{database.path}.lock")
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "unknown"
+            raise ConfigurationError(
+                f"{database.name} is in use by another service, {holder}",
+                hint="with SQLite everything runs in one `triggerer standalone`: "
+                "stop that one first, or use PostgreSQL",
+            ) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"pid {os.getpid()} ({purpose})\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,122 @@
+"""A script's whole transaction in one turn of a SQLite connection's thread."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import timedelta
+from typing import TypeVar
+
+import aiosqlite
+import anyio
+import structlog
+
+from triggerer.errors import OutcomeUnknown
+from triggerer.store.engine.clock import Clock
+from triggerer.store.engine.driver_errors import translate_commit, translated
+from triggerer.store.engine.engines import SQLITE_WRITER_PRAGMAS, Abandoned
+from triggerer.store.engine.script import Row, Script, ScriptRunner, Step, one, perform_on_sqlite
+from triggerer.store.engine.sqlite_thread import call_in_thread
+from triggerer.store.wakeups.signals import Announced
+
+_log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+
+class _CommitFailed(Exception):
+    """Its cause comes from COMMIT itself."""
+
+
+class _RollbackFailed(Exception):
+    """Its cause is what the rollback was for; the transaction is still open."""
+
+
+class SqliteRunner(ScriptRunner):
+    """One connection. Whoever calls `perform` holds the turn of this process's writers."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        name: str,
+        clock: Clock,
+        busy_timeout: timedelta,
+        commit_timeout: timedelta,
+        abandoned: Abandoned,
+    ) -> None:
+        self._path = path
+        self._name = name
+        self._clock = clock
+        self._busy_timeout = busy_timeout
+        self._commit_timeout = commit_timeout
+        self._abandoned = abandoned
+        self._connection: aiosqlite.Connection | None = None
+
+    async def perform(self, script: Script[T], announced: Announced) -> T:
+        with translated(self._name):
+            connection = self._connection or await self._open()
+        seconds = self._commit_timeout.total_seconds()
+        # A thread cannot be called back, and nobody may take for undone what it is about to commit.
+        with anyio.move_on_after(seconds, shield=True):
+            try:
+                with translated(self._name):
+                    return await call_in_thread(
+                        connection, lambda sqlite: self._transact(sqlite, script, announced)
+                    )
+            except _CommitFailed as failed:
+                self._drop()
+                error = failed.__cause__
+                assert isinstance(error, sqlite3.Error)
+                raise translate_commit(error, self._name) from error
+            except _RollbackFailed as failed:
+                # Closing it undoes what is open.
+                self._drop()
+                with translated(self._name):
+                    raise failed.__cause__ or failed from None
+        self._drop()
+        raise OutcomeUnknown(f"{self._name} did not confirm a commit within {seconds:g} s")
+
+    async def once(self, step: Step) -> list[Row]:
+        return await self.perform(one(step), {})
+
+    def _transact(
+        self, connection: sqlite3.Connection, script: Script[T], announced: Announced
+    ) -> T:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            result = perform_on_sqlite(connection, script, self._clock, announced)
+        except BaseException as error:
+            try:
+                connection.rollback()
+            except sqlite3.Error:
+                raise _RollbackFailed from error
+            raise
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise _CommitFailed from error
+        return result
+
+    async def _open(self) -> aiosqlite.Connection:
+        connection = await aiosqlite.connect(
+            self._path, isolation_level=None, timeout=self._busy_timeout.total_seconds()
+        )
+        # At once, so that it is closed whatever happens next.
+        self._connection = connection
+        try:
+            for pragma in SQLITE_WRITER_PRAGMAS:
+                await connection.execute_fetchall(f"PRAGMA {pragma}")
+        except BaseException:
+            self._drop()
+            raise
+        return connection
+
+    def _drop(self) -> None:
+        """Order the connection's end, without waiting for what its thread still does."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._abandoned.add(connection)
+
+    async def aclose(self) -> None:
+        self._drop()
+        await self._abandoned.ended()

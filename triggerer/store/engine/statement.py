@@ -1,0 +1,134 @@
+"""Statements of the hot path: text written once for both databases, sent past the compiler.
+
+A `Statement` is formatted when its module is imported and handed to the driver as it is; with its values
+it is a step of a script. Everything that is not on that path is written with SQLAlchemy as usual.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import string
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+
+from triggerer.store.engine.clock import Clock
+from triggerer.store.engine.script import Row
+
+
+class Statement:
+    """A template with `{parameter}`s, and `{CONSTANT}`s that differ between the databases.
+
+    Called with its values it is a step: its rows are as the driver gives them, on SQLite JSON and
+    instants are text; it has none if it only changes rows. Values are given alike for both databases:
+    an instant, which must be aware, becomes what the columns hold, a list what `in_list` takes.
+
+    Args:
+        constants: For each constant its text on SQLite and on PostgreSQL; may hold parameters in turn.
+    """
+
+    def __init__(self, template: str, **constants: tuple[str, str]) -> None:
+        sqlite = {name: texts[0] for name, texts in constants.items()}
+        postgres = {name: texts[1] for name, texts in constants.items()}
+        self.parameters: Final = _parameters(_filled(template, postgres))
+        self.sqlite: Final = _filled(template, sqlite).format(
+            **{name: f":{name}" for name in self.parameters}
+        )
+        self.postgres: Final = _filled(template, postgres).format(
+            **{name: f"${place}" for place, name in enumerate(self.parameters, 1)}
+        )
+
+    def __call__(self, **values: Any) -> Ask:
+        return Ask(self, values)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A statement with its values."""
+
+    statement: Statement
+    values: Mapping[str, Any]
+
+    def on_sqlite(self, connection: sqlite3.Connection, clock: Clock) -> list[Row]:
+        values = {name: _for_sqlite(value) for name, value in self.values.items()}
+        return connection.execute(self.statement.sqlite, values).fetchall()
+
+    def on_postgres(self) -> tuple[str, Sequence[Any]]:
+        values = [self.values[name] for name in self.statement.parameters]
+        return self.statement.postgres, [
+            value.as_json(datetime.isoformat) if isinstance(value, Given) else value
+            for value in values
+        ]
+
+
+def _for_sqlite(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return sqlite_instant(value)
+    if isinstance(value, Given):
+        return value.as_json(sqlite_instant)
+    if isinstance(value, list):
+        return orjson.dumps(value).decode()
+    return value
+
+
+def sqlite_instant(instant: datetime) -> str:
+    """The text that SQLAlchemy's DateTime writes: naive UTC with microseconds."""
+    return instant.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
+
+
+def instant_from(value: str | datetime | None) -> datetime | None:
+    """An instant out of a fetched row, aware."""
+    if isinstance(value, str):
+        return datetime.fromisoformat(value).replace(tzinfo=UTC)
+    return None if value is None else value.astimezone(UTC)
+
+
+def json_from(value: Any) -> Any:
+    """A JSON object or array out of a fetched row; PostgreSQL's driver has decoded it already."""
+    return orjson.loads(value) if isinstance(value, str) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Many rows as one value, for a parameter in `given_rows`."""
+
+    rows: Sequence[Sequence[Any]]
+
+    def as_json(self, instant: Callable[[datetime], str]) -> str:
+        """A JSON array of arrays, whose instants are what the columns take."""
+        return orjson.dumps(
+            [[instant(v) if isinstance(v, datetime) else v for v in row] for row in self.rows]
+        ).decode()
+
+
+def in_list(parameter: str, kind: str) -> tuple[str, str]:
+    """A constant: that what stands before it is in the list given as a parameter, of PostgreSQL's type."""
+    return (
+        f"IN (SELECT value FROM json_each({{{parameter}}}))",
+        f"= ANY({{{parameter}}}::{kind}[])",
+    )
+
+
+def given_rows(**columns: str) -> tuple[str, str]:
+    """A constant: the `Given` of the parameter `{rows}` as a table, with these columns and PostgreSQL types."""
+    extracted = ", ".join(f"json_extract(value, '$[{i}]') AS {c}" for i, c in enumerate(columns))
+    cast = ", ".join(f"(v ->> {i})::{kind} AS {c}" for i, (c, kind) in enumerate(columns.items()))
+    return (
+        f"(SELECT {extracted} FROM json_each({{rows}}))",
+        f"(SELECT {cast} FROM jsonb_array_elements({{rows}}::text::jsonb) AS e(v))",
+    )
+
+
+def _filled(template: str, constants: Mapping[str, str]) -> str:
+    for name, text in constants.items():
+        template = template.replace(f"{{{name}}}", text)
+    return template
+
+
+def _parameters(template: str) -> tuple[str, ...]:
+    """The names of the parameters, each once, in order."""
+    fields = (field for _, field, _, _ in string.Formatter().parse(template))
+    return tuple(dict.fromkeys(field for field in fields if field))

@@ -1,0 +1,1 @@
+"""What the executor asks, and what it writes of runs and tasks."""

@@ -1,0 +1,199 @@
+"""What the commands show: newest first where things happen in time, else by name.
+
+Every function takes `limit` (0: all) and optional filters that are combined by "and"; an asset is
+named by its name or its URI. History grows for ever, so that a page is read from the end of an index; where none
+has the order, it says what is walked instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, and_, exists, func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
+
+from triggerer.store.models import (
+    Asset,
+    AssetEvent,
+    Dag,
+    DagFile,
+    DagRun,
+    DagScheduleAsset,
+    QueuedAssetEvent,
+    Stream,
+    Trigger,
+    Watcher,
+)
+from triggerer.store.queries.listing.filters import is_asset, limited
+from triggerer.store.queries.listing.views import AssetView, DagFileView, DagView, WatcherView
+
+
+async def list_assets(
+    session: AsyncSession,
+    *,
+    limit: int = 100,
+    asset: str | None = None,
+    dag: str | None = None,
+    state: str | None = None,
+) -> list[AssetView]:
+    """Return assets by name.
+
+    Args:
+        dag: Leaves those that the DAG waits for.
+        state: One of `ASSET_STATES`: whether a file declares it, or it was only ever emitted to.
+    """
+    # By the newest id rather than max(timestamp): that is one step down an index for each asset.
+    any_event = aliased(AssetEvent)
+    newest = (
+        select(func.max(any_event.id))
+        .where(any_event.asset_id == Asset.id)
+        .correlate(Asset)
+        .scalar_subquery()
+    )
+    query = (
+        select(Asset, AssetEvent.timestamp)
+        .outerjoin(AssetEvent, AssetEvent.id == newest)
+        .order_by(Asset.name)
+    )
+    if asset is not None:
+        query = query.where(is_asset(asset))
+    if dag is not None:
+        query = query.where(_scheduled_on(Asset.id, dag))
+    if state is not None:
+        query = query.where(ASSET_STATES[state])
+    return [
+        AssetView(
+            row.id, row.name, row.uri, row.group, row.extra, row.declared_in, last_event_timestamp
+        )
+        for row, last_event_timestamp in await session.execute(limited(query, limit))
+    ]
+
+
+async def list_dags(
+    session: AsyncSession,
+    *,
+    limit: int = 100,
+    dag: str | None = None,
+    asset: str | None = None,
+    state: str | None = None,
+) -> list[DagView]:
+    """Return DAGs by id.
+
+    Args:
+        asset: Leaves the DAGs that wait for it.
+        state: `active`, `paused` or `stale`; a stale DAG is neither of the others.
+    """
+    # All at once: asked for one DAG, SQLite goes through all that the DAG ever had queued.
+    queued = (
+        select(QueuedAssetEvent.dag_id, func.count())
+        .where(QueuedAssetEvent.run_pk.is_(None))
+        .group_by(QueuedAssetEvent.dag_id)
+    )
+    waiting = {row[0]: row[1] for row in await session.execute(queued)}
+    any_run = aliased(DagRun)
+    newest = (
+        select(func.max(any_run.id))
+        .where(any_run.dag_id == Dag.dag_id)
+        .correlate(Dag)
+        .scalar_subquery()
+    )
+    query = (
+        select(Dag, DagRun.run_id, DagRun.state)
+        .outerjoin(DagRun, DagRun.id == newest)
+        .order_by(Dag.dag_id)
+    )
+    if dag is not None:
+        query = query.where(Dag.dag_id == dag)
+    if asset is not None:
+        query = query.where(
+            exists()
+            .where(DagScheduleAsset.dag_id == Dag.dag_id)
+            .where(DagScheduleAsset.asset_id == Asset.id)
+            .where(is_asset(asset))
+        )
+    if state is not None:
+        query = query.where(_DAG_STATES[state])
+    return [
+        DagView(
+            dag_id=row.dag_id,
+            path=row.path,
+            description=row.description,
+            tags=row.tags,
+            schedule=row.schedule,
+            max_active_runs=row.max_active_runs,
+            events_per_run=row.events_per_run,
+            params=row.params,
+            tasks=row.tasks,
+            is_paused=row.is_paused,
+            is_stale=row.is_stale,
+            queued_events=waiting.get(row.dag_id, 0),
+            last_run_id=last_run_id,
+            last_run_state=last_run_state,
+        )
+        for row, last_run_id, last_run_state in await session.execute(limited(query, limit))
+    ]
+
+
+async def list_broken_files(session: AsyncSession) -> list[DagFileView]:
+    """Return the files with errors, by path."""
+    rows = await session.scalars(select(DagFile).order_by(DagFile.path))
+    return [DagFileView(row.path, row.errors) for row in rows if row.errors]
+
+
+async def list_watchers(
+    session: AsyncSession,
+    *,
+    limit: int = 100,
+    asset: str | None = None,
+    name: str | None = None,
+    dag: str | None = None,
+    state: str | None = None,
+) -> list[WatcherView]:
+    """Return watchers by asset and name; `dag` leaves those of assets that the DAG waits for."""
+    query = (
+        select(Watcher, Asset.name, Trigger, Stream.key)
+        .join(Asset, Asset.id == Watcher.asset_id)
+        .join(Trigger, Trigger.id == Watcher.trigger_id)
+        .join(Stream, Stream.digest == Trigger.stream_digest)
+        .order_by(Asset.name, Watcher.name)
+    )
+    if asset is not None:
+        query = query.where(is_asset(asset))
+    if name is not None:
+        query = query.where(Watcher.name == name)
+    if dag is not None:
+        query = query.where(_scheduled_on(Watcher.asset_id, dag))
+    if state is not None:
+        query = query.where(Watcher.state == state)
+    return [
+        WatcherView(
+            asset_name=asset_name,
+            name=row.name,
+            trigger=trigger.classpath,
+            stream=key,
+            state=row.state,
+            error=row.error,
+            owner=row.owner,
+            kwargs=trigger.kwargs,
+            path=row.path,
+            updated_at=row.updated_at,
+        )
+        for row, asset_name, trigger, key in await session.execute(limited(query, limit))
+    ]
+
+
+ASSET_STATES: Final[Mapping[str, ColumnElement[bool]]] = {
+    "declared": Asset.declared_in.is_not(None),
+    "undeclared": Asset.declared_in.is_(None),
+}
+_DAG_STATES: Final[Mapping[str, ColumnElement[bool]]] = {
+    "active": and_(Dag.is_stale.is_(False), Dag.is_paused.is_(False)),
+    "paused": and_(Dag.is_stale.is_(False), Dag.is_paused.is_(True)),
+    "stale": Dag.is_stale.is_(True),
+}
+
+
+def _scheduled_on(asset_id: Any, dag: str) -> ColumnElement[bool]:
+    return exists().where(DagScheduleAsset.asset_id == asset_id, DagScheduleAsset.dag_id == dag)

@@ -1,0 +1,1 @@
+"""What the scheduler asks, and the runs that it makes."""

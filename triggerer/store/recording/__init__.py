@@ -1,0 +1,1 @@
+"""Asset events on their way into the tables, many in one transaction."""

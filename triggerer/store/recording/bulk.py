@@ -1,0 +1,201 @@
+"""Asset events and their queue entries, many in one statement: the hot path of the store.
+
+Measured on two shared cores, SQLite 3.40 and PostgreSQL 15 (tests/benchmarks/store_bench.py): on
+SQLite a statement for each 100 to 150 rows beats one over `json_each` by two, and one for each row by 1.5, or by
+four beside a busy event loop: the interpreter's lock is let go for each statement, and has to be had back. One for each
+1,000 rows lets the whole way from message to row go by a seventh faster again. On PostgreSQL one statement over arrays
+that are unnested beats all that goes through the ORM by a factor of ten.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from triggerer.store.engine.clock import Clock
+from triggerer.store.engine.script import Row, Script
+
+
+class EventRow(NamedTuple):
+    """One row of `asset_event` that has no id yet."""
+
+    asset_id: int
+    extra: str
+    """JSON text."""
+    timestamp: datetime
+    watcher_id: int
+    """0: not from a watcher."""
+    idempotency_key: str
+    ordinal: int
+    source_dag_id: str | None = None
+    source_run_id: str | None = None
+    source_task_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inserted:
+    """What became of a bulk insert."""
+
+    dag_ids: tuple[str, ...]
+    """DAGs for which at least one of the rows may now wait."""
+    event_ids: tuple[int, ...]
+    """Of the new rows, in the order given; repeats have none. Empty where nobody asked for them."""
+
+
+_COLUMNS: Final = ", ".join(EventRow._fields)
+
+# The interpreter's lock is let go for each statement, and to get it back beside a busy event loop takes up to half a
+# millisecond. Older SQLites take 999 parameters.
+_SQLITE_ROWS: Final = (1_000, 100, 16, 1)
+# The new rows are those above the highest id before: the write lock keeps everybody else out.
+_SQLITE_HIGHEST: Final = (
+    "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'asset_event'), 0)"
+)
+_SQLITE_NEW: Final = "SELECT id FROM asset_event WHERE id > ? ORDER BY id"
+_SQLITE_QUEUE: Final = (
+    "INSERT INTO queued_asset_event (dag_id, asset_event_id, asset_id) "
+    "SELECT s.dag_id, e.id, e.asset_id "
+    "FROM asset_event e "
+    "JOIN dag_schedule_asset s ON s.asset_id = e.asset_id "
+    "JOIN dag d ON d.dag_id = s.dag_id AND NOT d.is_stale "
+    "WHERE e.id > ?"
+)
+_SQLITE_WAITING: Final = (
+    "SELECT DISTINCT s.dag_id FROM dag_schedule_asset s "
+    "JOIN dag d ON d.dag_id = s.dag_id AND NOT d.is_stale "
+    "WHERE s.asset_id IN (SELECT value FROM json_each(?))"
+)
+
+# Ids follow the order of the rows, since defaults are computed after the sort. A timestamp is never
+# later than the server's clock, so no run, which takes its instant from there, is older than an
+# event of its own however far the hosts' clocks are apart.
+PLAIN_FIELDS: Final = EventRow._fields[:-3]
+"""Those that events have which no task has emitted: all but their source."""
+_ARRAYS: Final = "$2::bigint[], $3::text[], $4::timestamptz[], $5::bigint[], $6::text[], $7::int[]"
+POSTGRES_INSERT: Final = """
+new AS (
+    INSERT INTO asset_event ({columns})
+    SELECT {values}
+    FROM unnest({arrays}) WITH ORDINALITY AS given ({given}, place)
+    {condition}
+    ORDER BY place
+    ON CONFLICT DO NOTHING
+    RETURNING id, asset_id
+), queued AS (
+    INSERT INTO queued_asset_event (dag_id, asset_event_id, asset_id)
+    SELECT s.dag_id, new.id, new.asset_id
+    FROM new
+    JOIN dag_schedule_asset s ON s.asset_id = new.asset_id
+    JOIN dag d ON d.dag_id = s.dag_id AND NOT d.is_stale
+    RETURNING dag_id
+)"""
+"""The two tables of a WITH that insert and queue; its arguments start at the second."""
+
+
+def _values(columns: Sequence[str]) -> str:
+    written = {"extra": "extra::jsonb", "timestamp": "least(timestamp, clock_timestamp())"}
+    return ", ".join(written.get(column, column) for column in columns)
+
+
+_POSTGRES: Final = f"""
+WITH {
+    POSTGRES_INSERT.format(
+        columns=_COLUMNS,
+        values=_values(EventRow._fields),
+        given=_COLUMNS,
+        arrays=f"{_ARRAYS}, $8::text[], $9::text[], $10::text[]",
+        condition="",
+    )
+}
+SELECT (SELECT array_agg(DISTINCT dag_id) FROM queued),
+       CASE WHEN $1::boolean THEN (SELECT array_agg(id ORDER BY id) FROM new) END
+"""
+# Trigger events have no source, and sending three arrays of nulls takes a tenth of the whole time.
+POSTGRES_PLAIN_ARRAYS: Final = _ARRAYS
+POSTGRES_PLAIN_VALUES: Final = _values(PLAIN_FIELDS)
+
+
+@dataclass(frozen=True, slots=True)
+class InsertEvents:
+    """A step: one row of the DAGs that may wait now and, if wanted, of the new events' ids; see `insert_events`."""
+
+    rows: Sequence[EventRow]
+    want_ids: bool
+
+    def on_sqlite(self, connection: sqlite3.Connection, clock: Clock) -> list[Row]:
+        columns = list(zip(*self.rows, strict=True))
+        plain = len(PLAIN_FIELDS)
+        if all(set(column) == {None} for column in columns[plain:]):
+            del columns[plain:]
+        return [insert_into_sqlite(connection, columns, want_ids=self.want_ids)]
+
+    def on_postgres(self) -> tuple[str, Sequence[Any]]:
+        return _POSTGRES, (self.want_ids, *map(list, zip(*self.rows, strict=True)))
+
+
+def insert_events(rows: Sequence[EventRow], *, want_ids: bool = False) -> Script[Inserted]:
+    """Insert the rows that are new by their identity, and queue them for every DAG that waits.
+
+    Paused DAGs wait too, stale ones do not. Who wakes the scheduler is the caller's business. If a row
+    is refused none of them is written.
+    """
+    if not rows:
+        return Inserted((), ())
+    ((dag_ids, event_ids),) = yield InsertEvents(rows, want_ids)
+    return Inserted(tuple(dag_ids or ()), tuple(event_ids or ()))
+
+
+def insert_into_sqlite(
+    connection: sqlite3.Connection, columns: Sequence[Sequence[Any]], *, want_ids: bool
+) -> tuple[Sequence[str], Sequence[int]]:
+    """Insert and queue; return the DAGs that may wait and, if wanted, the new ids.
+
+    Without a step in Python for each row: the event loop waits for the interpreter's lock meanwhile.
+
+    Args:
+        columns: The fields of at least one `EventRow`, one list each; the last three may be left out.
+    """
+    (highest,) = connection.execute(_SQLITE_HIGHEST).fetchone()
+    asset_ids, extras, timestamps, *others = columns
+    columns = (asset_ids, extras, _sqlite_instants(timestamps), *others)
+    width = len(columns)
+    most = connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // width
+    done, left = 0, len(asset_ids)
+    # Few sizes, so that each statement stays prepared.
+    for size in _SQLITE_ROWS:
+        while left >= size <= most:
+            values: list[Any] = [None] * (size * width)
+            for place, column in enumerate(columns):
+                values[place::width] = column[done : done + size]
+            connection.execute(_sqlite_insert(size, width), values)
+            done += size
+            left -= size
+    dag_ids: tuple[str, ...] = ()
+    if connection.execute(_SQLITE_QUEUE, (highest,)).rowcount:
+        of_assets = json.dumps(sorted(set(asset_ids)))
+        dag_ids = tuple(dag_id for (dag_id,) in connection.execute(_SQLITE_WAITING, (of_assets,)))
+    new = connection.execute(_SQLITE_NEW, (highest,)) if want_ids else ()
+    return dag_ids, [event_id for (event_id,) in new]
+
+
+@lru_cache(maxsize=8)
+def _sqlite_insert(rows: int, columns: int) -> str:
+    places = f"({', '.join('?' * columns)})"
+    return (
+        f"INSERT INTO asset_event ({', '.join(EventRow._fields[:columns])})"
+        f" VALUES {', '.join([places] * rows)} ON CONFLICT DO NOTHING"
+    )
+
+
+def _sqlite_instants(instants: Sequence[datetime]) -> Sequence[str]:
+    """In the format of SQLAlchemy's DateTime, naive UTC with microseconds; many of them are one instant."""
+    texts = {
+        instant: instant.replace(tzinfo=None).isoformat(" ", "microseconds")
+        for instant in set(instants)
+    }
+    return list(map(texts.__getitem__, instants))

@@ -1,0 +1,1 @@
+"""Who is woken by which commit, in this process and in others."""
