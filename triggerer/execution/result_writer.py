@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
 import anyio
 import structlog
 
-from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult
-from triggerer.domain.runs import RunState, TaskState
+from triggerer.domain.attempts import RunEnd, RunOrder
+from triggerer.domain.runs import RunState
 from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreError, StoreUnavailable
 from triggerer.execution.emissions import Emission, record_emissions
-from triggerer.execution.protocol import RunReport
 from triggerer.runtime.backoff import Backoff
 from triggerer.store.engine.database import Database
 from triggerer.store.engine.script import Row, Step, perform, single_step
 from triggerer.store.queries.execution.results import (
+    AttemptUpdate,
     HeldRun,
-    RunEndRow,
     SaveResults,
-    TaskRow,
     held_runs,
 )
 from triggerer.store.queries.execution.transitions import begin_run
@@ -37,43 +34,6 @@ _LARGEST_GROUP: Final = 200
 
 _JOINED_STEP_SECONDS: Final = 60.0
 """Longer than the store takes to say that it is away."""
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptUpdate:
-    """Something that became of an attempt: tasks that run or ended, and maybe the run's end."""
-
-    order: RunOrder
-    tasks: tuple[TaskRow, ...] = ()
-    events: tuple[Emission, ...] = ()
-    end: RunEnd | None = None
-
-    @classmethod
-    def of_report(cls, order: RunOrder, report: RunReport) -> AttemptUpdate:
-        return cls(
-            order,
-            tuple(_task_row(order, task) for task in report.tasks),
-            tuple(
-                Emission(order, task.task_id, event)
-                for task in report.tasks
-                for event in task.events
-            ),
-            report.end,
-        )
-
-    def refused(self, reason: str) -> AttemptUpdate:
-        """What is stored instead when the store will not have the events, or, last, the tasks."""
-        text = (
-            f"what task {', '.join(task.task_id for task in self.tasks)} left was refused: {reason}"
-        )
-        if not self.events:
-            failed = RunEnd(RunState.FAILED, datetime.now(UTC), f"the store refused it: {reason}")
-            return dataclasses.replace(self, tasks=(), end=self.end and failed)
-        tasks = tuple(
-            dataclasses.replace(task, state=TaskState.FAILED, error=text) for task in self.tasks
-        )
-        end = self.end and dataclasses.replace(self.end, state=RunState.FAILED, error=text)
-        return dataclasses.replace(self, tasks=tasks, events=(), end=end)
 
 
 class _JoinedStep:
@@ -241,11 +201,11 @@ class ResultWriter:
                 return
 
     def _without_what_was_refused(self, entry: AttemptUpdate, error: RowRefused) -> AttemptUpdate:
-        if not entry.tasks and not entry.events:
+        if not entry.tasks:
             raise error
         _log.warning("the store refused a result", run=entry.order.run_id, error=str(error))
         self._refused[_attempt(entry.order)] = str(error)
-        return entry.refused(str(error))
+        return _without_refused(entry, str(error))
 
     async def _write(
         self, group: Sequence[AttemptUpdate], along: Sequence[Step] = ()
@@ -253,8 +213,12 @@ class ResultWriter:
         """Write a group, and perform other steps; the rows of those."""
         if not group:
             return await self._database.perform_steps(along)
-        step = self._results(group)
-        if not any(entry.events for entry in group):
+        step = SaveResults(
+            self._executor,
+            [self._as_refused(update) for update in group],
+            self._database.transport.sender,
+        )
+        if not any(task.events for update in group for task in update.tasks):
             rows, *answers = await self._database.perform_steps([step, *along])
             held = held_runs(rows)
             for entry in group:
@@ -263,23 +227,20 @@ class ResultWriter:
             async with self._database.transaction() as session:
                 held = held_runs(await perform(session, single_step(step)))
                 ours = [entry for entry in group if self._is_ours(entry, held)]
-                await record_emissions(session, [event for entry in ours for event in entry.events])
+                await record_emissions(
+                    session, [emission for entry in ours for emission in Emission.all_of(entry)]
+                )
                 answers = [await perform(session, single_step(other)) for other in along]
         await self._announce_ends(group, held)
         return answers
 
-    def _results(self, group: Sequence[AttemptUpdate]) -> SaveResults:
-        # One row for each task: what came last, a task that has ended rather than that it runs.
-        tasks = {
-            (row.run_pk, row.attempt, row.task_id): row for entry in group for row in entry.tasks
-        }
-        return SaveResults(
-            self._executor,
-            sorted({entry.order.run_pk for entry in group}),
-            list(tasks.values()),
-            [self._end_row(entry, entry.end) for entry in group if entry.end is not None],
-            self._database.transport.sender,
-        )
+    def _as_refused(self, update: AttemptUpdate) -> AttemptUpdate:
+        """The update, whose run has not succeeded if the store refused a result of it."""
+        end = update.end
+        refused = self._refused.get(_attempt(update.order))
+        if end is None or refused is None or end.state is not RunState.SUCCESS:
+            return update
+        return replace(update, end=replace(end, state=RunState.FAILED, error=refused))
 
     async def _announce_ends(
         self, group: Sequence[AttemptUpdate], held: Mapping[int, HeldRun]
@@ -305,20 +266,6 @@ class ResultWriter:
         )
         return False
 
-    def _end_row(self, entry: AttemptUpdate, end: RunEnd) -> RunEndRow:
-        order = entry.order
-        refused = self._refused.get(_attempt(order))
-        if refused is not None and end.state == RunState.SUCCESS:
-            end = dataclasses.replace(end, state=RunState.FAILED, error=refused)
-        return RunEndRow(
-            order.run_pk,
-            order.attempt,
-            RunState(end.state),
-            end.ended_at,
-            end.error,
-            end.exit_code,
-        )
-
 
 def _attempt(order: RunOrder) -> tuple[int, int]:
     return order.run_pk, order.attempt
@@ -329,14 +276,17 @@ def _is_held(order: RunOrder, held: Mapping[int, HeldRun]) -> bool:
     return run is not None and run.attempt == order.attempt
 
 
-def _task_row(order: RunOrder, task: TaskResult) -> TaskRow:
-    return TaskRow(
-        order.run_pk,
-        order.attempt,
-        task.task_id,
-        TaskState(task.state),
-        task.try_number,
-        task.started_at,
-        task.ended_at,
-        task.error,
+def _without_refused(update: AttemptUpdate, reason: str) -> AttemptUpdate:
+    """What is stored instead when the store will not have the events, or, last, the tasks."""
+    end = update.end
+    if not any(task.events for task in update.tasks):
+        error = f"the store refused it: {reason}"
+        failed = RunEnd(RunState.FAILED, datetime.now(UTC), error)
+        return replace(update, tasks=(), end=end and failed)
+    names = ", ".join(task.task_id for task in update.tasks)
+    error = f"what task {names} left was refused: {reason}"
+    return replace(
+        update,
+        tasks=tuple(task.failed(error) for task in update.tasks),
+        end=end and replace(end, state=RunState.FAILED, error=error),
     )
