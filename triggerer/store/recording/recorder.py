@@ -1,7 +1,4 @@
-"""Group commit of trigger events.
-
-A flush starts when the last one ended and takes what waits, up to a bound of rows and of bytes.
-"""
+"""Group commit of trigger events; a group is bounded in rows and in bytes."""
 
 from __future__ import annotations
 
@@ -27,6 +24,7 @@ from triggerer.errors import (
 )
 from triggerer.store.engine.clock import Now, TurnClock
 from triggerer.store.engine.database import Database
+from triggerer.store.group_commit import GroupCommit
 from triggerer.store.recording.emitting import NewAssetEvent, ensure_asset, record_events
 from triggerer.store.recording.encoding import check_identity, encode_extra
 from triggerer.store.recording.event_batch import EventBatch
@@ -46,7 +44,7 @@ _FIRST_DELAY: Final = timedelta(milliseconds=50)
 _LONGEST_DELAY: Final = timedelta(seconds=5)
 
 
-class EventRecorder:
+class EventRecorder(GroupCommit[EventBatch]):
     """The runtime's `EventSink`. Events are stored, and settled, in the order of their submission.
 
     `settle(None)` is called once the rows of all of the event's watchers are durable, in this
@@ -58,6 +56,10 @@ class EventRecorder:
         now: An event's timestamp is the instant of its submission. None: the host's, once in each turn of the loop.
     """
 
+    # If its commit went through all the same, the keys absorb the repeat.
+    retried = (StoreUnavailable, Conflict, OutcomeUnknown, ConfigurationError)
+    refusals = StoreError
+
     def __init__(
         self,
         database: Database,
@@ -67,6 +69,7 @@ class EventRecorder:
         max_batch_rows: int = MAX_BATCH_ROWS,
         now: Now | None = None,
     ) -> None:
+        super().__init__()
         self._database = database
         self._on_fenced = on_fenced
         self._max_event_bytes = max_event_bytes
@@ -75,8 +78,6 @@ class EventRecorder:
         self._full: deque[EventBatch] = deque()
         self._filling = EventBatch()
         self._writing = 0
-        self._submitted = anyio.Event()
-        self._is_idle = False
         self._settled = anyio.Event()
         self.trouble: TriggererError | None = None
         """Why nothing can be written at present; None while all is well."""
@@ -120,8 +121,7 @@ class EventRecorder:
                 batch = self._filling = EventBatch()
             batch.add(event, source, extra, self._now(), key, ordinal)
         if self._is_idle:
-            self._is_idle = False
-            self._submitted.set()
+            self._wake()
 
     async def drained(self) -> None:
         """Return once everything that was submitted is settled."""
@@ -129,49 +129,27 @@ class EventRecorder:
             self._settled = anyio.Event()
             await self._settled.wait()
 
-    async def run(self) -> None:
-        """Write what is submitted until cancelled.
-
-        Cancellation: A flush that has not committed is rolled back. One that has is settled first.
-        """
-        while True:
-            if not self._full and not self._filling:
-                self._submitted = anyio.Event()
-                self._is_idle = True
-                await self._submitted.wait()
-            await self._write(self._take())
-
-    def _take(self) -> EventBatch:
+    def _take(self) -> EventBatch | None:
         if self._full:
             batch = self._full.popleft()
-        else:
+        elif self._filling:
             batch, self._filling = self._filling, EventBatch()
+        else:
+            return None
         self._writing = len(batch)
         return batch
 
-    async def _write(self, batch: EventBatch) -> None:
-        parts = deque([batch])
-        failures = 0
-        while parts:
-            part = parts.popleft()
-            try:
-                lost = await self._flush(part)
-            except (StoreUnavailable, Conflict, OutcomeUnknown, ConfigurationError) as error:
-                # The same part first: if its commit went through, the keys absorb the repeat.
-                parts.appendleft(part)
-                await self._hold_back(error, failures)
-                failures += 1
-            except StoreError as error:
-                # A row is refused. The innocent rows around it are found by halving.
-                halves = part.halves()
-                if halves is None:
-                    self._settle(part, refusal=error)
-                else:
-                    parts.extendleft(reversed(halves))
-            else:
-                failures = 0
-                self._recovered()
-                self._settle(part, lost=lost)
+    async def _write(self, group: EventBatch) -> None:
+        lost = await self._flush(group)
+        self._recovered()
+        self._settle(group, lost=lost)
+
+    def _halves(self, group: EventBatch) -> tuple[EventBatch, EventBatch] | None:
+        return group.halves()
+
+    def _without_refused(self, group: EventBatch, error: StoreError) -> tuple[EventBatch, ...]:
+        self._settle(group, refusal=error)
+        return ()
 
     async def _flush(self, batch: EventBatch) -> frozenset[Fence]:
         """Write what the fences allow in one transaction; return the fences that do not hold."""
