@@ -5,40 +5,22 @@ from datetime import UTC, datetime
 import anyio
 
 from tests.execution.conftest import House
-from triggerer.domain.attempts import EmittedEvent, RunEnd, RunOrder
+from tests.run_orders import order
+from triggerer.domain.attempts import EmittedEvent, RunEnd, RunOrder, TaskResult
 from triggerer.domain.runs import RunState, TaskState
-from triggerer.execution.emissions import Emission
-from triggerer.execution.result_writer import AttemptUpdate, ResultWriter
-from triggerer.store.queries.execution.results import TaskRow
+from triggerer.execution.result_writer import ResultWriter
+from triggerer.store.queries.execution.results import AttemptUpdate
 
 
 def _order(pk: int, attempt: int) -> RunOrder:
-    now = datetime.now(UTC)
-    return RunOrder(
-        run_pk=pk,
-        dag_id="emits",
-        run_id="one",
-        run_type="manual",
-        attempt=attempt,
-        path="emits_file.py",
-        needs_spark=False,
-        queued_at=now,
-        run_after=now,
-        logical_date=None,
-        data_interval_start=None,
-        data_interval_end=None,
-        params={},
-        log_path="",
-    )
+    return order(pk, attempt, dag_id="emits", run_id="one")
 
 
 def _ended(order: RunOrder, extra: str) -> AttemptUpdate:
     now = datetime.now(UTC)
-    return AttemptUpdate(
-        order,
-        (TaskRow(order.run_pk, order.attempt, "t", TaskState.SUCCESS, 1, now, now, None),),
-        (Emission(order, "t", EmittedEvent("x-out", "x-out", {"text": extra}, 0)),),
-    )
+    event = EmittedEvent("x-out", "x-out", {"text": extra}, 0)
+    result = TaskResult("t", TaskState.SUCCESS, 1, now, now, events=(event,))
+    return AttemptUpdate(order, (result,))
 
 
 async def test_what_one_attempt_left_does_not_fail_the_next_one(any_house: House) -> None:

@@ -13,15 +13,17 @@ import anyio
 import pytest
 from sqlalchemy import select, text, update
 
+from tests.run_orders import order
 from tests.store.seeding import add_dag, runs_of
+from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult
 from triggerer.domain.runs import RunState, RunType, TaskState
 from triggerer.errors import RowRefused
 from triggerer.store.engine.clock import Now
 from triggerer.store.engine.database import Database, open_database
 from triggerer.store.engine.script import Row, Step
 from triggerer.store.models import DagRun, TaskRun
-from triggerer.store.queries.execution.results import RunEndRow, SaveResults, TaskRow, held_runs
-from triggerer.store.queries.execution.transitions import ClaimedRun, claim_runs, claimed_runs
+from triggerer.store.queries.execution.results import AttemptUpdate, SaveResults, held_runs
+from triggerer.store.queries.execution.transitions import claim_runs, claimed_runs
 from triggerer.store.queries.scheduling.candidates import SNAPSHOT, create_run
 from triggerer.store.queries.scheduling.new_run import CreateRun, EventSelection
 from triggerer.store.wakeups.listening import listen
@@ -41,31 +43,30 @@ async def queue(database: Database, dag_id: str, count: int) -> list[int]:
     return pks
 
 
-async def claim(database: Database, executor: str = "me", limit: int = 100) -> list[ClaimedRun]:
+async def claim(database: Database, executor: str = "me", limit: int = 100) -> list[RunOrder]:
     (rows,) = await database.perform_steps(
         [claim_runs(executor=executor, limit=limit, log_home="/home")]
     )
-    return claimed_runs(rows)
+    return claimed_runs(rows, log_home="/home")
 
 
-def task(run_pk: int, task_id: str = "t", attempt: int = 1, **values: Any) -> TaskRow:
-    given = {"state": TaskState.SUCCESS, "started_at": THEN, "ended_at": THEN, "error": None}
-    return TaskRow(run_pk, attempt, task_id, try_number=1, **{**given, **values})
+def task(task_id: str = "t", **values: Any) -> TaskResult:
+    given = {"state": TaskState.SUCCESS, "started_at": THEN, "ended_at": THEN}
+    return TaskResult(task_id, try_number=1, **{**given, **values})
 
 
-def end(
-    pk: int, state: RunState = RunState.SUCCESS, *, attempt: int = 1, error: str | None = None
-) -> RunEndRow:
-    return RunEndRow(pk, attempt, state, THEN, error, None)
+def end(state: RunState = RunState.SUCCESS, error: str | None = None) -> RunEnd:
+    return RunEnd(state, THEN, error)
 
 
-def results(
-    pks: Sequence[int],
-    tasks: Sequence[TaskRow] = (),
-    ends: Sequence[RunEndRow] = (),
-    executor: str = "me",
-) -> SaveResults:
-    return SaveResults(executor, pks, tasks, ends, "nobody here")
+def update_of(
+    pk: int, *tasks: TaskResult, end: RunEnd | None = None, attempt: int = 1
+) -> AttemptUpdate:
+    return AttemptUpdate(order(pk, attempt), tasks, end)
+
+
+def results(*updates: AttemptUpdate) -> SaveResults:
+    return SaveResults("me", updates, "nobody here")
 
 
 async def tasks_of(database: Database, run_pk: int) -> dict[str, tuple[str, datetime | None]]:
@@ -80,7 +81,7 @@ async def test_the_oldest_runs_are_claimed_with_all_that_their_execution_needs(
     await add_dag(database, "d", None)
     first, second, third = await queue(database, "d", 3)
     claimed = await claim(database, limit=2)
-    assert [(run.pk, run.attempt, run.params) for run in claimed] == [
+    assert [(run.run_pk, run.attempt, run.params) for run in claimed] == [
         (first, 1, {"n": 0}),
         (second, 1, {"n": 1}),
     ]
@@ -92,7 +93,7 @@ async def test_the_oldest_runs_are_claimed_with_all_that_their_execution_needs(
     assert stored[first].log_home == "/home"
     assert stored[first].started_at is not None
     assert stored[third].state == "queued"
-    assert [run.pk for run in await claim(database)] == [third]
+    assert [run.run_pk for run in await claim(database)] == [third]
     assert await claim(database) == []
 
 
@@ -103,7 +104,7 @@ async def test_two_who_claim_at_once_share_what_is_queued(postgres: Database) ->
 
     async def take(name: str) -> None:
         while claimed := await claim(postgres, name, limit=3):
-            taken.extend(run.pk for run in claimed)
+            taken.extend(run.run_pk for run in claimed)
 
     async with anyio.create_task_group() as tasks:
         for name in ("one", "two", "three"):
@@ -116,8 +117,8 @@ async def test_a_run_that_somebody_else_is_changing_is_passed_over(postgres: Dat
     first, second = await queue(postgres, "d", 2)
     async with postgres.transaction() as session:
         await session.execute(select(DagRun).where(DagRun.id == first).with_for_update())
-        assert [run.pk for run in await claim(postgres)] == [second]
-    assert [run.pk for run in await claim(postgres)] == [first]
+        assert [run.run_pk for run in await claim(postgres)] == [second]
+    assert [run.run_pk for run in await claim(postgres)] == [first]
 
 
 async def test_a_run_that_is_to_be_cancelled_is_not_claimed(database: Database) -> None:
@@ -134,13 +135,13 @@ async def test_results_are_written_and_the_next_runs_claimed_together(database: 
     await claim(database, limit=1)
     held, claimed = await database.perform_steps(
         [
-            results([first], [task(first)], [end(first)]),
+            results(update_of(first, task(), end=end())),
             claim_runs(executor="me", limit=1, log_home="/home"),
         ]
     )
     # As it was before.
     assert held_runs(held)[first].state is RunState.RUNNING
-    assert [run.pk for run in claimed_runs(claimed)] == [second]
+    assert [run.run_pk for run in claimed_runs(claimed, log_home="/home")] == [second]
     stored = {run.id: run for run in await runs_of(database, "d")}
     assert (stored[first].state, stored[first].ended_at) == ("success", THEN)
     assert await tasks_of(database, first) == {"t": ("success", THEN)}
@@ -150,10 +151,10 @@ async def test_a_task_that_is_told_again_takes_its_own_place(database: Database)
     await add_dag(database, "d", None)
     (pk,) = await queue(database, "d", 1)
     await claim(database)
-    running = task(pk, state=TaskState.RUNNING, ended_at=None)
-    await database.perform_steps([results([pk], [running])])
+    running = task(state=TaskState.RUNNING, ended_at=None)
+    await database.perform_steps([results(update_of(pk, running))])
     assert await tasks_of(database, pk) == {"t": ("running", None)}
-    await database.perform_steps([results([pk], [task(pk)])])
+    await database.perform_steps([results(update_of(pk, task()))])
     assert await tasks_of(database, pk) == {"t": ("success", THEN)}
 
 
@@ -164,11 +165,11 @@ async def test_tasks_that_run_end_with_a_run_that_did_not_go_well(
     await add_dag(database, "d", None)
     (pk,) = await queue(database, "d", 1)
     await claim(database)
-    running = [task(pk, name, state=TaskState.RUNNING, ended_at=None) for name in ("a", "b")]
-    await database.perform_steps([results([pk], [*running, task(pk, "c")])])
+    running = [task(name, state=TaskState.RUNNING, ended_at=None) for name in ("a", "b")]
+    await database.perform_steps([results(update_of(pk, *running, task("c")))])
     # `a` is told of with the end itself, and is as that says.
-    told = task(pk, "a", state=TaskState.SUCCESS, ended_at=THEN - timedelta(1))
-    await database.perform_steps([results([pk], [told], [end(pk, state, error="why")])])
+    told = task("a", state=TaskState.SUCCESS, ended_at=THEN - timedelta(1))
+    await database.perform_steps([results(update_of(pk, told, end=end(state, "why")))])
     assert await tasks_of(database, pk) == {
         "a": ("success", THEN - timedelta(1)),
         "b": (state.value, THEN),
@@ -188,7 +189,12 @@ async def test_nothing_is_written_of_a_run_that_is_not_held_any_more(
     async with database.transaction() as session:
         await session.execute(text(f"UPDATE dag_run SET {change} WHERE id = {lost}"))
     (rows,) = await database.perform_steps(
-        [results([lost, ours], [task(lost), task(ours)], [end(lost, RunState.FAILED), end(ours)])]
+        [
+            results(
+                update_of(lost, task(), end=end(RunState.FAILED)),
+                update_of(ours, task(), end=end()),
+            )
+        ]
     )
     held = held_runs(rows)
     assert (lost in held) == (change != "executor = 'other'")
@@ -209,7 +215,7 @@ async def test_results_wait_for_whoever_takes_the_run_away_and_then_see_it(
     answers: list[Any] = []
 
     async def save() -> None:
-        answers.extend(await postgres.perform_steps([results([pk], [task(pk)], [end(pk)])]))
+        answers.extend(await postgres.perform_steps([results(update_of(pk, task(), end=end()))]))
 
     async with anyio.create_task_group() as tasks, postgres.transaction() as session:
         await session.execute(
@@ -238,9 +244,9 @@ async def test_other_processes_are_told_of_runs_that_end_and_of_nothing_else(
     async with open_database(postgres_url) as elsewhere, anyio.create_task_group() as tasks:
         await tasks.start(listen, elsewhere)
         with elsewhere.wakeups.subscribe(Signal.RUNS_ENDED) as subscription:
-            await postgres.perform_steps([results([first], [task(first)])])
-            await postgres.perform_steps([results([other], [], [end(other, attempt=7)])])
-            await postgres.perform_steps([results([first], [], [end(first)])])
+            await postgres.perform_steps([results(update_of(first, task()))])
+            await postgres.perform_steps([results(update_of(other, end=end(), attempt=7))])
+            await postgres.perform_steps([results(update_of(first, end=end()))])
             with anyio.fail_after(10):
                 assert await subscription.wait() == {Signal.RUNS_ENDED: {"d"}}
         tasks.cancel_scope.cancel()
@@ -252,7 +258,7 @@ async def test_a_step_that_is_refused_takes_no_other_with_it_on_postgresql(
     await add_dag(postgres, "d", None)
     first, second = await queue(postgres, "d", 2)
     await claim(postgres, limit=1)
-    refused = results([first], [task(first, error="\0")], [end(first)])
+    refused = results(update_of(first, task(error="\0"), end=end()))
     with pytest.raises(RowRefused):
         await postgres.perform_steps(
             [claim_runs(executor="me", limit=1, log_home="/home"), refused]
@@ -283,7 +289,7 @@ async def test_no_plan_goes_through_a_table_that_grows_not_even_while_it_is_smal
     (pk,) = await queue(postgres, "d", 1)
     steps = [
         claim_runs(executor="me", limit=1, log_home="/home"),
-        results([pk], [task(pk)], [end(pk)]),
+        results(update_of(pk, task(), end=end())),
         SNAPSHOT(dag_ids=["d"], bound=10),
         CreateRun("d", RunType.ASSET_TRIGGERED, {}, None, None, EventSelection()),
         CreateRun("d", RunType.ASSET_TRIGGERED, {}, None, None, EventSelection(1, (1,))),

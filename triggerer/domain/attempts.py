@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
+
+from triggerer.domain.runs import RunState, TaskState
 
 
 def _instant(text: str | None) -> datetime | None:
@@ -13,23 +16,30 @@ def _instant(text: str | None) -> datetime | None:
 
 
 @dataclass(frozen=True, slots=True)
-class RunOrder:
-    """One attempt of one run, with all that the worker has to know to execute it."""
+class RunDetails:
+    """What the tasks of a run may know of it."""
 
-    run_pk: int
     dag_id: str
     run_id: str
     run_type: str
     attempt: int
-    path: str
-    """The DAG file, relative to the DAGs folder."""
-    needs_spark: bool
+    """1, unless an executor died while it ran this run."""
     queued_at: datetime
     run_after: datetime
     logical_date: datetime | None
     data_interval_start: datetime | None
     data_interval_end: datetime | None
-    params: dict[str, Any]
+    params: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOrder(RunDetails):
+    """One attempt of one run, with all that the worker has to know to execute it."""
+
+    run_pk: int
+    path: str
+    """The DAG file, relative to the DAGs folder."""
+    needs_spark: bool
     log_path: str
 
     @classmethod
@@ -63,21 +73,22 @@ class EmittedEvent:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """How a task ended, after its last try; `events` is empty unless it succeeded."""
+    """How the last try of a task ended, or that it runs; `events` is empty unless it succeeded."""
 
     task_id: str
-    state: str
+    state: TaskState
     try_number: int
     started_at: datetime | None
-    ended_at: datetime
+    ended_at: datetime | None
     error: str | None = None
     events: tuple[EmittedEvent, ...] = ()
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> TaskResult:
         values = dict(document)
+        values["state"] = TaskState(values["state"])
         values["started_at"] = _instant(values["started_at"])
-        values["ended_at"] = datetime.fromisoformat(values["ended_at"])
+        values["ended_at"] = _instant(values["ended_at"])
         values["events"] = tuple(
             EmittedEvent(**{**event, "aliases": tuple(event["aliases"])})
             for event in values["events"]
@@ -86,18 +97,19 @@ class TaskResult:
 
     def failed(self, error: str) -> TaskResult:
         """The same task, had it ended with this error."""
-        return dataclasses.replace(self, state="failed", error=error, events=())
+        return dataclasses.replace(self, state=TaskState.FAILED, error=error, events=())
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
     """How a run ended."""
 
-    state: str
+    state: RunState
     ended_at: datetime
     error: str | None = None
     exit_code: int | None = None
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> RunEnd:
-        return cls(**{**document, "ended_at": datetime.fromisoformat(document["ended_at"])})
+        ended_at = datetime.fromisoformat(document["ended_at"])
+        return cls(**{**document, "state": RunState(document["state"]), "ended_at": ended_at})

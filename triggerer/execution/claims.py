@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence, Set
 from pathlib import Path
 
 import structlog
 
 from triggerer.domain.attempts import RunOrder
-from triggerer.domain.logs import log_path
 from triggerer.store.engine.database import Database
 from triggerer.store.engine.script import Row, Step
 from triggerer.store.queries.execution import transitions as queries
@@ -28,13 +26,13 @@ class Claims:
         self._executor = executor
         self._home = str(home.resolve())
 
-    def claiming(self, limit: int) -> Step:
+    def claim_step(self, limit: int) -> Step:
         """A step that makes up to `limit` queued runs ours; `claimed` reads its rows."""
         return queries.claim_runs(executor=self._executor, limit=limit, log_home=self._home)
 
     def claimed(self, rows: Sequence[Row]) -> list[RunOrder]:
-        """Oldest first."""
-        return [self._order(run) for run in queries.claimed_runs(rows)]
+        """The runs that `claim_step` made ours, oldest first."""
+        return queries.claimed_runs(rows, log_home=self._home)
 
     async def to_cancel(self) -> list[int]:
         """The runs of ours that are to be cancelled; queued ones are cancelled on the spot."""
@@ -87,8 +85,3 @@ class Claims:
         """Whether a DAG that may run needs Spark."""
         async with self._database.reading() as session:
             return await queries.any_dag_needs_spark(session)
-
-    def _order(self, run: queries.ClaimedRun) -> RunOrder:
-        values = {field.name: getattr(run, field.name) for field in dataclasses.fields(run)}
-        path = log_path(self._home, run.dag_id, run.run_id)
-        return RunOrder(run_pk=values.pop("pk"), log_path=path, **values)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
 from triggerer.domain.assets import Asset
-from triggerer.domain.attempts import RunOrder
+from triggerer.domain.attempts import RunDetails, RunOrder
 from triggerer.domain.conditions import assets_of
 from triggerer.domain.dags import DAG
 from triggerer.domain.tasks import Task
@@ -20,20 +20,8 @@ logger = logging.getLogger("triggerer.run")
 
 
 @dataclass(frozen=True, slots=True)
-class DagRun:
+class DagRun(RunDetails):
     """The run that a task belongs to."""
-
-    dag_id: str
-    run_id: str
-    run_type: str
-    attempt: int
-    """1, unless an executor died while it ran this run."""
-    queued_at: datetime
-    run_after: datetime
-    logical_date: datetime | None
-    data_interval_start: datetime | None
-    data_interval_end: datetime | None
-    params: Mapping[str, Any]
 
     @property
     def conf(self) -> Mapping[str, Any]:
@@ -61,18 +49,8 @@ class RunContext:
         self._spark = spark
         scheduled: tuple[Asset, ...] = () if dag.schedule is None else assets_of(dag.schedule)
         self._triggering = TriggeringAssetEvents(query, scheduled)
-        self.dag_run = DagRun(
-            dag_id=order.dag_id,
-            run_id=order.run_id,
-            run_type=order.run_type,
-            attempt=order.attempt,
-            queued_at=order.queued_at,
-            run_after=order.run_after,
-            logical_date=order.logical_date,
-            data_interval_start=order.data_interval_start,
-            data_interval_end=order.data_interval_end,
-            params={**dag.params, **order.params},
-        )
+        details = {field.name: getattr(order, field.name) for field in fields(DagRun)}
+        self.dag_run = DagRun(**{**details, "params": {**dag.params, **order.params}})
 
     def arguments(self, task: Task, outlet_events: OutletEvents) -> dict[str, Any]:
         """The arguments that this task names, for one try.

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from triggerer.domain.attempts import EmittedEvent, RunOrder
 from triggerer.errors import AssetConflict, RowRefused
 from triggerer.store.queries.execution.aliases import ensure_aliases
+from triggerer.store.queries.execution.results import AttemptUpdate
 from triggerer.store.recording.encoding import MAX_KEY_BYTES
 from triggerer.store.recording.recorder import NewAssetEvent, ensure_asset, record_events
 
@@ -22,6 +23,13 @@ class Emission:
     order: RunOrder
     task_id: str
     event: EmittedEvent
+
+    @classmethod
+    def all_of(cls, update: AttemptUpdate) -> list[Emission]:
+        """The events that an attempt's tasks left, in order."""
+        return [
+            cls(update.order, task.task_id, event) for task in update.tasks for event in task.events
+        ]
 
     @property
     def idempotency_key(self) -> str:

@@ -19,10 +19,11 @@ from triggerer.errors import OutcomeUnknown, TransientStoreError
 from triggerer.execution.claimed_queue import ClaimedQueue, PrefetchLimit
 from triggerer.execution.claims import Claims
 from triggerer.execution.logs import end_log
-from triggerer.execution.result_writer import AttemptUpdate, ResultWriter
+from triggerer.execution.result_writer import ResultWriter
 from triggerer.execution.slot import Slot, SlotSettings, Spark, WarmUp, choose_slot
 from triggerer.plugins import DagsFolder
 from triggerer.store.engine.database import Database
+from triggerer.store.queries.execution.results import AttemptUpdate
 from triggerer.store.wakeups.signals import Signal, Subscription, Wakeups
 from triggerer.synchronization import AutoResetEvent
 
@@ -207,7 +208,7 @@ class Executor:
             self._more = False
             leases_lost = self._leases_lost
             orders = self._claims.claimed(
-                await self._result_writer.perform_with_next_commit(self._claims.claiming(room))
+                await self._result_writer.perform_with_next_commit(self._claims.claim_step(room))
             )
             if leases_lost != self._leases_lost:
                 # They were claimed under a lease that is over, and may be somebody else's: a sweep tells.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -13,67 +12,36 @@ import anyio
 import structlog
 
 from triggerer.backoff import Backoff, log_failure, retry
-from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult
-from triggerer.domain.runs import RunState, TaskState
-from triggerer.errors import OutcomeUnknown, RowRefused, StoreError, TransientStoreError
+from triggerer.domain.attempts import RunEnd, RunOrder
+from triggerer.domain.runs import RunState
+from triggerer.errors import (
+    OutcomeUnknown,
+    RowRefused,
+    StoreError,
+    TransientStoreError,
+    TriggererError,
+)
 from triggerer.execution.emissions import Emission, record_emissions
-from triggerer.execution.protocol import RunReport
 from triggerer.store.engine.database import Database
 from triggerer.store.engine.script import Row, Step, perform, single_step
+from triggerer.store.group_commit import GroupCommit
 from triggerer.store.queries.execution.results import (
+    AttemptUpdate,
     HeldRun,
-    RunEndRow,
     SaveResults,
-    TaskRow,
     held_runs,
 )
 from triggerer.store.queries.execution.transitions import begin_run
 from triggerer.store.wakeups.signals import Signal
+from triggerer.synchronization import Notifier
 
 _log = structlog.get_logger(__name__)
 
 _LARGEST_GROUP: Final = 200
-"""Entries per transaction: the gain is gone by then, and SQLite's one writer is not held for long."""
+"""Updates per transaction: the gain is gone by then, and SQLite's one writer is not held for long."""
 
 _JOINED_STEP_SECONDS: Final = 60.0
 """Longer than the store takes to say that it is away."""
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptUpdate:
-    """Something that became of an attempt: tasks that run or ended, and maybe the run's end."""
-
-    order: RunOrder
-    tasks: tuple[TaskRow, ...] = ()
-    events: tuple[Emission, ...] = ()
-    end: RunEnd | None = None
-
-    @classmethod
-    def of_report(cls, order: RunOrder, report: RunReport) -> AttemptUpdate:
-        return cls(
-            order,
-            tuple(_task_row(order, task) for task in report.tasks),
-            tuple(
-                Emission(order, task.task_id, event)
-                for task in report.tasks
-                for event in task.events
-            ),
-            report.end,
-        )
-
-    def refused(self, reason: str) -> AttemptUpdate:
-        """What is stored instead when the store will not have the events, or, last, the tasks."""
-        text = (
-            f"what task {', '.join(task.task_id for task in self.tasks)} left was refused: {reason}"
-        )
-        if not self.events:
-            failed = RunEnd(RunState.FAILED, datetime.now(UTC), f"the store refused it: {reason}")
-            return dataclasses.replace(self, tasks=(), end=self.end and failed)
-        tasks = tuple(
-            dataclasses.replace(task, state=TaskState.FAILED, error=text) for task in self.tasks
-        )
-        end = self.end and dataclasses.replace(self.end, state=RunState.FAILED, error=text)
-        return dataclasses.replace(self, tasks=tasks, events=(), end=end)
 
 
 class _JoinedStep:
@@ -86,29 +54,34 @@ class _JoinedStep:
         self.error: Exception | None = None
 
 
-class ResultWriter:
+class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     """Takes results at once and writes them as soon as the last group is written.
 
     A store that is away delays the writing and nothing else; what was submitted is kept, in order,
     until it is written, or the store shows that the attempt is not this executor's any more.
     """
 
+    # A repeat is right whatever came of it: events have keys, and a run that has ended is not ended again.
+    retried = (TransientStoreError,)
+    refusals = RowRefused
+
     def __init__(self, database: Database, executor: str) -> None:
+        super().__init__(Backoff(first=0.2, longest=10.0))
         self._database = database
         self._executor = executor
-        self._entries: deque[AttemptUpdate] = deque()
+        self._updates: deque[AttemptUpdate] = deque()
         self._joined_steps: list[_JoinedStep] = []
-        self._arrived = anyio.Event()
-        self._written = anyio.Event()
+        self._written = Notifier()
         self._unwritten: Counter[int] = Counter()
         # By (run, attempt), until the attempt's end is written.
         self._refused: dict[tuple[int, int], str] = {}
 
-    def submit_nowait(self, entry: AttemptUpdate) -> None:
-        """Take an entry to be written; those of one run are written in order."""
-        self._entries.append(entry)
-        self._unwritten[entry.order.run_pk] += 1
-        self._arrived.set()
+    def submit_nowait(self, update: AttemptUpdate) -> None:
+        """Take an update to be written; those of one run are written in order."""
+        self._updates.append(update)
+        self._unwritten[update.order.run_pk] += 1
+        if self._is_idle:
+            self._wake()
 
     async def perform_with_next_commit(self, step: Step) -> list[Row]:
         """Perform a step with the next group, or by itself if there is none; return its rows.
@@ -122,7 +95,8 @@ class ResultWriter:
         """
         joined = _JoinedStep(step)
         self._joined_steps.append(joined)
-        self._arrived.set()
+        if self._is_idle:
+            self._wake()
         try:
             await joined.done.wait()
         except BaseException:
@@ -165,151 +139,128 @@ class ResultWriter:
         while self._unwritten if run_pk is None else run_pk in self._unwritten:
             await self._written.wait()
 
-    async def run(self) -> None:
-        """Write what is submitted; lives until it is cancelled."""
-        while True:
-            await self._arrived.wait()
-            group = [
-                self._entries.popleft() for _ in range(min(len(self._entries), _LARGEST_GROUP))
-            ]
-            joined_steps, self._joined_steps = self._joined_steps, []
-            if not self._entries:
-                self._arrived = anyio.Event()
-            if not await self._write_with_joined(group, joined_steps):
-                await self._write_somehow(group)
-            for entry in group:
-                self._unwritten[entry.order.run_pk] -= 1
-                if entry.end is not None:
-                    self._refused.pop(_attempt(entry.order), None)
-            self._unwritten = +self._unwritten
-            written, self._written = self._written, anyio.Event()
-            written.set()
+    def _take(self) -> list[AttemptUpdate] | None:
+        if not self._updates and not self._joined_steps:
+            return None
+        return [self._updates.popleft() for _ in range(min(len(self._updates), _LARGEST_GROUP))]
 
-    async def _write_with_joined(
-        self, group: list[AttemptUpdate], joined_steps: Sequence[_JoinedStep]
-    ) -> bool:
-        """Write the group and what goes along with it; whether the group is written."""
-        if not joined_steps:
-            return not group
+    async def _write(self, group: list[AttemptUpdate]) -> None:
+        joined_steps, self._joined_steps = self._joined_steps, []
         steps = [joined.step for joined in joined_steps]
-        is_written = True
+        refusal = None
         try:
             try:
-                answers = await self._write(group, steps)
-            except RowRefused:
-                # Of the group; it is found without keeping the others waiting.
-                is_written = not group
-                answers = await self._database.perform_steps(steps)
+                answers = await self._write_with(group, steps)
+            except RowRefused as error:
+                if not group:
+                    raise
+                refusal = error
+                # It is the group that is refused; the steps do not wait until the item is found.
+                answers = await self._database.perform_steps(steps) if steps else []
         except BaseException as error:
-            cancelled = OutcomeUnknown("the result writer was stopped")
+            stopped = OutcomeUnknown("the result writer was stopped")
             for joined in joined_steps:
-                joined.error = error if isinstance(error, Exception) else cancelled
+                joined.error = error if isinstance(error, Exception) else stopped
                 joined.done.set()
-            if not isinstance(error, StoreError):
-                # Nothing that a repeat would mend; nobody is left waiting for it.
+            if group or not isinstance(error, StoreError):
                 raise
-            return not group
+            return
         for joined, rows in zip(joined_steps, answers, strict=True):
             joined.rows = rows
             joined.done.set()
-        return is_written
+        if refusal is not None:
+            raise refusal
+        self._note_written(group)
 
-    async def _write_somehow(self, group: list[AttemptUpdate]) -> None:
-        try:
-            # Repeating it as it was is right in each case: events have keys, and a run that has
-            # ended already is not ended again.
-            await retry(
-                lambda: self._write(group),
-                on=TransientStoreError,
-                backoff=Backoff(first=0.2, longest=10.0),
-                on_failure=log_failure(_log, "results wait for the store", entries=len(group)),
-            )
-        except RowRefused as error:
-            if len(group) > 1:
-                half = len(group) // 2
-                await self._write_somehow(group[:half])
-                await self._write_somehow(group[half:])
-            else:
-                await self._write_somehow([self._without_what_was_refused(group[0], error)])
-
-    def _without_what_was_refused(self, entry: AttemptUpdate, error: RowRefused) -> AttemptUpdate:
-        if not entry.tasks and not entry.events:
-            raise error
-        _log.warning("the store refused a result", run=entry.order.run_id, error=str(error))
-        self._refused[_attempt(entry.order)] = str(error)
-        return entry.refused(str(error))
-
-    async def _write(
-        self, group: Sequence[AttemptUpdate], along: Sequence[Step] = ()
+    async def _write_with(
+        self, group: Sequence[AttemptUpdate], steps: Sequence[Step]
     ) -> list[list[Row]]:
         """Write a group, and perform other steps; the rows of those."""
         if not group:
-            return await self._database.perform_steps(along)
-        step = self._results(group)
-        if not any(entry.events for entry in group):
-            rows, *answers = await self._database.perform_steps([step, *along])
+            return await self._database.perform_steps(steps)
+        save = SaveResults(
+            self._executor,
+            [self._as_refused(update) for update in group],
+            self._database.transport.sender,
+        )
+        if not any(task.events for update in group for task in update.tasks):
+            rows, *answers = await self._database.perform_steps([save, *steps])
             held = held_runs(rows)
-            for entry in group:
-                self._is_ours(entry, held)
+            for update in group:
+                self._is_ours(update, held)
         else:
             async with self._database.transaction() as session:
-                held = held_runs(await perform(session, single_step(step)))
-                ours = [entry for entry in group if self._is_ours(entry, held)]
-                await record_emissions(session, [event for entry in ours for event in entry.events])
-                answers = [await perform(session, single_step(other)) for other in along]
+                held = held_runs(await perform(session, single_step(save)))
+                ours = [update for update in group if self._is_ours(update, held)]
+                emissions = [one for update in ours for one in Emission.all_of(update)]
+                await record_emissions(session, emissions)
+                answers = [await perform(session, single_step(step)) for step in steps]
         await self._announce_ends(group, held)
         return answers
 
-    def _results(self, group: Sequence[AttemptUpdate]) -> SaveResults:
-        # One row for each task: what came last, a task that has ended rather than that it runs.
-        tasks = {
-            (row.run_pk, row.attempt, row.task_id): row for entry in group for row in entry.tasks
-        }
-        return SaveResults(
-            self._executor,
-            sorted({entry.order.run_pk for entry in group}),
-            list(tasks.values()),
-            [self._end_row(entry, entry.end) for entry in group if entry.end is not None],
-            self._database.transport.sender,
+    def _note_written(self, group: Sequence[AttemptUpdate]) -> None:
+        for update in group:
+            self._unwritten[update.order.run_pk] -= 1
+            if update.end is not None:
+                self._refused.pop(_attempt(update.order), None)
+        self._unwritten = +self._unwritten
+        self._written.notify_all()
+
+    def _note_failure(self, error: TriggererError, delay: float) -> None:
+        _log.warning(
+            "results wait for the store",
+            runs=len(self._unwritten),
+            error=str(error),
+            retry_after_s=round(delay, 3),
         )
+
+    def _halves(
+        self, group: list[AttemptUpdate]
+    ) -> tuple[list[AttemptUpdate], list[AttemptUpdate]] | None:
+        half = len(group) // 2
+        return (group[:half], group[half:]) if half else None
+
+    def _without_refused(
+        self, group: list[AttemptUpdate], error: StoreError
+    ) -> tuple[list[AttemptUpdate], ...]:
+        (update,) = group
+        if not update.tasks:
+            raise error
+        _log.warning("the store refused a result", run=update.order.run_id, error=str(error))
+        self._refused[_attempt(update.order)] = str(error)
+        return ([_without_refused(update, str(error))],)
+
+    def _as_refused(self, update: AttemptUpdate) -> AttemptUpdate:
+        """The update, whose run has not succeeded if the store refused a result of it."""
+        end = update.end
+        refused = self._refused.get(_attempt(update.order))
+        if end is None or refused is None or end.state is not RunState.SUCCESS:
+            return update
+        return replace(update, end=replace(end, state=RunState.FAILED, error=refused))
 
     async def _announce_ends(
         self, group: Sequence[AttemptUpdate], held: Mapping[int, HeldRun]
     ) -> None:
         # Also for what had been written before: perhaps by a commit whose outcome nobody saw.
         ended = {
-            entry.order.dag_id
-            for entry in group
-            if entry.end is not None and _is_held(entry.order, held)
+            update.order.dag_id
+            for update in group
+            if update.end is not None and _is_held(update.order, held)
         }
         if ended:
             await self._database.announce_here({Signal.RUNS_ENDED: ended})
 
-    def _is_ours(self, entry: AttemptUpdate, held: Mapping[int, HeldRun]) -> bool:
-        if _is_held(entry.order, held):
-            # Ended: by the very entry whose commit had an unknown outcome.
-            return held[entry.order.run_pk].state is RunState.RUNNING
+    def _is_ours(self, update: AttemptUpdate, held: Mapping[int, HeldRun]) -> bool:
+        if _is_held(update.order, held):
+            # Ended: by the very update whose commit had an unknown outcome.
+            return held[update.order.run_pk].state is RunState.RUNNING
         _log.warning(
             "a result came too late: the run was given to another attempt",
-            dag=entry.order.dag_id,
-            run=entry.order.run_id,
-            attempt=entry.order.attempt,
+            dag=update.order.dag_id,
+            run=update.order.run_id,
+            attempt=update.order.attempt,
         )
         return False
-
-    def _end_row(self, entry: AttemptUpdate, end: RunEnd) -> RunEndRow:
-        order = entry.order
-        refused = self._refused.get(_attempt(order))
-        if refused is not None and end.state == RunState.SUCCESS:
-            end = dataclasses.replace(end, state=RunState.FAILED, error=refused)
-        return RunEndRow(
-            order.run_pk,
-            order.attempt,
-            RunState(end.state),
-            end.ended_at,
-            end.error,
-            end.exit_code,
-        )
 
 
 def _attempt(order: RunOrder) -> tuple[int, int]:
@@ -321,14 +272,17 @@ def _is_held(order: RunOrder, held: Mapping[int, HeldRun]) -> bool:
     return run is not None and run.attempt == order.attempt
 
 
-def _task_row(order: RunOrder, task: TaskResult) -> TaskRow:
-    return TaskRow(
-        order.run_pk,
-        order.attempt,
-        task.task_id,
-        TaskState(task.state),
-        task.try_number,
-        task.started_at,
-        task.ended_at,
-        task.error,
+def _without_refused(update: AttemptUpdate, reason: str) -> AttemptUpdate:
+    """What is stored instead when the store will not have the events, or, last, the tasks."""
+    end = update.end
+    if not any(task.events for task in update.tasks):
+        error = f"the store refused it: {reason}"
+        failed = RunEnd(RunState.FAILED, datetime.now(UTC), error)
+        return replace(update, tasks=(), end=end and failed)
+    names = ", ".join(task.task_id for task in update.tasks)
+    error = f"what task {names} left was refused: {reason}"
+    return replace(
+        update,
+        tasks=tuple(task.failed(error) for task in update.tasks),
+        end=end and replace(end, state=RunState.FAILED, error=error),
     )

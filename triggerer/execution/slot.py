@@ -13,17 +13,17 @@ from typing import Any, Final
 import anyio
 import structlog
 
-from triggerer.domain.attempts import RunEnd, RunOrder
+from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.execution.answers import answer
 from triggerer.execution.failures import storable, worker_death
 from triggerer.execution.logs import end_log, tail
 from triggerer.execution.process import WorkerProcess, open_worker
 from triggerer.execution.protocol import RunReport, TaskStart, message
-from triggerer.execution.result_writer import AttemptUpdate, ResultWriter
+from triggerer.execution.result_writer import ResultWriter
 from triggerer.ipc import ChannelClosed
 from triggerer.store.engine.database import Database
-from triggerer.store.queries.execution.results import TaskRow
+from triggerer.store.queries.execution.results import AttemptUpdate
 from triggerer.synchronization import AutoResetEvent, Notifier
 
 _log = structlog.get_logger(__name__)
@@ -244,7 +244,9 @@ class Slot:
                     case "results":
                         self._unfollow()
                         report = RunReport.from_json(frame["report"])
-                        self.result_writer.submit_nowait(AttemptUpdate.of_report(order, report))
+                        self.result_writer.submit_nowait(
+                            AttemptUpdate(order, report.tasks, report.end)
+                        )
                         if report.end is not None:
                             return _AfterJob.END_WORKER if report.retire else _AfterJob.NEXT_JOB
                     case "started":
@@ -290,7 +292,7 @@ class Slot:
 
     def _note_end_unstarted(self) -> None:
         if not self._abandoned and self._verdict is not None:
-            self._end_run(RunState(self._verdict.state), self._verdict.error, None)
+            self._end_run(self._verdict.state, self._verdict.error, None)
 
     def _note_spark(self, frame: dict[str, Any]) -> None:
         if frame["type"] == "spark":
@@ -318,17 +320,10 @@ class Slot:
         self._due.clear()
 
     def _show(self, order: RunOrder, start: TaskStart) -> None:
-        row = TaskRow(
-            order.run_pk,
-            order.attempt,
-            start.task_id,
-            TaskState.RUNNING,
-            start.try_number,
-            start.started_at,
-            None,
-            None,
+        task = TaskResult(
+            start.task_id, TaskState.RUNNING, start.try_number, start.started_at, ended_at=None
         )
-        self.result_writer.submit_nowait(AttemptUpdate(order, (row,)))
+        self.result_writer.submit_nowait(AttemptUpdate(order, (task,)))
 
     def _kill_overdue(self, start: TaskStart) -> None:
         grace = self.settings.timeout_grace.total_seconds()
@@ -358,7 +353,7 @@ class Slot:
                 self._end_log("interrupted: the service stopped, and the run is queued again")
             return
         if self._verdict is not None:
-            self._end_run(RunState(self._verdict.state), self._verdict.error, code)
+            self._end_run(self._verdict.state, self._verdict.error, code)
             return
         output = "\n".join(filter(None, (tail(order.log_path), worker.output)))
         reason = f"the worker {worker_death(code, is_taken=is_taken)}"

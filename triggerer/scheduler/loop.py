@@ -148,7 +148,7 @@ class Scheduler:
         # A DAG that could take all the runs of every loop goes behind those that got none.
         self._at_capacity = (self._at_capacity - set(chunk)) | set(decisions.at_capacity)
         self._dirty = dict.fromkeys((*decisions.unserved, *self._dirty, *decisions.recheck))
-        self.runs_created += len(plan.created)
+        self.runs_created += plan.runs_created
 
     def _report(self, plan: Plan) -> None:
         """One DAG of another release must not stop the others; said once for each reason."""

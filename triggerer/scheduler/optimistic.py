@@ -12,7 +12,7 @@ from triggerer.scheduler.decide import Decisions, RunsToCreate
 from triggerer.scheduler.plan import BOUND, Plan, evaluate, selection_of
 from triggerer.store.engine.database import Database
 from triggerer.store.queries.scheduling.candidates import SNAPSHOT, WaitingRow, waiting_rows
-from triggerer.store.queries.scheduling.new_run import CreatedRun, CreateRun, Unchanged
+from triggerer.store.queries.scheduling.new_run import CreateRun, Unchanged
 from triggerer.store.wakeups.signals import Announced, Signal
 
 _MAX_REMEMBERED: Final = 1_000
@@ -51,19 +51,18 @@ class OptimisticPlanner:
             StoreError: As `Database.perform_step`. The run may exist where the outcome is unknown.
         """
         remembered = self._remembered.get(dag_id)
-        if remembered is not None and (made := await self._make(remembered)) is not None:
-            return Plan(Decisions((remembered.run,), recheck=()), (made,), (dag_id,), {})
+        if remembered is not None and await self._make(remembered):
+            return Plan(Decisions((remembered.run,), recheck=()), (dag_id,), {}, runs_created=1)
         rows = waiting_rows(
             await self._database.perform_step(SNAPSHOT(dag_ids=[dag_id], bound=BOUND))
         )
-        shown = evaluate(rows, [dag_id], limit=self._limit)
-        if not shown.decisions.runs:
-            return shown.plan(())
-        (run,) = shown.decisions.runs
-        if run.count > 1:
+        plan = evaluate(rows, [dag_id], limit=self._limit)
+        if not plan.decisions.runs:
+            return plan
+        (run,) = plan.decisions.runs
+        if run.count > 1 or not await self._make(self._due(run, rows)):
             return None
-        made = await self._make(self._due(run, rows))
-        return None if made is None else shown.plan((made,))
+        return replace(plan, runs_created=1)
 
     def _due(self, run: RunsToCreate, rows: Sequence[WaitingRow]) -> _Due:
         row = rows[0]
@@ -73,7 +72,8 @@ class OptimisticPlanner:
             run, row.params, Unchanged(row.version, self._database.transport.sender), is_lasting
         )
 
-    async def _make(self, due: _Due) -> CreatedRun | None:
+    async def _make(self, due: _Due) -> bool:
+        """Make the run, unless the DAG's row has changed; say whether it was made."""
         run = due.run
         step = CreateRun(
             run.dag_id,
@@ -92,11 +92,11 @@ class OptimisticPlanner:
             await self._database.announce_here(announced)
             raise
         if not made:
-            return None
+            return False
         await self._database.announce_here(announced)
-        ((pk, run_id, run_after, version),) = made
+        ((*_, version),) = made
         self._remember(due, version)
-        return CreatedRun(pk, run.dag_id, run_id, run_after)
+        return True
 
     def _remember(self, due: _Due, version: str) -> None:
         self._remembered.pop(due.run.dag_id, None)

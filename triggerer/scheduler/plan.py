@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import groupby
 from typing import Any, Final
@@ -14,7 +14,7 @@ from triggerer.errors import DagError
 from triggerer.scheduler.decide import DagSnapshot, Decisions, RunsToCreate, WaitingAsset, decide
 from triggerer.store.engine.script import Script
 from triggerer.store.queries.scheduling.candidates import WaitingRow, create_run, lock_and_read
-from triggerer.store.queries.scheduling.new_run import CreatedRun, EventSelection
+from triggerer.store.queries.scheduling.new_run import EventSelection
 
 # Queued events of one asset are counted this far; a DAG that has more is looked at again.
 BOUND: Final = 1_000
@@ -26,42 +26,29 @@ class Plan:
     """What was decided about some DAGs, and what came of it."""
 
     decisions: Decisions
-    created: tuple[CreatedRun, ...]
     readable: tuple[str, ...]
     unreadable: Mapping[str, str]
     """DAG id to the reason."""
+    runs_created: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What is to be done about what the database showed."""
-
-    decisions: Decisions
-    readable: tuple[str, ...]
-    unreadable: Mapping[str, str]
-
-    def plan(self, created: tuple[CreatedRun, ...]) -> Plan:
-        return Plan(self.decisions, created, self.readable, self.unreadable)
-
-
-def evaluate(rows: Sequence[WaitingRow], dag_ids: Sequence[str], *, limit: int) -> Look:
+def evaluate(rows: Sequence[WaitingRow], dag_ids: Sequence[str], *, limit: int) -> Plan:
     """Decide about what `SNAPSHOT` showed of these DAGs, which come in this order."""
     snapshots, unreadable = _read(rows)
-    order = {dag_id: place for place, dag_id in enumerate(dag_ids)}
+    order = {dag_id: index for index, dag_id in enumerate(dag_ids)}
     snapshots.sort(key=lambda dag: order[dag.dag_id])
     decisions = decide(snapshots, limit=limit, bound=BOUND)
-    return Look(decisions, tuple(dag.dag_id for dag in snapshots), unreadable)
+    return Plan(decisions, tuple(dag.dag_id for dag in snapshots), unreadable)
 
 
 def plan_locked(dag_ids: Sequence[str], *, limit: int) -> Script[Plan]:
     """Keep others off these DAGs, look at them, and make the runs that are due."""
     rows = yield from lock_and_read(dag_ids, bound=BOUND)
-    shown = evaluate(rows, dag_ids, limit=limit)
+    plan = evaluate(rows, dag_ids, limit=limit)
     params = {row.dag_id: row.params for row in rows}
-    created: list[CreatedRun] = []
-    for due in shown.decisions.runs:
-        created += yield from _create(due, params[due.dag_id])
-    return shown.plan(tuple(created))
+    for due in plan.decisions.runs:
+        yield from _create(due, params[due.dag_id])
+    return replace(plan, runs_created=sum(due.count for due in plan.decisions.runs))
 
 
 def selection_of(due: RunsToCreate) -> EventSelection:
@@ -71,11 +58,9 @@ def selection_of(due: RunsToCreate) -> EventSelection:
     )
 
 
-def _create(due: RunsToCreate, params: Mapping[str, Any]) -> Script[list[CreatedRun]]:
-    created: list[CreatedRun] = []
-    while len(created) < due.count:
-        # In the order of their events, and each with an id of its own at the first try.
-        run_after = created[-1].run_after + _TICK if created else None
+def _create(due: RunsToCreate, params: Mapping[str, Any]) -> Script[None]:
+    run_after = None
+    for _ in range(due.count):
         run = yield from create_run(
             due.dag_id,
             run_type=RunType.ASSET_TRIGGERED,
@@ -83,8 +68,8 @@ def _create(due: RunsToCreate, params: Mapping[str, Any]) -> Script[list[Created
             params=params,
             selection=selection_of(due),
         )
-        created.append(run)
-    return created
+        # In the order of their events, and each with an id of its own at the first try.
+        run_after = run.run_after + _TICK
 
 
 def _read(rows: Iterable[WaitingRow]) -> tuple[list[DagSnapshot], dict[str, str]]:

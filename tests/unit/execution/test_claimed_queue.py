@@ -1,30 +1,7 @@
 """How many runs are claimed ahead."""
 
-from datetime import UTC, datetime
-
-from triggerer.domain.attempts import RunOrder
+from tests.run_orders import order
 from triggerer.execution.claimed_queue import ClaimedQueue, PrefetchLimit
-
-
-def _order(pk: int, *, needs_spark: bool = False) -> RunOrder:
-    now = datetime.now(UTC)
-    run_id = f"manual__{pk}"
-    return RunOrder(
-        run_pk=pk,
-        dag_id="d",
-        run_id=run_id,
-        run_type="manual",
-        attempt=1,
-        path="d.py",
-        needs_spark=needs_spark,
-        queued_at=now,
-        run_after=now,
-        logical_date=None,
-        data_interval_start=None,
-        data_interval_end=None,
-        params={},
-        log_path="/tmp/x",
-    )
 
 
 def test_nothing_is_claimed_ahead_of_runs_that_take_longer_than_a_claim() -> None:
@@ -49,19 +26,19 @@ def test_room_is_what_free_workers_and_the_pace_allow_less_what_waits() -> None:
     assert claimed_queue.room(free=0, ahead=0, warming=False) == 0
     assert claimed_queue.room(free=0, ahead=10, warming=False) == 10
     for pk in range(6):
-        claimed_queue.add(_order(pk))
+        claimed_queue.add(order(pk))
     assert claimed_queue.room(free=0, ahead=10, warming=False) == 0
     claimed_queue.take(0)
     assert claimed_queue.room(free=0, ahead=10, warming=False) == 5
-    assert [order.run_pk for order in claimed_queue.take_all()] == [1, 2, 3, 4, 5]
+    assert [one.run_pk for one in claimed_queue.take_all()] == [1, 2, 3, 4, 5]
     assert len(claimed_queue) == 0
 
 
 def test_runs_that_wait_for_a_session_being_opened_do_not_keep_others_out() -> None:
     claimed_queue = ClaimedQueue()
-    claimed_queue.add(_order(1, needs_spark=True))
+    claimed_queue.add(order(1, needs_spark=True))
     assert claimed_queue.room(free=1, ahead=0, warming=False) == 0
     assert claimed_queue.room(free=1, ahead=0, warming=True) == 1
     # But not without end.
-    claimed_queue.add(_order(2, needs_spark=True))
+    claimed_queue.add(order(2, needs_spark=True))
     assert claimed_queue.room(free=1, ahead=0, warming=True) == 0

@@ -1,13 +1,9 @@
-"""Group commit of trigger events.
-
-A flush starts when the last one ended and takes what waits, up to a bound of rows and of bytes.
-"""
+"""Group commit of trigger events; a group is bounded in rows and in bytes."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from random import Random
 from typing import Final
 from uuid import uuid4
@@ -15,7 +11,7 @@ from uuid import uuid4
 import anyio
 import structlog
 
-from triggerer.backoff import Backoff, retry
+from triggerer.backoff import Backoff
 from triggerer.domain.events import EventSource, Fence, HasPayload, PendingEvent
 from triggerer.errors import (
     ConfigurationError,
@@ -26,6 +22,7 @@ from triggerer.errors import (
 )
 from triggerer.store.engine.clock import Now, TurnClock
 from triggerer.store.engine.database import Database
+from triggerer.store.group_commit import GroupCommit
 from triggerer.store.recording.emitting import NewAssetEvent, ensure_asset, record_events
 from triggerer.store.recording.encoding import check_identity, encode_extra
 from triggerer.store.recording.event_batch import EventBatch
@@ -43,7 +40,7 @@ MAX_BATCH_ROWS: Final = 5_000
 MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
 
 
-class EventRecorder:
+class EventRecorder(GroupCommit[EventBatch]):
     """The runtime's `EventSink`. Events are stored, and settled, in the order of their submission.
 
     `complete(None)` is called once the rows of all of the event's watchers are durable, in this
@@ -56,6 +53,10 @@ class EventRecorder:
         random: For the jitter of what is tried again.
     """
 
+    # If its commit went through all the same, the keys absorb the repeat.
+    retried = (TransientStoreError, ConfigurationError)
+    refusals = StoreError
+
     def __init__(
         self,
         database: Database,
@@ -66,17 +67,15 @@ class EventRecorder:
         now: Now | None = None,
         random: Random | None = None,
     ) -> None:
+        super().__init__(Backoff(first=0.05, longest=5.0, random=random or Random()))
         self._database = database
         self._on_fenced = on_fenced
         self._max_event_bytes = max_event_bytes
         self._max_batch_rows = max_batch_rows
         self._now = now or TurnClock().now
-        self._random = random or Random()
         self._full: deque[EventBatch] = deque()
         self._filling = EventBatch()
         self._writing = 0
-        self._submitted = anyio.Event()
-        self._is_idle = False
         self._settled = anyio.Event()
         self.trouble: TriggererError | None = None
         """Why nothing can be written at present; None while all is well."""
@@ -120,8 +119,7 @@ class EventRecorder:
                 batch = self._filling = EventBatch()
             batch.add(event, source, extra, self._now(), key, ordinal)
         if self._is_idle:
-            self._is_idle = False
-            self._submitted.set()
+            self._wake()
 
     async def drained(self) -> None:
         """Return once everything that was submitted is settled."""
@@ -129,50 +127,27 @@ class EventRecorder:
             self._settled = anyio.Event()
             await self._settled.wait()
 
-    async def run(self) -> None:
-        """Write what is submitted until cancelled.
-
-        Cancellation: A flush that has not committed is rolled back. One that has is settled first.
-        """
-        while True:
-            if not self._full and not self._filling:
-                self._submitted = anyio.Event()
-                self._is_idle = True
-                await self._submitted.wait()
-            await self._write(self._take())
-
-    def _take(self) -> EventBatch:
+    def _take(self) -> EventBatch | None:
         if self._full:
             batch = self._full.popleft()
-        else:
+        elif self._filling:
             batch, self._filling = self._filling, EventBatch()
+        else:
+            return None
         self._writing = len(batch)
         return batch
 
-    async def _write(self, batch: EventBatch) -> None:
-        parts = deque([batch])
-        backoff = Backoff(first=0.05, longest=5.0, random=self._random)
-        while parts:
-            part = parts.popleft()
-            try:
-                # The same part again: if its commit went through, the keys absorb the repeat.
-                lost = await retry(
-                    partial(self._flush, part),
-                    on=(TransientStoreError, ConfigurationError),
-                    backoff=backoff,
-                    on_failure=self._note_trouble,
-                )
-            except StoreError as error:
-                # A row is refused. The innocent rows around it are found by halving.
-                halves = part.halves()
-                if halves is None:
-                    self._settle(part, refusal=error)
-                else:
-                    parts.extendleft(reversed(halves))
-            else:
-                backoff.reset()
-                self._recovered()
-                self._settle(part, lost=lost)
+    async def _write(self, group: EventBatch) -> None:
+        lost = await self._flush(group)
+        self._recovered()
+        self._settle(group, lost=lost)
+
+    def _halves(self, group: EventBatch) -> tuple[EventBatch, EventBatch] | None:
+        return group.halves()
+
+    def _without_refused(self, group: EventBatch, error: StoreError) -> tuple[EventBatch, ...]:
+        self._settle(group, refusal=error)
+        return ()
 
     async def _flush(self, batch: EventBatch) -> frozenset[Fence]:
         """Write what the fences allow in one transaction; return the fences that do not hold."""
@@ -204,7 +179,7 @@ class EventRecorder:
         if not self.unsettled:
             self._settled.set()
 
-    def _note_trouble(self, error: TriggererError, delay: float) -> None:
+    def _note_failure(self, error: TriggererError, delay: float) -> None:
         self.trouble = error
         _log.warning(
             "asset events wait for the database",

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import orjson
 
+from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.store.engine.clock import Now
 from triggerer.store.engine.script import Row
@@ -19,29 +20,12 @@ from triggerer.store.wakeups.signals import Signal
 
 
 @dataclass(frozen=True, slots=True)
-class TaskRow:
-    """The last try of one task, as it is to be stored."""
+class AttemptUpdate:
+    """What became of an attempt: tasks that run or have ended, and maybe the run's end."""
 
-    run_pk: int
-    attempt: int
-    task_id: str
-    state: TaskState
-    try_number: int
-    started_at: datetime | None
-    ended_at: datetime | None
-    error: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class RunEndRow:
-    """A run's end, as it is to be stored."""
-
-    pk: int
-    attempt: int
-    state: RunState
-    ended_at: datetime
-    error: str | None
-    exit_code: int | None
+    order: RunOrder
+    tasks: tuple[TaskResult, ...] = ()
+    end: RunEnd | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,51 +39,81 @@ class HeldRun:
 
 @dataclass(frozen=True, slots=True)
 class SaveResults:
-    """A row (primary key, attempt, state, cancel_requested) for each of `pks` that `executor` was the last to claim.
+    """A row (primary key, attempt, state, cancel_requested) for each of the runs that `executor` was the last to claim.
 
-    They are as they were before; `held_runs` reads them. Of those that run, in the attempt that is given, tasks
-    are inserted or replaced, and the end is written, with which tasks that still run end too unless all went well.
-    On PostgreSQL other processes are told of the ends in the same statement, so that it can be a transaction by itself.
+    They are as they were before; `held_runs` reads them. Of those that run, in the attempt of the update, tasks are
+    inserted or replaced, and the end is written; unless it is a success, tasks that still run end with it. On
+    PostgreSQL other processes are told of the ends in the same statement, so that it can be a transaction by itself.
 
     Args:
-        tasks: No two of one task.
-        ends: No two of one run.
+        updates: In order: of what they say of one task the last holds. No two of them end one run.
         sender: How this process knows its own announcements.
     """
 
     executor: str
-    pks: Sequence[int]
-    tasks: Sequence[TaskRow]
-    ends: Sequence[RunEndRow]
+    updates: Sequence[AttemptUpdate]
     sender: str
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
-        asked = {"pks": orjson.dumps(list(self.pks)).decode(), "executor": self.executor}
+        asked = {"pks": orjson.dumps(self._pks()).decode(), "executor": self.executor}
         rows: list[Row] = connection.execute(_SQLITE_HELD, asked).fetchall()
         ours = {
             (pk, run.attempt)
             for pk, run in held_runs(rows).items()
             if run.state is RunState.RUNNING
         }
-        tasks = [task for task in self.tasks if (task.run_pk, task.attempt) in ours]
-        ends = [end for end in self.ends if (end.pk, end.attempt) in ours]
-        unclean = [end for end in ends if end.state is not RunState.SUCCESS]
+        tasks = [row for row in self._task_rows() if row[:2] in ours]
+        ends = [row for row in self._end_rows() if row[:2] in ours]
+        unsuccessful = [row for row in ends if row[2] != RunState.SUCCESS.value]
         for statement, values in (
-            (_SQLITE_TASKS, list(map(_task_values, tasks))),
-            (_SQLITE_ENDS, list(map(_end_values, ends))),
-            (_SQLITE_OTHER_TASKS, list(map(_end_values, unclean))),
+            (_SQLITE_TASKS, tasks),
+            (_SQLITE_ENDS, ends),
+            (_SQLITE_OTHER_TASKS, unsuccessful),
         ):
             if values:
-                connection.execute(
-                    statement, {"rows": ParameterRows(values).as_json(sqlite_instant)}
-                )
+                given = {"rows": ParameterRows(values).as_json(sqlite_instant)}
+                connection.execute(statement, given)
         return rows
 
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
-        tasks = ParameterRows(list(map(_task_values, self.tasks)))
-        ends = ParameterRows(list(map(_end_values, self.ends)))
-        given = (tasks.as_json(datetime.isoformat), ends.as_json(datetime.isoformat))
-        return _POSTGRES, (self.sender, self.executor, list(self.pks), *given)
+        given = (
+            ParameterRows(rows).as_json(datetime.isoformat)
+            for rows in (self._task_rows(), self._end_rows())
+        )
+        return _POSTGRES, (self.sender, self.executor, self._pks(), *given)
+
+    def _pks(self) -> list[int]:
+        return sorted({update.order.run_pk for update in self.updates})
+
+    def _task_rows(self) -> list[tuple[Any, ...]]:
+        rows = {}
+        for update in self.updates:
+            attempt = (update.order.run_pk, update.order.attempt)
+            for task in update.tasks:
+                rows[*attempt, task.task_id] = (
+                    *attempt,
+                    task.task_id,
+                    task.state.value,
+                    task.try_number,
+                    task.started_at,
+                    task.ended_at,
+                    task.error,
+                )
+        return list(rows.values())
+
+    def _end_rows(self) -> list[tuple[Any, ...]]:
+        return [
+            (
+                update.order.run_pk,
+                update.order.attempt,
+                end.state.value,
+                end.ended_at,
+                end.error,
+                end.exit_code,
+            )
+            for update in self.updates
+            if (end := update.end) is not None
+        ]
 
 
 def held_runs(rows: Sequence[Row]) -> dict[int, HeldRun]:
@@ -107,23 +121,6 @@ def held_runs(rows: Sequence[Row]) -> dict[int, HeldRun]:
     return {
         pk: HeldRun(attempt, RunState(state), bool(cancel)) for pk, attempt, state, cancel in rows
     }
-
-
-def _task_values(row: TaskRow) -> tuple[Any, ...]:
-    return (
-        row.run_pk,
-        row.attempt,
-        row.task_id,
-        row.state.value,
-        row.try_number,
-        row.started_at,
-        row.ended_at,
-        row.error,
-    )
-
-
-def _end_values(row: RunEndRow) -> tuple[Any, ...]:
-    return row.pk, row.attempt, row.state.value, row.ended_at, row.error, row.exit_code
 
 
 _TASKS: Final = parameter_rows(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -20,6 +19,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from triggerer.domain.attempts import RunOrder
+from triggerer.domain.logs import log_path
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.store.engine.script import Row
 from triggerer.store.engine.statement import BoundStatement, Statement, instant_from, json_from
@@ -33,25 +34,6 @@ _RUNNING: Final = text("dag_run.state IN ('queued', 'running') AND dag_run.state
 
 _RUNS: Final = typing.cast(Table, DagRun.__table__)
 _TASKS: Final = typing.cast(Table, TaskRun.__table__)
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimedRun:
-    """A run that is now ours to execute, and what its DAG's row says about how."""
-
-    pk: int
-    dag_id: str
-    run_id: str
-    run_type: str
-    attempt: int
-    path: str
-    needs_spark: bool
-    queued_at: datetime
-    run_after: datetime
-    logical_date: datetime | None
-    data_interval_start: datetime | None
-    data_interval_end: datetime | None
-    params: dict[str, Any]
 
 
 def claim_runs(*, executor: str, limit: int, log_home: str) -> BoundStatement:
@@ -74,41 +56,34 @@ def begin_run(*, executor: str, run_pk: int, attempt: int) -> BoundStatement:
     return _BEGIN(executor=executor, run_pk=run_pk, attempt=attempt, now=now)
 
 
-def claimed_runs(rows: Sequence[Row]) -> list[ClaimedRun]:
+def claimed_runs(rows: Sequence[Row], *, log_home: str) -> list[RunOrder]:
     """What the step `claim_runs` made ours, oldest first."""
-    claimed = [
-        ClaimedRun(
-            pk=pk,
-            dag_id=dag_id,
-            run_id=run_id,
-            run_type=run_type,
-            attempt=attempt,
-            path=path,
-            needs_spark=any(task.get("needs_spark") for task in json_from(tasks)),
-            queued_at=_present(queued_at),
-            run_after=_present(run_after),
-            logical_date=instant_from(logical_date),
-            data_interval_start=instant_from(start),
-            data_interval_end=instant_from(end),
-            params=json_from(params),
-        )
-        for (
-            pk,
-            dag_id,
-            run_id,
-            run_type,
-            attempt,
-            queued_at,
-            run_after,
-            logical_date,
-            start,
-            end,
-            params,
-            path,
-            tasks,
-        ) in rows
-    ]
-    return sorted(claimed, key=lambda run: run.pk)
+    return sorted((_order(row, log_home) for row in rows), key=lambda order: order.run_pk)
+
+
+def _order(row: Row, log_home: str) -> RunOrder:
+    run_pk, dag_id, run_id, run_type, attempt, queued_at, run_after, *others = row
+    logical_date, start, end, params, path, tasks = others
+    return RunOrder(
+        dag_id=dag_id,
+        run_id=run_id,
+        run_type=run_type,
+        attempt=attempt,
+        queued_at=_present(queued_at),
+        run_after=_present(run_after),
+        logical_date=instant_from(logical_date),
+        data_interval_start=instant_from(start),
+        data_interval_end=instant_from(end),
+        params=json_from(params),
+        run_pk=run_pk,
+        path=path,
+        needs_spark=_needs_spark(json_from(tasks)),
+        log_path=log_path(log_home, dag_id, run_id),
+    )
+
+
+def _needs_spark(tasks: Sequence[Mapping[str, Any]]) -> bool:
+    return any(task.get("needs_spark") for task in tasks)
 
 
 def _present(value: str | datetime) -> datetime:
@@ -241,4 +216,4 @@ async def any_dag_needs_spark(session: AsyncSession) -> bool:
     rows = await session.execute(
         select(Dag.tasks).where(Dag.is_stale.is_(False), Dag.is_paused.is_(False))
     )
-    return any(task.get("needs_spark") for tasks in rows.scalars() for task in tasks)
+    return any(map(_needs_spark, rows.scalars()))

@@ -1,0 +1,30 @@
+"""Runs as an executor knows them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from triggerer.domain.attempts import RunOrder
+
+
+def order(run_pk: int, attempt: int = 1, **values: Any) -> RunOrder:
+    """An attempt of a run whose DAG has no schedule and needs no Spark."""
+    now = datetime.now(UTC)
+    given = {
+        "dag_id": "d",
+        "run_id": f"run {run_pk}",
+        "run_type": "manual",
+        "attempt": attempt,
+        "queued_at": now,
+        "run_after": now,
+        "logical_date": None,
+        "data_interval_start": None,
+        "data_interval_end": None,
+        "params": {},
+        "run_pk": run_pk,
+        "path": "d.py",
+        "needs_spark": False,
+        "log_path": "",
+    }
+    return RunOrder(**{**given, **values})
