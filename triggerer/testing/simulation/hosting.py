@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from triggerer.abc import BaseEventTrigger
 from triggerer.domain.events import Carrier, EventSource, Fence, UnsettledEvent
+from triggerer.hosting.factory import TriggerFactory
 from triggerer.hosting.host import HostSettings, TriggerHost
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.runtime.hosted import HostedTrigger
 from triggerer.store.queries.hosting import TriggerRow
 from triggerer.store.recording.recorder import EventRecorder
 from triggerer.testing.simulation.loop import LoopClock
+from triggerer.testing.simulation.ownership import (
+    SimulatedHostingQueries,
+    SimulatedLeaseQueries,
+)
 from triggerer.testing.simulation.triggers import FilterTrouble, UnderSimulation, bind
 
 if TYPE_CHECKING:
@@ -77,18 +83,38 @@ def making_of(hosted: HostedTrigger) -> Making:
     return cast("Making", hosted.spec.make)
 
 
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """The row of a trigger; under which lease it is made is known once its host hands it to the manager."""
+
+    row: TriggerRow
+
+    def __call__(self) -> BaseEventTrigger:
+        raise NotImplementedError("a simulated trigger is made under a lease")
+
+
+class SimulatedFactory(TriggerFactory):
+    """Loads nothing: the classes of the rows are the world's."""
+
+    def __init__(self) -> None:
+        super().__init__(_load_nothing)
+
+    def prepare(self, row: TriggerRow) -> Callable[[], BaseEventTrigger]:
+        return Declared(row)
+
+
 class ObservedManager(Manager):
-    """Notes who is hosted: no more than its host has room for (S9).
+    """Notes who is hosted, under which lease: no more than the host has room for (S9).
 
     Nobody is taken out, or hosted anew, about whom nothing changed (L4).
     """
 
-    def __init__(self, context: RuntimeContext, instance: Instance) -> None:
+    def __init__(self, instance: Instance, context: RuntimeContext) -> None:
         super().__init__(context)
         self._instance = instance
 
     def add(self, specs: Iterable[TriggerSpec]) -> list[HostedTrigger]:
-        added = super().add(specs)
+        added = super().add(map(self._under_lease, specs))
         for hosted in added:
             making = making_of(hosted)
             if making.watcher in making.hosting.hosted:
@@ -101,6 +127,13 @@ class ObservedManager(Manager):
             )
         return added
 
+    def _under_lease(self, spec: TriggerSpec) -> TriggerSpec:
+        assert spec.source.fence is not None
+        hosting = self._instance.hosting(spec.source.fence)
+        row = cast("Declared", spec.make).row
+        cls = bind(self._instance.process.world.class_of(row), hosting)
+        return replace(spec, make=Making(hosting, row, cls))
+
     def remove(self, member: HostedTrigger, *, on_purpose: bool) -> None:
         making = making_of(member)
         store = self._instance.process.world.store
@@ -111,70 +144,26 @@ class ObservedManager(Manager):
         making.hosting.hosted.pop(making.watcher, None)
         super().remove(member, on_purpose=on_purpose)
 
+    async def drain(self, timeout: float, members: Iterable[HostedTrigger] | None = None) -> None:
+        """Note which leases the host is about to give back, of its own accord."""
+        if members is None:
+            self._instance.note_releasing(self._instance.under_lease())
+        else:
+            members = list(members)
+            giving_way = list({making_of(member).hosting: None for member in members})
+            self._instance.check_giving_way(giving_way)
+            self._instance.note_releasing(giving_way)
+        await super().drain(timeout, members)
 
-class ObservedHost(TriggerHost):
-    """The product's host; noted is which of its leases it knows to be over."""
+    def abandon(self, member: HostedTrigger) -> None:
+        self._instance.note_stopped(making_of(member).hosting)
+        super().abandon(member)
 
-    def __init__(self, instance: Instance, settings: RuntimeSettings) -> None:
-        process = instance.process
-        plan = process.world.plan
-        super().__init__(
-            cast("Any", process.database),
-            instance_id=instance.name,
-            load_class=_load_nothing,
-            sink=instance,
-            settings=HostSettings(
-                lease=timedelta(seconds=plan.lease),
-                heartbeat=timedelta(seconds=plan.lease / 3),
-                drain=timedelta(seconds=process.world.chance.random.uniform(0.1, 10.0)),
-                capacity=process.world.capacity,
-            ),
-            random=process.world.jitter,
-        )
-        self._instance = instance
-        self._manager = ObservedManager(
-            RuntimeContext(
-                instance,
-                clock=LoopClock(process.loop),
-                now=process.world.store.now,
-                settings=settings,
-                restart_longest=plan.restart_longest,
-                random=process.world.jitter,
-                on_state=self._note_state,
-            ),
-            instance,
-        )
-
-    def _spec(self, row: TriggerRow, fence: Fence) -> TriggerSpec:
-        hosting = self._instance.hosting(fence)
-        world = self._instance.process.world
-        cls = bind(world.class_of(row), hosting)
-        return replace(super()._spec(row, fence), make=Making(hosting, row, cls))
-
-    async def _give_back(self, digests: list[str]) -> None:
-        shown = self._instance.process.world.store.shown[self._instance.name]
+    def close_stream_known_as(self, stream_id: str) -> None:
         for hosting in self._instance.under_lease():
-            key = hosting.stream.key
-            is_as_declared = len(hosting.hosted) == shown.loads[key].triggers
-            beyond = shown.is_beyond_share(self._instance.name)
-            if key in digests and is_as_declared and not beyond:
-                hosting.checker.fail("L4", f"{key} did not grow, and gives way to what did")
-        await super()._give_back(digests)
-
-    def _forget(self, digest: str) -> None:
-        for hosting in self._instance.under_lease():
-            if hosting.stream.key == digest:
+            if hosting.stream.key == stream_id:
                 self._instance.note_end(hosting.fence)
-        super()._forget(digest)
-
-    def _adopt(self, fences: list[Fence]) -> None:
-        before = self._instance.under_lease()
-        super()._adopt(fences)
-        for hosting in before:
-            if hosting.fence not in fences:
-                self._instance.note_end(hosting.fence)
-            elif hosting.is_over:
-                hosting.checker.fail("L4", f"{hosting.fence} still holds, and was given up")
+        super().close_stream_known_as(stream_id)
 
 
 def _load_nothing(classpath: str) -> type[BaseEventTrigger]:
@@ -189,6 +178,8 @@ class Instance:
         self.name = name
         self.process = process
         self._hostings: dict[Fence, Hosting] = {}
+        self._held: set[Fence] = set()
+        """Told by its last heartbeat to be its own, and neither lost nor about to be given back since."""
         self._submitting: Fence | None = None
         self.recorder = EventRecorder(
             cast("Any", process.database),
@@ -197,17 +188,35 @@ class Instance:
             clock=self._stamp,
             random=process.world.jitter,
         )
-        self.host = ObservedHost(
-            self,
-            RuntimeSettings(
-                ack_timeout=plan.ack_timeout,
-                subscriber_queue_size=plan.queue_size,
-                overflow_grace=plan.overflow_grace,
-                max_outstanding=plan.max_outstanding,
-                max_outstanding_per_lane=plan.max_outstanding_per_lane,
-                max_unsettled=plan.max_unsettled,
-                burst=plan.burst,
+        self.host = TriggerHost(
+            cast("Any", process.database),
+            instance_id=name,
+            factory=SimulatedFactory(),
+            runtime=RuntimeContext(
+                self,
+                clock=LoopClock(process.loop),
+                now=process.world.store.now,
+                settings=RuntimeSettings(
+                    ack_timeout=plan.ack_timeout,
+                    subscriber_queue_size=plan.queue_size,
+                    overflow_grace=plan.overflow_grace,
+                    max_outstanding=plan.max_outstanding,
+                    max_outstanding_per_lane=plan.max_outstanding_per_lane,
+                    max_unsettled=plan.max_unsettled,
+                    burst=plan.burst,
+                ),
+                restart_longest=plan.restart_longest,
+                random=process.world.jitter,
             ),
+            settings=HostSettings(
+                lease=timedelta(seconds=plan.lease),
+                heartbeat=timedelta(seconds=plan.lease / 3),
+                drain=timedelta(seconds=process.world.chance.random.uniform(0.1, 10.0)),
+                capacity=process.world.capacity,
+            ),
+            leases=SimulatedLeaseQueries(self._note_leases),
+            queries=SimulatedHostingQueries(name),
+            make_manager=partial(ObservedManager, self),
         )
 
     def hosting(self, fence: Fence) -> Hosting:
@@ -229,9 +238,36 @@ class Instance:
 
     def note_end(self, fence: Fence) -> None:
         """It stops what belongs to this lease; should it fail to give the lease back, it begins anew under it."""
+        self._held.discard(fence)
         hosting = self._hostings.pop(fence, None)
         if hosting is not None:
             hosting.is_over = True
+
+    def note_stopped(self, hosting: Hosting) -> None:
+        """It stops what belongs to a lease at once."""
+        if hosting.fence in self._held:
+            hosting.checker.fail("L4", f"{hosting.fence} still holds, and was given up")
+        self.note_end(hosting.fence)
+
+    def note_releasing(self, hostings: Iterable[Hosting]) -> None:
+        """It is about to give these leases back."""
+        self._held.difference_update(hosting.fence for hosting in hostings)
+
+    def check_giving_way(self, hostings: Iterable[Hosting]) -> None:
+        """For want of room it gives up only what grew, or what is beyond its share (L4)."""
+        shown = self.process.world.store.shown[self.name]
+        for hosting in hostings:
+            key = hosting.stream.key
+            is_as_declared = len(hosting.hosted) == shown.loads[key].triggers
+            if is_as_declared and not shown.is_beyond_share(self.name):
+                hosting.checker.fail("L4", f"{key} did not grow, and gives way to what did")
+
+    def _note_leases(self, fences: list[Fence]) -> None:
+        """A heartbeat told it that it owns exactly these streams."""
+        self._held = set(fences)
+        for hosting in self.under_lease():
+            if hosting.fence not in self._held:
+                self.note_end(hosting.fence)
 
     def submit_nowait(
         self,

@@ -14,7 +14,7 @@ from triggerer.scheduler.loop import Scheduler
 from triggerer.store.recording.bulk import EventRow, insert_events
 from triggerer.store.wakeups.signals import Signal, announce
 from triggerer.testing.simulation.hosting import Instance
-from triggerer.testing.simulation.transactions import Database
+from triggerer.testing.simulation.transactions import Database, find_candidates
 
 if TYPE_CHECKING:
     from triggerer.domain.events import Fence
@@ -58,6 +58,7 @@ class Process:
                 self.database.wakeups,
                 sweep_interval=_NEVER,
                 random=world.jitter,
+                find_candidates=find_candidates,
             )
             for _ in range(2)
         ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from itertools import starmap
@@ -87,6 +87,8 @@ class Database:
             yield session
             with anyio.CancelScope(shield=True):
                 await self._commit(session)
+            # In the step in which its caller goes on.
+            session.on_success(session.told_leases)
         finally:
             session.release()
             if store.plan.is_exclusive:
@@ -149,8 +151,9 @@ class Transaction:
 
     def __init__(self, database: Database) -> None:
         self.info: dict[str, Any] = {}
-        self.instance_id = ""
-        """The host whose heartbeat it is, if any."""
+        self.told_leases: list[Fence] = []
+        """What it told a host to be its own, for `on_success`, which is called once it has committed."""
+        self.on_success: Callable[[list[Fence]], None] = lambda _: None
         self.store = database.store
         self.is_landing = False
         self._database = database
