@@ -16,7 +16,8 @@ from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerS
 from triggerer.runtime.hosted import HostedTrigger
 from triggerer.store.queries.hosting import TriggerRow
 from triggerer.store.recording.recorder import EventRecorder
-from triggerer.testing.simulation.loop import LoopClock
+from triggerer.testing.simulation.leased import Hosting
+from triggerer.testing.simulation.loop import LoopClock, VirtualLoop
 from triggerer.testing.simulation.ownership import (
     SimulatedHostingQueries,
     SimulatedLeaseQueries,
@@ -25,38 +26,8 @@ from triggerer.testing.simulation.triggers import FilterTrouble, UnderSimulation
 
 if TYPE_CHECKING:
     from triggerer.runtime.subscriber import DerivedEvent
-    from triggerer.testing.simulation.process import Process
-    from triggerer.testing.simulation.world import Stream
-
-
-class Hosting:
-    """One stream in one instance, under one lease: who belongs to it there, by what the host tells its manager."""
-
-    def __init__(self, instance: Instance, stream: Stream, fence: Fence) -> None:
-        self.instance = instance
-        self.stream = stream
-        self.fence = fence
-        self.plan = instance.process.world.plan
-        self.chance = instance.process.world.chance
-        self.checker = instance.process.world.checker
-        self.hosted: dict[int, HostedTrigger] = {}
-        """By watcher."""
-        self.is_over = False
-        """Whether the instance knows that the lease is over."""
-
-    @property
-    def is_alive(self) -> bool:
-        return self.instance.process.is_alive
-
-    def cohort(self) -> dict[int, Any]:
-        """Who has to answer for what is broadcast now; None for those who are not there."""
-        found: dict[int, Any] = {}
-        for watcher, hosted in self.hosted.items():
-            subscriber = hosted.subscriber
-            found[watcher] = (
-                subscriber if subscriber is not None and subscriber.is_present else None
-            )
-        return found
+    from triggerer.testing.simulation.transactions import Database
+    from triggerer.testing.simulation.world import World
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +91,9 @@ class ObservedManager(Manager):
             if making.watcher in making.hosting.hosted:
                 making.hosting.checker.fail("L4", f"{hosted.name} is hosted twice")
             making.hosting.hosted[making.watcher] = hosted
-        count, capacity = self._instance.hosted, self._instance.process.world.capacity
+        count, capacity = self._instance.hosted, self._instance.world.capacity
         if count > capacity:
-            self._instance.process.world.checker.fail(
+            self._instance.world.checker.fail(
                 "S9", f"{self._instance.name} hosts {count} triggers, its capacity is {capacity}"
             )
         return added
@@ -131,12 +102,12 @@ class ObservedManager(Manager):
         assert spec.source.fence is not None
         hosting = self._instance.hosting(spec.source.fence)
         row = cast("Declared", spec.make).row
-        cls = bind(self._instance.process.world.class_of(row), hosting)
+        cls = bind(self._instance.world.class_of(row), hosting)
         return replace(spec, make=Making(hosting, row, cls))
 
     def remove(self, member: HostedTrigger, *, on_purpose: bool) -> None:
         making = making_of(member)
-        store = self._instance.process.world.store
+        store = self._instance.world.store
         if store.triggers.get(making.row.trigger_id) is making.row:
             making.hosting.checker.fail(
                 "L4", f"{member.name} was stopped, and nothing about it changed"
@@ -173,29 +144,30 @@ def _load_nothing(classpath: str) -> type[BaseEventTrigger]:
 class Instance:
     """A triggerer: a recorder and a host of streams."""
 
-    def __init__(self, process: Process, name: str) -> None:
-        plan = process.world.plan
+    def __init__(self, world: World, database: Database, loop: VirtualLoop, name: str) -> None:
+        plan = world.plan
         self.name = name
-        self.process = process
+        self.world = world
+        self._database = database
         self._hostings: dict[Fence, Hosting] = {}
         self._held: set[Fence] = set()
         """Told by its last heartbeat to be its own, and neither lost nor about to be given back since."""
         self._submitting: Fence | None = None
         self.recorder = EventRecorder(
-            cast("Any", process.database),
+            cast("Any", database),
             on_fenced=self._note_fenced,
             max_batch_rows=plan.max_batch_rows,
             clock=self._stamp,
-            random=process.world.jitter,
+            random=world.jitter,
         )
         self.host = TriggerHost(
-            cast("Any", process.database),
+            cast("Any", database),
             instance_id=name,
             factory=SimulatedFactory(),
             runtime=RuntimeContext(
                 self,
-                clock=LoopClock(process.loop),
-                now=process.world.store.now,
+                clock=LoopClock(loop),
+                now=world.store.now,
                 settings=RuntimeSettings(
                     ack_timeout=plan.ack_timeout,
                     subscriber_queue_size=plan.queue_size,
@@ -206,13 +178,13 @@ class Instance:
                     burst=plan.burst,
                 ),
                 restart_longest=plan.restart_longest,
-                random=process.world.jitter,
+                random=world.jitter,
             ),
             settings=HostSettings(
                 lease=timedelta(seconds=plan.lease),
                 heartbeat=timedelta(seconds=plan.lease / 3),
-                drain=timedelta(seconds=process.world.chance.random.uniform(0.1, 10.0)),
-                capacity=process.world.capacity,
+                drain=timedelta(seconds=world.chance.random.uniform(0.1, 10.0)),
+                capacity=world.capacity,
             ),
             leases=SimulatedLeaseQueries(self._note_leases),
             queries=SimulatedHostingQueries(name),
@@ -223,8 +195,8 @@ class Instance:
         """What belongs to this lease."""
         found = self._hostings.get(fence)
         if found is None:
-            stream = self.process.world.stream(fence.stream_digest)
-            found = self._hostings[fence] = Hosting(self, stream, fence)
+            stream = self.world.stream(fence.stream_digest)
+            found = self._hostings[fence] = Hosting(self.world, self._database, stream, fence)
         return found
 
     @property
@@ -255,7 +227,7 @@ class Instance:
 
     def check_giving_way(self, hostings: Iterable[Hosting]) -> None:
         """For want of room it gives up only what grew, or what is beyond its share (L4)."""
-        shown = self.process.world.store.shown[self.name]
+        shown = self.world.store.shown[self.name]
         for hosting in hostings:
             key = hosting.stream.key
             is_as_declared = len(hosting.hosted) == shown.loads[key].triggers
@@ -284,7 +256,7 @@ class Instance:
 
     def _stamp(self) -> datetime:
         """The time of the event that is being submitted, which no other event has."""
-        store = self.process.world.store
+        store = self.world.store
         stamp = store.now()
         while stamp in store.derived_under:
             stamp += timedelta(microseconds=1)

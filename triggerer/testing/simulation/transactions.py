@@ -32,9 +32,10 @@ T = TypeVar("T")
 class Database:
     """Stands in for `triggerer.store.Database` in one process life; locks are its own, since a crash frees them."""
 
-    def __init__(self, store: Store, process: Any) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
-        self.process = process
+        self.is_alive = True
+        """Whether the process that it serves is: what a dead one sends never arrives."""
         self.wakeups = Wakeups()
         self.relay = SimpleNamespace(sender="this process")
         store.wakeups = self.wakeups
@@ -117,7 +118,7 @@ class Database:
     async def _commit(self, session: Transaction) -> None:
         chance, trouble = self.store.chance, self.store.plan.store_trouble
         await chance.delay()
-        if not self.process.is_alive:
+        if not self.is_alive:
             return
         if chance.strikes(trouble / 2):
             raise Conflict("somebody else's transaction won")
