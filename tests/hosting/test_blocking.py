@@ -20,9 +20,11 @@ from tests.isolation.conftest import ROOT, notes_of, until
 from tests.store.seeding import count_events
 from tests.unit.runtime.streams import Upstream
 from triggerer.hosting import TriggerHost
+from triggerer.hosting.factory import TriggerFactory
 from triggerer.hosting.host import HostSettings
 from triggerer.isolation import IsolationSettings, Placement
 from triggerer.plugins import load_trigger_class
+from triggerer.runtime import RuntimeContext
 from triggerer.store.engine.database import Database, open_database
 from triggerer.store.recording.recorder import EventRecorder
 
@@ -50,15 +52,17 @@ async def hosting(
     host = TriggerHost(
         database,
         instance_id="me",
-        load_class=partial(load_trigger_class, dags_folder=None, allowed_modules=ALLOWED),
-        sink=recorder,
+        factory=TriggerFactory(
+            partial(load_trigger_class, dags_folder=None, allowed_modules=ALLOWED),
+            IsolationSettings(placements, allowed_modules=ALLOWED, grace=1.0),
+        ),
+        runtime=RuntimeContext(recorder),
         settings=HostSettings(
             lease=timedelta(seconds=3),
             heartbeat=timedelta(seconds=0.3),
             drain=timedelta(seconds=2),
             stall_threshold=timedelta(seconds=stall_threshold),
         ),
-        isolation=IsolationSettings(placements, allowed_modules=ALLOWED, grace=1.0),
         takes_over_at_once=True,
     )
     async with anyio.create_task_group() as background:

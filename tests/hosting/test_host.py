@@ -15,8 +15,10 @@ from tests.store.seeding import NOW, count_events, until
 from tests.unit.runtime.streams import Acking, Upstream
 from triggerer.abc import BaseEventTrigger
 from triggerer.hosting import TriggerHost
+from triggerer.hosting.factory import TriggerFactory
 from triggerer.hosting.host import HostSettings
 from triggerer.plugins import trigger_digest
+from triggerer.runtime import RuntimeContext
 from triggerer.store.engine.database import Database, open_database
 from triggerer.store.models import Asset, Stream, Trigger, Watcher
 from triggerer.store.recording.recorder import EventRecorder
@@ -126,8 +128,8 @@ async def hosting(
     host = TriggerHost(
         database,
         instance_id=name,
-        load_class=CLASSES.__getitem__,
-        sink=recorder,
+        factory=TriggerFactory(CLASSES.__getitem__),
+        runtime=RuntimeContext(recorder),
         settings=HostSettings(
             lease=timedelta(seconds=2),
             heartbeat=timedelta(seconds=0.3),

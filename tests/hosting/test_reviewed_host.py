@@ -15,6 +15,8 @@ from tests.store.seeding import count_events, until
 from tests.unit.runtime.streams import Upstream
 from triggerer.domain.events import Fence
 from triggerer.hosting import TriggerHost
+from triggerer.hosting.factory import TriggerFactory
+from triggerer.runtime import RuntimeContext
 from triggerer.store.engine.database import Database, open_database
 from triggerer.store.models import Stream, Trigger
 from triggerer.store.recording.recorder import EventRecorder
@@ -139,7 +141,12 @@ async def test_what_does_not_resolve_in_time_is_cancelled_when_the_host_stops(
 async def test_a_host_that_is_cancelled_as_it_starts_ends(database: Database, turns: int) -> None:
     """Found by the simulation: what outlives its cancellation waited to be stopped by what had never begun."""
     recorder = EventRecorder(database, on_fenced=lambda _: None)
-    host = TriggerHost(database, instance_id="me", load_class=CLASSES.__getitem__, sink=recorder)
+    host = TriggerHost(
+        database,
+        instance_id="me",
+        factory=TriggerFactory(CLASSES.__getitem__),
+        runtime=RuntimeContext(recorder),
+    )
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(host.run)

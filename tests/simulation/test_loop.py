@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine, Iterator
+from collections.abc import AsyncGenerator, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -89,3 +89,50 @@ def unwind(loop: VirtualLoop, task: asyncio.Task[Any]) -> None:
 
     waiting: Coroutine[Any, Any, None] = wait()
     loop.run_until_complete(waiting)
+
+
+def test_a_loop_that_was_stopped_finishes_its_turn_and_can_go_on(loop: VirtualLoop) -> None:
+    seen: list[str] = []
+    loop.call_soon(loop.stop)
+    loop.call_soon(seen.append, "in the same turn")
+    loop.call_later(1.0, seen.append, "later")
+    loop.run_forever()
+    assert seen == ["in the same turn"]
+    assert not loop.is_running()
+    loop.run_until_complete(asyncio.sleep(2.0))
+    assert seen == ["in the same turn", "later"]
+
+
+async def count(closed: list[int], number: int) -> AsyncGenerator[int, None]:
+    try:
+        while True:
+            yield number
+    finally:
+        await asyncio.sleep(0)
+        closed.append(number)
+
+
+def test_generators_that_nobody_closed_are_closed_in_the_order_in_which_they_began(
+    loop: VirtualLoop,
+) -> None:
+    closed: list[int] = []
+    generators = [count(closed, number) for number in range(20)]
+
+    async def begin() -> None:
+        for generator in generators:
+            await anext(generator)
+
+    loop.run_until_complete(begin())
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    assert closed == list(range(20))
+
+
+def test_a_generator_that_is_dropped_is_closed_by_the_loop(loop: VirtualLoop) -> None:
+    closed: list[int] = []
+
+    async def begin() -> None:
+        await anext(count(closed, 1))
+        await asyncio.sleep(1.0)
+
+    loop.run_until_complete(begin())
+    assert closed == [1]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from random import Random
 from typing import Any, Final
 
 import anyio
@@ -14,25 +13,18 @@ import structlog
 from anyio.abc import TaskStatus
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.abc import BaseEventTrigger
 from triggerer.backoff import Backoff, log_failure, retry
-from triggerer.domain.events import EventSink, Fence
+from triggerer.domain.events import Fence
 from triggerer.errors import OutcomeUnknown, StoreError
 from triggerer.hosting.division import Division, divide
+from triggerer.hosting.factory import TriggerFactory
+from triggerer.hosting.queries import HostingQueries, LeaseQueries
 from triggerer.hosting.roster import Placed, Roster, source_of, states_of
-from triggerer.isolation import Isolation, IsolationSettings
-from triggerer.runtime import (
-    HostedState,
-    HostedTrigger,
-    Manager,
-    RuntimeContext,
-    RuntimeSettings,
-    TriggerSpec,
-)
+from triggerer.runtime import HostedState, HostedTrigger, Manager, RuntimeContext, TriggerSpec
 from triggerer.runtime.stalls import StallWatch
-from triggerer.store import leases
+from triggerer.store import leases as stored_leases
 from triggerer.store.engine.database import Database
-from triggerer.store.queries import hosting as queries
+from triggerer.store.queries import hosting as stored_queries
 from triggerer.store.queries.hosting import TriggerRow, WatcherState
 from triggerer.store.wakeups.signals import Signal, announce
 from triggerer.synchronization import AutoResetEvent
@@ -40,9 +32,6 @@ from triggerer.synchronization import AutoResetEvent
 _log = structlog.get_logger(__name__)
 
 _KIND: Final = "triggerer"
-
-TriggerLoader = Callable[[str], type[BaseEventTrigger]]
-"""Turns a class path into the class; may raise whatever the plugin's module raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,27 +62,30 @@ class TriggerHost:
         database: Database,
         *,
         instance_id: str,
-        load_class: TriggerLoader,
-        sink: EventSink,
-        runtime: RuntimeSettings | None = None,
+        factory: TriggerFactory,
+        runtime: RuntimeContext,
         settings: HostSettings | None = None,
-        isolation: IsolationSettings | None = None,
         takes_over_at_once: bool = False,
-        random: Random | None = None,
+        leases: LeaseQueries = stored_leases,
+        queries: HostingQueries = stored_queries,
+        make_manager: Callable[
+            [RuntimeContext, Callable[[HostedTrigger], None]], Manager
+        ] = Manager,
     ) -> None:
         """Make a host that owns nothing yet.
 
         Args:
+            runtime: What the triggers are handed.
             takes_over_at_once: Nobody else can be alive (SQLite), so leases of the dead need not expire.
-            random: For the jitter of restarts, and of what is tried again.
         """
         self._database = database
         self._instance_id = instance_id
-        self._load_class = load_class
+        self._factory = factory
+        self._random = runtime.random
         self._settings: Final = settings or HostSettings()
-        self._isolation = Isolation(isolation or IsolationSettings())
         self._takes_over_at_once = takes_over_at_once
-        self._random = random or Random()
+        self._leases = leases
+        self._queries = queries
         self._owned: dict[str, Fence] = {}
         self._crowded: frozenset[str] = frozenset()
         self._roster = Roster()
@@ -101,10 +93,7 @@ class TriggerHost:
         self._has_dirty = AutoResetEvent()
         self._wake = AutoResetEvent()
         self._is_stopped = anyio.Event()
-        self._manager = Manager(
-            RuntimeContext(sink, settings=runtime or RuntimeSettings(), random=self._random),
-            on_state=self._note_state,
-        )
+        self._manager = make_manager(runtime, self._note_state)
 
     @property
     def manager(self) -> Manager:
@@ -150,7 +139,7 @@ class TriggerHost:
         Shielded: what cancels this host must not cancel the streams that it is about to drain. `_stop` has deadlines.
         """
         with anyio.CancelScope(shield=True):
-            async with self._isolation, self._manager, anyio.create_task_group() as tasks:
+            async with self._factory, self._manager, anyio.create_task_group() as tasks:
                 tasks.start_soon(self._show_states)
                 kept.set()
                 await self._is_stopped.wait()
@@ -185,8 +174,8 @@ class TriggerHost:
     async def _register(self) -> None:
         async with self._database.transaction() as session:
             if self._takes_over_at_once:
-                await leases.evict_others(session, self._instance_id, kind=_KIND)
-            await leases.register_instance(
+                await self._leases.evict_others(session, self._instance_id, kind=_KIND)
+            await self._leases.register_instance(
                 session, self._instance_id, kind=_KIND, expiry=self._settings.lease
             )
 
@@ -210,22 +199,24 @@ class TriggerHost:
         expiry = self._settings.lease
         async with self._database.transaction() as session:
             # Registering again is a heartbeat, also for an instance that others took for dead.
-            await leases.register_instance(session, self._instance_id, kind=_KIND, expiry=expiry)
+            await self._leases.register_instance(
+                session, self._instance_id, kind=_KIND, expiry=expiry
+            )
             # What the store shows as ours counts, so that a claim whose commit was not seen is ours too.
-            shown = await leases.owned_streams(session, self._instance_id)
-            kept = await leases.extend_leases(session, shown, expiry=expiry)
-            loads = await queries.stream_loads(session)
+            shown = await self._leases.owned_streams(session, self._instance_id)
+            kept = await self._leases.extend_leases(session, shown, expiry=expiry)
+            loads = await self._queries.stream_loads(session)
             division = divide(
                 loads,
                 me=self._instance_id,
-                instances=await leases.live_instances(session, kind=_KIND),
+                instances=await self._leases.live_instances(session, kind=_KIND),
                 owned=self._roster.ungrown_first(kept, loads),
                 capacity=self._settings.capacity,
             )
             claimed = await self._claim(session, division)
             waiting = division.waiting(fence.stream_digest for fence in claimed)
             if waiting:
-                await queries.show_waiting(session, self._reasons(waiting))
+                await self._queries.show_waiting(session, self._reasons(waiting))
         self._note_crowded(waiting)
         self._adopt(kept + claimed)
         if division.release:
@@ -240,7 +231,7 @@ class TriggerHost:
         room = division.room
         rest = {digest: division.free[digest] for digest in division.beyond}
         for sizes, limit in ((division.free, division.claim), (rest, len(rest))):
-            taken = await leases.claim_streams(
+            taken = await self._leases.claim_streams(
                 session,
                 self._instance_id,
                 limit=limit,
@@ -295,8 +286,8 @@ class TriggerHost:
         for digest in digests:
             self._forget(digest)
         async with self._database.transaction() as session:
-            await queries.show_released(session, digests, self._instance_id)
-            await leases.release_streams(session, fences)
+            await self._queries.show_released(session, digests, self._instance_id)
+            await self._leases.release_streams(session, fences)
             announce(session, Signal.STREAMS_CHANGED, *digests)
 
     def _forget(self, digest: str) -> None:
@@ -311,10 +302,10 @@ class TriggerHost:
 
     async def _reconcile(self) -> None:
         async with self._database.reading() as session:
-            rows = await queries.load_triggers(session, self._owned)
+            rows = await self._queries.load_triggers(session, self._owned)
             difference = self._roster.difference(rows)
             watchers = [w.watcher_id for p in difference.gone for w in p.row.watchers]
-            alive = await queries.existing_watchers(session, watchers) if watchers else set()
+            alive = await self._queries.existing_watchers(session, watchers) if watchers else set()
         for placed in difference.gone:
             # A watcher that is still declared has other arguments now: it will see again what it has
             # not resolved. One that is gone was deleted on purpose.
@@ -338,18 +329,9 @@ class TriggerHost:
             self._note_state(one)
 
     def _spec(self, row: TriggerRow, fence: Fence) -> TriggerSpec:
-        name = ", ".join(row.watcher_names)
-        placement = self._isolation.placement_of(row.classpath, row.watcher_names)
-
-        def make() -> BaseEventTrigger:
-            cls = self._load_class(row.classpath)
-            if placement is not None:
-                cls = self._isolation.move(cls, placement, classpath=row.classpath, name=name)
-            return cls(**row.kwargs)
-
         return TriggerSpec(
-            name=name,
-            make=make,
+            name=row.display_name,
+            make=self._factory.prepare(row),
             kwargs=row.kwargs,
             source=source_of(row, fence),
             stream_id=row.stream_digest,
@@ -372,7 +354,7 @@ class TriggerHost:
                 continue
             try:
                 async with self._database.transaction() as session:
-                    await queries.write_states(session, states)
+                    await self._queries.write_states(session, states)
                 backoff.reset()
             except StoreError as error:
                 delay = backoff.next_delay()
@@ -404,9 +386,9 @@ class TriggerHost:
         try:
             with anyio.fail_after(self._settings.drain.total_seconds()):
                 async with self._database.transaction() as session:
-                    await queries.show_released(session, owned, self._instance_id)
-                    await leases.release_streams(session, list(owned.values()))
-                    await leases.deregister_instance(session, self._instance_id)
+                    await self._queries.show_released(session, owned, self._instance_id)
+                    await self._leases.release_streams(session, list(owned.values()))
+                    await self._leases.deregister_instance(session, self._instance_id)
                     announce(session, Signal.STREAMS_CHANGED, *owned)
         except (StoreError, TimeoutError) as error:
             # They expire by themselves; another instance waits that long.

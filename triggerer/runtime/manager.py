@@ -29,7 +29,7 @@ class Manager:
     """
 
     def __init__(
-        self, context: RuntimeContext, *, on_state: Callable[[HostedTrigger], None] = _ignore
+        self, context: RuntimeContext, on_state: Callable[[HostedTrigger], None] = _ignore
     ) -> None:
         self._context = context
         self._on_state = on_state

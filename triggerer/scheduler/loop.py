@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import structlog
@@ -16,7 +16,7 @@ from triggerer.errors import StoreError, TriggererError
 from triggerer.scheduler.optimistic import OptimisticPlanner
 from triggerer.scheduler.plan import Plan, plan_locked
 from triggerer.store.engine.database import Database
-from triggerer.store.queries.scheduling.candidates import find_candidates
+from triggerer.store.queries.scheduling import candidates
 from triggerer.store.wakeups.signals import ALL, Announced, Signal, Wakeups
 
 _log = structlog.get_logger(__name__)
@@ -40,6 +40,7 @@ class Scheduler:
         max_dagruns_to_create_per_loop: Bounds one transaction.
         sweep_interval: How long an event can wait at worst, should a wakeup be lost.
         random: For the jitter of what is tried again.
+        find_candidates: The DAGs for which an event waits, asked in a session that reads.
     """
 
     def __init__(
@@ -50,11 +51,13 @@ class Scheduler:
         max_dagruns_to_create_per_loop: int = MAX_RUNS_PER_LOOP,
         sweep_interval: timedelta = SWEEP_INTERVAL,
         random: Random | None = None,
+        find_candidates: Callable[[Any], Awaitable[list[str]]] = candidates.find_candidates,
     ) -> None:
         self._database = database
         self._wakeups = wakeups or database.wakeups
         self._limit = max(max_dagruns_to_create_per_loop, 1)
         self._sweep_interval = sweep_interval
+        self._find_candidates = find_candidates
         # SQLite has one writer at a time: a plan under a lock is a single turn of the connection's thread there.
         self._optimistic_planner = (
             None if database.dialect == "sqlite" else OptimisticPlanner(database, limit=self._limit)
@@ -127,8 +130,8 @@ class Scheduler:
         """Handle one chunk of what is dirty; whatever was not handled is dirty afterwards."""
         if self._sweep_due:
             async with self._database.reading() as session:
-                candidates = await find_candidates(session)
-            self._dirty.update(dict.fromkeys(candidates))
+                found = await self._find_candidates(session)
+            self._dirty.update(dict.fromkeys(found))
             self._sweep_due = False
         chunk = list(self._dirty)[:_MAX_DAGS]
         if not chunk:

@@ -56,10 +56,11 @@ async def _start_triggerer(
     settings: Settings, database: Database, background: TaskGroup, workers: TaskGroup
 ) -> None:
     from triggerer.hosting import TriggerHost
+    from triggerer.hosting.factory import TriggerFactory
     from triggerer.hosting.host import HostSettings
     from triggerer.isolation import IsolationSettings
     from triggerer.plugins import load_trigger_class
-    from triggerer.runtime import RuntimeSettings
+    from triggerer.runtime import RuntimeContext, RuntimeSettings
     from triggerer.store.recording.recorder import EventRecorder
 
     chosen = settings.triggerer
@@ -71,18 +72,28 @@ async def _start_triggerer(
     host = TriggerHost(
         database,
         instance_id=_new_instance_id(),
-        load_class=partial(
-            load_trigger_class,
-            dags_folder=settings.core.dags_folder,
-            allowed_modules=settings.core.allowed_trigger_modules,
+        factory=TriggerFactory(
+            partial(
+                load_trigger_class,
+                dags_folder=settings.core.dags_folder,
+                allowed_modules=settings.core.allowed_trigger_modules,
+            ),
+            IsolationSettings(
+                placements=chosen.isolation,
+                dags_folder=settings.core.dags_folder,
+                allowed_modules=settings.core.allowed_trigger_modules,
+                log=settings.core,
+            ),
         ),
-        sink=recorder,
-        runtime=RuntimeSettings(
-            ack_timeout=chosen.shared_stream_ack_timeout.total_seconds(),
-            subscriber_queue_size=chosen.shared_stream_subscriber_queue_size,
-            overflow_grace=chosen.shared_stream_overflow_grace.total_seconds(),
-            max_outstanding=chosen.max_outstanding_events,
-            max_outstanding_per_lane=chosen.max_outstanding_events_per_lane,
+        runtime=RuntimeContext(
+            recorder,
+            settings=RuntimeSettings(
+                ack_timeout=chosen.shared_stream_ack_timeout.total_seconds(),
+                subscriber_queue_size=chosen.shared_stream_subscriber_queue_size,
+                overflow_grace=chosen.shared_stream_overflow_grace.total_seconds(),
+                max_outstanding=chosen.max_outstanding_events,
+                max_outstanding_per_lane=chosen.max_outstanding_events_per_lane,
+            ),
         ),
         settings=HostSettings(
             lease=chosen.lease_duration,
@@ -90,12 +101,6 @@ async def _start_triggerer(
             drain=settings.core.shutdown_grace,
             capacity=chosen.capacity,
             stall_threshold=chosen.stall_threshold,
-        ),
-        isolation=IsolationSettings(
-            placements=chosen.isolation,
-            dags_folder=settings.core.dags_folder,
-            allowed_modules=settings.core.allowed_trigger_modules,
-            log=settings.core,
         ),
         takes_over_at_once=database.dialect == "sqlite",
     )

@@ -26,6 +26,11 @@ class TriggerRow:
     watcher_names: tuple[str, ...]
     """`<asset>/<watcher>`, parallel to `watchers`."""
 
+    @property
+    def display_name(self) -> str:
+        """For logs and errors: the watchers that it serves."""
+        return ", ".join(self.watcher_names)
+
 
 @dataclass(frozen=True, slots=True)
 class StreamLoad:

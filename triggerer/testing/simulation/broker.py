@@ -8,27 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from triggerer.synchronization import AutoResetEvent
+from triggerer.testing.simulation.delivery import Consumer, Delivery, Message, Owner
 
 if TYPE_CHECKING:
-    from triggerer.runtime.subscriber import Subscriber
     from triggerer.testing.simulation.chance import Chance
     from triggerer.testing.simulation.checker import Checker
     from triggerer.testing.simulation.lanewatch import LaneWatch
     from triggerer.testing.simulation.plan import Plan
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """What was published; the broker keeps it for ever."""
-
-    topic: str
-    lane: int
-    offset: int
-    event: Any
-
-    @property
-    def key(self) -> str:
-        return f"{self.topic}/{self.lane}/{self.offset}"
 
 
 @dataclass(slots=True)
@@ -49,44 +35,6 @@ class Lane:
     @property
     def is_finished(self) -> bool:
         return len(self.messages) == self.position + len(self.acked)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a watcher's filter made of one delivery."""
-
-    yielded: int
-    is_rejected: bool
-
-
-@dataclass(slots=True, eq=False)
-class Delivery:
-    """One handing out of a message; the producer's broker payload. The rest is kept for the checker."""
-
-    message: Message
-    session: Session
-    generation: int
-    number: int = -1
-    """Its place in the group's order of broadcasts."""
-    cohort: dict[int, Subscriber | None] = field(default_factory=dict)
-    """Who had to answer for it when it was broadcast; None: known, and not there."""
-    is_under_lease: bool = True
-    """Whether its owner could still take the stream for its own when it was broadcast."""
-    watch: LaneWatch | None = None
-    """What its producer is watched by; None on the fast path, where it is broadcast as it is handed out."""
-    is_broadcast: bool = False
-    opened: set[int] = field(default_factory=set)
-    answers: dict[int, Answer] = field(default_factory=dict)
-
-    @property
-    def cohort_names(self) -> str:
-        """The watchers that had to answer; in parentheses those that were not there."""
-        return ",".join(f"{one}" if there else f"({one})" for one, there in self.cohort.items())
-
-    @property
-    def is_duplicate(self) -> bool:
-        """Whether the broker hands this message out more than once for no reason."""
-        return (self.message.lane, self.message.offset) in self.session.duplicated
 
 
 class Broker:
@@ -116,7 +64,7 @@ class Broker:
             self.session.wake()
         return message
 
-    def connect(self, owner: Any) -> Session:
+    def connect(self, owner: Owner) -> Session:
         """Consume everything from the committed positions on, in place of whoever consumed before."""
         self.sessions += 1
         session = Session(self, owner, self.sessions)
@@ -155,7 +103,7 @@ class Broker:
     def commit(self, delivery: Delivery, position: int) -> None:
         """Move a log's position; ignored where the lane was given to somebody else since."""
         lane = self.lanes[delivery.message.lane]
-        if delivery.generation == lane.generation and delivery.session.is_alive:
+        if delivery.generation == lane.generation and delivery.consumer.is_alive:
             for message in lane.messages[lane.position : position]:
                 self.checker.on_passed(message, delivery)
             lane.position = max(lane.position, position)
@@ -164,14 +112,14 @@ class Broker:
         """Forget a message that nobody is going to acknowledge; False where somebody else was given it."""
         lane = self.lanes[delivery.message.lane]
         offset = delivery.message.offset
-        if not delivery.session.is_alive or lane.is_done(offset):
+        if not delivery.consumer.is_alive or lane.is_done(offset):
             return False
         lane.acked.add(offset)
         return True
 
     def acknowledge(self, delivery: Delivery) -> None:
         """Forget one message of a queue. A receipt of a consumer that was replaced is still good."""
-        if delivery.session.is_alive:
+        if delivery.consumer.is_alive:
             lane = self.lanes[delivery.message.lane]
             self.checker.on_passed(delivery.message, delivery)
             lane.acked.add(delivery.message.offset)
@@ -187,24 +135,18 @@ class Pause:
     """What would have been handed out again meanwhile."""
 
 
-class Session:
+class Session(Consumer):
     """A consumer's connection: what it has been handed, and what it is handed next."""
 
-    def __init__(self, broker: Broker, owner: Any, number: int) -> None:
+    def __init__(self, broker: Broker, owner: Owner, number: int) -> None:
+        super().__init__(owner, number)
         self.broker = broker
-        self.owner = owner
-        self.number = number
-        self.duplicated: set[tuple[int, int]] = set()
         self.watch: LaneWatch | None = None
         self._pauses: dict[int, Pause] = {}
         self._next = [0] * len(broker.lanes)
         self._generations = [0] * len(broker.lanes)
         self._again: list[tuple[float, int, int, int]] = []
         self._arrived = AutoResetEvent()
-
-    @property
-    def is_alive(self) -> bool:
-        return bool(self.owner.is_alive)
 
     def start_lane(self, lane: int) -> None:
         model = self.broker.lanes[lane]

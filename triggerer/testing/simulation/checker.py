@@ -11,7 +11,7 @@ from triggerer.runtime.ledger import IDLE
 if TYPE_CHECKING:
     from triggerer.runtime.group import Group
     from triggerer.runtime.subscriber import Subscriber
-    from triggerer.testing.simulation.broker import Delivery, Message
+    from triggerer.testing.simulation.delivery import Delivery, Message, Owner
 
 Identity = tuple[int, str, int]
 """Watcher, idempotency key, ordinal."""
@@ -43,7 +43,7 @@ class Checker:
         self.refused: set[Identity] = set()
         self.deleted: set[int] = set()
         """Watchers that were deleted on purpose: they are owed nothing."""
-        self.is_owner: Callable[[object], bool] = lambda _: True
+        self.is_owner: Callable[[Owner], bool] = lambda _: True
         self._settled: set[tuple[str, int, int]] = set()
         self._rejected: set[tuple[str, int, int]] = set()
         self._selectors: dict[Subscriber, Callable[[Any], bool]] = {}
@@ -66,7 +66,7 @@ class Checker:
 
     def on_advance(self, delivery: Delivery, outcome: AdvanceOutcome) -> None:
         """The producer is told of `outcome`; compare it with what the filters did and the store holds."""
-        if not delivery.session.is_alive:
+        if not delivery.consumer.is_alive:
             return
         self.note("advance", message=delivery.message.key, n=delivery.number, outcome=outcome)
         name = f"{delivery.message.key} (delivery {delivery.number}) advanced as {outcome}"
@@ -93,11 +93,11 @@ class Checker:
 
     def check_lease(self, delivery: Delivery, what: str) -> None:
         """A group begins to do `what`, which it may only for as long as its instance believes to own the stream."""
-        if delivery.session.owner.is_over:
+        if delivery.consumer.owner.is_over:
             self._fail_for_lease(delivery, what)
 
     def _fail_for_lease(self, delivery: Delivery, what: str) -> None:
-        fence = delivery.session.owner.fence
+        fence = delivery.consumer.owner.fence
         self.fail("S6", f"{fence} is over, and its group {what} {delivery.message.key}")
 
     def on_dead_letter(self, delivery: Delivery) -> None:
@@ -130,7 +130,7 @@ class Checker:
         subscriber = delivery.cohort[watcher]
         if subscriber is None or not subscriber.is_present:
             return False
-        if not self.is_owner(delivery.session.owner):
+        if not self.is_owner(delivery.consumer.owner):
             return False
         return not any(one in self.refused for one in _derived(delivery, watcher))
 
@@ -140,8 +140,6 @@ class Checker:
         self, delivery: Delivery, subscriber: Subscriber, watcher: int, *, is_owed: bool
     ) -> None:
         """A filter was handed `delivery`, which it owes an answer for unless the stream is on the fast path."""
-        if delivery.watch is not None:
-            delivery.watch.note_broadcast(delivery)
         self.note("opened", message=delivery.message.key, n=delivery.number, watcher=watcher)
         if watcher in delivery.opened:
             self.fail("S3", f"watcher {watcher} was handed {delivery.message.key} twice")
@@ -185,7 +183,7 @@ class Checker:
 
 
 def _place(delivery: Delivery) -> tuple[str, int, int]:
-    return delivery.message.key, delivery.session.number, delivery.generation
+    return delivery.message.key, delivery.consumer.number, delivery.generation
 
 
 def _derived(delivery: Delivery, watcher: int) -> list[Identity]:

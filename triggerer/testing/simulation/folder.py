@@ -18,7 +18,8 @@ from triggerer.plugins import load_trigger_class
 from triggerer.testing.simulation.broker import Broker
 from triggerer.testing.simulation.plan import AMPLE
 from triggerer.testing.simulation.store import Dag
-from triggerer.testing.simulation.world import Stream, Template, World
+from triggerer.testing.simulation.stream import Stream, Template
+from triggerer.testing.simulation.world import World
 
 _MADE_UP = (
     b"{}",

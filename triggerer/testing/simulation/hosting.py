@@ -5,52 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from triggerer.abc import BaseEventTrigger
 from triggerer.domain.events import EventSource, Fence, HasPayload, PendingEvent
+from triggerer.hosting.factory import TriggerFactory
 from triggerer.hosting.host import HostSettings, TriggerHost
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.runtime.hosted import HostedTrigger
 from triggerer.store.queries.hosting import TriggerRow
 from triggerer.store.recording.recorder import EventRecorder
-from triggerer.testing.simulation.loop import LoopClock
+from triggerer.testing.simulation.leased import Hosting
+from triggerer.testing.simulation.loop import LoopClock, VirtualLoop
+from triggerer.testing.simulation.ownership import (
+    SimulatedHostingQueries,
+    SimulatedLeaseQueries,
+)
 from triggerer.testing.simulation.triggers import FilterTrouble, UnderSimulation, bind
 
 if TYPE_CHECKING:
     from triggerer.runtime.subscriber import DerivedEvent
-    from triggerer.testing.simulation.process import Process
-    from triggerer.testing.simulation.world import Stream
-
-
-class Hosting:
-    """One stream in one instance, under one lease: who belongs to it there, by what the host tells its manager."""
-
-    def __init__(self, instance: Instance, stream: Stream, fence: Fence) -> None:
-        self.instance = instance
-        self.stream = stream
-        self.fence = fence
-        self.plan = instance.process.world.plan
-        self.chance = instance.process.world.chance
-        self.checker = instance.process.world.checker
-        self.hosted: dict[int, HostedTrigger] = {}
-        """By watcher."""
-        self.is_over = False
-        """Whether the instance knows that the lease is over."""
-
-    @property
-    def is_alive(self) -> bool:
-        return self.instance.process.is_alive
-
-    def cohort(self) -> dict[int, Any]:
-        """Who has to answer for what is broadcast now; None for those who are not there."""
-        found: dict[int, Any] = {}
-        for watcher, hosted in self.hosted.items():
-            subscriber = hosted.subscriber
-            found[watcher] = (
-                subscriber if subscriber is not None and subscriber.is_present else None
-            )
-        return found
+    from triggerer.testing.simulation.transactions import Database
+    from triggerer.testing.simulation.world import World
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,38 +54,65 @@ def making_of(hosted: HostedTrigger) -> Making:
     return cast("Making", hosted.spec.make)
 
 
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """The row of a trigger; under which lease it is made is known once its host hands it to the manager."""
+
+    row: TriggerRow
+
+    def __call__(self) -> BaseEventTrigger:
+        raise NotImplementedError("a simulated trigger is made under a lease")
+
+
+class SimulatedFactory(TriggerFactory):
+    """Loads nothing: the classes of the rows are the world's."""
+
+    def __init__(self) -> None:
+        super().__init__(_load_nothing)
+
+    def prepare(self, row: TriggerRow) -> Callable[[], BaseEventTrigger]:
+        return Declared(row)
+
+
 class ObservedManager(Manager):
-    """Notes who is hosted: no more than its host has room for (S9).
+    """Notes who is hosted, under which lease: no more than the host has room for (S9).
 
     Nobody is taken out, or hosted anew, about whom nothing changed (L4).
     """
 
     def __init__(
         self,
-        context: RuntimeContext,
         instance: Instance,
+        context: RuntimeContext,
         on_state: Callable[[HostedTrigger], None],
     ) -> None:
-        super().__init__(context, on_state=on_state)
+        super().__init__(context, on_state)
         self._instance = instance
 
     def add(self, specs: Iterable[TriggerSpec]) -> list[HostedTrigger]:
-        added = super().add(specs)
+        added = super().add(map(self._under_lease, specs))
         for hosted in added:
             making = making_of(hosted)
             if making.watcher in making.hosting.hosted:
                 making.hosting.checker.fail("L4", f"{hosted.name} is hosted twice")
             making.hosting.hosted[making.watcher] = hosted
-        count, capacity = self._instance.hosted, self._instance.process.world.capacity
+        count, capacity = self._instance.hosted, self._instance.world.capacity
         if count > capacity:
-            self._instance.process.world.checker.fail(
+            self._instance.world.checker.fail(
                 "S9", f"{self._instance.name} hosts {count} triggers, its capacity is {capacity}"
             )
         return added
 
+    def _under_lease(self, spec: TriggerSpec) -> TriggerSpec:
+        assert spec.source.fence is not None
+        hosting = self._instance.hosting(spec.source.fence)
+        row = cast("Declared", spec.make).row
+        cls = bind(self._instance.world.class_of(row), hosting)
+        return replace(spec, make=Making(hosting, row, cls))
+
     def remove(self, member: HostedTrigger, *, on_purpose: bool) -> None:
         making = making_of(member)
-        store = self._instance.process.world.store
+        store = self._instance.world.store
         if store.triggers.get(making.row.trigger_id) is making.row:
             making.hosting.checker.fail(
                 "L4", f"{member.name} was stopped, and nothing about it changed"
@@ -116,70 +120,26 @@ class ObservedManager(Manager):
         making.hosting.hosted.pop(making.watcher, None)
         super().remove(member, on_purpose=on_purpose)
 
+    async def drain(self, timeout: float, members: Iterable[HostedTrigger] | None = None) -> None:
+        """Note which leases the host is about to give back, of its own accord."""
+        if members is None:
+            self._instance.note_releasing(self._instance.under_lease())
+        else:
+            members = list(members)
+            giving_way = list({making_of(member).hosting: None for member in members})
+            self._instance.check_giving_way(giving_way)
+            self._instance.note_releasing(giving_way)
+        await super().drain(timeout, members)
 
-class ObservedHost(TriggerHost):
-    """The product's host; noted is which of its leases it knows to be over."""
+    def abandon(self, member: HostedTrigger) -> None:
+        self._instance.note_stopped(making_of(member).hosting)
+        super().abandon(member)
 
-    def __init__(self, instance: Instance, settings: RuntimeSettings) -> None:
-        process = instance.process
-        plan = process.world.plan
-        super().__init__(
-            cast("Any", process.database),
-            instance_id=instance.name,
-            load_class=_load_nothing,
-            sink=instance,
-            settings=HostSettings(
-                lease=timedelta(seconds=plan.lease),
-                heartbeat=timedelta(seconds=plan.lease / 3),
-                drain=timedelta(seconds=process.world.chance.random.uniform(0.1, 10.0)),
-                capacity=process.world.capacity,
-            ),
-            random=process.world.jitter,
-        )
-        self._instance = instance
-        self._manager = ObservedManager(
-            RuntimeContext(
-                instance,
-                clock=LoopClock(process.loop),
-                now=process.world.store.now,
-                settings=settings,
-                restart_longest=plan.restart_longest,
-                random=process.world.jitter,
-            ),
-            instance,
-            self._note_state,
-        )
-
-    def _spec(self, row: TriggerRow, fence: Fence) -> TriggerSpec:
-        hosting = self._instance.hosting(fence)
-        world = self._instance.process.world
-        cls = bind(world.class_of(row), hosting)
-        return replace(super()._spec(row, fence), make=Making(hosting, row, cls))
-
-    async def _give_back(self, digests: list[str]) -> None:
-        shown = self._instance.process.world.store.shown[self._instance.name]
+    def close_stream_known_as(self, stream_id: str) -> None:
         for hosting in self._instance.under_lease():
-            key = hosting.stream.key
-            is_as_declared = len(hosting.hosted) == shown.loads[key].triggers
-            beyond = shown.is_beyond_share(self._instance.name)
-            if key in digests and is_as_declared and not beyond:
-                hosting.checker.fail("L4", f"{key} did not grow, and gives way to what did")
-        await super()._give_back(digests)
-
-    def _forget(self, digest: str) -> None:
-        for hosting in self._instance.under_lease():
-            if hosting.stream.key == digest:
+            if hosting.stream.key == stream_id:
                 self._instance.note_end(hosting.fence)
-        super()._forget(digest)
-
-    def _adopt(self, fences: list[Fence]) -> None:
-        before = self._instance.under_lease()
-        super()._adopt(fences)
-        for hosting in before:
-            if hosting.fence not in fences:
-                self._instance.note_end(hosting.fence)
-            elif hosting.is_over:
-                hosting.checker.fail("L4", f"{hosting.fence} still holds, and was given up")
+        super().close_stream_known_as(stream_id)
 
 
 def _load_nothing(classpath: str) -> type[BaseEventTrigger]:
@@ -189,38 +149,59 @@ def _load_nothing(classpath: str) -> type[BaseEventTrigger]:
 class Instance:
     """A triggerer: a recorder and a host of streams."""
 
-    def __init__(self, process: Process, name: str) -> None:
-        plan = process.world.plan
+    def __init__(self, world: World, database: Database, loop: VirtualLoop, name: str) -> None:
+        plan = world.plan
         self.name = name
-        self.process = process
+        self.world = world
+        self._database = database
         self._hostings: dict[Fence, Hosting] = {}
+        self._held: set[Fence] = set()
+        """Told by its last heartbeat to be its own, and neither lost nor about to be given back since."""
         self._submitting: Fence | None = None
         self.recorder = EventRecorder(
-            cast("Any", process.database),
+            cast("Any", database),
             on_fenced=self._note_fenced,
             max_batch_rows=plan.max_batch_rows,
             now=self._stamp,
-            random=process.world.jitter,
+            random=world.jitter,
         )
-        self.host = ObservedHost(
-            self,
-            RuntimeSettings(
-                ack_timeout=plan.ack_timeout,
-                subscriber_queue_size=plan.queue_size,
-                overflow_grace=plan.overflow_grace,
-                max_outstanding=plan.max_outstanding,
-                max_outstanding_per_lane=plan.max_outstanding_per_lane,
-                max_pending=plan.max_pending,
-                burst=plan.burst,
+        self.host = TriggerHost(
+            cast("Any", database),
+            instance_id=name,
+            factory=SimulatedFactory(),
+            runtime=RuntimeContext(
+                self,
+                clock=LoopClock(loop),
+                now=world.store.now,
+                settings=RuntimeSettings(
+                    ack_timeout=plan.ack_timeout,
+                    subscriber_queue_size=plan.queue_size,
+                    overflow_grace=plan.overflow_grace,
+                    max_outstanding=plan.max_outstanding,
+                    max_outstanding_per_lane=plan.max_outstanding_per_lane,
+                    max_pending=plan.max_pending,
+                    burst=plan.burst,
+                ),
+                restart_longest=plan.restart_longest,
+                random=world.jitter,
             ),
+            settings=HostSettings(
+                lease=timedelta(seconds=plan.lease),
+                heartbeat=timedelta(seconds=plan.lease / 3),
+                drain=timedelta(seconds=world.chance.random.uniform(0.1, 10.0)),
+                capacity=world.capacity,
+            ),
+            leases=SimulatedLeaseQueries(self._note_leases),
+            queries=SimulatedHostingQueries(name),
+            make_manager=partial(ObservedManager, self),
         )
 
     def hosting(self, fence: Fence) -> Hosting:
         """What belongs to this lease."""
         found = self._hostings.get(fence)
         if found is None:
-            stream = self.process.world.stream(fence.stream_digest)
-            found = self._hostings[fence] = Hosting(self, stream, fence)
+            stream = self.world.stream(fence.stream_digest)
+            found = self._hostings[fence] = Hosting(self.world, self._database, stream, fence)
         return found
 
     @property
@@ -234,9 +215,36 @@ class Instance:
 
     def note_end(self, fence: Fence) -> None:
         """It stops what belongs to this lease; should it fail to give the lease back, it begins anew under it."""
+        self._held.discard(fence)
         hosting = self._hostings.pop(fence, None)
         if hosting is not None:
             hosting.is_over = True
+
+    def note_stopped(self, hosting: Hosting) -> None:
+        """It stops what belongs to a lease at once."""
+        if hosting.fence in self._held:
+            hosting.checker.fail("L4", f"{hosting.fence} still holds, and was given up")
+        self.note_end(hosting.fence)
+
+    def note_releasing(self, hostings: Iterable[Hosting]) -> None:
+        """It is about to give these leases back."""
+        self._held.difference_update(hosting.fence for hosting in hostings)
+
+    def check_giving_way(self, hostings: Iterable[Hosting]) -> None:
+        """For want of room it gives up only what grew, or what is beyond its share (L4)."""
+        shown = self.world.store.shown[self.name]
+        for hosting in hostings:
+            key = hosting.stream.key
+            is_as_declared = len(hosting.hosted) == shown.loads[key].triggers
+            if is_as_declared and not shown.is_beyond_share(self.name):
+                hosting.checker.fail("L4", f"{key} did not grow, and gives way to what did")
+
+    def _note_leases(self, fences: list[Fence]) -> None:
+        """A heartbeat told it that it owns exactly these streams."""
+        self._held = set(fences)
+        for hosting in self.under_lease():
+            if hosting.fence not in self._held:
+                self.note_end(hosting.fence)
 
     def submit_nowait(
         self,
@@ -253,7 +261,7 @@ class Instance:
 
     def _stamp(self) -> datetime:
         """The time of the event that is being submitted, which no other event has."""
-        store = self.process.world.store
+        store = self.world.store
         stamp = store.now()
         while stamp in store.derived_under:
             stamp += timedelta(microseconds=1)

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from triggerer.testing.simulation.broker import Delivery
     from triggerer.testing.simulation.checker import Checker
+    from triggerer.testing.simulation.delivery import Delivery
     from triggerer.testing.simulation.plan import Plan
 
 

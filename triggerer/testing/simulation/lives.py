@@ -16,7 +16,8 @@ from triggerer.testing.simulation.hosting import Instance
 from triggerer.testing.simulation.loop import Deadlock, VirtualLoop
 from triggerer.testing.simulation.plan import Plan, draw_plan
 from triggerer.testing.simulation.process import Process
-from triggerer.testing.simulation.world import Stream, World
+from triggerer.testing.simulation.stream import Stream
+from triggerer.testing.simulation.world import World
 
 _CALM_STEPS = 400_000
 _TO_DIE = 600.0
@@ -53,6 +54,9 @@ class Lives:
     def __init__(self, world: World, *, steps: int) -> None:
         self.world = world
         self._limit = steps
+        self._now = 0.0
+        """The virtual time, in seconds, at which the last process ended."""
+        self._process: Process | None = None
         self._calm_since = 0.0
         self._longest_lease = 0.0
         self._openings_when_calm = 0
@@ -77,7 +81,7 @@ class Lives:
             world.plan,
             violation,
             world.steps,
-            world.now,
+            self._now,
             world.processes,
             sum(len(lane.messages) for stream in world.streams for lane in stream.broker.lanes),
             len(world.store.events),
@@ -88,9 +92,10 @@ class Lives:
         """One life of the process; False once everything has reached its end."""
         world = self.world
         world.processes += 1
-        loop = VirtualLoop(world.chance.random, world.now, self._step)
+        loop = VirtualLoop(world.chance.random, self._now, self._step)
         loop.set_exception_handler(self._on_loop_error)
-        process = world.process = Process(world, loop)
+        world.time = loop.time
+        process = self._process = Process(world, loop)
         asyncio.set_event_loop(loop)
         life = loop.create_task(process.live())
         try:
@@ -108,7 +113,7 @@ class Lives:
         else:
             world.note("stopped in order, starts again")
         finally:
-            world.now = loop.now
+            self._now = loop.now
             self._bury(process, loop, life)
         for land in list(world.store.landing.values()):
             land()
@@ -117,7 +122,7 @@ class Lives:
 
     def _bury(self, process: Process, loop: VirtualLoop, life: asyncio.Task[None]) -> None:
         """Let what is left of a process unwind, where nothing that it does reaches the world any more."""
-        process.is_alive = False
+        process.die()
         loop.on_step = None
         was_calm, self.world.chance.is_calm = self.world.chance.is_calm, True
         life.cancel()
@@ -141,13 +146,13 @@ class Lives:
         self.world.chance.is_calm = was_calm
 
     def _on_loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        process = self.world.process
+        process = self._process
         if process is not None and process.is_alive:
             self.world.checker.fail("S8", f"nobody handled {context.get('exception') or context}")
 
     def _step(self) -> None:
         world = self.world
-        process = world.process
+        process = self._process
         assert process is not None
         world.steps += 1
         if world.steps % _COLLECT_EVERY == 0:
@@ -216,7 +221,7 @@ class Lives:
     def _unfinished(self) -> str | None:
         """What has not reached its end; None where everything has."""
         world = self.world
-        process = world.process
+        process = self._process
         assert process is not None
         for stream in world.streams:
             # Without a watcher nobody reads it, and nothing is owed.

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import heapq
 import random
+import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from contextvars import Context
 from typing import Any, TypeVarTuple, cast
+from weakref import WeakKeyDictionary
 
 _Ts = TypeVarTuple("_Ts")
 
@@ -39,14 +41,18 @@ class VirtualLoop(asyncio.BaseEventLoop):
     """
 
     def __init__(self, chance: random.Random, now: float, on_step: Callable[[], None]) -> None:
+        # Its base asks for it at once.
+        self._is_running = False
         super().__init__()
         self.now = now
         self.on_step: Callable[[], None] | None = on_step
-        self.stop_at: float | None = None
         self._chance = chance
         self._callbacks: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[float, float, int, asyncio.TimerHandle]] = []
         self._numbers = 0
+        self._is_stopping = False
+        # Ordered, so that those that are left over are closed in the same order in every process.
+        self._generators: WeakKeyDictionary[AsyncGenerator[Any, Any], None] = WeakKeyDictionary()
         self.set_task_factory(cast("Any", self._make_task))
 
     def _make_task(self, loop: VirtualLoop, coro: Any, **kwargs: Any) -> _Task:
@@ -80,11 +86,50 @@ class VirtualLoop(asyncio.BaseEventLoop):
         heapq.heappush(self._timers, (when, self._chance.random(), self._numbers, timer))
         return timer
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Cancelled timers are dropped when they fall due."""
+    def is_running(self) -> bool:
+        return self._is_running
 
-    def _run_once(self) -> None:
-        """One turn, called by `run_forever`: what fell due, then everything that was ready before."""
+    def stop(self) -> None:
+        self._is_stopping = True
+
+    def run_forever(self) -> None:
+        """Take turns until one has called `stop`, or a step raises.
+
+        Raises:
+            Deadlock: Nothing can happen any more.
+        """
+        hooks = sys.get_asyncgen_hooks()
+        self._is_running = True
+        asyncio._set_running_loop(self)  # noqa: SLF001  (exported for whoever writes an event loop)
+        sys.set_asyncgen_hooks(firstiter=self._note_generator, finalizer=self._finalize_generator)
+        try:
+            while True:
+                self._turn()
+                if self._is_stopping:
+                    break
+        finally:
+            self._is_running = self._is_stopping = False
+            asyncio._set_running_loop(None)  # noqa: SLF001
+            sys.set_asyncgen_hooks(*hooks)
+
+    def _note_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        self._generators[generator] = None
+
+    def _finalize_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        self._generators.pop(generator, None)
+        if not self.is_closed():
+            self.call_soon(self.create_task, generator.aclose())
+
+    async def shutdown_asyncgens(self) -> None:
+        """Close the generators that nobody has closed, in the order in which they began."""
+        generators = list(self._generators)
+        self._generators.clear()
+        if generators:
+            # They belong to a process that has crashed: nobody is told what they raise.
+            await asyncio.gather(*[one.aclose() for one in generators], return_exceptions=True)
+
+    def _turn(self) -> None:
+        """Run what fell due, then everything that was ready before; cancelled timers are dropped as they fall due."""
         timers, callbacks = self._timers, self._callbacks
         while timers and timers[0][3].cancelled():
             heapq.heappop(timers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -14,33 +14,38 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.transactions import Transaction
 
 
-class LeaseQueries:
-    """As `triggerer.store.leases`."""
+class SimulatedLeaseQueries:
+    """What one host asks of `triggerer.store.leases`.
 
-    @staticmethod
+    Args:
+        note_leases: Called, as the host's heartbeat commits, with all leases that it was told are its own.
+    """
+
+    def __init__(self, note_leases: Callable[[list[Fence]], None]) -> None:
+        self._note_leases = note_leases
+
     async def register_instance(
-        session: Transaction, instance_id: str, *, kind: str, expiry: timedelta
+        self, session: Transaction, instance_id: str, *, kind: str, expiry: timedelta
     ) -> None:
         owners = await session.owners()
         owners.instances[instance_id] = session.store.now() + expiry
-        session.instance_id = instance_id
 
-    @staticmethod
-    async def deregister_instance(session: Transaction, instance_id: str) -> None:
+    async def evict_others(self, session: Transaction, instance_id: str, *, kind: str) -> None:
+        raise NotImplementedError("no simulated host takes over at once")
+
+    async def deregister_instance(self, session: Transaction, instance_id: str) -> None:
         owners = await session.owners()
         for digest, (owner, epoch) in owners.leases.items():
             if owner == instance_id:
                 owners.leases[digest] = (None, epoch)
         owners.instances.pop(instance_id, None)
 
-    @staticmethod
-    async def live_instances(session: Transaction, *, kind: str) -> list[str]:
+    async def live_instances(self, session: Transaction, *, kind: str) -> list[str]:
         now = session.store.now()
         instances = (await session.owners()).instances
         return sorted(one for one, expires_at in instances.items() if expires_at > now)
 
-    @staticmethod
-    async def owned_streams(session: Transaction, instance_id: str) -> list[Fence]:
+    async def owned_streams(self, session: Transaction, instance_id: str) -> list[Fence]:
         held = (await session.owners()).leases
         return [
             Fence(digest, owner, epoch)
@@ -48,18 +53,19 @@ class LeaseQueries:
             if owner == instance_id
         ]
 
-    @staticmethod
     async def extend_leases(
-        session: Transaction, fences: Iterable[Fence], *, expiry: timedelta
+        self, session: Transaction, fences: Iterable[Fence], *, expiry: timedelta
     ) -> list[Fence]:
         owners = await session.owners()
         held = [one for one in fences if owners.leases[one.stream_digest] == one[1:]]
         for fence in held:
             owners.expiries[fence.stream_digest] = session.store.now() + expiry
+        session.told_leases += held
+        session.on_success = self._note_leases
         return held
 
-    @staticmethod
     async def claim_streams(
+        self,
         session: Transaction,
         instance_id: str,
         *,
@@ -80,29 +86,30 @@ class LeaseQueries:
                 claimed.append(Fence(digest, instance_id, epoch + 1))
                 owners.leases[digest] = (instance_id, epoch + 1)
                 owners.expiries[digest] = now + expiry
+        session.told_leases += claimed
         return claimed
 
-    @staticmethod
-    async def release_streams(session: Transaction, fences: Iterable[Fence]) -> None:
+    async def release_streams(self, session: Transaction, fences: Iterable[Fence]) -> None:
         owners = await session.owners()
         for digest, owner, epoch in fences:
             if owners.leases[digest] == (owner, epoch):
                 owners.leases[digest] = (None, epoch)
 
 
-class HostingQueries:
-    """As `triggerer.store.queries.hosting`."""
+class SimulatedHostingQueries:
+    """What one host asks of `triggerer.store.queries.hosting`."""
 
-    @staticmethod
+    def __init__(self, instance_id: str) -> None:
+        self._instance_id = instance_id
+
     async def load_triggers(
-        session: Transaction, stream_digests: Iterable[str]
+        self, session: Transaction, stream_digests: Iterable[str]
     ) -> list[TriggerRow]:
         await session.store.chance.delay()
         digests = set(stream_digests)
         return [row for row in session.store.triggers.values() if row.stream_digest in digests]
 
-    @staticmethod
-    async def stream_loads(session: Transaction) -> list[StreamLoad]:
+    async def stream_loads(self, session: Transaction) -> list[StreamLoad]:
         store = session.store
         owners = await session.owners()
         now = store.now()
@@ -116,28 +123,24 @@ class HostingQueries:
         ]
         living = sum(expires_at > now for expires_at in owners.instances.values())
         shown = Shown({load.digest: load for load in loads}, living)
-        store.shown[session.instance_id] = shown
+        store.shown[self._instance_id] = shown
         return loads
 
-    @staticmethod
-    async def show_waiting(session: Transaction, reasons: Mapping[str, str]) -> None:
+    async def show_waiting(self, session: Transaction, reasons: Mapping[str, str]) -> None:
         """Nobody reads it here."""
         await session.store.chance.delay()
 
-    @staticmethod
-    async def existing_watchers(session: Transaction, watcher_ids: Iterable[int]) -> set[int]:
+    async def existing_watchers(self, session: Transaction, watcher_ids: Iterable[int]) -> set[int]:
         await session.store.chance.delay()
         declared = {row.watchers[0].watcher_id for row in session.store.triggers.values()}
         return declared & set(watcher_ids)
 
-    @staticmethod
-    async def write_states(session: Transaction, states: Sequence[object]) -> None:
+    async def write_states(self, session: Transaction, states: Sequence[object]) -> None:
         """Nobody reads them here."""
         await session.store.chance.delay()
 
-    @staticmethod
     async def show_released(
-        session: Transaction, stream_digests: Iterable[str], owner: str
+        self, session: Transaction, stream_digests: Iterable[str], owner: str
     ) -> None:
         """Nobody reads it here."""
         await session.store.chance.delay()

@@ -14,12 +14,13 @@ from triggerer.scheduler.loop import Scheduler
 from triggerer.store.recording.bulk import EventRow, insert_events
 from triggerer.store.wakeups.signals import Signal, announce
 from triggerer.testing.simulation.hosting import Instance
-from triggerer.testing.simulation.transactions import Database
+from triggerer.testing.simulation.transactions import Database, find_candidates
 
 if TYPE_CHECKING:
     from triggerer.domain.events import Fence
     from triggerer.testing.simulation.loop import VirtualLoop
-    from triggerer.testing.simulation.world import Stream, World
+    from triggerer.testing.simulation.stream import Stream
+    from triggerer.testing.simulation.world import World
 
 _NEVER = timedelta(days=365)
 
@@ -48,19 +49,29 @@ class Process:
     def __init__(self, world: World, loop: VirtualLoop) -> None:
         self.world = world
         self.loop = loop
-        self.is_alive = True
-        self.database = Database(world.store, self)
+        self.database = Database(world.store)
         # An instance's id is new at every start.
-        self.instances = [Instance(self, f"{name}{world.processes}") for name in "ab"]
+        self.instances = [
+            Instance(world, self.database, loop, f"{name}{world.processes}") for name in "ab"
+        ]
         self.schedulers = [
             Scheduler(
                 cast("Any", self.database),
                 self.database.wakeups,
                 sweep_interval=_NEVER,
                 random=world.jitter,
+                find_candidates=find_candidates,
             )
             for _ in range(2)
         ]
+
+    @property
+    def is_alive(self) -> bool:
+        return self.database.is_alive
+
+    def die(self) -> None:
+        """Nothing that it does reaches the world any more."""
+        self.database.is_alive = False
 
     async def live(self) -> None:
         """Until the operator restarts it."""

@@ -12,8 +12,9 @@ from triggerer.testing.simulation.lanewatch import LaneWatch
 
 if TYPE_CHECKING:
     from triggerer.runtime.subscriber import Subscriber
-    from triggerer.testing.simulation.broker import Broker, Delivery, Session
+    from triggerer.testing.simulation.broker import Broker, Session
     from triggerer.testing.simulation.chance import Chance
+    from triggerer.testing.simulation.delivery import Delivery, Owner
 
 
 def _break_sometimes(chance: Chance, rate: float) -> None:
@@ -36,7 +37,7 @@ def _trouble(kind: float) -> BaseException:
     return BrokerUnavailable("the broker hung up")
 
 
-async def read_unacknowledged(broker: Broker, owner: Any) -> AsyncIterator[Delivery]:
+async def read_unacknowledged(broker: Broker, owner: Owner) -> AsyncIterator[Delivery]:
     """The messages as the fast path has them: done with once they are handed out, numbered from 1."""
     chance, trouble = broker.chance, broker.plan.broker_trouble
     await chance.delay()
@@ -68,7 +69,7 @@ class SimulatedProducer(SharedStreamProducer):
     def __init__(
         self,
         broker: Broker,
-        owner: Any,
+        owner: Owner,
         cohort: Callable[[], dict[int, Subscriber | None]],
     ) -> None:
         self.lanes_advance_side_by_side = broker.plan.side_by_side  # type: ignore[misc]
@@ -96,7 +97,7 @@ class SimulatedProducer(SharedStreamProducer):
             _break_sometimes(chance, trouble / 4)
             delivery = session.take()
             if delivery is not None:
-                delivery.watch = self._watch
+                delivery.confirm_broadcast = self._watch.note_broadcast
                 self._watch.note_handed_over(delivery)
                 yield delivery.message.event, delivery
                 self._watch.note_pulled()
@@ -164,7 +165,8 @@ class SimulatedProducer(SharedStreamProducer):
                 self._broker.checker.on_dead_letter(delivery)
                 self._note_done(delivery)
             else:
-                delivery.session.again_later(delivery)
+                assert self._session is not None
+                self._session.again_later(delivery)
         if self._broker.plan.is_log:
             last = batch[-1].broker_payload
             self._broker.commit(last, self._position(last))

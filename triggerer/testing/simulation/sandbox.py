@@ -12,10 +12,6 @@ from typing import Any
 import anyio
 import structlog
 
-from triggerer.hosting import host
-from triggerer.scheduler import loop as scheduler_loop
-from triggerer.testing.simulation import ownership, transactions
-
 
 async def _scope_class() -> type[anyio.CancelScope]:
     return type(anyio.CancelScope())
@@ -29,14 +25,7 @@ def _same_for_all(_: object) -> int:
 def sandbox(*processors: Any) -> Iterator[None]:
     """Everything inside depends on seeds alone; what is logged goes through `processors`, or nowhere."""
     scope = anyio.run(_scope_class)
-    swaps: list[tuple[Any, str, Any]] = [
-        (host, "leases", ownership.LeaseQueries),
-        (host, "queries", ownership.HostingQueries),
-        # anyio keeps scopes in sets and cancels in the order in which those iterate: by address.
-        (scope, "__hash__", _same_for_all),
-        (scheduler_loop, "find_candidates", transactions.find_candidates),
-    ]
-    before = [(where, name, getattr(where, name)) for where, name, _ in swaps]
+    hash_before = scope.__hash__
     configured, state = structlog.get_config(), random.getstate()
     disabled = logging.root.manager.disable
     # Async generators and tasks that only the collector finds would end whenever it happens to run; `World` says when.
@@ -45,8 +34,8 @@ def sandbox(*processors: Any) -> Iterator[None]:
     gc.freeze()
     gc.disable()
     try:
-        for where, name, value in swaps:
-            setattr(where, name, value)
+        # anyio keeps scopes in sets and cancels in the order in which those iterate: by address.
+        scope.__hash__ = _same_for_all  # type: ignore[method-assign,assignment]
         if not processors:
             logging.disable()
         structlog.configure(
@@ -59,8 +48,7 @@ def sandbox(*processors: Any) -> Iterator[None]:
         gc.unfreeze()
         if is_collecting:
             gc.enable()
-        for where, name, value in before:
-            setattr(where, name, value)
+        scope.__hash__ = hash_before  # type: ignore[method-assign]
         structlog.configure(**configured)
         logging.disable(disabled)
         random.setstate(state)

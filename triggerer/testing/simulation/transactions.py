@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from itertools import starmap
@@ -33,9 +33,10 @@ T = TypeVar("T")
 class Database:
     """Stands in for `triggerer.store.Database` in one process life; locks are its own, since a crash frees them."""
 
-    def __init__(self, store: Store, process: Any) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
-        self.process = process
+        self.is_alive = True
+        """Whether the process that it serves is: what a dead one sends never arrives."""
         self.wakeups = Wakeups()
         self.transport = SimpleNamespace(sender="this process")
         store.wakeups = self.wakeups
@@ -87,6 +88,8 @@ class Database:
             yield session
             with anyio.CancelScope(shield=True):
                 await self._commit(session)
+            # In the step in which its caller goes on.
+            session.on_success(session.told_leases)
         finally:
             session.release()
             if store.plan.is_exclusive:
@@ -115,7 +118,7 @@ class Database:
     async def _commit(self, session: Transaction) -> None:
         chance, trouble = self.store.chance, self.store.plan.store_trouble
         await chance.delay()
-        if not self.process.is_alive:
+        if not self.is_alive:
             return
         if chance.strikes(trouble / 2):
             raise Conflict("somebody else's transaction won")
@@ -149,8 +152,9 @@ class Transaction:
 
     def __init__(self, database: Database) -> None:
         self.info: dict[str, Any] = {}
-        self.instance_id = ""
-        """The host whose heartbeat it is, if any."""
+        self.told_leases: list[Fence] = []
+        """What it told a host to be its own, for `on_success`, which is called once it has committed."""
+        self.on_success: Callable[[list[Fence]], None] = lambda _: None
         self.store = database.store
         self.is_landing = False
         self._database = database

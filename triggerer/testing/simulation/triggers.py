@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Hashable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, ClassVar, cast
-from zlib import crc32
 
 from triggerer.abc import (
     BaseEventTrigger,
@@ -14,63 +13,19 @@ from triggerer.abc import (
     SharedStreamSelector,
     TriggerEvent,
     current_subscriber,
-    reject_shared_stream_event,
 )
 from triggerer.runtime.group import is_acknowledged as is_acknowledging
 from triggerer.runtime.selection import is_selecting
-from triggerer.testing.simulation.broker import Answer, Delivery
+from triggerer.testing.simulation.delivery import Answer, Delivery
 from triggerer.testing.simulation.producer import SimulatedProducer, read_unacknowledged
-from triggerer.testing.simulation.store import REFUSED
 
 if TYPE_CHECKING:
     from triggerer.runtime.subscriber import Subscriber
-    from triggerer.testing.simulation.hosting import Hosting
+    from triggerer.testing.simulation.leased import Hosting
 
 
 class FilterTrouble(Exception):
     """What a filter raises when its author made a mistake."""
-
-
-class Choosing(BaseEventTrigger):
-    """Skips, yields, rejects, or yields what the store refuses: for each message always the same."""
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        return f"{type(self).__module__}.{type(self).__qualname__}", {}
-
-    def shared_stream_key(self) -> Hashable:
-        return "simulated"
-
-    def shared_stream_selector(self) -> SharedStreamSelector | None:
-        """Half of the watchers look for two kinds of events of three."""
-        watcher = _watcher()
-        if watcher % 2:
-            return None
-        return SharedStreamSelector("kind", _kind, frozenset({watcher % 3, (watcher + 1) % 3}))
-
-    async def filter_shared_stream(
-        self, shared_stream: AsyncIterator[str]
-    ) -> AsyncIterator[TriggerEvent]:
-        watcher = _watcher()
-        selector = self.shared_stream_selector()
-        async for event in shared_stream:
-            if selector is not None and _kind(event) not in selector.values:
-                continue
-            drawn = crc32(f"{event} {watcher}".encode()) % 100
-            if drawn < 5:
-                reject_shared_stream_event()
-            elif drawn < 8:
-                yield TriggerEvent({"event": event, "text": "\0"})
-            elif drawn < 60:
-                for number in range(1 + drawn % 3 % 2):
-                    yield TriggerEvent({"event": event, "number": number})
-
-
-def _kind(event: str) -> int:
-    return crc32(event.encode()) % 3
-
-
-def _watcher() -> int:
-    return _subscriber().source.watchers[0].watcher_id
 
 
 def _subscriber() -> Subscriber:
@@ -178,6 +133,7 @@ class Probe:
         async for event in shared_stream:
             entry = subscriber.open_entry
             delivery: Delivery = event if entry is None else entry.payload
+            delivery.confirm_broadcast(delivery)
             checker.on_opened(delivery, subscriber, watcher, is_owed=entry is not None)
             # With a selector it is spared what does not concern it; `Checker.on_advance` knows what that is.
             expected = (
@@ -227,6 +183,3 @@ class Probe:
             case _:
                 await asyncio.sleep(chance.random.uniform(0.0, 2.0))
         return False
-
-
-__all__ = ["REFUSED", "Choosing", "FilterTrouble", "UnderSimulation", "bind"]

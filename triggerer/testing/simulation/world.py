@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -14,35 +13,13 @@ from triggerer.store.queries.hosting import TriggerRow
 from triggerer.testing.simulation.broker import Broker
 from triggerer.testing.simulation.chance import Chance
 from triggerer.testing.simulation.checker import Checker
-from triggerer.testing.simulation.hosting import Hosting
+from triggerer.testing.simulation.choosing import Choosing
 from triggerer.testing.simulation.plan import AMPLE, Plan
 from triggerer.testing.simulation.store import Dag, Store
-from triggerer.testing.simulation.triggers import Choosing
+from triggerer.testing.simulation.stream import Stream, Template
 
 if TYPE_CHECKING:
-    from triggerer.testing.simulation.process import Process
-
-
-@dataclass(frozen=True, slots=True)
-class Template:
-    """What watchers of a stream are made after; None: any asset."""
-
-    cls: type[BaseEventTrigger]
-    kwargs: dict[str, Any]
-    asset_id: int | None = None
-
-
-@dataclass(slots=True)
-class Stream:
-    """A stream key: its broker, and the watchers that belong to it."""
-
-    key: str
-    broker: Broker
-    templates: tuple[Template, ...]
-    next_event: Callable[[int, int, int], Any]
-    """Makes the raw event of a message: its number, its lane, and its offset there."""
-    watchers: dict[int, TriggerRow] = field(default_factory=dict)
-    """The row of each, by watcher."""
+    from triggerer.testing.simulation.delivery import Owner
 
 
 class World:
@@ -67,10 +44,8 @@ class World:
         self.capacity = plan.capacity
         self._note = note
         self._numbers = 0
-        self.process: Process | None = None
-        """The life that it is in, or was in last."""
-        self.now = 0.0
-        """The virtual time, in seconds, at which the last life ended."""
+        self.time: Callable[[], float] = lambda: 0.0
+        """The virtual time, in seconds."""
         self._draw_dags()
         self._draw_streams()
 
@@ -183,10 +158,8 @@ class World:
         """A line of the trace, where somebody reads it."""
         if self._note is not None:
             told = " ".join(f"{name}={value}" for name, value in details.items())
-            now = self.process.loop.now if self.process is not None else self.now
-            self._note(now, self.steps, f"{what} {told}")
+            self._note(self.time(), self.steps, f"{what} {told}")
 
-    def _is_owner(self, owner: object) -> bool:
-        assert isinstance(owner, Hosting)
-        held = self.store.owners.leases[owner.stream.key]
-        return held == (owner.fence.owner, owner.fence.epoch)
+    def _is_owner(self, owner: Owner) -> bool:
+        digest, *lease = owner.fence
+        return self.store.owners.leases[digest] == tuple(lease)

@@ -1,0 +1,67 @@
+"""What a host asks of the database; `triggerer.store` answers, and in the simulation a model of it.
+
+A session is passed on as `Database.transaction` and `Database.reading` give it. Each function is described where it is
+implemented.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Protocol
+
+from triggerer.domain.events import Fence
+from triggerer.store.queries.hosting import StreamLoad, TriggerRow, WatcherState
+
+
+class LeaseQueries(Protocol):
+    """Which instances live, and which of them owns which stream: `triggerer.store.leases`."""
+
+    async def register_instance(
+        self, session: Any, instance_id: str, *, kind: str, expiry: timedelta
+    ) -> None: ...
+
+    async def evict_others(self, session: Any, instance_id: str, *, kind: str) -> None: ...
+
+    async def deregister_instance(self, session: Any, instance_id: str) -> None: ...
+
+    async def live_instances(self, session: Any, *, kind: str) -> list[str]: ...
+
+    async def owned_streams(self, session: Any, instance_id: str) -> list[Fence]: ...
+
+    async def extend_leases(
+        self, session: Any, fences: Iterable[Fence], *, expiry: timedelta
+    ) -> list[Fence]: ...
+
+    async def claim_streams(
+        self,
+        session: Any,
+        instance_id: str,
+        *,
+        limit: int,
+        room: int,
+        sizes: Mapping[str, int],
+        expiry: timedelta,
+    ) -> list[Fence]: ...
+
+    async def release_streams(self, session: Any, fences: Iterable[Fence]) -> None: ...
+
+
+class HostingQueries(Protocol):
+    """The triggers of streams, and the states of their watchers: `triggerer.store.queries.hosting`."""
+
+    async def load_triggers(
+        self, session: Any, stream_digests: Iterable[str]
+    ) -> list[TriggerRow]: ...
+
+    async def stream_loads(self, session: Any) -> list[StreamLoad]: ...
+
+    async def existing_watchers(self, session: Any, watcher_ids: Iterable[int]) -> set[int]: ...
+
+    async def write_states(self, session: Any, states: Sequence[WatcherState]) -> None: ...
+
+    async def show_waiting(self, session: Any, reasons: Mapping[str, str]) -> None: ...
+
+    async def show_released(
+        self, session: Any, stream_digests: Iterable[str], owner: str
+    ) -> None: ...

@@ -1,0 +1,59 @@
+"""The simulation's own trigger."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Hashable
+from typing import Any, cast
+from zlib import crc32
+
+from triggerer.abc import (
+    BaseEventTrigger,
+    SharedStreamSelector,
+    TriggerEvent,
+    current_subscriber,
+    reject_shared_stream_event,
+)
+from triggerer.runtime.subscriber import Subscriber
+
+
+class Choosing(BaseEventTrigger):
+    """Skips, yields, rejects, or yields what the store refuses: for each message always the same."""
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{type(self).__module__}.{type(self).__qualname__}", {}
+
+    def shared_stream_key(self) -> Hashable:
+        return "simulated"
+
+    def shared_stream_selector(self) -> SharedStreamSelector | None:
+        """Half of the watchers look for two kinds of events of three."""
+        watcher = _watcher()
+        if watcher % 2:
+            return None
+        return SharedStreamSelector("kind", _kind, frozenset({watcher % 3, (watcher + 1) % 3}))
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[str]
+    ) -> AsyncIterator[TriggerEvent]:
+        watcher = _watcher()
+        selector = self.shared_stream_selector()
+        async for event in shared_stream:
+            if selector is not None and _kind(event) not in selector.values:
+                continue
+            drawn = crc32(f"{event} {watcher}".encode()) % 100
+            if drawn < 5:
+                reject_shared_stream_event()
+            elif drawn < 8:
+                yield TriggerEvent({"event": event, "text": "\0"})
+            elif drawn < 60:
+                for number in range(1 + drawn % 3 % 2):
+                    yield TriggerEvent({"event": event, "number": number})
+
+
+def _kind(event: str) -> int:
+    return crc32(event.encode()) % 3
+
+
+def _watcher() -> int:
+    subscriber = cast("Subscriber", current_subscriber.get())
+    return subscriber.source.watchers[0].watcher_id

@@ -1,0 +1,96 @@
+"""Messages, and what became of each handing out of one: values that the models fill in and the checker reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from triggerer.domain.events import Fence
+    from triggerer.runtime.subscriber import Subscriber
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What was published; the broker keeps it for ever."""
+
+    topic: str
+    lane: int
+    offset: int
+    event: Any
+
+    @property
+    def key(self) -> str:
+        return f"{self.topic}/{self.lane}/{self.offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a watcher's filter made of one delivery."""
+
+    yielded: int
+    is_rejected: bool
+
+
+class Owner(Protocol):
+    """Who consumes: a stream in one instance, under one lease."""
+
+    @property
+    def fence(self) -> Fence: ...
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its process is."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its instance knows that the lease is over."""
+
+
+class Consumer:
+    """A connection to a broker, as deliveries refer to it."""
+
+    def __init__(self, owner: Owner, number: int) -> None:
+        self.owner = owner
+        self.number = number
+        self.duplicated: set[tuple[int, int]] = set()
+        """Lane and offset of the messages that it is handed more than once for no reason."""
+
+    @property
+    def is_alive(self) -> bool:
+        return self.owner.is_alive
+
+
+def _ignore(_: Delivery) -> None:
+    pass
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """One handing out of a message; the producer's broker payload. The rest is kept for the checker."""
+
+    message: Message
+    consumer: Consumer
+    generation: int
+    number: int = -1
+    """Its place in the group's order of broadcasts."""
+    cohort: dict[int, Subscriber | None] = field(default_factory=dict)
+    """Who had to answer for it when it was broadcast; None: known, and not there."""
+    is_under_lease: bool = True
+    """Whether its owner could still take the stream for its own when it was broadcast."""
+    confirm_broadcast: Callable[[Delivery], None] = _ignore
+    """Called by whoever has proof that it was broadcast."""
+    is_broadcast: bool = False
+    opened: set[int] = field(default_factory=set)
+    answers: dict[int, Answer] = field(default_factory=dict)
+
+    @property
+    def cohort_names(self) -> str:
+        """The watchers that had to answer; in parentheses those that were not there."""
+        return ",".join(f"{one}" if there else f"({one})" for one, there in self.cohort.items())
+
+    @property
+    def is_duplicate(self) -> bool:
+        """Whether the broker hands this message out more than once for no reason."""
+        return (self.message.lane, self.message.offset) in self.consumer.duplicated

@@ -1,0 +1,42 @@
+"""A stream in one instance, under one lease."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from triggerer.domain.events import Fence
+    from triggerer.runtime.hosted import HostedTrigger
+    from triggerer.testing.simulation.stream import Stream
+    from triggerer.testing.simulation.transactions import Database
+    from triggerer.testing.simulation.world import World
+
+
+class Hosting:
+    """One stream in one instance, under one lease: who belongs to it there, by what the host tells its manager."""
+
+    def __init__(self, world: World, database: Database, stream: Stream, fence: Fence) -> None:
+        self.stream = stream
+        self.fence = fence
+        self.plan = world.plan
+        self.chance = world.chance
+        self.checker = world.checker
+        self._database = database
+        self.hosted: dict[int, HostedTrigger] = {}
+        """By watcher."""
+        self.is_over = False
+        """Whether the instance knows that the lease is over."""
+
+    @property
+    def is_alive(self) -> bool:
+        return self._database.is_alive
+
+    def cohort(self) -> dict[int, Any]:
+        """Who has to answer for what is broadcast now; None for those who are not there."""
+        found: dict[int, Any] = {}
+        for watcher, hosted in self.hosted.items():
+            subscriber = hosted.subscriber
+            found[watcher] = (
+                subscriber if subscriber is not None and subscriber.is_present else None
+            )
+        return found

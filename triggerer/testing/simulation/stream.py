@@ -1,0 +1,34 @@
+"""A stream key of the simulated world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from triggerer.abc import BaseEventTrigger
+    from triggerer.store.queries.hosting import TriggerRow
+    from triggerer.testing.simulation.broker import Broker
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What watchers of a stream are made after; None: any asset."""
+
+    cls: type[BaseEventTrigger]
+    kwargs: dict[str, Any]
+    asset_id: int | None = None
+
+
+@dataclass(slots=True)
+class Stream:
+    """A stream key: its broker, and the watchers that belong to it."""
+
+    key: str
+    broker: Broker
+    templates: tuple[Template, ...]
+    next_event: Callable[[int, int, int], Any]
+    """Makes the raw event of a message: its number, its lane, and its offset there."""
+    watchers: dict[int, TriggerRow] = field(default_factory=dict)
+    """The row of each, by watcher."""
