@@ -40,7 +40,7 @@ class Deadlines:
         clock = self._state.clock
         while True:
             now = clock.monotonic()
-            oldest = min(self._oldest(now), self._advances.look(now))
+            oldest = min(self._oldest(now), self._advances.note_awaited(now))
             due = max(oldest + self._timeout, now)
             await clock.sleep_until(due)
             woken = clock.monotonic()
@@ -107,15 +107,19 @@ class _Advances:
     def __init__(self, pump: Pump) -> None:
         self._pump = pump
         # By the identity of the batch, which is kept so that no other one gets the same.
-        self._met: dict[int, tuple[Sequence[AdvanceItem], float]] = {}
+        self._first_seen: dict[int, tuple[Sequence[AdvanceItem], float]] = {}
 
-    def look(self, now: float) -> float:
+    def note_awaited(self, now: float) -> float:
         """Note which are awaited; return when the oldest of them was first seen, or `now`."""
         awaited = self._pump.awaited
-        self._met = {id(batch): self._met.get(id(batch), (batch, now)) for batch in awaited}
-        return min((since for _, since in self._met.values()), default=now)
+        self._first_seen = {
+            id(batch): self._first_seen.get(id(batch), (batch, now)) for batch in awaited
+        }
+        return min((since for _, since in self._first_seen.values()), default=now)
 
     def has_overdue(self, limit: float) -> bool:
         """Whether one that was first seen at `limit` or earlier is still awaited."""
         awaited = {id(batch) for batch in self._pump.awaited}
-        return any(since <= limit and batch in awaited for batch, (_, since) in self._met.items())
+        return any(
+            since <= limit and batch in awaited for batch, (_, since) in self._first_seen.items()
+        )

@@ -38,7 +38,7 @@ class Flow:
         self._progress = state.progress
         self.check_at = 0
         """The number up to which the poll may broadcast without calling `check`."""
-        self._turn_at = 0
+        self._yield_at = 0
         self._free_until = 0
         self._is_stopping = False
         self._paused: set[Lane] = set()
@@ -58,9 +58,9 @@ class Flow:
         within the grace is failed, and the others go on. While the group stops, an event that was pulled is held back
         if the broker redelivers it (ack mode), and broadcast otherwise.
         """
-        if self._ledger.head >= self._turn_at:
+        if self._ledger.head >= self._yield_at:
             await checkpoint()
-            self._turn_at = self._ledger.head + self._burst()
+            self._yield_at = self._ledger.head + self._burst()
         lane: Hashable = None
         if self._lanes.full and self._state.producer is not None:
             lane = self._state.producer.get_advance_lane(payload)
@@ -71,7 +71,7 @@ class Flow:
                 # Others ran while resume() was awaited, and may have reached a bound.
                 self._free_until = self._first_not_free()
         must_check = self._lanes.full or self._is_stopping
-        self.check_at = 0 if must_check else min(self._free_until, self._turn_at)
+        self.check_at = 0 if must_check else min(self._free_until, self._yield_at)
 
     def _burst(self) -> int:
         """How many events may be broadcast before other tasks have to run."""
@@ -131,8 +131,8 @@ class Flow:
             return
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._cancel_when, deadline, scope)
-                await self._next_turn(full, before)
+                tasks.start_soon(self._cancel_at, deadline, scope)
+                await self._until_all_moved(full, before)
                 tasks.cancel_scope.cancel()
         if scope.cancelled_caught:
             for subscriber, pulled in zip(full, before, strict=True):
@@ -152,7 +152,7 @@ class Flow:
         limit = self._ledger.head - self._settings.subscriber_queue_size
         return [subscriber for subscriber in self._subscribers if subscriber.pulled <= limit]
 
-    async def _cancel_when(self, deadline: float, scope: anyio.CancelScope) -> None:
+    async def _cancel_at(self, deadline: float, scope: anyio.CancelScope) -> None:
         if self._settings.overflow_grace <= 0:
             # "At once" still means after some turns of the loop: a reader that only waits for its turn is not stuck.
             for _ in range(_TURNS_BEFORE_OVERFLOW):
@@ -164,7 +164,7 @@ class Flow:
         await clock.sleep_until(woken + (woken - deadline))
         scope.cancel()
 
-    async def _next_turn(self, full: list[Subscriber], before: list[int]) -> None:
+    async def _until_all_moved(self, full: list[Subscriber], before: list[int]) -> None:
         """Wait until every full subscriber has read something or is gone: each of them pauses the poll."""
         while any(
             subscriber.is_present and subscriber.pulled == pulled

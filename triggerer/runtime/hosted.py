@@ -145,7 +145,7 @@ class HostedTrigger:
         self.state = state
         self._on_state(self)
 
-    async def wait_to_be_made(self) -> None:
+    async def wait_for_retry(self) -> None:
         """Wait until it is time to try again to make it, or until it is stopped."""
         with anyio.CancelScope() as self._scope:
             if not self._is_stopped:

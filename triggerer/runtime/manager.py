@@ -169,7 +169,7 @@ class Manager:
         """Try until it can be made, another trigger opens its stream, or it is removed."""
         stream_id = member.spec.stream_id
         while self._context.restarts:
-            await member.wait_to_be_made()
+            await member.wait_for_retry()
             if member not in self._unmade.get(stream_id, ()):
                 return
             if member.make():
