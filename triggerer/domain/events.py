@@ -45,7 +45,7 @@ class HasPayload(Protocol):
 
 
 class EventSink(Protocol):
-    """What the runtime is handed to have its events stored."""
+    """Where the runtime submits its events, to have them stored."""
 
     def submit_nowait(
         self,
@@ -55,12 +55,12 @@ class EventSink(Protocol):
         key: str | None,
         ordinal: int,
     ) -> None:
-        """Take an event for the next group commit. Never blocks; the runtime bounds how many are pending.
+        """Take an event for the next group commit. Never blocks; the runtime limits how many are pending.
 
         Args:
-            yielded: Its payload is read here, since it may change afterwards. A store keeps a form of its own, so that
-                what the trigger yielded is not held while the store lags.
-            source: Who gets it.
-            key: The idempotency key of the message that it derives from; None where there is none.
-            ordinal: Which one it is among those that the trigger derived from that message.
+            yielded: Its payload is read here, since it may change afterwards. A store encodes it, so that what the
+                trigger yielded need not be kept while the store lags.
+            source: The watchers that get it, and the lease.
+            key: The idempotency key of the message that it derives from, if it has one.
+            ordinal: Its number among the events that the trigger derived from that message.
         """

@@ -1,4 +1,4 @@
-"""What plugin code may not do to the tasks that run it: end them in silence, or end more than is its own."""
+"""Keeps plugin code from ending the tasks that run it without an error, and from ending more than its own task."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from triggerer.errors import PluginError
 
 
 def is_cancelled_by_us() -> bool:
-    """Whether a scope of ours, or the task itself, has been asked to stop.
+    """Whether one of our scopes, or the task itself, has been cancelled.
 
-    A task of a task group is asked by scopes alone. `Task.cancel()` on it is plugin code's, perhaps long ago: many a
-    library does so for its own timeouts and leaves the request standing (`Task.cancelling()`).
+    Tasks of a task group are cancelled by scopes only. `Task.cancel()` on one was called by plugin code, perhaps long
+    ago: some libraries do so for their own timeouts and never uncancel the task (`Task.cancelling()` stays above zero).
     """
     if anyio.current_effective_deadline() == -math.inf:
         return True
@@ -29,15 +29,15 @@ def _is_in_a_task_group() -> bool:
 
 
 async def take_back_stray_cancellations() -> None:
-    """Undo what plugin code that has ended asked of the current task with `Task.cancel()`.
+    """Undo the calls of `Task.cancel()` that plugin code, which has ended, made on the current task.
 
-    What is on its way would strike code of ours that runs next; what was left standing would keep our scopes from
-    taking their own cancellations for theirs, and the task from ending in order.
+    One that is not delivered yet would hit our own code. One that was never uncancelled would keep our scopes from
+    recognising their own cancellations, and the task from ending in order.
     """
     task = asyncio.current_task()
     if task is None or not task.cancelling() or not _is_in_a_task_group():
         return
-    # Not raised again, since nobody here asked for it. What our scopes ask for is asked again at the next wait.
+    # Not raised again: it is not ours. A cancellation by one of our scopes is delivered again at the next wait.
     with anyio.CancelScope(shield=True), suppress(asyncio.CancelledError):
         await asyncio.sleep(0)
     while task.cancelling():
@@ -45,11 +45,11 @@ async def take_back_stray_cancellations() -> None:
 
 
 class plugin_code:  # noqa: N801  (a context manager; a generator would cost more than many an advance)
-    """Turn what would pass for something else than an error of the plugin into a `PluginError` that names `what`.
+    """Turn what would not be seen as an error of the plugin into a `PluginError` that names `what`.
 
-    A cancellation that nobody here asked for: a task group takes a `CancelledError` for a child that was told to stop,
-    and ends in silence. What is no `Exception` (`sys.exit()`, a panic in a native library): it would end the service.
-    So would an error without a text, where it is logged.
+    A `CancelledError` that is not ours: a task group would take its task for one that was told to stop, and go on
+    without an error. A `BaseException` (`sys.exit()`, a panic in a native library), which would end the service. An
+    error whose text cannot be made, which would raise where it is logged.
     """
 
     __slots__ = ("_what",)
@@ -76,7 +76,7 @@ class plugin_code:  # noqa: N801  (a context manager; a generator would cost mor
                 hint="a library inside it cancels its own tasks; catch that in the plugin and raise what it means",
             ) from error
         if isinstance(error, GeneratorExit) and not _is_running():
-            # Nobody raised it: the coroutine is thrown away together with its event loop.
+            # Nobody raised it: the coroutine is collected together with its event loop.
             return
         if not _can_be_shown(error):
             how = f"raised {type(error).__qualname__}, which cannot be shown"
@@ -94,7 +94,7 @@ def _can_be_shown(error: BaseException) -> bool:
         str(error)
         repr(error)
     except Exception:
-        # The plugin's code once more: a text that is made late, from what is not there.
+        # Plugin code again: `__str__` and `__repr__` may raise.
         return False
     return True
 

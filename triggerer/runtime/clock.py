@@ -1,4 +1,4 @@
-"""The runtime's own time, so that a test can hand it another."""
+"""The clock of the runtime; a test hands it another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What everything that the manager hosts is handed."""
+"""What the manager hands to everything that it hosts."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class RuntimeContext:
     sink: EventSink
     clock: Clock = field(default_factory=SystemClock)
     now: Callable[[], datetime] = _utc_now
-    """For what people read; nothing is decided by it."""
+    """For times that are shown. Nothing is decided by it."""
     settings: RuntimeSettings = field(default_factory=RuntimeSettings)
     restarts: bool = True
-    """False in the testing harness: a group or trigger that ends stays ended."""
+    """False in the testing harness: a group or trigger that has ended is not started again."""
     restart_first: float = 1.0
     restart_longest: float = 60.0
     random: Random = field(default_factory=Random)

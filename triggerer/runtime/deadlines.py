@@ -1,4 +1,4 @@
-"""Overdue subscribers, overdue confirmations, overdue advances."""
+"""Ack timeouts: of subscribers, of the store's confirmations, and of advances."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from triggerer.runtime.subscribers import Subscribers
 
 
 class Deadlines:
-    """Fails whoever owes an answer for longer than the ack timeout. Nobody owes one on the fast path.
+    """Fails every subscriber that owes an answer for longer than the ack timeout. On the fast path nobody owes one.
 
-    Sleeps until the oldest unresolved event falls due. No broadcast needs to wake it: whatever is broadcast while it
-    sleeps falls due later than one timeout from now. Each look costs O(subscribers), whatever is outstanding.
+    It sleeps until the oldest unresolved event falls due. No broadcast has to wake it: what is broadcast while it
+    sleeps falls due later. Waking up costs O(subscribers), however many events are outstanding.
     """
 
     def __init__(self, state: GroupState, subscribers: Subscribers, pump: Pump) -> None:
@@ -28,9 +28,9 @@ class Deadlines:
     async def run(self) -> None:
         """Fail every subscriber that has not resolved an event within the ack timeout after its broadcast.
 
-        The same time is given to an advance, from the first look that meets it. One that takes longer ends the group:
-        otherwise its lane would stand still, and nothing show what holds it up. What holds up the event loop when
-        something falls due is nobody's fault: they get that time once more.
+        An advance has the same time, from when it is first seen here. One that takes longer ends the group: otherwise
+        its lane would stand still, and nothing would show why. If the event loop is blocked when something falls due,
+        all get as much more time: nobody could answer meanwhile.
 
         Raises:
             BrokerUnavailable: An advance has not returned in time.
@@ -40,7 +40,7 @@ class Deadlines:
         clock = self._state.clock
         while True:
             now = clock.monotonic()
-            oldest = min(self._oldest(now), self._advances.look(now))
+            oldest = min(self._oldest(now), self._advances.note_awaited(now))
             due = max(oldest + self._timeout, now)
             await clock.sleep_until(due)
             woken = clock.monotonic()
@@ -51,7 +51,7 @@ class Deadlines:
                 raise self._not_advanced()
 
     def _oldest(self, now: float) -> float:
-        """When the oldest event was broadcast that somebody has not resolved; `now` where there is none."""
+        """When the oldest event that somebody has not resolved was broadcast; `now` if there is none."""
         ledger, subscribers = self._state.ledger, self._subscribers
         oldest = now
         for subscriber in subscribers:
@@ -64,7 +64,7 @@ class Deadlines:
         return oldest
 
     def _fail_overdue(self, limit: float) -> None:
-        """Fail whoever owes an answer for an event that was broadcast at `limit` or earlier."""
+        """Fail every subscriber that owes an answer for an event broadcast at `limit` or earlier."""
         ledger, subscribers = self._state.ledger, self._subscribers
         for subscriber in list(subscribers):
             if subscriber.done < ledger.head:
@@ -102,20 +102,24 @@ class Deadlines:
 
 
 class _Advances:
-    """Since when each advance is known to be awaited. Told by looking: to note when each begins costs every event."""
+    """When each awaited advance was first seen. Noting when each one starts would cost time for every event."""
 
     def __init__(self, pump: Pump) -> None:
         self._pump = pump
-        # With the batch, so that no other one gets its identity.
-        self._met: dict[int, tuple[Sequence[AdvanceItem], float]] = {}
+        # By the identity of the batch, which is kept so that no other one gets the same.
+        self._first_seen: dict[int, tuple[Sequence[AdvanceItem], float]] = {}
 
-    def look(self, now: float) -> float:
-        """Note which are awaited; return when the oldest of them was met, or `now`."""
+    def note_awaited(self, now: float) -> float:
+        """Note which are awaited; return when the oldest of them was first seen, or `now`."""
         awaited = self._pump.awaited
-        self._met = {id(batch): self._met.get(id(batch), (batch, now)) for batch in awaited}
-        return min((since for _, since in self._met.values()), default=now)
+        self._first_seen = {
+            id(batch): self._first_seen.get(id(batch), (batch, now)) for batch in awaited
+        }
+        return min((since for _, since in self._first_seen.values()), default=now)
 
     def has_overdue(self, limit: float) -> bool:
-        """Whether one is still awaited that was met at `limit` or earlier."""
+        """Whether one that was first seen at `limit` or earlier is still awaited."""
         awaited = {id(batch) for batch in self._pump.awaited}
-        return any(since <= limit and batch in awaited for batch, (_, since) in self._met.items())
+        return any(
+            since <= limit and batch in awaited for batch, (_, since) in self._first_seen.items()
+        )

@@ -1,4 +1,4 @@
-"""Flow control: when the poll may go on, and what the producer is told when a bound is reached or room is made."""
+"""Flow control: when the poll has to pause, and the producer's hooks when a bound is reached or there is room again."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _TURNS_BEFORE_OVERFLOW: Final = 8
 class Flow:
     """The bounds of one group.
 
-    The poll calls `check` before a broadcast once `check_at` is reached, and `handle_full_lane` after one that filled a
-    lane; `run` is a task of the group. What holds the poll up holds up everything; a lane at its own bound does so only
-    where the producer cannot pause it alone. A hook of the producer that raises ends the group.
+    The poll calls `check` before a broadcast once `check_at` is reached, and `handle_full_lane` after a broadcast that
+    filled a lane; `run` is a task of the group. While the poll is paused, nothing is broadcast. A lane at its own bound
+    pauses the poll only if the producer cannot pause that lane alone. If a hook of the producer raises, the group ends.
     """
 
     def __init__(self, state: GroupState, subscribers: Subscribers) -> None:
@@ -37,30 +37,30 @@ class Flow:
         self._lanes = state.lanes
         self._progress = state.progress
         self.check_at = 0
-        """The number up to which the poll may broadcast without a look at its bounds."""
-        self._turn_at = 0
+        """The number up to which the poll may broadcast without calling `check`."""
+        self._yield_at = 0
         self._free_until = 0
         self._is_stopping = False
         self._paused: set[Lane] = set()
-        """The lanes that the producer was told to pause."""
+        """The lanes whose `pause_lane` was called last, not their `resume_lane`."""
         self._to_resume: deque[Lane] = deque()
         self._resume_needed = AutoResetEvent()
         self._hook_lock = anyio.Lock()
-        """A lane's hooks are called one at a time."""
+        """The hooks are called one at a time."""
         self._lanes.on_low_water = self._note_low_water
 
     # The poll
 
     async def check(self, payload: Any = None) -> None:
-        """Let others have a turn, and wait until an event may be broadcast; `payload` says which lane it is of.
+        """Let other tasks run, and wait until an event may be broadcast. Its `payload` says which lane it belongs to.
 
-        The broker keeps the backlog: nothing is pulled meanwhile. A subscriber whose queue is full and does not move
-        within the grace is failed, and the others go on. While the group stops, what was pulled is kept back where it
-        is redelivered, and let through where nobody would do that.
+        Nothing is pulled meanwhile: the broker keeps the backlog. A subscriber with a full queue that reads nothing
+        within the grace is failed, and the others go on. While the group stops, an event that was pulled is held back
+        if the broker redelivers it (ack mode), and broadcast otherwise.
         """
-        if self._ledger.head >= self._turn_at:
+        if self._ledger.head >= self._yield_at:
             await checkpoint()
-            self._turn_at = self._ledger.head + self._burst()
+            self._yield_at = self._ledger.head + self._burst()
         lane: Hashable = None
         if self._lanes.full and self._state.producer is not None:
             lane = self._state.producer.get_advance_lane(payload)
@@ -68,23 +68,23 @@ class Flow:
             self._free_until = self._first_not_free()
             while not self._is_free(lane):
                 await self._pause_until_free(lane)
-                # Resuming took turns of the loop, in which the bounds may have moved.
+                # Others ran while resume() was awaited, and may have reached a bound.
                 self._free_until = self._first_not_free()
         must_check = self._lanes.full or self._is_stopping
-        self.check_at = 0 if must_check else min(self._free_until, self._turn_at)
+        self.check_at = 0 if must_check else min(self._free_until, self._yield_at)
 
     def _burst(self) -> int:
-        """How many events may be broadcast until the next turn."""
+        """How many events may be broadcast before other tasks have to run."""
         readers = len(self._subscribers) - len(self._state.selection)
         return min(self._settings.burst, self._settings.burst_readings // max(readers, 1)) or 1
 
     def _first_not_free(self) -> int:
-        """The first number that may not be broadcast as things stand, whatever its lane."""
+        """The first number that may not be broadcast at present, whatever its lane."""
         head = self._ledger.head
         if self._state.is_closed or (self._is_stopping and self._state.is_acknowledged):
             return head
         free = head + self._settings.max_outstanding - self._lanes.outstanding
-        # Whoever joins or rises before the next look does so at the head or later.
+        # A subscriber that joins or becomes active before the next check starts at the head or later.
         lowest = min((one.pulled for one in self._subscribers), default=head)
         return min(free, min(lowest, head) + self._settings.subscriber_queue_size)
 
@@ -92,27 +92,27 @@ class Flow:
         return self._ledger.head < self._free_until and not self._is_held(lane)
 
     def _is_held(self, key: Hashable) -> bool:
-        """Whether an event of this lane has to wait until others of it are advanced."""
+        """Whether an event of this lane has to wait until others of the lane are advanced."""
         lane = self._lanes.full.get(key)
         if lane is None:
             return False
-        # A producer that pauses lanes may hand over what it had fetched before, or forget the pause in a rebalance.
+        # A producer that has paused a lane may still yield what it had fetched, or may forget the pause in a rebalance.
         return lane not in self._paused or lane.outstanding >= self._lanes.bound
 
     async def _pause_until_free(self, key: Hashable) -> None:
         producer = self._state.producer
         if self._state.is_closed:
-            # Woken before it was cancelled.
+            # The poll was woken before it was cancelled.
             await anyio.sleep_forever()
         if producer is not None and producer.pauses_lanes and self._is_held(key):
-            # It came all the same. Perhaps the producer has forgotten: the lane went to another member and came back.
+            # The producer may have forgotten the pause, for example of a lane that was reassigned and came back.
             await self._pause_lane(producer, self._lanes.full[key])
         was_full = self._lanes.outstanding >= self._settings.max_outstanding
         if producer is not None:
             await producer.pause()
         while True:
             self._free_until = self._first_not_free()
-            # Half: a broker that is paused for each event, and resumed for the next, has no time for anything else.
+            # Half of it: pausing and resuming the broker for every single event would leave no time for anything else.
             if self._is_free(key) and not (
                 was_full and self._lanes.outstanding > self._settings.max_outstanding // 2
             ):
@@ -126,13 +126,13 @@ class Flow:
         before = [subscriber.pulled for subscriber in full]
         deadline = self._state.clock.monotonic() + self._settings.overflow_grace
         if not full:
-            # Held up by what is outstanding, not by a reader: the deadlines bound that.
+            # Paused for what is outstanding, not for a reader; the deadlines limit that.
             await self._progress.wait_for_room()
             return
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._cancel_when, deadline, scope)
-                await self._next_turn(full, before)
+                tasks.start_soon(self._cancel_at, deadline, scope)
+                await self._until_all_moved(full, before)
                 tasks.cancel_scope.cancel()
         if scope.cancelled_caught:
             for subscriber, pulled in zip(full, before, strict=True):
@@ -152,20 +152,20 @@ class Flow:
         limit = self._ledger.head - self._settings.subscriber_queue_size
         return [subscriber for subscriber in self._subscribers if subscriber.pulled <= limit]
 
-    async def _cancel_when(self, deadline: float, scope: anyio.CancelScope) -> None:
+    async def _cancel_at(self, deadline: float, scope: anyio.CancelScope) -> None:
         if self._settings.overflow_grace <= 0:
-            # "At once" still means after a turn: a reader that only waits for the loop is not stuck.
+            # "At once" still means after some turns of the loop: a reader that only waits for its turn is not stuck.
             for _ in range(_TURNS_BEFORE_OVERFLOW):
                 await checkpoint()
         clock = self._state.clock
         await clock.sleep_until(deadline)
-        # By as much as it is late the event loop was held up, and nobody could read: they get that time once more.
+        # If this is late, the event loop was blocked and nobody could read: they get the time that it is late.
         woken = clock.monotonic()
         await clock.sleep_until(woken + (woken - deadline))
         scope.cancel()
 
-    async def _next_turn(self, full: list[Subscriber], before: list[int]) -> None:
-        """Wait until all of the full subscribers have moved or are gone: each of them holds up the poll."""
+    async def _until_all_moved(self, full: list[Subscriber], before: list[int]) -> None:
+        """Wait until every full subscriber has read something or is gone: each of them pauses the poll."""
         while any(
             subscriber.is_present and subscriber.pulled == pulled
             for subscriber, pulled in zip(full, before, strict=True)
@@ -175,7 +175,7 @@ class Flow:
     # Lanes
 
     async def handle_full_lane(self) -> None:
-        """A lane has reached its bound: look at every event from now on, or have the producer pause the lane."""
+        """A lane has reached its bound. Check every event from now on, or have the producer pause the lane."""
         lane, self._lanes.newly_full = self._lanes.newly_full, None
         self.check_at = 0
         producer = self._state.producer
@@ -195,7 +195,7 @@ class Flow:
             self._resume_needed.set()
 
     async def run(self) -> None:
-        """Resume lanes; the poll, which paused them, may be waiting for the broker meanwhile."""
+        """Resume lanes. Not done by the poll, which pauses them: it may be waiting for the broker."""
         try:
             with plugin_code(f"resume_lane() of the shared stream {self._state.key!r}"):
                 await self._resume_lanes()
@@ -224,7 +224,7 @@ class Flow:
         self._is_stopping = False
 
     async def wait_while_stopping(self) -> None:
-        """Return once something may be pulled."""
+        """Wait until `start_pulling`, unless nothing is being stopped."""
         while self._is_stopping:
             await self._progress.wait_for_room()
 

@@ -39,8 +39,8 @@ def is_acknowledged(opener: type[BaseEventTrigger]) -> bool:
 class Group:
     """One poll and its subscribers.
 
-    `run` opens the stream and lives until it fails or is cancelled. Subscribers join before or while it runs; none may
-    join once it `is_ending`. All methods that are not coroutines belong to the event loop's thread.
+    `run` opens the stream, and lives until that fails or `run` is cancelled. Subscribers join before or while it runs;
+    none can join once it `is_ending`. Every method must be called on the event loop's thread.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Group:
 
     @property
     def outstanding(self) -> int:
-        """Broadcast and not yet advanced; on the fast path what a subscriber has not read."""
+        """See `GroupState.outstanding`."""
         return self.state.outstanding
 
     # Life
@@ -89,7 +89,7 @@ class Group:
         """
         key, state = self.key, self.state
         try:
-            # Opened before the tasks are: a producer that cannot be made ends the group like one that fails later.
+            # Before the tasks start: a producer that cannot be created ends the group like one that fails later.
             with plugin_code(f"Opening the shared stream {key!r}"):
                 events = self._open()
             _log.info(f"Shared stream group started key={key}")
@@ -100,7 +100,7 @@ class Group:
                 if state.producer is not None and state.producer.pauses_lanes:
                     tasks.start_soon(self._flow.run, name=f"shared-stream-flow[{key}]")
                 tasks.start_soon(self._watch_deadlines, name=f"shared-stream-deadlines[{key}]")
-            # None of them returns. What plugin code does to its task may end one where nothing is there to tell.
+            # None of the tasks returns. Plugin code may have cancelled its own task, which ends it without an error.
             raise PluginError(f"A task of the shared stream {key!r} was cancelled by itself")
         except Exception as error:
             cause = _first_cause(error)
@@ -108,7 +108,7 @@ class Group:
         finally:
             state.is_ending = True
             self._tasks = None
-            # For those who wait until it is drained: nothing more is going to be.
+            # For those who wait for it to drain: nothing more is going to be advanced.
             state.progress.note_room()
             await self._close_producer()
 
@@ -130,7 +130,7 @@ class Group:
         try:
             await self._deadlines.run()
         except BrokerUnavailable as error:
-            # What cannot be cancelled, in a thread say, keeps the group from ending, not its failure from being seen.
+            # Shown at once: an advance that cannot be cancelled, in a thread for example, keeps the group from ending.
             self._announce_end(error)
             raise
 
@@ -143,7 +143,7 @@ class Group:
         return ended
 
     def _cancel_later(self, subscriber: Subscriber) -> None:
-        """Cancel a filter that was told of its end and is still there when the close timeout has passed."""
+        """Cancel a filter that was ended, if it is still running when the close timeout has passed."""
         if self._tasks is not None and not self.is_ending:
             self._tasks.start_soon(self._cancel_at, subscriber, self.state.clock.monotonic())
 
@@ -158,7 +158,7 @@ class Group:
         self._flow.stop_pulling()
 
     def clear(self) -> None:
-        """Keep no message: nothing of the group runs any more, and as a cycle it waits for the collector."""
+        """Drop all events. The group has ended, but is a reference cycle and waits for the garbage collector."""
         self.state.ledger.clear()
         self.state.lanes.clear()
 
@@ -172,7 +172,7 @@ class Group:
                 with plugin_code(f"aclose() of the shared stream {self.key!r}"):
                     await producer.aclose()
             except Exception:
-                # The group is over either way; what could not be given back is for the log.
+                # The group is over either way; the log says what could not be given back.
                 _log.exception("closing a producer failed", key=str(self.key))
         if scope.cancelled_caught:
             _log.error("closing a producer timed out", key=str(self.key), seconds=timeout)
@@ -207,7 +207,7 @@ class Group:
             elif not present:
                 state.progress.note()
             if has_checked:
-                # Nobody redelivers what is pulled here, so a stop is made before the next pull.
+                # Nothing redelivers what is pulled here, so it stops before the next pull.
                 await flow.wait_while_stopping()
 
     async def _fan_out_acknowledged(self, events: AsyncGenerator[Any, None]) -> None:
@@ -221,7 +221,7 @@ class Group:
             if ledger.head >= flow.check_at:
                 await flow.check(payload)
             if turns.has_turned:
-                # What is broadcast in one turn of the loop is broadcast at one time.
+                # All events of one turn of the loop get the same time.
                 turns.watch()
                 now = state.clock.monotonic()
             ledger.broadcast_in_lane(event, payload, get_lane(payload), now)
@@ -244,17 +244,17 @@ class Group:
         state = self.state
         state.selection.offer(event, state.ledger.head - 1)
         if not state.progress.is_noted:
-            # Perhaps it concerns nobody, who would say so.
+            # If the event concerns nobody, nobody else notes progress.
             state.progress.note()
 
     # Stopping
 
     def stop_pulling(self) -> None:
-        """First stage of a shutdown: pull nothing more, let what is outstanding resolve."""
+        """First stage of a shutdown: pull nothing more, and let what is outstanding resolve."""
         self._flow.stop_pulling()
 
     def start_pulling(self) -> None:
-        """Somebody came after all."""
+        """Pull again: a member has joined after all."""
         self._flow.start_pulling()
         self.state.progress.note()
 
@@ -267,7 +267,7 @@ class Group:
 
 
 def _first_cause(error: BaseException) -> BaseException:
-    """What happened first in a task group: its other tasks were only cancelled for it."""
+    """The first error of a task group; its other tasks were only cancelled because of it."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

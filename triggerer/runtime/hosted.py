@@ -1,4 +1,4 @@
-"""A trigger that the runtime hosts: made, run, restarted after growing delays, and never silently gone."""
+"""A trigger that the runtime hosts: it is made, run, and restarted after growing delays when it ends."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class TriggerSpec:
     """What it takes to host a trigger."""
 
     name: str
-    """For logs and errors: the watchers that it serves."""
+    """The watchers that it serves, for logs and errors."""
     make: Callable[[], BaseEventTrigger]
-    """Called before every start; may raise whatever the plugin's code raises."""
+    """Called before every start. May raise anything: it runs the plugin's code."""
     kwargs: dict[str, Any]
-    """What the stream is opened with, should this trigger open it."""
+    """What the stream is opened with if this trigger opens it."""
     source: EventSource
     stream_id: str | None = None
-    """What is known of its stream before it is made: the key's digest, as the DAG processor stored it."""
+    """The digest of its stream key, as the DAG processor stored it: known before the trigger is made."""
 
 
 class HostedState(StrEnum):
-    """How a trigger is doing; the first three are what its watchers are shown as."""
+    """State of a hosted trigger. Its watchers are shown in one of the first three."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -51,7 +51,7 @@ class HostedState(StrEnum):
 
 
 class HostedTrigger:
-    """One trigger under supervision. Its owner is the `Manager`; others read it."""
+    """One trigger under supervision. Only the `Manager` and its streams change it; others read it."""
 
     def __init__(
         self,
@@ -67,15 +67,15 @@ class HostedTrigger:
         self.subscriber: Subscriber | None = None
         self.key: Hashable | None = None
         self.is_keyed = False
-        """Whether the key has been read: once, when the trigger is first made."""
+        """Whether the key has been read, which happens when the trigger is first made."""
         self.is_absent = False
         """Whether its group counts it as absent."""
         self.stream_key: Hashable | None = None
-        """Of the shared stream of which it is a member; None where it is a member of none."""
+        """The key of the shared stream that it is a member of, if any."""
         self.pending = PendingLimit(context.settings.max_pending)
-        """Its events on their way into the store, while it has no stream."""
+        """Counts its events on their way into the store, if it has no stream."""
         self.refusals = Refusals(spec.name, context.clock, context.now, lambda: on_state(self))
-        """Of its events, by the store; what runs goes on running."""
+        """Events of it that the store has refused. They do not end it."""
         self._runner = Runner(
             spec.name,
             spec.source,
@@ -95,7 +95,7 @@ class HostedTrigger:
 
     @property
     def task_name(self) -> str:
-        """Of the tasks that run its code, for whoever looks for what blocks the loop (`stalls.py`)."""
+        """The name of the tasks that run its code, by which `stalls.py` tells what blocks the event loop."""
         return f"watcher[{self.name}]"
 
     def replace_source(self, source: EventSource) -> None:
@@ -114,13 +114,13 @@ class HostedTrigger:
             with named_task(self.task_name), plugin_code(f"Making {self.name}"):
                 trigger = self.spec.make()
                 key = trigger.shared_stream_key()
-                # Whatever of it the runtime is going to use raises here, where it harms nobody else.
+                # If what the runtime is going to use raises, it raises here, where it harms nobody else.
                 hash(key)
                 repr(key)
                 str(key)
                 is_another = self.is_keyed and bool(key != self.key)
         except Exception as error:
-            # A plugin's error is this trigger's alone: it is shown, retried, and harms nobody else.
+            # A plugin's error concerns only this trigger: it is shown, the trigger is retried, and the others go on.
             self.note_failure(error)
             return False
         if is_another:
@@ -144,15 +144,15 @@ class HostedTrigger:
         self.state = state
         self._on_state(self)
 
-    async def wait_to_be_made(self) -> None:
-        """Return when the next try to make it is due, or when it is stopped."""
+    async def wait_for_retry(self) -> None:
+        """Wait until it is time to try again to make it, or until it is stopped."""
         with anyio.CancelScope() as self._scope:
             if not self._is_stopped:
                 now = self._context.clock.monotonic()
                 await self._context.clock.sleep_until(now + self._backoff.next_delay())
 
     async def discard(self) -> None:
-        """Let go of the trigger; a restart makes a new one."""
+        """Clean the trigger up and drop it; a restart makes a new one."""
         trigger, self.trigger, self.subscriber = self.trigger, None, None
         if trigger is None:
             return
@@ -162,7 +162,7 @@ class HostedTrigger:
                 with plugin_code(f"cleanup() of {self.name}"):
                     await trigger.cleanup()
             except Exception:
-                # It is going away either way; what it could not give back is for the log.
+                # The trigger is dropped either way; the log says what it could not give back.
                 _log.exception("cleanup of a trigger failed", trigger=self.name)
         if scope.cancelled_caught:
             _log.error("cleanup of a trigger timed out", trigger=self.name)
@@ -171,7 +171,7 @@ class HostedTrigger:
     # In a group
 
     def join(self, group: Group) -> bool:
-        """Subscribe; or, where it could not be made, be counted as absent and return False.
+        """Subscribe. If it could not be made, have it counted as absent and return False.
 
         Raises:
             GroupEnded: The group is ending.
@@ -194,7 +194,7 @@ class HostedTrigger:
         return True
 
     async def serve(self, group: Group) -> None:
-        """Run in the group, restarted for as long as the group lives; returns when the group is ending."""
+        """Run in the group, and restart whenever it ends; returns when the group is ending."""
         with anyio.CancelScope() as self._scope:
             while True:
                 started = self._context.clock.monotonic()
@@ -208,7 +208,7 @@ class HostedTrigger:
                     return
                 if not self._context.restarts:
                     if self.is_absent:
-                        # Nobody will bring it back: only what it was given counts as failed.
+                        # It does not come back: only what it had not resolved counts as failed.
                         group.subscribers.remove_absent()
                         self.is_absent = False
                     return
@@ -221,7 +221,7 @@ class HostedTrigger:
             await subscriber.run()
         except Exception as raised:
             error = raised
-        # A filter that answers a cancellation by returning or raising has resolved nothing by that.
+        # A filter that returns or raises because it was cancelled has not resolved anything.
         await checkpoint_if_cancelled()
         if error is not None:
             if not group.is_ending:
@@ -230,7 +230,7 @@ class HostedTrigger:
                 self.is_absent = True
             self.note_failure(error)
             return
-        # The filter returned. It is armed again; what comes meanwhile counts as failed, so that it is redelivered.
+        # The filter returned. It is started again; what is broadcast meanwhile counts as failed, and is redelivered.
         if not group.is_ending:
             group.subscribers.leave(subscriber)
             if self._context.restarts:
@@ -244,7 +244,7 @@ class HostedTrigger:
             await self._context.clock.sleep_until(now + self._backoff.next_delay(now - started))
             started = self._context.clock.monotonic()
             if group.is_ending or self._is_stopped:
-                # Stopped in the turn in which it was woken: it is cancelled at its next wait only.
+                # Stopped after it was woken: the cancellation comes at its next wait only.
                 return False
             try:
                 if self.make() and self.join(group):
@@ -253,7 +253,7 @@ class HostedTrigger:
                 return False
 
     def withdraw(self, group: Group | None, *, on_purpose: bool) -> None:
-        """Leave the group and stop; `on_purpose`: the watcher was deleted, so what it pulled counts as accepted."""
+        """Leave the group and stop. `on_purpose`: the watcher was deleted, and what it pulled counts as accepted."""
         if group is not None and not group.is_ending:
             if self.subscriber is not None and self.subscriber.is_present:
                 if on_purpose:
@@ -264,27 +264,27 @@ class HostedTrigger:
                     )
                     group.subscribers.remove_absent()
             elif self.is_absent or self.subscriber is not None:
-                # Its subscriber was failed from outside, and it had no turn to note that it is absent.
+                # If its subscriber was failed from outside, its task had no turn to set `is_absent`.
                 group.subscribers.remove_absent()
         self.is_absent = False
         self._enter(HostedState.ENDED)
         self.stop()
 
     def end(self) -> None:
-        """Stop for good; nothing is resolved."""
+        """Stop for good. Nothing is resolved."""
         self.state = HostedState.ENDED
         self.stop()
 
     def stop(self) -> None:
-        """Cancel whatever it is doing, or was about to begin."""
+        """Cancel what it is doing, or is about to do."""
         self._is_stopped = True
         if self._scope is not None:
             self._scope.cancel()
 
-    # On its own
+    # Without a stream
 
     async def serve_standalone(self) -> None:
-        """Run without a shared stream, restarted for as long as the caller lets it."""
+        """Run without a shared stream, and restart whenever it ends, until stopped or cancelled."""
         with anyio.CancelScope() as self._scope:
             while not self._is_stopped:
                 started = self._context.clock.monotonic()

@@ -10,10 +10,10 @@ from typing import Any, Final
 from triggerer.abc import AdvanceItem, AdvanceOutcome
 
 _EMPTY_LANES: Final = 128
-"""Lanes of a group, at 100 bytes each, that are kept although they are empty: most are needed again at once."""
+"""How many empty lanes a group keeps, at 100 bytes each: most are needed again at once."""
 
 _new_item = tuple.__new__
-"""`AdvanceItem(...)` without the call of a Python function that a named tuple's constructor is."""
+"""Makes an `AdvanceItem` without the named tuple's constructor, which is a Python function."""
 _new_entry = object.__new__
 
 
@@ -26,11 +26,11 @@ class OutcomeCounts:
         self.acking = acking
         self.failing = failing
         self.outcome = AdvanceOutcome(acking, failing, 0)
-        """Where there are no nacks. Almost all outcomes are equal, and frozen: one object serves them all."""
+        """Of an event without nacks. Almost all outcomes are equal, and frozen: they share this object."""
 
 
 class Nacks:
-    """Who, among the acking subscribers of one event, rejected or failed it."""
+    """Which of the subscribers that have to answer for an event have rejected or failed it."""
 
     __slots__ = ("failed", "refused_by", "rejected", "rejected_by")
 
@@ -38,16 +38,16 @@ class Nacks:
         self.rejected = 0
         self.failed = 0
         self.refused_by: set[object] | None = None
-        """Who counts among `failed` since the store refused an event that they derived from it."""
+        """Those counted in `failed` because the store refused an event that they derived."""
         self.rejected_by: set[object] | None = None
-        """Who counts among `rejected`, until they fail it too."""
+        """Those who rejected it. They count in `rejected` until they fail it too."""
 
     def has_refused(self, member: object) -> bool:
-        """Whether it counts as failed by `member` since the store refused what they derived from it."""
+        """Whether `member` is counted in `failed` because the store refused an event that it derived."""
         return self.refused_by is not None and member in self.refused_by
 
     def note_refused(self, member: object) -> None:
-        """Count it as failed by `member`, once."""
+        """Count `member` in `failed`, once."""
         if self.refused_by is None:
             self.refused_by = set()
         elif member in self.refused_by:
@@ -59,7 +59,7 @@ class Nacks:
             self.rejected -= 1
 
     def remember_rejection(self, member: object) -> None:
-        """Have a refusal that may still come take the place of the rejection by `member`."""
+        """Note that `member` has rejected it: if the store refuses an event later, that replaces the rejection."""
         if self.rejected_by is None:
             self.rejected_by = set()
         self.rejected_by.add(member)
@@ -69,8 +69,8 @@ class Entry:
     """One outstanding event: broadcast, and not advanced.
 
     `unresolved` counts what it waits for: one until every subscriber has moved past it, and one for each unconfirmed
-    `TriggerEvent` that was derived from it. The entries of a lane form a chain: no queue of their own for lanes that
-    hold one event at a time.
+    `TriggerEvent` derived from it. The entries of a lane form a linked list, so that a lane with one event at a time
+    needs no queue.
     """
 
     __slots__ = (
@@ -100,7 +100,7 @@ class Entry:
         return self.lane is None
 
     def make_nacks(self) -> Nacks:
-        """What is known of those who did not simply accept it; made here where nothing was known."""
+        """The nacks, created if there were none."""
         if self.nacks is None:
             self.nacks = Nacks()
         return self.nacks
@@ -148,7 +148,7 @@ class Lane:
         while entry is not None and not entry.unresolved:
             outcome = entry.counts.outcome if entry.nacks is None else entry.outcome()
             batch.append(_new_item(AdvanceItem, (entry.payload, outcome)))
-            # Nobody who still holds the entry (an event derived from it) is to hold those behind it.
+            # An event derived from it may still refer to this entry, and must not keep those behind it alive.
             entry.lane = None
             following = entry.next
             entry.next = None
@@ -169,17 +169,17 @@ def _ignore(_: Lane) -> None:
 class Lanes:
     """All lanes of a group, and a queue of those whose head is ready.
 
-    Every method costs O(1), `take` O(what it takes): a lane whose head is stuck is never looked at again until
-    its head resolves. Of the lanes without outstanding events all but some are forgotten.
+    Every method costs O(1), `take` O(number of events taken): a lane whose head is stuck is not looked at again until
+    its head resolves. Of the lanes without outstanding events only some are kept.
     """
 
     def __init__(self, bound: int = sys.maxsize) -> None:
         self.bound = bound
-        """Of the outstanding events of one lane. Who appends keeps it; here is only noted that it was reached."""
+        """Of the outstanding events of one lane. The caller of `append` enforces it."""
         self.full: dict[Hashable, Lane] = {}
-        """The lanes that have reached the bound, until at most half of it is left: then `on_low_water` is called."""
+        """The lanes that have reached the bound, until they are down to half of it; then `on_low_water` is called."""
         self.newly_full: Lane | None = None
-        """The one that reached the bound last; for who appends to take notice of, and to clear."""
+        """The lane that reached the bound last. The caller of `append` handles it, and sets this to None."""
         self.outstanding = 0
         self.on_low_water: Callable[[Lane], None] = _ignore
         self._lanes: dict[Hashable, Lane] = {}
@@ -194,7 +194,7 @@ class Lanes:
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = Lane(key)
-        # As a constructor would, whose call is most of what it takes: there is one for each event.
+        # What a constructor would do. There is one entry for each event, and the call would be most of its cost.
         entry = _new_entry(Entry)
         entry.seq = seq
         entry.payload = payload
@@ -215,12 +215,12 @@ class Lanes:
         return entry
 
     def clear(self) -> None:
-        """Let go of all events; an answer that still comes queues nothing."""
+        """Drop all events. An answer that still arrives queues nothing."""
         for lane in self._lanes.values():
             entry = lane.head
             lane.head = lane.tail = None
             while entry is not None:
-                # Who still holds one, a filter's subscriber say, is not to hold those behind it.
+                # Whoever still refers to an entry, a subscriber for example, must not keep those behind it alive.
                 entry.lane = None
                 following = entry.next
                 entry.next = None
@@ -241,13 +241,13 @@ class Lanes:
     def has_ready(self) -> bool:
         ready = self._ready
         while ready and not ready[0].is_ready:
-            # A filter derived something from an event that it had rejected, and the lane was queued meanwhile.
-            # It is queued again when the store has answered.
+            # A filter derived an event from a message after it had rejected it, and the lane was queued in between.
+            # The lane is queued again when the store has answered.
             ready.popleft().is_scheduled = False
         return bool(ready)
 
     def batches(self, limit: int) -> Iterator[list[AdvanceItem]]:
-        """One batch after the other for as long as a lane is ready; asking for the next finishes the one before."""
+        """One batch after the other while a lane is ready. Asking for the next one finishes the one before."""
         ready, finish = self._ready, self.finish
         while ready:
             lane = ready.popleft()

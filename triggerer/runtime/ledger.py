@@ -1,11 +1,12 @@
 """Who still owes an answer for which event. Synchronous, no I/O.
 
-Events carry consecutive numbers in broadcast order. A subscriber moves through them in order, so that its answers
-are a cursor, `done`: everything before it is resolved by this subscriber, save for unconfirmed `TriggerEvent`s, which
-each event counts for itself. An event is passed by all once it lies before the lowest cursor, found with a heap whose
-items are corrected only when they reach the top; the cursor of a member at rest lies beyond all numbers. Who had to
-answer for an event (frozen at the broadcast), and for how many it counts as failed, is a step function of its number:
-joining, failing and leaving add a step each, whatever the number of outstanding events.
+Events are numbered consecutively in broadcast order. A subscriber passes them in order, so its answers are one cursor,
+`done`: it has resolved everything before that number, apart from unconfirmed `TriggerEvent`s, which are counted with
+their event. All have passed an event once it lies before the lowest cursor. A heap finds that cursor; its items are
+corrected only when they reach the top. The cursor of an idle member lies beyond all numbers.
+
+How many members have to answer for an event (frozen at the broadcast), and for how many it counts as failed, is a step
+function of its number: joining, failing and leaving add one step each, however many events are outstanding.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, Final
 from triggerer.runtime.lanes import Entry, Lanes, OutcomeCounts
 
 IDLE: Final = sys.maxsize
-"""The cursor of a member that passes whatever comes, until it rises."""
+"""The cursor of a member that passes every event as it is broadcast, until `Ledger.mark_active`."""
 _TRIM_AT = 512
 _number = itemgetter(0)
 
@@ -32,17 +33,17 @@ class Member:
 
     def __init__(self) -> None:
         self.done = 0
-        """All before this number is resolved by this member; it may be moved forward at any time, but not from rest."""
+        """Everything before this number is resolved. May be moved forward at any time, unless it is `IDLE`."""
         self.is_present = False
         self.failed_from: int | None = None
         self.order = 0
 
 
 class Ledger:
-    """The events that not everybody has passed, and what the lanes are told about those that everybody has.
+    """The events that some member has not passed yet. Those that all have passed are released to the lanes.
 
-    `events` and `entries` run parallel and begin at number `base`; `entries` stays empty on the fast path, where
-    nothing is acknowledged. Readers index `events` by `number - base` and re-read `base` after every wait.
+    `events` and `entries` are parallel lists; their first item has the number `base`. `entries` stays empty on the fast
+    path, where nothing is acknowledged. Readers index by `number - base`, and read `base` again after every wait.
     """
 
     def __init__(self, lanes: Lanes | None) -> None:
@@ -53,7 +54,7 @@ class Ledger:
         self.head = 0
         """The number that the next event gets."""
         self.passed = 0
-        """Everything before this number has been passed by all and handed to the lanes."""
+        """All have passed everything before this number, and it was released to the lanes."""
         self._heap: list[tuple[int, int, Member]] = []
         self._joined = 0
         self._present = 0
@@ -63,12 +64,12 @@ class Ledger:
     # Broadcasting
 
     def broadcast(self, event: Any) -> None:
-        """Append an event that nobody is going to acknowledge."""
+        """Append an event of the fast path, which nobody acknowledges."""
         self.events.append(event)
         self.head += 1
 
     def broadcast_in_lane(self, event: Any, payload: Any, lane: Hashable, now: float) -> None:
-        """Append an event; the members present now, and the absent ones, are those that answer for it."""
+        """Append an event. Those present now have to answer for it; for those counted as absent it has failed."""
         assert self.lanes is not None
         seq = self.head
         self.entries.append(self.lanes.append(lane, seq, payload, now))
@@ -76,11 +77,11 @@ class Ledger:
         self.head = seq + 1
 
     def entry(self, seq: int) -> Entry:
-        """The entry of an event that its member has not passed."""
+        """The entry of an event that some member has not passed."""
         return self.entries[seq - self.base]
 
     def clear(self) -> None:
-        """Let go of all events; nobody reads or answers any more."""
+        """Drop all events: nobody reads or answers any more."""
         self.events.clear()
         self.entries.clear()
         self.base = self.head
@@ -88,7 +89,7 @@ class Ledger:
     # Membership
 
     def join(self, member: Member, *, was_absent: bool) -> None:
-        """Let `member` answer for everything from now on; `was_absent`: until now it counted as failed."""
+        """Let `member` answer for every event from now on. `was_absent`: it was counted as absent until now."""
         member.done = self.head
         member.is_present = True
         member.failed_from = None
@@ -97,42 +98,42 @@ class Ledger:
         self._step(self.head, 1, -1 if was_absent else 0)
 
     def mark_idle(self, member: Member) -> None:
-        """`member` has passed everything, and passes what comes as it comes."""
+        """`member` has passed everything, and passes each new event as it is broadcast."""
         member.done = IDLE
 
     def mark_active(self, member: Member, seq: int) -> None:
-        """`member`, which rested, has not passed `seq`, the newest event."""
+        """`member`, which was idle, has to answer for `seq`, the newest event."""
         member.done = seq
         self._push(member)
 
     def add_absent(self) -> None:
-        """Count everything from now on as failed for a member that is known but cannot join yet."""
+        """Count every event from now on as failed for a member that is known but cannot join yet."""
         self._step(self.head, 0, 1)
 
     def remove_absent(self) -> None:
-        """Forget an absent member; what was broadcast while it was absent stays failed for it."""
+        """Stop counting an absent member. What was broadcast while it was absent stays failed for it."""
         self._step(self.head, 0, -1)
 
     def fail(self, member: Member, opened: Entry | None) -> None:
         """Fail what `member` has not resolved; from now on it is absent.
 
         Args:
-            opened: The event that its filter has open, failed even where it had rejected it before.
+            opened: The event that its filter has open. It fails even if the filter has rejected it.
         """
         member.done = min(member.done, self.head)
         if opened is not None and not opened.is_taken:
             if opened.seq < member.done:
-                # It rejected the event that it has open, and now fails: failed wins, while it can still be said.
+                # It has rejected the event that it has open, and now fails: failed wins, unless the event was advanced.
                 self.refuse(member, opened)
             elif opened.nacks is not None and opened.nacks.has_refused(member):
-                # The store refused what it derived from the event that it has open: the step below counts it.
+                # Counted before, when the store refused an event derived from it; the step below counts it again.
                 opened.nacks.failed -= 1
         member.failed_from = member.done
         self._step(member.done, -1, 1)
         self._remove(member)
 
     def leave(self, member: Member, opened: Entry | None) -> None:
-        """Resolve what `member` was given as accepted (once persisted) and fail what it was never given."""
+        """Accept (once persisted) what `member` was given, and fail what it was never given."""
         member.done = min(member.done, self.head)
         if opened is not None and opened.seq >= member.done:
             member.done = opened.seq + 1
@@ -150,7 +151,7 @@ class Ledger:
         self._compact()
 
     def _push(self, member: Member) -> None:
-        # With an order of its own: what the heap may still have of the member is another item.
+        # A new order tells this item from an outdated one of the same member that the heap may still hold.
         self._joined += 1
         member.order = self._joined
         heapq.heappush(self._heap, (member.done, member.order, member))
@@ -158,7 +159,7 @@ class Ledger:
 
     def _compact(self) -> None:
         if len(self._heap) > 2 * self._present + 16:
-            # What is outdated leaves the heap when it reaches the top, which a stuck member may keep from happening.
+            # Outdated items are removed when they reach the top. Behind a stuck member they never would.
             self._heap = [item for item in self._heap if self._is_current(item)]
             heapq.heapify(self._heap)
 
@@ -176,7 +177,7 @@ class Ledger:
     # Nacks
 
     def reject(self, member: Member, opened: Entry) -> None:
-        """Count the open event as rejected by `member`, which has thereby resolved it."""
+        """Count the open event as rejected by `member`. That resolves it."""
         if member.done <= opened.seq:
             member.done = opened.seq + 1
             nacks = opened.make_nacks()
@@ -184,7 +185,7 @@ class Ledger:
                 # Both rejected and failed: failed (contract, rule 5).
                 return
             nacks.rejected += 1
-            # Also where nothing is on its way into the store: it may yet derive something from it.
+            # Even if nothing is on its way into the store: the filter may still derive an event from it.
             nacks.remember_rejection(member)
 
     def refuse(self, member: Member, entry: Entry) -> None:
@@ -196,7 +197,7 @@ class Ledger:
     # Progress
 
     def lowest(self) -> int:
-        """The lowest `done` of all present members that do not rest; `head` where there is none."""
+        """The lowest cursor of all present members that are not idle; `head` if there are none."""
         heap = self._heap
         while heap:
             done, order, member = heap[0]
@@ -214,9 +215,9 @@ class Ledger:
         return member.is_present and order == member.order
 
     def release_passed(self, limit: int = sys.maxsize) -> bool:
-        """Hand on what everybody has passed since the last call, `limit` events at most; return whether more is left.
+        """Release to the lanes what all have passed since the last call; return whether more is left than `limit`.
 
-        O(what was passed), amortised.
+        Amortised O(number of events released).
         """
         lowest = self.lowest()
         if lowest == self.passed:
@@ -227,7 +228,7 @@ class Ledger:
         self.passed = until
         behind = until - self.base
         if behind >= _TRIM_AT or 2 * behind >= len(self.events):
-            # No more is moved than is let go, and no more is kept in vain than is needed.
+            # So often that few events are kept needlessly, so seldom that no more are moved than removed.
             del self.events[:behind]
             del self.entries[:behind]
             self.base = until
@@ -239,7 +240,7 @@ class Ledger:
         steps = self._steps
         at = self.passed
         while at < until:
-            # Up to the next step everybody's standing is the same.
+            # Up to the next step the counts are the same for all events.
             if steps and steps[0][0] <= at:
                 self._apply_steps(at)
             end = min(until, steps[0][0]) if steps else until

@@ -1,4 +1,4 @@
-"""One group per shared-stream key: hosting triggers, joining and leaving."""
+"""Hosts triggers: one stream per key, and triggers without a stream."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Manager:
     """Hosts triggers for as long as its `async with` block lasts.
 
     Leaving the block cancels everything and resolves nothing: what was not advanced is redelivered to the next owner.
-    Call `drain` first for an orderly stop. Nothing here raises for what a plugin does: see `HostedTrigger.error`.
+    Call `drain` first for an orderly stop. No method raises because of a plugin: see `HostedTrigger.error`.
 
     Args:
         on_state: Called after every change of a trigger's state; synchronous, and must not raise.
@@ -36,9 +36,9 @@ class Manager:
         self._streams: dict[Hashable, SharedStream] = {}
         self._by_id: dict[str, SharedStream] = {}
         self._ending: dict[Hashable, SharedStream] = {}
-        """Streams that were closed and still give back what they hold, by key."""
+        """Streams that were closed and whose tasks have not ended, by key."""
         self._unmade: dict[str | None, dict[HostedTrigger, None]] = {}
-        """Those that could not be made yet, by the id of their stream, which nobody has opened so far."""
+        """Triggers that could not be made yet, by the id of their stream, which no other has opened."""
         self._standalone: dict[HostedTrigger, None] = {}
         self._stack = AsyncExitStack()
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -56,7 +56,7 @@ class Manager:
         assert self._tasks is not None
         self._tasks.cancel_scope.cancel()
         if isinstance(error, Exception):
-            # The caller's own error leaves as it is, not wrapped in a group.
+            # The caller's own error is raised as it is, not wrapped in an exception group.
             await self._stack.__aexit__(None, None, None)
             return None
         return await self._stack.__aexit__(kind, error, trace)
@@ -69,9 +69,9 @@ class Manager:
     def add(self, specs: Iterable[TriggerSpec]) -> list[HostedTrigger]:
         """Host these triggers, in the given order.
 
-        Those that belong to a stream which is not open yet form its cohort: all of them have joined, or count as
-        absent, before its poll starts. One that cannot be made is retried; it belongs to the stream whose id the
-        specification names, as soon as a sibling opens that.
+        Those of a stream that is not open yet have all joined it, or count as absent, before its poll starts. One that
+        cannot be made is tried again; it belongs to the stream whose id the specification names once another trigger
+        has opened that.
         """
         assert self._tasks is not None, "enter the manager first"
         hosted = [HostedTrigger(spec, self._context, self._on_state) for spec in specs]
@@ -83,7 +83,7 @@ class Manager:
         return hosted
 
     def remove(self, member: HostedTrigger, *, on_purpose: bool) -> None:
-        """Stop a trigger. `on_purpose`: its watcher was deleted; otherwise what it has not resolved is redelivered."""
+        """Stop a trigger. `on_purpose`: its watcher was deleted. Otherwise what it has not resolved is redelivered."""
         self._unmade.get(member.spec.stream_id, {}).pop(member, None)
         stream = self._stream_of(member)
         if stream is not None:
@@ -92,7 +92,7 @@ class Manager:
             member.withdraw(None, on_purpose=on_purpose)
 
     def close_stream(self, key: Hashable) -> None:
-        """Stop a stream and its members at once and resolve nothing: its lease is lost, or given away."""
+        """Stop a stream and its members at once and resolve nothing: its lease was lost or released."""
         stream = self._streams.get(key)
         if stream is not None:
             self._forget(stream)
@@ -100,13 +100,13 @@ class Manager:
             stream.close()
 
     def close_stream_known_as(self, stream_id: str) -> None:
-        """As `close_stream`; also reaches one whose members have all left, and which resolves what they owe."""
+        """Like `close_stream`, by id. Also for a stream whose members have left and which resolves what they owed."""
         stream = self._by_id.get(stream_id)
         if stream is not None:
             self.close_stream(stream.key)
 
     def abandon(self, member: HostedTrigger) -> None:
-        """Stop a trigger, and the stream that it belongs to, at once and resolve nothing."""
+        """Stop a trigger and its stream at once, and resolve nothing."""
         self._unmade.get(member.spec.stream_id, {}).pop(member, None)
         if member.stream_key is not None:
             self.close_stream(member.stream_key)
@@ -114,10 +114,10 @@ class Manager:
             member.end()
 
     async def drain(self, timeout: float, members: Iterable[HostedTrigger] | None = None) -> None:
-        """Pull nothing more and wait, `timeout` seconds at most, until all is advanced and the store has answered.
+        """Pull nothing more. Wait up to `timeout` seconds until all is advanced and the store has answered.
 
         Args:
-            members: Those to drain, with their streams; all by default.
+            members: The triggers to drain, with their streams. None: all.
         """
         if members is None:
             streams, standalone = list(self._streams.values()), list(self._standalone)
@@ -139,7 +139,7 @@ class Manager:
         return None if member.stream_key is None else self._streams.get(member.stream_key)
 
     def _place(self, member: HostedTrigger) -> None:
-        """Bring a trigger that has been made to where it belongs."""
+        """Start a trigger that has been made: in its stream, or on its own."""
         assert self._tasks is not None
         if member.key is None:
             self._tasks.start_soon(self._serve_standalone, member, name=member.task_name)
@@ -147,7 +147,7 @@ class Manager:
         stream = self._streams.get(member.key)
         if stream is None:
             stream = self._streams[member.key] = SharedStream(member.key, self._context)
-            # It runs only once this turn of the loop is over, so that the whole cohort is in it.
+            # Its task runs only after this turn of the loop, when all triggers of this call have been added.
             self._tasks.start_soon(self._run_stream, stream, self._ending.get(member.key))
         stream_id = member.spec.stream_id
         if stream_id is not None:
@@ -166,10 +166,10 @@ class Manager:
         self._tasks.start_soon(self._retry_making, member, name=member.task_name)
 
     async def _retry_making(self, member: HostedTrigger) -> None:
-        """Try until it can be made, a sibling opens its stream, or it is removed."""
+        """Try until it can be made, another trigger opens its stream, or it is removed."""
         stream_id = member.spec.stream_id
         while self._context.restarts:
-            await member.wait_to_be_made()
+            await member.wait_for_retry()
             if member not in self._unmade.get(stream_id, ()):
                 return
             if member.make():
@@ -187,7 +187,7 @@ class Manager:
 
     async def _run_stream(self, stream: SharedStream, predecessor: SharedStream | None) -> None:
         if predecessor is not None:
-            # One poll per key, also while the last one gives back what it holds.
+            # One poll per key: the last producer has to be closed first.
             await predecessor.ended.wait()
         try:
             with stream.scope:

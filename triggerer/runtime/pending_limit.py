@@ -1,4 +1,4 @@
-"""What was handed to the store and is not answered yet, and its bound."""
+"""How many events were submitted to the store and are not answered yet, and the limit."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from triggerer.synchronization import Notifier
 class PendingLimit:
     """Counts the events of one stream, or of one trigger without a stream, that the store still holds.
 
-    It outlives groups and restarts: while the store is away, neither an ack timeout nor a redelivery makes room. Who
-    submits adds one to `count` and, once that has reached `limit`, awaits `wait_for_room`; who hears the store's answer
+    It outlives groups and restarts: while the store is away, neither an ack timeout nor a redelivery makes room.
+    Whoever submits an event adds one to `count`, and awaits `wait_for_room` once `limit` is reached. The store's answer
     takes one away.
     """
 
@@ -19,19 +19,19 @@ class PendingLimit:
         self.count = 0
         """Submitted and not answered."""
         self.limit = limit
-        """Filters pause from here on; zero once the service is stopping."""
+        """Filters pause when `count` reaches it. Zero once the service is stopping."""
         self.is_awaited = False
-        """Whether somebody is to hear of it when `count` falls."""
+        """Whether `note_room` has to be called when `count` has fallen."""
         self._changed = Notifier()
 
     def note_room(self) -> None:
-        """`count` has fallen; called if somebody waits."""
+        """`count` has fallen; see `is_awaited`."""
         if not self.count or self.count < self.limit:
             self.is_awaited = False
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Let whoever waits for room wait until it is cancelled: the service is stopping."""
+        """Make no more room: the service is stopping, and those who wait are going to be cancelled."""
         self.limit = 0
 
     async def wait_for_room(self) -> None:

@@ -15,13 +15,13 @@ from triggerer.runtime.state import GroupState
 from triggerer.runtime.turns import Turns
 
 _BURST: Final = 512
-"""Events that are handed on before everybody else gets a turn, when very many become ready at once."""
+"""How many events are handled before other tasks get to run, when very many become ready at once."""
 _REQUEST: Final = 2_048
-"""Events of one advance where those of several lanes are awaited: each is a request to the broker."""
+"""The most events of one advance where lanes advance side by side: each advance is a request to the broker."""
 
 
 class Pump:
-    """Hands what everybody has passed to the lanes, and advances each lane whose head became ready.
+    """Releases what all have passed to the lanes, and advances each lane whose head is ready.
 
     Within a lane an advance starts only after the last one returned. At most one is awaited at a time in the group,
     unless the producer declares that its lanes advance side by side. An advance that raises ends the group.
@@ -38,7 +38,7 @@ class Pump:
 
     @property
     def awaited(self) -> list[Sequence[AdvanceItem]]:
-        """The batches whose advance has not returned, told apart by what they are, not by what they hold."""
+        """The batches whose advance has not returned. They are told apart by identity."""
         one = [] if self._awaited is None else [self._awaited]
         return [*one, *self._awaited_beside.values()]
 
@@ -53,7 +53,7 @@ class Pump:
                     await checkpoint()
                 await self._advance_ready(tasks)
                 if not state.is_acknowledged:
-                    # Nothing is advanced there: who waits until all is released had his look before the last burst.
+                    # No advance will say so there: whoever waits for the group to drain looks again.
                     progress.note_room()
 
     async def _advance_ready(self, tasks: anyio.abc.TaskGroup) -> None:
@@ -83,14 +83,13 @@ class Pump:
                 progress.note_room()
                 await checkpoint()
             elif turns.has_turned:
-                # The batch before is finished, so that the poll may have room. Where the loop has not turned, it waits
-                # for nothing yet.
+                # The batch before is finished, so there may be room. If the loop has not turned, nobody waits yet.
                 progress.note_room()
             self._awaited = batch
             await advance(batch)
             if turns.has_turned:
-                # An advance that finished under a shield of its own is the last one: nothing more is told to the
-                # broker. Where the loop has not turned, nobody can have cancelled anything.
+                # The plugin may have shielded this advance from a cancellation; another one must not follow. If the
+                # loop has not turned, nobody can have cancelled it.
                 await checkpoint_if_cancelled()
             handled += len(batch)
         self._awaited = None
@@ -116,7 +115,7 @@ class Pump:
     ) -> None:
         state = self._state
         if state.is_closed:
-            # A task that has not begun is not cancelled before its first wait.
+            # A task that has not started yet is cancelled only at its first wait.
             return
         self._awaited_beside[lane] = batch
         try:
@@ -129,5 +128,5 @@ class Pump:
             del self._awaited_beside[lane]
         state.lanes.finish(lane)
         await checkpoint_if_cancelled()
-        # Either the lane is ready again, or the poll waits for room that this advance has made.
+        # The lane may be ready again, or the poll may be waiting for the room that this advance has made.
         state.progress.note()

@@ -12,10 +12,10 @@ from triggerer.runtime.pending_limit import PendingLimit
 
 
 class Runner:
-    """Runs one trigger without a stream, made anew for each run, and hands what it yields to the sink.
+    """Runs one trigger without a stream, and hands what it yields to the sink. The trigger is made anew for each run.
 
     Args:
-        on_refused: Called with the reason when an event will not be durable; synchronous, and must not raise.
+        on_refused: Called with the reason when an event will not be durable; synchronous, must not raise.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Which subscribers look at an event: those that name the values that they look for are found in a table.
+"""Which subscribers an event concerns: a selector names the values that its filter looks for, for a lookup in a table.
 
-An event costs one look for each distinct `by`, however many subscribers there are. Those whom it does not concern are
-not woken, and are idle (`Ledger.mark_idle`) until one does.
+An event costs one lookup for each distinct `by`, however many subscribers there are. A subscriber is idle, and is not
+woken, until an event concerns it (`Ledger.mark_idle`).
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ class Selecting(Protocol):
 
 
 class Selection:
-    """The subscribers of one group that have a selector. Synchronous, no I/O but what a selector's `read` does."""
+    """The subscribers of one group that have a selector. Synchronous; no I/O, except in a selector's `read`."""
 
     def __init__(self) -> None:
         self.tables: dict[Hashable, _Table] = {}
-        """Empty where nobody has a selector; always the same object, which is looked at for each event."""
+        """By `by`; empty if nobody has a selector. Always the same object: the poll keeps a reference to it."""
         self._by: dict[Selecting, Hashable] = {}
 
     def __len__(self) -> int:
         return len(self._by)
 
     def add(self, subscriber: Selecting, selector: SharedStreamSelector) -> None:
-        """Offer it what its selector names, from the next broadcast on."""
+        """Offer the subscriber what its selector names, from the next broadcast on."""
         table = self.tables.get(selector.by)
         if table is None:
             table = self.tables[selector.by] = _Table(selector.read)
@@ -42,7 +42,7 @@ class Selection:
         self._by[subscriber] = selector.by
 
     def remove(self, subscriber: Selecting) -> None:
-        """Offer it nothing more; does nothing where it has no selector."""
+        """Offer the subscriber nothing more. Does nothing if it has no selector."""
         if subscriber not in self._by:
             return
         by = self._by.pop(subscriber)
@@ -52,14 +52,14 @@ class Selection:
             del self.tables[by]
 
     def offer(self, event: Any, seq: int) -> None:
-        """Find out whom an event concerns that has just been broadcast, and wake them."""
+        """Offer an event that has just been broadcast to those whom it concerns."""
         for table in self.tables.values():
             for subscriber in table.find(event):
                 subscriber.offer(seq)
 
 
 class _Table:
-    """Who looks for which value, among those who read it from events in the same way."""
+    """Which subscriber looks for which value, among those that read the value from events in the same way."""
 
     __slots__ = ("_read", "_seekers", "members")
 
@@ -81,21 +81,21 @@ class _Table:
                 del self._seekers[value]
 
     def find(self, event: Any) -> Iterable[Selecting]:
-        """Who has to look at it. All of them where it cannot be read: only their filters know what that means."""
+        """Whom the event concerns. All of them if it cannot be read: only their filters know what that means."""
         try:
             return self._seekers.get(self._read(event), _NOBODY)
         except KeyboardInterrupt:
             raise
         except BaseException:
-            # One trigger's code within the poll of all, which it must not end.
+            # The code of one trigger runs in the poll of all, and must not end it.
             return self.members
 
 
 def selector_of(trigger: BaseEventTrigger) -> SharedStreamSelector | None:
-    """The trigger's selector; None where it has none, or one that was written for a filter which its class overrides.
+    """The trigger's selector. None if it has none, or its class overrides the filter that the selector belongs to.
 
     Raises:
-        PluginError: It is something else, or cannot be looked up by.
+        PluginError: It is something else, or its values cannot be looked up.
     """
     if not is_selecting(type(trigger)):
         return None
@@ -106,7 +106,7 @@ def selector_of(trigger: BaseEventTrigger) -> SharedStreamSelector | None:
             hint="return a SharedStreamSelector, or None",
         )
     if selector is not None:
-        # Whatever of it the poll is going to use raises here, where it harms nobody else.
+        # If what the poll is going to use raises, it raises here, where it harms nobody else.
         hash(selector.by)
         if not isinstance(selector.values, frozenset):
             raise PluginError(
@@ -118,7 +118,7 @@ def selector_of(trigger: BaseEventTrigger) -> SharedStreamSelector | None:
 
 
 def is_selecting(cls: type[BaseEventTrigger]) -> bool:
-    """Whether the class's selector was written for its filter: in the same class, or in one that derives from it."""
+    """Whether the class's selector belongs to its filter: it is defined in the same class, or in a subclass of that."""
     for one in cls.__mro__:
         if "shared_stream_selector" in vars(one):
             return True

@@ -1,4 +1,4 @@
-"""Finds code that blocks the event loop, and says whose it is."""
+"""Finds code that blocks the event loop, and tells whose it is."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ _JOIN_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """The event loop has not turned for `seconds`, and this is what it was seen to do."""
+    """The event loop has been blocked for `seconds`; what it was doing."""
 
     task: str | None
-    """The name of the task that ran; None where a callback did."""
+    """The name of the running task; None if a callback was running."""
     trigger: str | None
     """The watchers of the trigger whose code the task runs."""
     stream: str | None
     """The key of the stream whose producer's code the task runs."""
     stack: str
-    """Of the loop's thread, the innermost call last."""
+    """The stack of the loop's thread, innermost call last."""
     seconds: float
     is_computing: bool | None
-    """Whether the thread used the processor, or waited; None where the system does not tell."""
+    """Whether the thread used the processor, or waited; None if the system does not tell."""
 
 
 class StallSink(Protocol):
-    """What becomes of a stall. Called from the watching thread."""
+    """Is told of stalls. Called from the watching thread."""
 
     def began(self, stall: Stall) -> None: ...
 
@@ -53,7 +53,7 @@ class StallSink(Protocol):
 
 
 class LogStalls:
-    """Writes both ends of a stall into the log."""
+    """Logs the beginning and the end of each stall."""
 
     def began(self, stall: Stall) -> None:
         doing = {True: "computing", False: "waiting", None: None}[stall.is_computing]
@@ -78,9 +78,9 @@ def _who(stall: Stall) -> dict[str, Any]:
 class StallWatch:
     """Watches the running event loop from a thread, for as long as the `with` block lasts.
 
-    A stall is reported when the loop has given no sign of life for `threshold` seconds after it was asked for one; it
-    is asked every half of that. So one that is shorter is never reported, and one that is longer by half always is.
-    `seconds` count from the question: up to half a threshold may have passed before.
+    Twice per `threshold` seconds a callback is put on the loop. A stall is reported when one has not run within
+    `threshold` seconds. So a stall shorter than that is never reported, and one half as long again always is. `seconds`
+    are counted from that callback: the loop may have been blocked for up to half a threshold before.
     """
 
     def __init__(self, threshold: float, sink: StallSink | None = None) -> None:
@@ -105,7 +105,7 @@ class StallWatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # In this order: the watcher, which clears before it looks, cannot miss both.
+        # In this order: the watcher clears `_answered` before it checks `_stopped`, so it cannot miss both.
         self._stopped.set()
         self._answered.set()
         self._watcher.join(_JOIN_S)
@@ -118,7 +118,7 @@ class StallWatch:
             self._answered.clear()
             if self._stopped.is_set():
                 return
-            # Woken late, we waited for the interpreter's lock: who held it has only just let go.
+            # If we woke late, we were waiting for the interpreter's lock, which has only just been released.
             is_late = time.monotonic() - due > self._threshold
             stall = self._look(due, before) if is_late else None
             try:
@@ -136,7 +136,7 @@ class StallWatch:
                 self._sink.ended(stall, time.monotonic() - due)
 
     def _look(self, since: float, before: Usage) -> Stall | None:
-        """What the loop does now; None if it turns after all, or was not given the processor."""
+        """What the loop is doing now; None if it runs after all, or was not given a processor."""
         task = asyncio.current_task(self._loop)
         frame = sys._current_frames().get(self._watched)  # noqa: SLF001  (documented, for this)
         if frame is None or self._answered.is_set():
@@ -145,10 +145,10 @@ class StallWatch:
         now = self._usage()
         is_computing = _is_most(before.computing, now.computing, seconds)
         if _is_most(before.queueing, now.queueing, seconds):
-            # The machine is overloaded, and this code only happened to be next.
+            # The machine is overloaded: this code is only what happens to run next.
             return None
         if seconds > 1.5 * self._threshold and not is_computing:
-            # We came late ourselves, and nobody held the interpreter's lock: the process was stopped.
+            # This thread was late too, and nobody held the interpreter's lock: the process was stopped.
             return None
         name, kind, owner = _owner_of(task)
         return Stall(
@@ -162,15 +162,15 @@ class StallWatch:
 
 
 class Usage(NamedTuple):
-    """What a thread has used of the processors, in seconds; None where the system does not tell."""
+    """Processor time of a thread, in seconds; None if the system does not tell."""
 
     computing: float | None
     queueing: float | None
-    """Ready to run, with none free."""
+    """Ready to run, with no processor free."""
 
 
 def usage_of(thread: int, native: int) -> Callable[[], Usage]:
-    """Return how to measure a thread of this process, by its identifier and by the system's."""
+    """Return a function that measures a thread of this process, given by Python's and by the system's identifier."""
     clock = getattr(time, "pthread_getcpuclockid", lambda _: None)(thread)
     # Linux: nanoseconds computed, nanoseconds queued, turns.
     statistics = Path(f"/proc/self/task/{native}/schedstat")
@@ -190,13 +190,13 @@ def _is_most(before: float | None, after: float | None, seconds: float) -> bool 
 
 
 def _owner_of(task: asyncio.Task[Any] | None) -> tuple[str | None, str | None, str | None]:
-    """The task's name, and for whom it works: the kind and the name."""
+    """The task's name, and whose code it runs: the kind and the name of that."""
     if task is None:
         return None, None, None
     name = task.get_name()
     if named := _OWNED.fullmatch(name):
         return name, named["kind"], named["name"]
-    # A task that a filter started inherits the filter's context; before Python 3.12 nobody can ask for it.
+    # A task started by a filter inherits the filter's context. Before Python 3.12 a task's context cannot be read.
     if sys.version_info >= (3, 12):
         subscriber = task.get_context().get(current_subscriber)
         owner = getattr(subscriber, "name", None)
@@ -211,7 +211,7 @@ def _shown(frame: FrameType) -> str:
 
 
 class named_task:  # noqa: N801  (a context manager, entered for each trigger that is made)
-    """Give the current task another name, for synchronous code that works for somebody in particular."""
+    """Rename the current task while it runs one trigger's synchronous code."""
 
     __slots__ = ("_name", "_previous", "_task")
 

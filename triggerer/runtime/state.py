@@ -23,9 +23,9 @@ class Reader(Protocol):
 
 @dataclass(slots=True, eq=False)
 class GroupState:
-    """One group's log and lanes, its producer, and whether it is ending. Each part of the group is handed it.
+    """One group's log and lanes, its producer, and whether it is ending. Each part of the group is handed this object.
 
-    It knows none of the parts, and they know one another only where one is handed to another (`Group`).
+    `Group` makes the parts. Where one needs another it is handed that too.
     """
 
     key: Hashable
@@ -36,23 +36,23 @@ class GroupState:
     progress: Progress = field(default_factory=Progress)
     selection: Selection = field(default_factory=Selection)
     readers: dict[Reader, None] = field(default_factory=dict)
-    """Who is woken by the next broadcast, once."""
+    """Those to be woken by the next broadcast, once."""
     producer: SharedStreamProducer | None = None
-    """In ack mode, once the stream has been opened."""
+    """Set in ack mode, once the stream has been opened."""
     is_ending: bool = False
-    """Whether nobody can join any more; set where a failure is first seen, before anything is awaited."""
+    """Whether nobody can join any more. Set where a failure is first seen, before anything is awaited."""
     is_closed: bool = False
     """Whether nothing more may be broadcast or advanced.
 
-    Cancelling alone does not do it: a task that was woken before has its turn first.
+    Cancelling the tasks is not enough: one that was woken before runs once more.
     """
 
     @property
     def is_acknowledged(self) -> bool:
-        """Ack mode; otherwise the fast path."""
+        """Whether it is in ack mode; otherwise it is on the fast path."""
         return self.ledger.lanes is not None
 
     @property
     def outstanding(self) -> int:
-        """Broadcast and not yet advanced; on the fast path what a subscriber has not read."""
+        """How many events are not yet advanced; on the fast path, how many some subscriber has not read."""
         return self.lanes.outstanding if self.is_acknowledged else len(self.ledger.events)

@@ -1,4 +1,4 @@
-"""A shared stream across the lives of its groups: who belongs to it, and when it is opened again."""
+"""A shared stream: its members, and the groups that serve them one after another."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _log = structlog.get_logger(__name__)
 class SharedStream:
     """The members of one stream key, and the group that serves them now.
 
-    Before a group's poll starts, every member has joined it or counts as absent (contract, rule 14): joining is
-    synchronous, so there is no race to lose.
+    Before a group's poll starts, every member has joined it or counts as absent (contract, rule 14). Joining is
+    synchronous, so there is no race.
     """
 
     def __init__(self, key: Hashable, context: RuntimeContext) -> None:
@@ -30,7 +30,7 @@ class SharedStream:
         self.group: Group | None = None
         self.scope = anyio.CancelScope()
         self.ended = anyio.Event()
-        """Set when its last producer is closed and nothing of it runs any more."""
+        """Set when its last producer has been closed and none of its tasks is running."""
         self.pending = PendingLimit(context.settings.max_pending)
         self._context = context
         self._backoff = context.restart_backoff()
@@ -63,7 +63,7 @@ class SharedStream:
         self._forget_members()
 
     def remove(self, member: HostedTrigger, *, on_purpose: bool) -> None:
-        """Take `member` out; without members the group resolves what is outstanding, then closes."""
+        """Take `member` out. A group without members resolves what is outstanding, and is then closed."""
         if member in self.members:
             del self.members[member]
             member.stream_key = None
@@ -93,14 +93,14 @@ class SharedStream:
         """Open groups for as long as there are members; returns when there are none."""
         while self.members:
             if self._is_draining:
-                # What is drained is closed next: what another group pulled would only be given up again.
+                # It is closed once it has drained. Another group would only pull events that are then given up.
                 await anyio.sleep_forever()
             started = self._context.clock.monotonic()
             error = await self._run_group()
             if error is None:
                 continue
             if not self._context.restarts:
-                # Its members have ended; there are new ones where somebody came while the group was ending.
+                # The members have ended. If there are any, they joined while the group was ending.
                 continue
             delay = self._backoff.next_delay(self._context.clock.monotonic() - started)
             _log.warning(
@@ -112,9 +112,9 @@ class SharedStream:
             await self._context.clock.sleep_until(self._context.clock.monotonic() + delay)
 
     async def drain(self) -> None:
-        """Pull nothing more and wait until all is advanced, or its group has ended, and the store has answered.
+        """Pull nothing more. Wait until all is advanced or the group has ended, and the store has answered.
 
-        No group is opened any more; the caller closes the stream next.
+        No other group is opened; the caller closes the stream next.
         """
         self._is_draining = True
         if self.group is not None and not self.group.is_ending:
@@ -123,10 +123,10 @@ class SharedStream:
         await self.pending.wait_until_empty()
 
     async def _run_group(self) -> GroupEnded | None:
-        """Serve the members with one group; None: they have all left, and what they owed is resolved."""
+        """Serve the members with one group. None: all have left, and what they owed is resolved."""
         made = [member for member in self.members if member.make()]
         if not made:
-            # Nobody to open the stream, so nothing is pulled and nothing can be missed.
+            # Nobody can open the stream, so nothing is pulled and nothing is missed.
             if not self._context.restarts:
                 self._forget_members()
             return GroupEnded("no trigger of the stream can be made", key=self.key)
@@ -193,7 +193,7 @@ class SharedStream:
         return ended
 
     async def _end_members(self, ended: GroupEnded) -> None:
-        """Let each filter end with the error; those in back-off, and those that do not end, are cancelled."""
+        """Wait until each filter has ended with the error. Those in back-off, or that do not end, are cancelled."""
         for member in self.members:
             if member.subscriber is None:
                 member.note_failure(ended)
@@ -203,6 +203,6 @@ class SharedStream:
         for member in [one for one in self.members if one.subscriber is not None]:
             member.note_failure(ended)
             if not self._context.restarts:
-                # Cancelled as it is about to be, it cannot take itself out.
+                # It is about to be cancelled, so it cannot take itself out.
                 del self.members[member]
                 member.stream_key = None

@@ -42,8 +42,8 @@ _new_derived = object.__new__
 class DerivedEvent:
     """A `TriggerEvent` on its way into the store, tied to the raw event that was open when the filter yielded it.
 
-    Implements `triggerer.domain.events.PendingEvent`. There may be very many of these while the store lags, so that
-    they hold no more than they must, 56 bytes; those of a subscriber form a chain, in the order of their derivation.
+    Implements `triggerer.domain.events.PendingEvent`. There may be very many of them while the store lags, so each
+    holds only what it must, 56 bytes. Those of a subscriber form a linked list in the order in which they were derived.
     """
 
     __slots__ = ("entry", "next", "subscriber")
@@ -51,15 +51,15 @@ class DerivedEvent:
     subscriber: Subscriber
     entry: Entry | _Completed | None
     next: DerivedEvent | None
-    """The subscriber's next one, until this one is complete and none before it is pending."""
+    """The subscriber's next one; None once this one and all before it are complete."""
 
     @property
     def overdue_since(self) -> float:
-        """When its message was broadcast; infinite where nothing waits for it."""
+        """When its message was broadcast; infinite if no message waits for it."""
         return self.entry.broadcast_at if isinstance(self.entry, Entry) else math.inf
 
     def complete(self, error: Exception | None) -> None:
-        """The store's answer, which comes once."""
+        """See `PendingEvent`; after `abandon` the store's answer may still come."""
         subscriber = self.subscriber
         pending = subscriber.pending
         pending.count -= 1
@@ -74,7 +74,7 @@ class DerivedEvent:
         if entry is None:
             return
         if subscriber.oldest_pending is self:
-            # It leaves the chain, and so do those behind it that were completed before it.
+            # It leaves the list, and so do those behind it that were completed earlier.
             following, self.next = self.next, None
             while following is not None and following.entry is _COMPLETED:
                 following = following.next
@@ -94,16 +94,16 @@ class DerivedEvent:
             subscriber.on_departed(subscriber)
 
     def abandon(self, error: Exception) -> None:
-        """Refuse it without the store's answer, which may still come; until it does, the store holds it."""
+        """Refuse it without waiting for the store's answer. Until that comes, the store still holds the event."""
         self.subscriber.pending.count += 1
         self.complete(error)
 
 
 class Subscriber(Member):
-    """A member of a group, together with the stream that its filter reads.
+    """A member of a group, with the stream that its filter reads.
 
-    `run` drives the filter and returns or raises when it ends; whoever runs it then decides what that means
-    (`Subscribers.fail`, `Subscribers.leave`). It may be ended from outside by `interrupt`.
+    `run` drives the filter, and returns or raises when the filter ends; its caller decides what that means
+    (`Subscribers.fail`, `Subscribers.leave`). `interrupt` ends it from outside.
     """
 
     __slots__ = (
@@ -151,26 +151,26 @@ class Subscriber(Member):
         self.source = source
         self.on_refused = on_refused
         self.on_departed = on_departed
-        """Called when it is not present, and the store owes it nothing any more."""
+        """Called when it is no longer present and the store has answered for all of its events."""
         self.error: BaseException | None = None
         """What ended it; set before its filter learns of it."""
         self.may_read = True
-        """Whether it is neither ended nor gone."""
+        """False once it has been ended, or has left."""
         self.pulled = 0
         """The number of the first event that the filter has not been given; `IDLE` while it is idle."""
         self.wanted: deque[int] | None = None
-        """The numbers of the events that concern its filter; None where all do."""
+        """The numbers of the events that concern its filter and that it has not been given; None: all events do."""
         self.is_open = False
-        """Whether the filter has pulled an event and has not pulled the next."""
+        """Whether the filter has pulled an event and not yet asked for the next."""
         self.open_entry: Entry | None = None
         self.ordinal = 0
-        """How many events its filter has derived from the one that it has open, besides the one that is submitted."""
+        """How many events its filter has derived from the open one before the one that is being submitted."""
         self._sink = sink
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
         self._scope = anyio.CancelScope()
         self.oldest_pending: DerivedEvent | None = None
-        """The first of its events, among those that a message waits for, that the store has not answered for."""
+        """The first of its derived events that a message waits for and the store has not answered for."""
         self._newest: DerivedEvent | None = None
         self._loop_thread = threading.get_ident()
         self._token = current_token()
@@ -181,16 +181,16 @@ class Subscriber(Member):
         self.pulled = seq
 
     def wake(self) -> None:
-        """There is something to read, or it is to end; does nothing unless its filter awaits the stream."""
+        """Something can be read, or it has been ended. Does nothing unless its filter awaits the stream."""
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
     def interrupt(self, error: BaseException) -> bool:
-        """End it with `error`: raised where the filter awaits the stream, by cancelling it where it is elsewhere.
+        """End it with `error`, raised from the stream if the filter awaits that; elsewhere the filter is cancelled.
 
         Returns:
-            Whether the filter is told where it awaits the stream. It may go on all the same; see `cancel`.
+            Whether the error is raised from the stream. The filter may go on all the same; see `cancel`.
         """
         if self.error is not None:
             return False
@@ -207,7 +207,7 @@ class Subscriber(Member):
         self._scope.cancel()
 
     def offer(self, seq: int) -> None:
-        """Its selector names what was broadcast."""
+        """Its selector names the event of this number, which has just been broadcast."""
         assert self.wanted is not None
         self.wanted.append(seq)
         if self.done == IDLE:
@@ -216,10 +216,7 @@ class Subscriber(Member):
             self.wake()
 
     def known_ahead(self, limit: int) -> list[Any]:
-        """Raw events that were broadcast and that its filter has not been given, the next first; resolves nothing.
-
-        Empty where it has ended or left.
-        """
+        """The next raw events that its filter has not been given, in order; resolves nothing. Empty once it ended."""
         if self.error is not None or not self.is_present:
             return []
         ledger = self.state.ledger
@@ -255,7 +252,7 @@ class Subscriber(Member):
             if wanted is not None:
                 seq = wanted.popleft() if wanted else ledger.head
                 if seq > self.done:
-                    # What lies between does not concern it.
+                    # The events in between do not concern it.
                     self.done = self.pulled = seq
                     if not progress.is_noted:
                         progress.note()
@@ -267,7 +264,7 @@ class Subscriber(Member):
                 self.is_open = True
                 self.pulled = seq + 1
                 yield ledger.events[at]
-                # Nobody looks before the next one is open, or it waits, or ends.
+                # Nobody sees this before the next one is open, or the filter waits or ends: nothing is awaited here.
                 self.done = seq + 1
                 if not progress.is_noted:
                     progress.note()
@@ -288,7 +285,7 @@ class Subscriber(Member):
         self.open_entry = None
         if self.error is not None:
             raise self.error
-        # It left, and the ledger waits for it no more: its filter swallowed the cancellation.
+        # It has left, so the ledger does not wait for it; its filter swallowed the cancellation.
 
     async def run(self) -> None:
         """Drive the filter until it ends, and hand what it yields to the sink.
@@ -298,7 +295,7 @@ class Subscriber(Member):
         """
         current_subscriber.set(self)
         try:
-            # In this order: what the scope does not take for its own is not ours either.
+            # In this order: a cancellation that passes the scope is not ours.
             with plugin_code(f"The filter of {self.name}"), self._scope:
                 self._select(selector_of(self.trigger))
                 stream = self.stream()
@@ -314,9 +311,9 @@ class Subscriber(Member):
             raise self.error
 
     def _select(self, selector: SharedStreamSelector | None) -> None:
-        # One that was ended before it started takes part no more, and nobody would take it out again.
+        # One that was ended before it started must not be added: nobody would remove it.
         if selector is not None and self.may_read:
-            # What was broadcast since it joined was offered to nobody.
+            # What was broadcast since it joined has been offered to nobody.
             self.wanted = deque(range(self.pulled, self.state.ledger.head))
             self.state.selection.add(self, selector)
 
@@ -330,10 +327,10 @@ class Subscriber(Member):
                     f"The filter of {self.name} yielded {type(event).__qualname__}, not a TriggerEvent"
                 )
             if not self.may_read:
-                # Its filter goes on although it was ended. The message fails, and comes again, or its watcher is gone.
+                # The filter goes on although it was ended. Its message is redelivered, or its watcher is gone.
                 continue
             entry = self.open_entry
-            # As a constructor would, whose call takes longer than the rest.
+            # What a constructor would do; calling one would take longer than all of this.
             derived = _new_derived(DerivedEvent)
             derived.subscriber = self
             derived.entry = entry
@@ -350,12 +347,12 @@ class Subscriber(Member):
             try:
                 key = None
                 if entry is not None:
-                    # Now: later the message may be gone.
+                    # Asked now: later the message may be gone.
                     assert state.producer is not None
                     key = state.producer.get_idempotency_key(entry.payload)
                 submit(derived, event, self.source, key, self.ordinal)
             except BaseException:
-                # The producer's `get_idempotency_key` raised, say: the event counts as refused.
+                # `get_idempotency_key` may have raised: the event counts as refused.
                 derived.complete(PluginError(f"An event of {self.name} could not be submitted"))
                 raise
             self.ordinal += 1

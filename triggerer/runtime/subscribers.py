@@ -16,8 +16,8 @@ class Subscribers:
     """The subscribers of one group.
 
     Args:
-        on_interrupted: Called with a subscriber that was failed where its filter awaits the stream: the filter is told,
-            and may go on all the same.
+        on_interrupted: Called with a subscriber that was failed while its filter awaited the stream: the error is
+            raised there, and the filter may go on all the same.
     """
 
     def __init__(
@@ -30,14 +30,14 @@ class Subscribers:
     ) -> None:
         self.present: dict[Subscriber, None] = {}
         self.departed: dict[Subscriber, None] = {}
-        """Those who left while the store still owed them answers."""
+        """Those that have left, and whose events the store has not all answered for."""
         self._state = state
         self._sink = sink
         self._pending = pending
         self._on_interrupted = on_interrupted
 
     def __iter__(self) -> Iterator[Subscriber]:
-        """Those who are present."""
+        """Those that are present."""
         return iter(self.present)
 
     def __len__(self) -> int:
@@ -52,10 +52,10 @@ class Subscribers:
         was_absent: bool = False,
         on_refused: Callable[[Exception], None] | None = None,
     ) -> Subscriber:
-        """Let `trigger` answer for everything that is broadcast from now on.
+        """Let `trigger` answer for every event that is broadcast from now on.
 
         Args:
-            on_refused: Called with the reason when an event of it will not be durable; synchronous, and must not raise.
+            on_refused: Called with the reason when one of its events will not be durable; synchronous, must not raise.
         Raises:
             GroupEnded: The group is ending; wait for the next one.
         """
@@ -86,7 +86,7 @@ class Subscribers:
                 self._on_interrupted(subscriber)
 
     def leave(self, subscriber: Subscriber) -> None:
-        """Take the subscriber out on purpose: what it pulled is accepted once durable, what it never pulled fails."""
+        """Unsubscribe on purpose: what it pulled is accepted once durable, what it never pulled fails."""
         if subscriber.is_present:
             self._state.ledger.leave(subscriber, subscriber.open_entry)
             self._remove(subscriber)
@@ -97,11 +97,11 @@ class Subscribers:
             subscriber.interrupt(error)
 
     def add_absent(self) -> None:
-        """Count what is broadcast from now on as failed for a member that is known and cannot join yet."""
+        """Count what is broadcast from now on as failed for a member that is known but cannot join yet."""
         self._state.ledger.add_absent()
 
     def remove_absent(self) -> None:
-        """Forget a member that failed, or never joined."""
+        """Stop counting a member that failed, or has never joined."""
         self._state.ledger.remove_absent()
 
     def _remove(self, subscriber: Subscriber) -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 
 class Turns:
-    """Tells whether others had a turn of the event loop since one began to watch."""
+    """Tells whether the event loop has turned, so that other tasks may have run, since `watch` was called."""
 
     __slots__ = ("_loop", "has_turned")
 
@@ -15,7 +15,7 @@ class Turns:
         self.has_turned = True
 
     def watch(self) -> None:
-        """Begin anew: nobody had a turn since now."""
+        """Start watching anew."""
         if self.has_turned:
             self.has_turned = False
             self._loop.call_soon(self._note)
