@@ -330,7 +330,9 @@ class TriggerHost:
         def make() -> BaseEventTrigger:
             cls = self._load_class(row.classpath)
             if placement is not None:
-                cls = self._isolation.move(cls, placement, classpath=row.classpath, name=name)
+                cls = self._isolation.proxy_class(
+                    cls, placement, classpath=row.classpath, name=name
+                )
             return cls(**row.kwargs)
 
         return TriggerSpec(

@@ -3,6 +3,6 @@
 `runtime/DESIGN.md`, "Code that blocks", says how the runtime's rules hold all the same.
 """
 
-from triggerer.isolation.moving import Isolation, IsolationSettings, Placement
+from triggerer.isolation.proxy import Isolation, IsolationSettings, Placement
 
 __all__ = ["Isolation", "IsolationSettings", "Placement"]

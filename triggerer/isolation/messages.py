@@ -1,4 +1,4 @@
-"""What the service and a guest say to one another; the same for a thread and for a process."""
+"""Messages between the service and a trigger that it has isolated; the same for a thread and for a process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from triggerer.config import CoreSettings
 
 
 class Setup(NamedTuple):
-    """What a process is told before anything else: whose guest it is, and how it makes the trigger."""
+    """What a process is told before anything else: which trigger it runs, and how it makes it."""
 
     name: str
     classpath: str
@@ -20,23 +20,23 @@ class Setup(NamedTuple):
     log: CoreSettings | None
 
 
-class Work(Enum):
-    """Which of the plugin's generators a guest drives."""
+class GeneratorMethod(Enum):
+    """Which of the trigger's generators runs."""
 
     FILTER = "filter_shared_stream()"
     RUN = "run()"
 
 
-# Orders: from the service to the guest
+# Commands: from the service to the trigger
 
 
-class Perform(NamedTuple):
-    """Drive the filter, or `run()`; the answer ends with an `Over`."""
+class Start(NamedTuple):
+    """Drive the filter, or `run()`; the answer ends with an `Finished`."""
 
-    work: Work
+    method: GeneratorMethod
 
 
-class Hand(NamedTuple):
+class RawEvents(NamedTuple):
     """Further raw events, packed, in order."""
 
     events: list[Any]
@@ -48,14 +48,14 @@ class EndStream(NamedTuple):
     error: BaseException | None
 
 
-class Took(NamedTuple):
-    """So many of the derived events have been passed on; the guest may derive as many more."""
+class Credit(NamedTuple):
+    """So many of the derived events have been passed on; the trigger may derive as many more."""
 
     number: int
 
 
 class Cancel(NamedTuple):
-    """Cancel what is performed; its `Over` comes when it has ended."""
+    """Cancel what is performed; its `Finished` comes when it has ended."""
 
 
 class CleanUp(NamedTuple):
@@ -66,17 +66,17 @@ class Close(NamedTuple):
     """Nothing more is asked."""
 
 
-Order = Perform | Hand | EndStream | Took | Cancel | CleanUp | Close
+Command = Start | RawEvents | EndStream | Credit | Cancel | CleanUp | Close
 
 
-# Reports: from the guest to the service, in the order in which it happened
+# Reports: from the trigger to the service, in the order in which it happened
 
 
 class Ready(NamedTuple):
-    """The trigger is made; orders are taken."""
+    """The trigger is made; commands are taken."""
 
 
-class Asked(NamedTuple):
+class Requested(NamedTuple):
     """The filter asks for the next raw event, and so has moved past the one before."""
 
 
@@ -94,7 +94,7 @@ class Rejected(NamedTuple):
     """It rejected the raw event that it has open."""
 
 
-class Over(NamedTuple):
+class Finished(NamedTuple):
     """What was performed has ended: it returned or was cancelled (None), or raised this."""
 
     error: BaseException | None
@@ -106,10 +106,10 @@ class CleanedUp(NamedTuple):
     error: BaseException | None
 
 
-class Gone(NamedTuple):
+class Terminated(NamedTuple):
     """Nothing more will come."""
 
     error: BaseException
 
 
-Report = Ready | Asked | Opened | Derived | Rejected | Over | CleanedUp | Gone
+Report = Ready | Requested | Opened | Derived | Rejected | Finished | CleanedUp | Terminated

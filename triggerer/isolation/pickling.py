@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from triggerer.errors import PluginError
-from triggerer.isolation.messages import Order, Report
+from triggerer.isolation.messages import Command, Report
 
 
 def pack(value: Any, *, name: str, what: str) -> bytes:
@@ -82,7 +82,7 @@ class _WithError(NamedTuple):
     error: PackedError
 
 
-def to_frame(messages: Sequence[Order | Report]) -> bytes:
+def to_frame(messages: Sequence[Command | Report]) -> bytes:
     """Pickle these messages; what a plugin put into them is packed already, save for its exceptions."""
     sent: list[Any] = []
     for message in messages:

@@ -1,4 +1,4 @@
-"""The service's side of a moved filter: repeats to the runtime what the filter does elsewhere."""
+"""The service's side of an isolated filter: repeats to the runtime what the filter does elsewhere."""
 
 from __future__ import annotations
 
@@ -9,46 +9,46 @@ import anyio
 
 from triggerer.abc import TriggerEvent, current_subscriber, reject_shared_stream_event
 from triggerer.errors import PluginError
-from triggerer.isolation.guest import MOST_UNTAKEN
 from triggerer.isolation.messages import (
-    Asked,
+    Credit,
     Derived,
     EndStream,
-    Hand,
+    Finished,
     Opened,
-    Over,
+    RawEvents,
     Rejected,
-    Took,
+    Requested,
 )
-from triggerer.isolation.place import Place
+from triggerer.isolation.remote_trigger import RemoteTrigger
+from triggerer.isolation.trigger_server import MOST_IN_TRANSIT
 from triggerer.runtime.subscriber import Subscriber
 
-MOST_AHEAD: Final = 64
-"""Raw events that a guest may have beyond the one that the runtime has given out. What a filter sees ahead and does not
-get to comes again, so there should not be many; enough that a filter need not wait for each."""
+PREFETCH_LIMIT: Final = 64
+"""Raw events that are sent ahead of the one that the runtime has given out. What the filter does not get to is
+redelivered, so there should not be many; enough that the filter need not wait for each."""
 
-_TAKEN_EVERY: Final = MOST_UNTAKEN // 4
+_CREDIT_EVERY: Final = MOST_IN_TRANSIT // 4
 
 
-class Relay:
-    """One run of a moved filter.
+class RemoteGenerator:
+    """One run of an isolated filter.
 
     `events` is driven in the filter's stead; `pump` runs beside it, since the filter may derive something while the
-    stream is awaited. The pump pulls when the guest's filter has asked, and never before.
+    stream is awaited. The pump pulls when the isolated filter has requested an event, and never before.
     """
 
-    def __init__(self, place: Place, stream: AsyncIterator[Any] | None) -> None:
+    def __init__(self, remote: RemoteTrigger, stream: AsyncIterator[Any] | None) -> None:
         """`stream`: None for `run()`, which reads none."""
-        self._place = place
+        self._remote = remote
         self._stream = stream
         subscriber = current_subscriber.get()
         # Outside the runtime (a plugin's own test of its filter) nothing is known ahead.
         self._subscriber = subscriber if isinstance(subscriber, Subscriber) else None
-        self._asked = 0
+        self._requested = 0
         self._pulled = 0
-        self._handed = 0
+        self._sent = 0
         self._opened = 0
-        self._was_asked = anyio.Event()
+        self._has_request = anyio.Event()
         self._has_pulled = anyio.Event()
         self._scope = anyio.CancelScope()
         self._not_packed: PluginError | None = None
@@ -59,15 +59,15 @@ class Relay:
         """What the filter derives, each while the raw event is open that it derives from.
 
         Raises:
-            Exception: What the filter raised, or what ended its place.
+            Exception: What the filter raised, or what ended its thread or process.
         """
         taken = 0
         while True:
-            report = await self._place.report()
+            report = await self._remote.report()
             match report:
-                case Asked():
-                    self._asked += 1
-                    self._was_asked.set()
+                case Requested():
+                    self._requested += 1
+                    self._has_request.set()
                 case Opened():
                     self._opened += 1
                     await self._until_pulled()
@@ -75,12 +75,12 @@ class Relay:
                     if self._opened <= self._pulled:
                         reject_shared_stream_event()
                 case Derived(payload):
-                    yield TriggerEvent(self._place.unpack(payload))
+                    yield TriggerEvent(self._remote.unpack(payload))
                     taken += 1
-                    if taken == _TAKEN_EVERY:
-                        self._place.order(Took(taken))
+                    if taken == _CREDIT_EVERY:
+                        self._remote.send(Credit(taken))
                         taken = 0
-                case Over(error):
+                case Finished(error):
                     if self._not_packed is not None:
                         raise self._not_packed
                     if error is not None:
@@ -88,7 +88,7 @@ class Relay:
                     return
 
     async def _until_pulled(self) -> None:
-        # One that the guest has seen ahead is there, unless the stream has ended meanwhile: then nothing that the
+        # One that was sent ahead is there, unless the stream has ended meanwhile: then nothing that the
         # filter still does counts, and the runtime drops it.
         while self._pulled < self._opened and not self._pump_is_over:
             self._has_pulled = anyio.Event()
@@ -100,12 +100,12 @@ class Relay:
         end: EndStream | None = None
         try:
             with self._scope:
-                await self._until_asked()
+                await self._until_requested()
                 async for raw in self._stream:
                     self._pulled += 1
                     self._has_pulled.set()
-                    self._hand_over(raw)
-                    await self._until_asked()
+                    self._send_raw(raw)
+                    await self._until_requested()
                 if not self._has_left:
                     end = EndStream(None)
         except Exception as error:  # noqa: BLE001  (whatever the stream raises is raised to the filter)
@@ -115,47 +115,47 @@ class Relay:
             self._has_pulled.set()
             self._pump_ended.set()
         if end is not None:
-            self._place.order(end)
+            self._remote.send(end)
 
     @property
     def _has_left(self) -> bool:
         # Its filter is about to be cancelled, and shall not take that for the end of what there was to read.
         return self._subscriber is not None and not self._subscriber.is_present
 
-    async def _until_asked(self) -> None:
-        while self._asked <= self._pulled:
-            self._was_asked = anyio.Event()
-            await self._was_asked.wait()
+    async def _until_requested(self) -> None:
+        while self._requested <= self._pulled:
+            self._has_request = anyio.Event()
+            await self._has_request.wait()
 
-    def _hand_over(self, raw: Any) -> None:
+    def _send_raw(self, raw: Any) -> None:
         packed: list[Any] = []
-        if self._handed < self._pulled:
+        if self._sent < self._pulled:
             try:
-                packed.append(self._place.pack(raw))
+                packed.append(self._remote.pack(raw))
             except PluginError as error:
                 # Also where the filter makes nothing of what its stream raises: it has not seen this event.
                 self._not_packed = error
                 raise
-        ahead = self._handed + len(packed) - self._pulled
-        if ahead <= MOST_AHEAD // 2:
-            for event in self._known_ahead()[ahead:]:
+        ahead = self._sent + len(packed) - self._pulled
+        if ahead <= PREFETCH_LIMIT // 2:
+            for event in self._prefetchable()[ahead:]:
                 try:
-                    packed.append(self._place.pack(event))
+                    packed.append(self._remote.pack(event))
                 except PluginError:
                     # It is found again, and fails the filter, when it is its turn.
                     break
         if packed:
-            self._handed += len(packed)
-            self._place.order(Hand(packed))
+            self._sent += len(packed)
+            self._remote.send(RawEvents(packed))
 
-    def _known_ahead(self) -> list[Any]:
+    def _prefetchable(self) -> list[Any]:
         """What follows the event that was pulled last, and has been broadcast already."""
         subscriber = self._subscriber
         if subscriber is None or subscriber.error is not None or not subscriber.is_present:
             return []
         ledger = subscriber.group.ledger
         at = subscriber.pulled - ledger.base
-        return ledger.events[at : at + MOST_AHEAD]
+        return ledger.events[at : at + PREFETCH_LIMIT]
 
     async def stop(self) -> None:
         """End the pump: it is in nobody's stream any more."""

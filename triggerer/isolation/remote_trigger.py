@@ -1,4 +1,4 @@
-"""Where a moved trigger's code runs, as the service sees it."""
+"""An isolated trigger as the service sees it."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from typing import Any, Final
 import anyio
 
 from triggerer.errors import PluginError
-from triggerer.isolation.mailbox import Mailbox
 from triggerer.isolation.messages import (
     Cancel,
     CleanedUp,
     CleanUp,
-    Gone,
-    Order,
-    Over,
-    Perform,
+    Command,
+    Finished,
+    GeneratorMethod,
     Ready,
     Report,
-    Work,
+    Start,
+    Terminated,
 )
+from triggerer.isolation.threadsafe_queue import ThreadsafeQueue
 
 
-class Place(ABC):
-    """One guest, from `open` to `aclose`. One task talks to it at a time."""
+class RemoteTrigger(ABC):
+    """One isolated trigger, from `open` to `aclose`. One task talks to it at a time."""
 
     def __init__(self, name: str) -> None:
         self.name: Final = name
-        self._reports: Mailbox[Report] = Mailbox()
-        self._gone: Gone | None = None
+        self._reports: ThreadsafeQueue[Report] = ThreadsafeQueue()
+        self._terminated: Terminated | None = None
         self._is_ready = False
-        self._is_performing = False
+        self._is_running = False
 
-    # What a kind of place does
+    # What a thread and a process do differently
 
     @abstractmethod
     async def open(self) -> None:
@@ -45,8 +45,8 @@ class Place(ABC):
         """
 
     @abstractmethod
-    def order(self, order: Order) -> None:
-        """Tell the guest; never blocks, and does nothing once it is gone."""
+    def send(self, command: Command) -> None:
+        """Send a command; never blocks, and does nothing once it is gone."""
 
     @abstractmethod
     def pack(self, value: Any) -> Any:
@@ -58,7 +58,7 @@ class Place(ABC):
 
     @abstractmethod
     def unpack(self, packed: Any) -> Any:
-        """What the guest packed.
+        """Undo what `pack` did on the other side.
 
         Raises:
             PluginError: It cannot be had here.
@@ -70,48 +70,48 @@ class Place(ABC):
 
     # What they share
 
-    def perform(self, work: Work) -> None:
-        self.order(Perform(work))
-        self._is_performing = True
+    def start(self, method: GeneratorMethod) -> None:
+        self.send(Start(method))
+        self._is_running = True
 
     async def report(self) -> Report:
         """The next report.
 
         Raises:
-            Exception: What ended the guest's life, if it is gone, with nothing left to report.
+            Exception: What ended the trigger, if it has ended and nothing is left to report.
         """
-        if self._gone is not None:
-            raise self._gone.error
+        if self._terminated is not None:
+            raise self._terminated.error
         report = await self._reports.get()
-        if isinstance(report, Gone):
-            self._gone = report
-            self._is_performing = False
+        if isinstance(report, Terminated):
+            self._terminated = report
+            self._is_running = False
             raise report.error
-        if isinstance(report, Over):
-            self._is_performing = False
+        if isinstance(report, Finished):
+            self._is_running = False
         return report
 
     @property
-    def is_performing(self) -> bool:
+    def is_running(self) -> bool:
         """Whether something that was begun has not been reported to be over."""
-        return self._is_performing
+        return self._is_running
 
     @property
-    def is_obliging(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether it can be asked for something now."""
-        return self._is_ready and self._gone is None and not self._is_performing
+        return self._is_ready and self._terminated is None and not self._is_running
 
-    async def stop_performing(self, grace: float) -> None:
+    async def stop(self, grace: float) -> None:
         """Cancel what it performs, and wait until that has ended, `grace` seconds at most."""
-        if not self._is_performing:
+        if not self._is_running:
             return
-        self.order(Cancel())
+        self.send(Cancel())
         with anyio.move_on_after(grace, shield=True):
             try:
-                while self._is_performing:
+                while self._is_running:
                     await self.report()
             except PluginError:
-                # Gone: then nothing of it runs any more, which is all that is asked.
+                # It has ended: then nothing of it runs any more, which is all that is asked.
                 return
 
     async def clean_up(self) -> None:
@@ -120,7 +120,7 @@ class Place(ABC):
         Raises:
             Exception: What it raised, or why it could not be called.
         """
-        self.order(CleanUp())
+        self.send(CleanUp())
         while not isinstance(report := await self.report(), CleanedUp):
             pass
         if report.error is not None:

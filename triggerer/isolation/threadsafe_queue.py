@@ -12,7 +12,7 @@ import anyio
 T = TypeVar("T")
 
 
-class Mailbox(Generic[T]):
+class ThreadsafeQueue(Generic[T]):
     """Takes items from any thread, gives them in order to one task of the loop that it was made on.
 
     The loop is woken once for all that comes before it gets to look: under load that is a chunk. Not bounded: those
