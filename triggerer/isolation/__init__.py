@@ -1,6 +1,6 @@
-"""Triggers whose code runs in a thread or a process of its own, because it blocks.
+"""Runs triggers whose code blocks in threads or processes of their own.
 
-`runtime/DESIGN.md`, "Code that blocks", says how the runtime's rules hold all the same.
+`runtime/DESIGN.md`, "Code that blocks", explains how the runtime's rules still hold.
 """
 
 from triggerer.isolation.proxy import Isolation, IsolationSettings, Placement

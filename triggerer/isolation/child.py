@@ -1,7 +1,7 @@
 """The process of an isolated trigger: `python -m triggerer.isolation.child`, started by `TriggerProcess`.
 
-The main thread runs the plugin's code on its event loop. Two more read and write the channel, so that what the plugin
-has done is told at once, however long it blocks.
+The main thread runs the plugin's code on its event loop. Two other threads read and write the channel, so that
+reports leave at once, however long the plugin blocks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST_AT_ONCE: Final = 256
 
 
 class _Ended:
-    """Nothing more is written."""
+    """Put behind the last report: the writer ends here."""
 
 
 def main() -> NoReturn:
@@ -42,11 +42,11 @@ def main() -> NoReturn:
     writer.start()
     try:
         anyio.run(_serve, setup, channel, reports)
-    except BaseException as error:  # noqa: BLE001  (the end of the process: whoever waits for it is told)
+    except BaseException as error:  # noqa: BLE001  (the process ends here: the service gets the error)
         reports.put(Terminated(error))
     reports.put(_Ended())
     writer.join()
-    # Threads that the plugin left behind, and that may be blocked, are not waited for.
+    # Not sys.exit(): threads that the plugin left running may be blocked for ever.
     os._exit(0)
 
 
@@ -74,7 +74,7 @@ def _read(channel: ChildChannel, server: TriggerServer) -> None:
         try:
             commands = from_frame(channel.receive_bytes())
         except (EOFError, OSError):
-            # The service has given this trigger up, and does not wait for what its plugin is doing.
+            # The service has closed the channel: nobody waits for what the plugin is doing.
             kill_own_group()
             return
         for command in commands:
@@ -90,7 +90,7 @@ def _write(channel: ChildChannel, reports: queue.SimpleQueue[Report | _Ended]) -
         try:
             channel.send_bytes(to_frame(told))
         except OSError:
-            return  # the reader finds out as well
+            return  # the reader notices it too
         if len(told) < len(chunk):
             return
 

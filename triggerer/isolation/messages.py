@@ -10,7 +10,7 @@ from triggerer.config import CoreSettings
 
 
 class Setup(NamedTuple):
-    """What a process is told before anything else: which trigger it runs, and how it makes it."""
+    """The first message to a process: which trigger it makes, and how."""
 
     name: str
     classpath: str
@@ -31,7 +31,7 @@ class GeneratorMethod(Enum):
 
 
 class Start(NamedTuple):
-    """Drive the filter, or `run()`; the answer ends with an `Finished`."""
+    """Run the filter, or `run()`, to its end, which `Finished` reports."""
 
     method: GeneratorMethod
 
@@ -43,19 +43,19 @@ class RawEvents(NamedTuple):
 
 
 class EndStream(NamedTuple):
-    """The stream raises this to the filter, or returns (None), once it is asked for the next event."""
+    """At the filter's next request the stream raises this error, or ends (None)."""
 
     error: BaseException | None
 
 
 class Credit(NamedTuple):
-    """So many of the derived events have been passed on; the trigger may derive as many more."""
+    """The service has taken so many derived events; the trigger may send as many more."""
 
     number: int
 
 
 class Cancel(NamedTuple):
-    """Cancel what is performed; its `Finished` comes when it has ended."""
+    """Cancel the filter, or `run()`; `Finished` reports its end."""
 
 
 class CleanUp(NamedTuple):
@@ -63,51 +63,51 @@ class CleanUp(NamedTuple):
 
 
 class Close(NamedTuple):
-    """Nothing more is asked."""
+    """No further command comes."""
 
 
 Command = Start | RawEvents | EndStream | Credit | Cancel | CleanUp | Close
 
 
-# Reports: from the trigger to the service, in the order in which it happened
+# Reports: from the trigger to the service, in the order of what happened
 
 
 class Ready(NamedTuple):
-    """The trigger is made; commands are taken."""
+    """The trigger is made; commands are executed."""
 
 
 class Requested(NamedTuple):
-    """The filter asks for the next raw event, and so has moved past the one before."""
+    """The filter requests the next raw event, and so is done with the one before."""
 
 
 class Opened(NamedTuple):
-    """It was given that event."""
+    """The filter has got that event."""
 
 
 class Derived(NamedTuple):
-    """It yielded an event with this payload, packed."""
+    """The filter, or `run()`, yielded an event with this payload, packed."""
 
     payload: Any
 
 
 class Rejected(NamedTuple):
-    """It rejected the raw event that it has open."""
+    """The filter rejected its open event."""
 
 
 class Finished(NamedTuple):
-    """What was performed has ended: it returned or was cancelled (None), or raised this."""
+    """The filter, or `run()`, returned or was cancelled (None), or raised this error."""
 
     error: BaseException | None
 
 
 class CleanedUp(NamedTuple):
-    """`cleanup()` returned, or raised this."""
+    """`cleanup()` returned (None), or raised this error."""
 
     error: BaseException | None
 
 
 class Terminated(NamedTuple):
-    """Nothing more will come."""
+    """The thread or process has ended; no further report comes."""
 
     error: BaseException
 

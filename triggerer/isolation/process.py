@@ -28,7 +28,7 @@ _REAP_S: Final = 5.0
 
 
 class TriggerProcess(RemoteTrigger):
-    """Good for code that computes, holds the interpreter's lock, leaks or crashes."""
+    """For code that computes, holds the interpreter's lock, leaks or crashes."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class TriggerProcess(RemoteTrigger):
         allowed_modules: tuple[str, ...],
         log: CoreSettings | None,
     ) -> None:
-        """`tasks` runs what talks to the process, and outlives it."""
+        """`tasks` runs what communicates with the process, and outlives it."""
         super().__init__(name)
         self._classpath = classpath
         self._kwargs = kwargs
@@ -60,12 +60,12 @@ class TriggerProcess(RemoteTrigger):
         return None if self._process is None else self._process.pid
 
     async def open(self) -> None:
-        # Shielded: whoever is started is talked to, which `aclose` counts on.
+        # Shielded: `aclose` relies on `_talk` to run for every process that was started.
         with anyio.move_on_after(_START_S, shield=True) as starting:
             await self._start()
         self._tasks.start_soon(self._talk, name=f"isolation[{self.name}]")
         if starting.cancelled_caught:
-            # Cut off in the middle: it would take what follows for the rest of them.
+            # The arguments were cut off: the process would take what follows for the rest of them.
             raise PluginError(
                 f"The process of {self.name} did not take its arguments within {_START_S:g} s"
             )
@@ -86,7 +86,7 @@ class TriggerProcess(RemoteTrigger):
             self._log_settings,
         )
         with suppress(ChannelClosed):
-            # One that is dead already is found out by whoever listens to it.
+            # If it is dead already, `_listen` notices.
             await self._process.channel.send_bytes(pickle.dumps(setup))
 
     def send(self, command: Command) -> None:
@@ -98,7 +98,7 @@ class TriggerProcess(RemoteTrigger):
     def unpack(self, packed: Any) -> Any:
         return unpack(packed, name=self.name, what="the payload of an event")
 
-    # Talking to it
+    # Communication
 
     async def _talk(self) -> None:
         process = self._process
@@ -121,16 +121,16 @@ class TriggerProcess(RemoteTrigger):
             try:
                 await process.channel.send_bytes(to_frame(commands))
             except ChannelClosed:
-                return  # the listening side finds out as well
+                return  # `_listen` notices it too
 
     async def _listen(self, process: ChildProcess) -> PluginError:
-        """Take reports until none can come; return why."""
+        """Read reports until none can come; return the reason."""
         while True:
             try:
                 told = from_frame(await process.channel.receive_bytes())
             except ChannelClosed:
                 return await self._died(process)
-            except Exception as error:  # noqa: BLE001  (the plugin wrote onto our channel: its trigger fails)
+            except Exception as error:  # noqa: BLE001  (the plugin wrote to our channel: its trigger fails)
                 return PluginError(f"The process of {self.name} cannot be understood: {error!r}")
             for report in told:
                 self._reports.put(report)
@@ -148,7 +148,7 @@ class TriggerProcess(RemoteTrigger):
         )
         return PluginError(f"The process of {self.name} {how}")
 
-    # Ending it
+    # The end
 
     async def aclose(self, grace: float) -> None:
         process = self._process

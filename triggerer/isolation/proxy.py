@@ -30,22 +30,22 @@ Placement = Literal["thread", "process"]
 
 @dataclass(frozen=True, slots=True)
 class IsolationSettings:
-    """Where triggers run, and what a process needs to make one."""
+    """Which triggers are isolated, and what a process needs to make one."""
 
     placements: Mapping[str, Placement] = field(default_factory=dict)
-    """By class path, or by `<asset>/<watcher>`, which wins. All others run on the service's loop."""
+    """By class path or by `<asset>/<watcher>`; the latter wins. All others run on the service's loop."""
     dags_folder: Path | None = None
     allowed_modules: tuple[str, ...] = ()
     log: CoreSettings | None = None
-    """How a process logs; None: as Python does by itself."""
+    """How a process logs; None: Python's default."""
     grace: float = 5.0
-    """Seconds that a cancelled filter has to end before its process is killed, or its thread left behind."""
+    """Seconds that a cancelled filter has to end; then its process is killed, or its thread is left behind."""
 
 
 class Isolation:
-    """Runs what isolated triggers need beside them, for as long as its `async with` block lasts.
+    """Makes the proxies of isolated triggers, and owns their threads and processes.
 
-    It outlives the triggers: the block of whoever hosts them stands inside.
+    It has to outlive the triggers: they are hosted inside its `async with` block.
     """
 
     def __init__(self, settings: IsolationSettings) -> None:
@@ -66,7 +66,7 @@ class Isolation:
         trace: TracebackType | None,
     ) -> bool | None:
         for remote in list(self._remotes):
-            # Of a trigger whose cleanup() was not called, or was cancelled.
+            # Its cleanup() was not called, or was cancelled.
             await self.close(remote)
         self.tasks.cancel_scope.cancel()
         return await self._stack.__aexit__(kind, error, trace)
@@ -77,7 +77,7 @@ class Isolation:
         return self._tasks
 
     def placement_of(self, classpath: str, watchers: Iterable[str]) -> Placement | None:
-        """Where the trigger of these watchers (`<asset>/<watcher>`) runs; None: on the service's loop."""
+        """Return where the trigger of these watchers (`<asset>/<watcher>`) runs; None: on the service's loop."""
         placements = self.settings.placements
         for name in (*watchers, classpath):
             if name in placements:
@@ -87,11 +87,11 @@ class Isolation:
     def proxy_class(
         self, cls: type[BaseEventTrigger], placement: Placement, *, classpath: str, name: str
     ) -> type[BaseEventTrigger]:
-        """Return what stands in for `cls`: made with the same arguments, it runs its code in `placement`.
+        """Return a class that stands in for `cls`: made with the same arguments, it runs its code in `placement`.
 
         Args:
-            classpath: What a process loads the class by.
-            name: Of the trigger, for logs and errors; one trigger at a time has it.
+            classpath: By which a process loads the class.
+            name: The trigger's, for logs and errors; unique among the triggers that run.
         """
         parts = {
             "__doc__": cls.__doc__,
@@ -140,7 +140,7 @@ class Isolation:
     async def close(self, remote: RemoteTrigger) -> None:
         """End an isolated trigger, and remember a thread that does not end."""
         self._remotes.discard(remote)
-        # What has not ended when it was cancelled has had its grace.
+        # One that still runs was cancelled, and has had its grace.
         await remote.aclose(0.0 if remote.is_running else self.settings.grace)
         if isinstance(remote, TriggerThread) and remote.is_alive:
             self._left_behind[remote.name] = remote
@@ -149,8 +149,8 @@ class Isolation:
 class _Proxy(BaseEventTrigger):
     """Stands in for a trigger whose filter, `run()` and `cleanup()` run elsewhere.
 
-    The trigger is made here as well, for its key. In a thread it is this one that runs; in a process another is made
-    from the same arguments.
+    The trigger is made here too, for its key. A thread runs this object; a process makes another one from the same
+    arguments.
     """
 
     isolation: ClassVar[Isolation]
@@ -208,7 +208,7 @@ class _Proxy(BaseEventTrigger):
         return self._remote
 
     async def cleanup(self) -> None:
-        """Where the trigger ran; a process that was never started holds nothing."""
+        """Clean up where the trigger ran; a process that was never started holds nothing."""
         remote, self._remote = self._remote, None
         if remote is None:
             if self.placement == "process":

@@ -33,8 +33,8 @@ _CREDIT_EVERY: Final = MOST_IN_TRANSIT // 4
 class RemoteGenerator:
     """One run of an isolated filter.
 
-    `events` is driven in the filter's stead; `pump` runs beside it, since the filter may derive something while the
-    stream is awaited. The pump pulls when the isolated filter has requested an event, and never before.
+    The runtime drives `events` instead of the filter. `pump` runs beside it, since the filter may yield something while
+    it waits for the stream. The pump pulls a raw event when the isolated filter has requested one, and never before.
     """
 
     def __init__(self, remote: RemoteTrigger, stream: AsyncIterator[Any] | None) -> None:
@@ -56,7 +56,7 @@ class RemoteGenerator:
         self._pump_ended = anyio.Event()
 
     async def events(self) -> AsyncGenerator[TriggerEvent, None]:
-        """What the filter derives, each while the raw event is open that it derives from.
+        """Yield what the filter derives, each event while the raw event that it derives from is open.
 
         Raises:
             Exception: What the filter raised, or what ended its thread or process.
@@ -88,14 +88,14 @@ class RemoteGenerator:
                     return
 
     async def _until_pulled(self) -> None:
-        # One that was sent ahead is there, unless the stream has ended meanwhile: then nothing that the
-        # filter still does counts, and the runtime drops it.
+        # An event that was sent ahead will be pulled, unless the stream ends before. The runtime then drops whatever
+        # the filter still does.
         while self._pulled < self._opened and not self._pump_is_over:
             self._has_pulled = anyio.Event()
             await self._has_pulled.wait()
 
     async def pump(self) -> None:
-        """Pull raw events as they are asked for and hand them over; ends with the stream, or by `stop`."""
+        """Pull a raw event at each request and send it to the filter; ends with the stream, or by `stop`."""
         assert self._stream is not None
         end: EndStream | None = None
         try:
@@ -108,7 +108,7 @@ class RemoteGenerator:
                     await self._until_requested()
                 if not self._has_left:
                     end = EndStream(None)
-        except Exception as error:  # noqa: BLE001  (whatever the stream raises is raised to the filter)
+        except Exception as error:  # noqa: BLE001  (raised to the filter, whatever it is)
             end = EndStream(error)
         finally:
             self._pump_is_over = True
@@ -119,7 +119,7 @@ class RemoteGenerator:
 
     @property
     def _has_left(self) -> bool:
-        # Its filter is about to be cancelled, and shall not take that for the end of what there was to read.
+        # The filter is about to be cancelled, and must not take this for the end of its stream.
         return self._subscriber is not None and not self._subscriber.is_present
 
     async def _until_requested(self) -> None:
@@ -133,7 +133,7 @@ class RemoteGenerator:
             try:
                 packed.append(self._remote.pack(raw))
             except PluginError as error:
-                # Also where the filter makes nothing of what its stream raises: it has not seen this event.
+                # Raised by `events` too, even if the filter ignores what its stream raises: it never saw this event.
                 self._not_packed = error
                 raise
         ahead = self._sent + len(packed) - self._pulled
@@ -142,14 +142,14 @@ class RemoteGenerator:
                 try:
                     packed.append(self._remote.pack(event))
                 except PluginError:
-                    # It is found again, and fails the filter, when it is its turn.
+                    # It fails the filter when it is pulled.
                     break
         if packed:
             self._sent += len(packed)
             self._remote.send(RawEvents(packed))
 
     def _prefetchable(self) -> list[Any]:
-        """What follows the event that was pulled last, and has been broadcast already."""
+        """Return the events after the one that was pulled last, as far as they are broadcast already."""
         subscriber = self._subscriber
         if subscriber is None or subscriber.error is not None or not subscriber.is_present:
             return []
@@ -158,7 +158,7 @@ class RemoteGenerator:
         return ledger.events[at : at + PREFETCH_LIMIT]
 
     async def stop(self) -> None:
-        """End the pump: it is in nobody's stream any more."""
+        """End the pump, and wait until it has left the stream."""
         self._scope.cancel()
         with anyio.CancelScope(shield=True):
             await self._pump_ended.wait()

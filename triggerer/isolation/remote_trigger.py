@@ -50,32 +50,32 @@ class RemoteTrigger(ABC):
 
     @abstractmethod
     def pack(self, value: Any) -> Any:
-        """What crosses over for a raw event.
+        """Return a raw event as it is sent to the trigger.
 
         Raises:
-            PluginError: It cannot cross over.
+            PluginError: It cannot be sent.
         """
 
     @abstractmethod
     def unpack(self, packed: Any) -> Any:
-        """Undo what `pack` did on the other side.
+        """Return the payload that the trigger packed.
 
         Raises:
-            PluginError: It cannot be had here.
+            PluginError: It cannot be read here.
         """
 
     @abstractmethod
     async def aclose(self, grace: float) -> None:
-        """End it; what is still busy `grace` seconds after it was told is ended by force, or left behind."""
+        """End it. After `grace` seconds a process that is still busy is killed, and a thread is left behind."""
 
-    # What they share
+    # What both have in common
 
     def start(self, method: GeneratorMethod) -> None:
         self.send(Start(method))
         self._is_running = True
 
     async def report(self) -> Report:
-        """The next report.
+        """Wait for the next report.
 
         Raises:
             Exception: What ended the trigger, if it has ended and nothing is left to report.
@@ -93,16 +93,16 @@ class RemoteTrigger(ABC):
 
     @property
     def is_running(self) -> bool:
-        """Whether something that was begun has not been reported to be over."""
+        """Whether its filter or `run()` was started and has not been reported as finished."""
         return self._is_running
 
     @property
     def is_idle(self) -> bool:
-        """Whether it can be asked for something now."""
+        """Whether it is ready and runs nothing."""
         return self._is_ready and self._terminated is None and not self._is_running
 
     async def stop(self, grace: float) -> None:
-        """Cancel what it performs, and wait until that has ended, `grace` seconds at most."""
+        """Cancel its filter or `run()`, and wait at most `grace` seconds until that has ended."""
         if not self._is_running:
             return
         self.send(Cancel())
@@ -111,7 +111,7 @@ class RemoteTrigger(ABC):
                 while self._is_running:
                     await self.report()
             except PluginError:
-                # It has ended: then nothing of it runs any more, which is all that is asked.
+                # The thread or process has ended, and the filter with it.
                 return
 
     async def clean_up(self) -> None:

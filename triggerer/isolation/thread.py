@@ -23,7 +23,7 @@ _log = structlog.get_logger(__name__)
 
 
 class TriggerThread(RemoteTrigger):
-    """Good for code that waits: nothing is copied. Code that computes still takes its turns with everybody's."""
+    """For code that waits: nothing is copied. Code that computes still competes for the interpreter's lock."""
 
     def __init__(self, name: str, trigger: BaseEventTrigger) -> None:
         super().__init__(name)
@@ -32,7 +32,7 @@ class TriggerThread(RemoteTrigger):
         self._loop = asyncio.get_running_loop()
         self._ended = anyio.Event()
         self._is_closing = False
-        # Not waited for when the process ends: a thread cannot be killed, and this one may be blocked for ever.
+        # A daemon: it cannot be killed, may be blocked for ever, and must not keep the process alive.
         self._thread = threading.Thread(target=self._live, name=f"watcher[{name}]", daemon=True)
 
     @property
@@ -72,7 +72,7 @@ class TriggerThread(RemoteTrigger):
         )
 
     def stack(self) -> str:
-        """Where the thread is, the innermost call last."""
+        """Return the thread's stack, the innermost call last."""
         frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001  (documented, for this)
         return "" if frame is None else "".join(traceback.format_stack(frame)[-15:]).rstrip()
 
@@ -82,11 +82,11 @@ class TriggerThread(RemoteTrigger):
         error: BaseException = PluginError(f"The thread of {self.name} has ended")
         try:
             anyio.run(self._serve)
-        except BaseException as raised:  # noqa: BLE001  (the end of a thread: whoever waits for it is told)
+        except BaseException as raised:  # noqa: BLE001  (the thread ends here: the service gets the error)
             error = PluginError(f"The thread of {self.name} failed: {raised!r}")
             error.__cause__ = raised
         self._put(Terminated(error))
-        # A closed loop had given up on this thread.
+        # The loop is closed if the thread was left behind.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._ended.set)
 
@@ -94,7 +94,7 @@ class TriggerThread(RemoteTrigger):
         server = TriggerServer(self._trigger, self.name, report=self._put, pack=_same, unpack=_same)
         self._commands = server.commands
         if self._is_closing:
-            # Told to close before there was anything to tell it to.
+            # `aclose` was called before this queue existed.
             self._commands.put(Close())
         await server.serve()
 

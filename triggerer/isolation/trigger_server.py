@@ -1,4 +1,4 @@
-"""The plugin's side: drives a trigger's code on a loop of its own, and says in order what it did."""
+"""The side of an isolated trigger that runs the plugin's code, on an event loop of its own."""
 
 from __future__ import annotations
 
@@ -35,14 +35,17 @@ from triggerer.isolation.threadsafe_queue import ThreadsafeQueue
 from triggerer.runtime.cancellation import plugin_code
 
 MOST_IN_TRANSIT: Final = 1024
-"""Derived events on their way to the service; a filter that yields more waits, like one whose store lags."""
+"""Derived events that the service has not granted credit for again; a filter that yields more has to wait."""
 
 Codec = Callable[[Any], Any]
-"""Packs, or unpacks, what crosses over; raises `PluginError` for what cannot."""
+"""Packs, or unpacks, what passes between service and trigger; raises `PluginError` for what cannot pass."""
 
 
 class TriggerServer:
-    """One trigger, and what it performs. Implements `RejectsOpenEvent` for its filter."""
+    """Executes commands for one trigger and reports, in order, what its code does.
+
+    Implements `RejectsOpenEvent` for the filter.
+    """
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class TriggerServer:
         return self._commands
 
     async def serve(self) -> None:
-        """Obey until told to close."""
+        """Execute commands until `Close`."""
         self._report(Ready())
         async with anyio.create_task_group() as tasks:
             while self._handle(await self._commands.get(), tasks):
@@ -88,7 +91,7 @@ class TriggerServer:
                 self._raw.extend(events)
                 self._arrived.set()
             case EndStream():
-                # What was handed over ahead is not pulled any more: a stream that fails fails at once.
+                # What was sent ahead is not yielded any more: a stream that fails, fails at once.
                 self._end = command
                 self._raw.clear()
                 self._arrived.set()
@@ -103,7 +106,7 @@ class TriggerServer:
                 return False
         return True
 
-    # What the plugin's code does
+    # The plugin's code
 
     async def _run_generator(self, method: GeneratorMethod) -> None:
         error: Exception | None = None
@@ -114,7 +117,7 @@ class TriggerServer:
                     await self._filter()
                 else:
                     await self._run()
-        except Exception as raised:  # noqa: BLE001  (the boundary: told to the service, where it is shown)
+        except Exception as raised:  # noqa: BLE001  (the boundary to the plugin: the service shows the error)
             error = raised
         self._report(Finished(error))
 
@@ -149,7 +152,7 @@ class TriggerServer:
         return events
 
     async def _stream(self) -> AsyncGenerator[Any, None]:
-        """The raw events; asking for the next tells the service that the filter moved on."""
+        """Yield the raw events. A request for the next one reports that the filter is done with the one before."""
         while True:
             self._report(Requested())
             while not self._raw and self._end is None:
