@@ -50,7 +50,7 @@ class ChildProcess:
             captures_output: Keep the end of what it writes to its standard streams as `output`, instead of passing
                 it on to our standard error.
         Raises:
-            OSError: No process can be had.
+            OSError: The process cannot be started.
         """
         async with AsyncExitStack() as ours:
             # The child's ends: closed here once it has them.
@@ -88,7 +88,7 @@ class ChildProcess:
 
     @property
     def returncode(self) -> int | None:
-        """None: it has not ended, or nobody has waited for that. Negative: the number of a signal."""
+        """None: it has not ended, or nobody has waited for that. Negative: the number of the signal that killed it."""
         return self._leader.returncode
 
     @property
@@ -122,11 +122,11 @@ class ChildProcess:
         self._output_ended.set()
 
     def terminate(self) -> None:
-        """Send it SIGTERM, and nobody else in its group; nothing if it is gone."""
+        """Send SIGTERM to it, not to its group; does nothing if it is gone."""
         self._leader.terminate()
 
     def kill(self) -> None:
-        """Kill its group; nothing if it is gone."""
+        """Kill its group; does nothing if it is gone."""
         self._leader.kill()
 
     async def wait(self) -> int:
@@ -157,7 +157,7 @@ class ChildProcess:
     async def aclose(self, grace_s: float = 0.0) -> None:
         """Kill its group unless it ends within `grace_s`, and release what `start` has opened.
 
-        Cancellation: It is completed nevertheless.
+        Cancellation: It is completed all the same, within `grace_s` and some seconds.
         """
         if grace_s > 0:
             with anyio.move_on_after(grace_s, shield=True):

@@ -1,4 +1,4 @@
-"""A process that leads a group of its own, and the end of both."""
+"""A process that leads a process group of its own, and how both are ended."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ STANDARD_ERROR: Final = 2
 
 
 class GroupLeader:
-    """A child, and with it what it starts, ended by a number that is theirs as long as it is used.
+    """A child process with its process group, which is never killed by a number that belongs to others by now.
 
-    The kernel gives a number to nobody else before its process is reaped and its group is empty. asyncio reaps a
-    process as soon as it has ended, though it may be long until somebody kills the group; so this one is reaped
-    here alone, just after its group was killed.
+    The kernel does not reuse a process id before the process has been reaped and its group is empty. asyncio reaps a
+    process as soon as it has ended, while its group may have to be killed much later. So this class alone reaps the
+    process, right after it has killed the group.
 
     Args:
-        output: The descriptor that it writes its standard output and its errors to. What users' code prints is no
-            output of ours.
+        output: The descriptor for its standard output and standard error. The default keeps what users' code prints
+            out of our standard output.
     Raises:
-        OSError: No process can be had.
+        OSError: The process cannot be started.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class GroupLeader:
             stderr=output,
             pass_fds=pass_fds,
             env=env,
-            # A group of its own: it is killed as a whole, and Ctrl-C in the terminal is ours.
+            # A group of its own: killed as a whole, and not interrupted by Ctrl-C in our terminal.
             start_new_session=True,
         )
         self.pid: Final = self._process.pid
@@ -51,16 +51,16 @@ class GroupLeader:
         except OSError:
             self._reap()
             raise
-        # A descriptor is waited for by one task at a time.
+        # Only one task at a time may wait for a descriptor.
         self._waiting = anyio.Lock()
 
     @property
     def returncode(self) -> int | None:
-        """None: it has not ended, or nobody has waited for that. Negative: the number of a signal."""
+        """None: it has not ended, or nobody has called `wait`. Negative: the number of the signal that killed it."""
         return self._process.returncode
 
     async def wait(self) -> int:
-        """Wait until it has ended, and end what it has left in its group; return its exit code."""
+        """Wait until it has ended, kill what is left of its group, and return its exit code."""
         async with self._waiting:
             if self._process.returncode is None:
                 await anyio.wait_readable(self._descriptor)
@@ -71,13 +71,13 @@ class GroupLeader:
         return code
 
     def terminate(self) -> None:
-        """Send it SIGTERM, and nobody else in its group; nothing if it was reaped."""
-        # Not Popen's own: that reaps what has ended, and the group would keep its number no longer.
+        """Send SIGTERM to it, not to its group; does nothing if it was reaped."""
+        # Not Popen.terminate(): that reaps a process that has ended, whose group could then not be killed any more.
         if self._process.returncode is None:
             os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """End its group; nothing if it was reaped. It is still to be waited for."""
+        """Kill its group; does nothing if it was reaped. `wait` still has to be called."""
         if self._process.returncode is None:
             os.killpg(self.pid, signal.SIGKILL)
 

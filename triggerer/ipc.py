@@ -1,6 +1,7 @@
-"""Frames, of JSON as a rule, between the service and the processes that run users' code, over a socket pair.
+"""Length-prefixed frames, of JSON as a rule, between the service and its child processes, over a socket pair.
 
-A child inherits one end and finds its number in the environment; its standard streams stay free for the user's code.
+A child inherits one end and finds its descriptor's number in the environment. Its standard streams stay free for
+users' code.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Channel:
         await self.send_bytes(orjson.dumps(message))
 
     async def send_bytes(self, body: bytes) -> None:
-        """As `send`, of something that is no JSON."""
+        """Like `send`, for bytes that are not JSON."""
         async with self._sending:
             try:
                 await self._stream.send(_frame(body))
@@ -81,7 +82,7 @@ class Channel:
         return orjson.loads(await self.receive_bytes())
 
     async def receive_bytes(self) -> bytes:
-        """As `receive`, of something that is no JSON."""
+        """Like `receive`, for bytes that are not JSON."""
         try:
             (size,) = _HEADER.unpack(await self._reader.receive_exactly(_HEADER.size))
             return await self._reader.receive_exactly(size)
@@ -96,7 +97,7 @@ class Channel:
             raise ChannelClosed(unread=unread) from error
 
     def shut_down(self) -> None:
-        """Let nothing more come than what was sent, even if a process still holds the other end; repeatable."""
+        """Receive only what was sent already, even if some process still holds the other end. May be repeated."""
         ours = self._stream.extra(SocketAttribute.raw_socket)
         if ours.fileno() != -1:
             ours.shutdown(socket.SHUT_RDWR)
@@ -113,7 +114,7 @@ class ChildChannel:
         self._file = sock.makefile("rb")
 
     def fileno(self) -> int:
-        """For `select`. Says nothing of frames that arrived together with the last one received."""
+        """For `select`, which does not see frames that arrived together with the last one received."""
         return self._socket.fileno()
 
     def send(self, message: Any) -> None:
@@ -126,12 +127,12 @@ class ChildChannel:
         """Wait for one frame.
 
         Raises:
-            EOFError: The service is gone; the child has nothing left to do.
+            EOFError: The service has closed the channel, or is gone.
         """
         return orjson.loads(self.receive_bytes())
 
     def receive_bytes(self) -> bytes:
-        """As `receive`, of something that is no JSON."""
+        """Like `receive`, for bytes that are not JSON."""
         header = self._file.read(_HEADER.size)
         if len(header) < _HEADER.size:
             raise EOFError("the service closed the channel")
@@ -158,10 +159,10 @@ class ChildChannel:
 
 
 def connect_to_parent() -> ChildChannel:
-    """Return the channel to the parent; from now on this process dies with it, see `die_with_parent`.
+    """Return the channel to the parent, and call `die_with_parent`.
 
-    For a process that `triggerer.child_process` has started, once. The two descriptors are removed from the
-    environment and not inherited by what this process starts.
+    A process that `triggerer.child_process` has started calls this first, and once. Processes that it starts inherit
+    neither descriptor.
     """
     die_with_parent(int(os.environ.pop(LIFELINE_VARIABLE)))
     channel = socket.socket(fileno=int(os.environ.pop(CHANNEL_VARIABLE)))
@@ -170,24 +171,25 @@ def connect_to_parent() -> ChildChannel:
 
 
 def die_with_parent(lifeline: int) -> None:
-    """Have the kernel kill this process, and all that it started, when its parent is gone.
+    """Have the kernel kill this process and its process group as soon as the parent is gone.
 
-    At once and without our help: the user's code may hold the interpreter's lock just then. A
-    parent-death signal would reach this process alone, and leave behind what it has started.
+    No code of ours has to run for it: users' code may hold the interpreter's lock at that time. A parent-death signal
+    (prctl(2)) would kill this process alone, and not the processes that it has started.
 
     Args:
-        lifeline: The reading end of a pipe that the parent never writes to. This process leads its group.
+        lifeline: The reading end of a pipe to which nobody writes, and whose other end only the parent holds. This
+            process has to be the leader of its group.
     """
     os.set_inheritable(lifeline, False)
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
     with suppress(BlockingIOError):
-        # Readable before the signal was set up: the other end is closed already.
+        # The other end was closed before the signal was set up.
         if os.read(lifeline, 1) == b"":
             kill_own_group()
 
 
 def kill_own_group() -> None:
-    """Kill this process and all that it started; it leads its group."""
+    """Kill this process and its process group, which it leads."""
     os.killpg(os.getpgrp(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""How a process lets others go first."""
+"""Lowers the priority of a process."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ _TRIES: Final = 20
 
 
 def give_way(niceness: int) -> None:
-    """Have this process and what it starts served after those of less niceness (sched(7)); for a session's leader.
+    """Raise the niceness of this process, which leads a session, and of the processes that it starts.
 
-    Where Linux shares processors out among sessions ("autogroup", for what no control group limits), a process's own
-    niceness holds among those of its session alone, and the session has one of its own. Where that cannot be changed
-    (not Linux, not permitted, two seconds of others' changes), the process's own is all there is.
+    With autogroups (sched(7)) Linux schedules sessions, not processes: a process's niceness counts only within its
+    session, and the session has a niceness of its own. Both are raised. The session's stays as it is where it cannot be
+    written: on other systems, without permission, or while others write theirs for two seconds.
     """
     os.nice(niceness)
     for _ in range(_TRIES):
         try:
             _AUTOGROUP.write_text(str(niceness))
         except BlockingIOError:
-            # Anybody but root may change one in a tenth of a second, on the whole machine.
+            # Except for root, the whole machine may change one autogroup in a tenth of a second.
             time.sleep(0.1)
         except OSError:
-            # There is no such thing here, or it is not ours to change.
+            # No autogroups here, or no permission.
             return
         else:
             return

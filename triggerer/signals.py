@@ -1,11 +1,11 @@
-"""What SIGINT and SIGTERM do in the course of a command's life. It imports next to nothing: that life begins here.
+"""What SIGINT and SIGTERM do, from the first line of a command to its last. A command imports this first: it is small.
 
-1. Nothing is open yet that would have to be closed: `leave_when_told` ends the process on the spot.
-2. A service runs: `told_to_stop` asks it to stop at the first signal, and ends the process at the second.
-3. It has stopped, or failed, and Python winds up: a first signal asks for what happens anyway, a second ends it.
+1. Before anything is open that has to be closed, `leave_when_told` has a signal end the process at once.
+2. While a service runs, `told_to_stop` asks it to stop at the first signal, and ends the process at the second.
+3. After the service has ended and while Python exits, a first signal is ignored, and a second ends the process.
 
-Each handler replaces the one before, so that there is no instant in which a signal does what it would by default. (An
-event loop's own handlers, once removed, leave just that behind.)
+Each handler replaces the one before, so that a signal never meets the default action. (An event loop restores the
+default action when its handlers are removed.)
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _STANDARD_ERROR: Final = 2
 
 
 def leave_when_told(exit_code: int, *signums: int) -> None:
-    """Have these signals end the process with `exit_code`, without any more of Python.
+    """Have these signals end the process with `exit_code` at once, without unwinding.
 
-    An exception would have to make its way through modules that are being imported, and may get lost there: what a
-    weak reference's callback raises is printed, and no more.
+    An exception could get lost in a module that is being imported: one that is raised in the callback of a weak
+    reference, for instance, is printed and ignored.
     """
     for signum in signums:
         signal.signal(signum, _Leave(exit_code))
@@ -33,11 +33,11 @@ def leave_when_told(exit_code: int, *signums: int) -> None:
 
 @contextmanager
 def told_to_stop(tell: Callable[[int], None]) -> Iterator[None]:
-    """Within the block SIGINT and SIGTERM are told: the first to `tell`, while a second ends the process at once.
+    """Within the block the first SIGINT or SIGTERM calls `tell`, and a second one ends the process at once.
 
     Args:
-        tell: Called in the main thread, between any two of its instructions: it may hand the signal over, to an event
-            loop for instance, and do little else.
+        tell: Called in the main thread, between any two of its instructions: it should only pass the signal on, to an
+            event loop for instance.
     """
     told = _Told(tell)
     before = [(signum, signal.signal(signum, told)) for signum in STOPPING]
@@ -46,7 +46,7 @@ def told_to_stop(tell: Callable[[int], None]) -> Iterator[None]:
     finally:
         told.tell = _ignore
         for signum, handler in before:
-            # Leaving now would hide the exit code, and perhaps the error, that the block has ended with.
+            # `_Leave` would replace the exit code of the block, and hide its error.
             if not isinstance(handler, _Leave):
                 signal.signal(signum, handler)
 
@@ -77,7 +77,7 @@ def _ignore(signum: int) -> None:
 
 def _exit_on_the_spot(signum: int) -> NoReturn:
     try:
-        # Not through Python's stream, which may be just what was interrupted.
+        # Not through sys.stderr: the signal may have interrupted a write to it.
         if os.isatty(_STANDARD_ERROR):
             os.write(_STANDARD_ERROR, b"\x1b[?25h\n")  # a live display has hidden the cursor
     finally:

@@ -1,11 +1,11 @@
-"""Asset events from files that appear and are taken away.
+"""Asset events from files that appear in a directory and are deleted.
 
-A file is deleted once its event is durable, and not before: whoever stops in between finds the file again, and its
-idempotency key (path, inode and time of change) keeps it from firing twice. Write a file under another name and
-rename it when it is complete; a file that is still being written fires too.
+A file is deleted after its event is durable, and never before. If the service stops in between, it finds the file
+again, and the idempotency key (path, inode and time of change) keeps the file from firing twice. A file that is still
+being written fires too: write it under another name, and rename it when it is complete.
 
-A file that a filter of somebody's own rejects, and that nobody failed, is moved into `.rejected` beside it, which no
-scan looks into: a broker passes such a message and still has it, but a deleted file would be gone.
+A file that a subclass's filter rejects, and that no filter failed, is moved into `.rejected` in the same directory,
+which no scan reads. (A broker still has a message that was rejected; a deleted file would be lost.)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REJECTED: Final = ".rejected"
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file, in the version that was found."""
+    """One version of a file."""
 
     path: Path
     device: int
@@ -46,7 +46,7 @@ class FoundFile:
 
 
 class Sighting:
-    """The names in a directory. Filters say which they wait for; those are handed over next."""
+    """The names of a directory's files. Filters add those that they wait for to `wanted`; these files come next."""
 
     __slots__ = ("answered", "names", "wanted")
 
@@ -56,15 +56,15 @@ class Sighting:
         self.answered = anyio.Event()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A copy's answer would reach nobody, and no file would ever fire.
-        raise TypeError("a filter answers it in place")
+        # Names added to a copy would be lost, and no file would ever fire.
+        raise TypeError("a filter has to change it in place")
 
 
 class FilesProducer(SharedStreamProducer):
-    """Looks into a directory, asks the subscribers which files they wait for, hands those over, and deletes them.
+    """Scans a directory, asks the subscribers which files they wait for, delivers those, and deletes them.
 
-    Subscribers are asked at every look at which there are files, so that one that joined meanwhile gets what was
-    there before it. What is failed stays, and is handed over again at the next look; what is rejected is set aside.
+    Each scan that finds files asks the subscribers, so that one that joined later gets files that were there before. A
+    failed file stays and is delivered again at the next scan; a rejected one is moved aside.
     """
 
     def __init__(self, directory: Path, *, only: str | None = None, poke_interval: float) -> None:
@@ -74,7 +74,7 @@ class FilesProducer(SharedStreamProducer):
         self._in_flight: dict[str, FoundFile] = {}
         self._undeletable: set[tuple[int, int, int]] = set()
         self._is_readable = True
-        # Threads of our own: a file system that hangs must not hold those that others wait for.
+        # A limiter of our own: a file system that hangs must not use up the threads of others.
         self._threads = CapacityLimiter(2)
 
     async def open_stream(self) -> AsyncIterator[tuple[Sighting | FoundFile, Any]]:
@@ -93,7 +93,7 @@ class FilesProducer(SharedStreamProducer):
             await anyio.sleep(self._poke_interval)
 
     async def _look(self) -> set[str]:
-        """The names that may be handed over; none while the directory cannot be read, which is logged once."""
+        """Return the names that may be delivered; none while the directory cannot be read, which is logged once."""
         try:
             names: set[str] = await self._in_thread(_list_files, self._directory, self._only)
         except OSError as error:
@@ -130,7 +130,7 @@ class FilesProducer(SharedStreamProducer):
         except FileNotFoundError:
             logger.info("%s is gone already; somebody else took it", found.path)
         except OSError as error:
-            # It is dealt with, and its key keeps it from firing again; what is left is for the operator.
+            # It is resolved, and its key keeps it from firing again. The operator has to delete it.
             self._undeletable.add(found.identity)
             logger.error("%s cannot be taken away: %s", found.path, error.strerror)
 
@@ -140,7 +140,7 @@ class FilesProducer(SharedStreamProducer):
         )
 
     def get_advance_lane(self, broker_payload: Sighting | FoundFile) -> Hashable:
-        """Each file on its own: one that fails holds up no other."""
+        """Return a lane for each file, so that one that fails does not hold up others."""
         return None if isinstance(broker_payload, Sighting) else broker_payload.path.name
 
     def get_idempotency_key(self, broker_payload: Sighting | FoundFile) -> str | None:
@@ -150,7 +150,7 @@ class FilesProducer(SharedStreamProducer):
         return f"{broker_payload.path}:{device}:{inode}:{modified_ns}"
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is held."""
 
 
 def _list_files(directory: Path, only: str | None) -> set[str]:
@@ -169,7 +169,7 @@ def _stat_all(directory: Path, names: Collection[str]) -> list[FoundFile]:
         try:
             status = path.stat()
         except FileNotFoundError:
-            continue  # taken since it was listed
+            continue  # deleted since it was listed
         if stat.S_ISREG(status.st_mode):
             found.append(
                 FoundFile(path, status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
@@ -178,21 +178,21 @@ def _stat_all(directory: Path, names: Collection[str]) -> list[FoundFile]:
 
 
 def _take_away(found: FoundFile, is_rejected: bool) -> None:
-    """Delete the file, or set it aside, unless another has come in its place: that is an occurrence of its own."""
+    """Delete the file, or move it aside, unless it was replaced: the new file fires by itself."""
     status = found.path.stat()
     if (status.st_dev, status.st_ino, status.st_mtime_ns) != found.identity:
         return
     if is_rejected:
         aside = found.path.parent / _REJECTED
         aside.mkdir(exist_ok=True)
-        # With its time, so that one of the same name that was rejected before is not lost.
+        # The time keeps a file of the same name that was rejected before.
         found.path.rename(aside / f"{found.path.name}.{found.modified_ns}")
     else:
         found.path.unlink()
 
 
 class _FileDeleteTrigger(BaseEventTrigger):
-    """What both triggers share: from the file that they wait for to its event."""
+    """What both triggers have in common."""
 
     def __init__(self, directory: Path, filename: str, poke_interval: float) -> None:
         if isinstance(poke_interval, bool) or not isinstance(poke_interval, (int, float)):
@@ -207,7 +207,7 @@ class _FileDeleteTrigger(BaseEventTrigger):
         try:
             await to_thread.run_sync(_list_files, self._directory, None, abandon_on_cancel=True)
         except OSError as error:
-            # Not refused: it is waited for, and may be there where the service runs.
+            # No refusal: the watcher waits for it, and it may exist where the service runs.
             raise BrokerUnavailable(
                 f"the directory {self._directory} cannot be read: {error.strerror}",
                 hint="the watcher waits for it, and is shown as running",
@@ -236,8 +236,8 @@ class _FileDeleteTrigger(BaseEventTrigger):
 class DirectoryFileDeleteTrigger(_FileDeleteTrigger):
     """Fires when `filename` appears in `directory`, and deletes it; once per appearance.
 
-    Triggers on the same directory with the same interval share one scan; of several that wait for the same file each
-    fires. A directory that is missing or unreadable is waited for.
+    Triggers with the same directory and interval share one scan. If several wait for the same file, all of them fire.
+    If the directory is missing or cannot be read, they wait for it.
 
     Args:
         filename: A name, not a pattern.
@@ -276,7 +276,7 @@ class FileDeleteTrigger(_FileDeleteTrigger):
     """Fires when `filepath` appears, and deletes it; once per appearance.
 
     Args:
-        poke_interval: Seconds between looks.
+        poke_interval: Seconds between scans.
     Raises:
         DagError: An argument is not as described.
     """
@@ -295,7 +295,7 @@ class FileDeleteTrigger(_FileDeleteTrigger):
         )
 
     def shared_stream_key(self) -> Hashable:
-        # A stream of its own is what ties the deletion to the event's durability.
+        # It has a stream because a producer's `advance` deletes the file after the event is durable.
         return ("file", self.filepath, self.poke_interval)
 
     @classmethod

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 def _text(raw: bytes | None) -> str | None:
-    """Bytes as people write them, or `base64:…` where they are no UTF-8 text; None stays None."""
+    """Return the bytes as UTF-8 text, or as `base64:…` if they are none; None stays None."""
     if raw is None:
         return None
     try:
@@ -48,12 +48,12 @@ ATTRIBUTES: Final[Mapping[str, Callable[[KafkaMessage], Any]]] = {
     "partition": lambda message: message.record.partition,
     "offset": lambda message: message.record.offset,
     "timestamp": lambda message: message.record.timestamp,
-    # Of several headers with one name, the last counts.
+    # The last of several headers with the same name wins.
     "headers": lambda message: {name: _text(value) for name, value in message.record.headers},
 }
 
 _DECODERS: Final[Mapping[str | None, Callable[[KafkaMessage], Any]]] = {
-    # Not the class's own: a simulation has messages of another class.
+    # Not KafkaMessage.json: the simulation's messages have another class.
     "json": lambda message: message.json(),
     "text": lambda message: None if message.value is None else message.value.decode(),
     "bytes": lambda message: (
@@ -66,20 +66,20 @@ _DECODERS: Final[Mapping[str | None, Callable[[KafkaMessage], Any]]] = {
 class KafkaEventTrigger(BaseEventTrigger):
     """Fires for each message of the topics that meets `match`.
 
-    Watchers with equal topics, connection and group share one consumer; `start` is that of the one that opens it.
+    Watchers with equal topics, connection and group share one consumer, with the `start` of the one that opens it.
 
     Args:
         topics: A topic, or several.
         connection: The section `[connections.<connection>]` of the configuration.
-        group_id: The consumer group, which holds the position. By default `triggerer-` and what identifies topics
-            and connection, so that it stays the same when the trigger's other arguments change.
-        start: "earliest" or "latest": where to start in a partition for which the group has committed nothing.
+        group_id: The consumer group, which holds the position. The default, `triggerer-` and a digest of topics and
+            connection, does not change with the trigger's other arguments.
+        start: "earliest" or "latest": where to start in a partition without a commit of the group.
         match: A condition on the message, see `watchers.matching`. None: every message fires.
-        decode: How to read the value: "json", "text" (UTF-8), "bytes" (base64 in the event) or None (not at all).
-            A message that cannot be read so is rejected: logged, and passed. A tombstone's value is null.
-        extra: What the asset event carries, name by name: a path as in `match`, or `{"const": …}`. By default
-            `{"value", "key", "topic", "partition", "offset", "timestamp"}`; the timestamp is Kafka's, in
-            milliseconds; a key that is no text is written `base64:…`.
+        decode: How to decode the value: "json", "text" (UTF-8), "bytes" (base64 in the event) or None (not at all).
+            A message that cannot be decoded is rejected: it is logged and passed. The value of a tombstone is null.
+        extra: The fields of the asset event's `extra`: for each name a path as in `match`, or `{"const": …}`. Default:
+            `value`, `key`, `topic`, `partition`, `offset` and `timestamp`. The timestamp is Kafka's, in milliseconds; a
+            key that is not UTF-8 is written as `base64:…`.
     Raises:
         DagError: An argument is not as described.
     """
@@ -152,7 +152,7 @@ class KafkaEventTrigger(BaseEventTrigger):
         return KafkaSettings.from_mapping(self.connection, get_connection(self.connection))
 
     def shared_stream_selector(self) -> SharedStreamSelector | None:
-        """Watchers that differ in what one field must be are found by that field."""
+        """Select by a field that `match` compares with fixed values, if there is one."""
         found = selected_by(self.match)
         if found is None:
             return None
@@ -193,7 +193,7 @@ def _topics(value: Any) -> list[str]:
 
 
 def default_group(topics: Iterable[str], connection: str) -> str:
-    """The group of watchers that name none: the same for the same topics and connection, in whatever order."""
+    """Return the group of watchers without `group_id`. The order of the topics does not matter."""
     identity = json.dumps([connection, sorted(set(topics))], separators=(",", ":"))
     return "triggerer-" + hashlib.sha256(identity.encode()).hexdigest()[:16]
 

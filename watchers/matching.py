@@ -1,10 +1,10 @@
-r"""Conditions on messages and selections from them, written as JSON.
+r"""Conditions on messages, and the fields to take from them, written as JSON.
 
-A path is the names from the outside in, joined by dots: `order.items.0.sku` is a field of the decoded value (a number
-is a place in a list; a dot within a name is written `\.`). A path that starts with `@` is of the message itself:
-`@key`, `@topic`, `@headers.source`, …, and `@value` is the whole value.
+A path joins names by dots, from the outside in: `order.items.0.sku` is a field of the decoded value. A number is an
+index into a list; a dot within a name is written `\.`. A path that starts with `@` refers to the message itself:
+`@key`, `@topic`, `@headers.source`, …; `@value` is the whole value.
 
-A condition maps paths to what they must be; all of them must hold:
+A condition maps paths to requirements, all of which have to hold:
 
     {"carrier": "AA"}                               equal
     {"origin": ["JFK", "LGA"]}                      one of these
@@ -12,8 +12,8 @@ A condition maps paths to what they must be; all of them must hold:
     {"@key": {"regex": "^order-"}, "cancelled": {"exists": False}}
 
 Operators: `eq`, `ne`, `in`, `not_in`, `gt`, `ge`, `lt`, `le` (numbers with numbers, text with text), `regex` (found
-anywhere in a text), `contains` (an element of a list, or a part of a text), `exists`. A field that is missing, or
-of another type than the operator expects, does not match; it is never an error.
+anywhere in a text), `contains` (an element of a list, or a part of a text), `exists`. A field that is missing, or whose
+type the operator does not expect, does not match; it is never an error.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from triggerer.errors import DagError
 
 E = TypeVar("E")
 Getter = Callable[[E, Any], Any]
-"""From the message and its decoded value to a field, or MISSING."""
+"""Returns a field of a message, given the message and its decoded value; or MISSING."""
 Test = Callable[[Any], bool]
-"""Whether a field, never MISSING, is as it should be."""
+"""Returns whether a field, which is never MISSING, meets a requirement."""
 
 MISSING: Final = object()
 _SEPARATOR = re.compile(r"(?<!\\)\.")
 
 
 def canonical(argument: Any, what: str) -> Any:
-    """A copy of a JSON argument in which equal arguments are equal text; None stays None.
+    """Return a copy of a JSON argument with sorted keys, so that equal arguments give equal text; None stays None.
 
     Raises:
         DagError: It is not JSON.
@@ -48,10 +48,10 @@ def canonical(argument: Any, what: str) -> Any:
 
 
 def compile_path(path: Any, attributes: Mapping[str, Callable[[E], Any]]) -> Getter[E]:
-    """What finds a path's field.
+    """Return a function that gets the field of a path.
 
     Args:
-        attributes: The names that may stand behind `@`, and how to get at them.
+        attributes: The names that may follow `@`, with a function that gets each.
     Raises:
         DagError: The path is empty, or names an attribute that messages do not have.
     """
@@ -100,10 +100,10 @@ def _step(value: Any, step: str) -> Any:
 def compile_match(
     match: Mapping[str, Any] | None, attributes: Mapping[str, Callable[[E], Any]]
 ) -> Callable[[E, Any], bool] | None:
-    """What tells whether a message meets a condition; None: every message does.
+    """Return a function that tests whether a message meets a condition; None: every message does.
 
     Raises:
-        DagError: The condition is not one of those that the module describes.
+        DagError: The condition is not written as the module's docstring says.
     """
     if not match:
         return None
@@ -136,9 +136,10 @@ def compile_match(
 
 
 def selected_by(match: Mapping[str, Any] | None) -> tuple[str, frozenset[Any]] | None:
-    """A path, and values of which one has to stand there for a condition to be met; None where it names none.
+    """Return a path and the values that it may have if the condition is to hold; None if no path is so limited.
 
-    What equals one of them in Python need not meet the condition, as true and 1. `match` is one that compiles.
+    `match` has to be one that compiles. A field may equal one of the values in Python and still not match, as True
+    and 1.
     """
     for path, condition in (match or {}).items():
         values = _named(condition)
@@ -150,7 +151,7 @@ def selected_by(match: Mapping[str, Any] | None) -> tuple[str, frozenset[Any]] |
 def _named(condition: Any) -> list[Any] | None:
     if isinstance(condition, Mapping):
         if condition.get("exists") is False:
-            # It is met where there is nothing.
+            # It holds if the field is missing.
             return None
         condition = [condition["eq"]] if "eq" in condition else condition.get("in")
         if condition is None:
@@ -160,7 +161,7 @@ def _named(condition: Any) -> list[Any] | None:
 
 
 def _matches_field(name: str, if_missing: bool, test: Test) -> Callable[[Any, Any], bool]:
-    """As any other condition, for the most common: one field of an object. Twenty watchers ask it of each message."""
+    """Test one field of an object: the most common condition, in a faster form. Each watcher tests each message."""
 
     def matches(_: Any, value: Any) -> bool:
         found = value.get(name, MISSING) if type(value) is dict else _step(value, name)
@@ -170,7 +171,7 @@ def _matches_field(name: str, if_missing: bool, test: Test) -> Callable[[Any, An
 
 
 def _compile_condition(condition: Any, path: str) -> tuple[bool, Test]:
-    """Whether a missing field meets the condition, and what tests one that is there."""
+    """Return whether a missing field meets the condition, and a test for a field that exists."""
     if isinstance(condition, list):
         return False, _one_of(condition)
     if not isinstance(condition, Mapping):
@@ -202,13 +203,13 @@ def _compile_condition(condition: Any, path: str) -> tuple[bool, Test]:
 
 
 def _same(found: Any, expected: Any) -> bool:
-    # In JSON true is not 1, although Python says so.
+    # In JSON true does not equal 1; in Python it does.
     return bool(found == expected) and isinstance(found, bool) == isinstance(expected, bool)
 
 
 def _equal(expected: Any) -> Test:
     if isinstance(expected, str):
-        # What equals a text is one.
+        # Only a text equals a text: no test of the type is needed.
         return lambda found: found == expected
     if isinstance(expected, (int, float)) and not isinstance(expected, bool):
         return lambda found: found == expected and not isinstance(found, bool)
@@ -280,12 +281,12 @@ _OPERATORS: Final[Mapping[str, Callable[[Any], Test]]] = {
 def compile_extra(
     template: Mapping[str, Any] | None, attributes: Mapping[str, Callable[[E], Any]]
 ) -> Callable[[E, Any], dict[str, Any]] | None:
-    """What builds an asset event's `extra`: each name from a path, or from `{"const": …}`; None for no template.
+    """Return a function that builds an asset event's `extra`, with a path or `{"const": …}` for each name.
 
-    What a path does not find is null.
+    A field that is missing is null. Without a template, None is returned.
 
     Raises:
-        DagError: The template is not like that.
+        DagError: The template is not written like that.
     """
     if template is None:
         return None

@@ -1,8 +1,8 @@
 """Apache Kafka, and whatever speaks its protocol.
 
-`producer` is the shared stream's producer; beside it stand its settings, the lane (one assigned partition) with its
-decisions, the committed position, the commits, the dead letters, what is asked of the cluster, and the translation
-of the SDK's errors.
+`producer` has the shared stream's producer. The other modules are its parts: the settings, the lane (one assigned
+partition), the committed position, the commits, the dead letters, requests to the cluster, and the translation of the
+SDK's errors.
 """
 
 from producers.kafka.checking import check_topics

@@ -1,4 +1,4 @@
-"""From the outcomes of a lane's messages to commits, steps back and dead letters."""
+"""Turns the outcomes of a lane's messages into commits, redeliveries and dead letters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class Advancing:
-    """Carries out what a resolved batch means. Several lanes may advance at once; one lane never twice."""
+    """Commits resolved batches, and has failed messages redelivered. Different lanes may advance concurrently."""
 
     def __init__(
         self,
@@ -45,10 +45,10 @@ class Advancing:
             self._assignment.advanced()
 
     async def _advance_until_failure(self, verdict: Verdict) -> Sequence[AdvanceItem]:
-        """Settle what the verdict covers; returns what is left of the batch where a message was set aside."""
+        """Carry out the verdict; return the rest of the batch if its failed message was set aside, else nothing."""
         if verdict.stale:
             logger.info(
-                "%d messages were advanced after their partition was taken away or stepped back; "
+                "%d messages were advanced after their partition was taken away or rewound; "
                 "they are delivered again",
                 verdict.stale,
             )
@@ -79,13 +79,13 @@ class Advancing:
 
     @staticmethod
     def _count(lane: Lane, verdict: Verdict) -> int:
-        """How often the failed message has failed now. That nobody was there to see it is no fault of its own."""
+        """Return how often the failed message has failed. A delivery that nobody saw is no failure of the message."""
         before = lane.committed.failures if lane.committed.offset == verdict.offset else 0
         assert verdict.failed is not None
         return before + (1 if verdict.failed[1].failed else 0)
 
     async def _commit(self, lane: Lane, position: CommittedPosition) -> bool:
-        """Whether `position` is committed."""
+        """Commit the position; return whether it is committed."""
         if lane.closed:
             return False
         if position == lane.committed:
@@ -118,7 +118,7 @@ class Advancing:
         self._assignment.hold(lane, position, delay)
 
     async def _set_aside(self, verdict: Verdict, failures: int) -> bool:
-        """Whether the message went to the dead-letter topic; it may be committed past then."""
+        """Return whether the message went to the dead-letter topic; a commit may pass it then."""
         limit = self._settings.max_deliveries
         assert verdict.failed is not None
         message, outcome = verdict.failed
@@ -127,7 +127,7 @@ class Advancing:
         try:
             await self._dead_letters.write(message, outcome, deliveries=failures)
         except BrokerError as error:
-            # The message stays failed and its partition waits; the other partitions must not suffer for it.
+            # The message stays failed and its partition waits. The other partitions go on.
             logger.error("message stays where it is, since it cannot be set aside: %s", error)
             return False
         return True

@@ -1,6 +1,6 @@
-"""Which partitions this member reads, from where, and what happens when they come and go.
+"""The partitions that are assigned to this member, and the positions from which they are read.
 
-aiokafka knows the eager protocol only: in every rebalance all partitions are taken away and given out anew.
+aiokafka knows only the eager protocol: every rebalance revokes all partitions and assigns them anew.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ logger = logging.getLogger(__name__)
 
 
 class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
-    """The lanes of the partitions that are ours now.
+    """The lanes of the partitions that are assigned to this member.
 
-    aiokafka calls the two listener methods from its coordination task. It logs and forgets what they raise, so that
-    errors are kept in `error` for the stream to raise.
+    aiokafka calls the two listener methods from its coordination task, and only logs what they raise. So errors are
+    kept in `error`, for the stream to raise.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         self._progress: anyio.Event | None = None
 
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        """Let what is in flight be advanced for a bounded time; what is not by then is redelivered elsewhere."""
+        """Wait a bounded time for messages in flight to be advanced; the rest is redelivered to other members."""
         lanes = [self.lanes[partition] for partition in revoked if partition in self.lanes]
         membership = self._cluster.membership()
         for lane in lanes:
             lane.draining = True
             if lane.membership != membership:
-                # The session is lost, not merely asked back: the group takes no commit of ours any more.
+                # The session is lost: the group takes no commit of this membership any more.
                 lane.close()
         with anyio.move_on_after(self._revoke_timeout_s):
             while any(lane.in_flight for lane in lanes):
@@ -79,7 +79,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             )
 
     async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        """Find where each partition goes on. Bounded: no heartbeats are sent meanwhile."""
+        """Find the position of each partition, within a deadline: no heartbeats are sent meanwhile."""
         try:
             with anyio.fail_after(self._settle_timeout_s):
                 await self._settle(assigned)
@@ -90,7 +90,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
                 f"the positions of {_names(assigned)} could not be read in {self._settle_timeout_s:.0f} s"
             )
             self.error.__cause__ = error
-        except Exception as error:  # noqa: BLE001 - aiokafka would log and forget it; the stream raises it
+        except Exception as error:  # noqa: BLE001 - aiokafka would only log it; the stream raises it
             self.error = BrokerUnavailable(f"assignment of {_names(assigned)} failed: {error!r}")
             self.error.__cause__ = error
 
@@ -100,7 +100,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             logger.info("no partition for this member; others of the group read them all")
             return
         self.topics = await self._cluster.describe({partition.topic for partition in assigned})
-        # With all partitions, not only ours: whether the group has read the topic before decides where new ones start.
+        # Of all partitions: where new ones start depends on whether the group has read the topic before.
         committed = await self._cluster.committed(
             [
                 TopicPartition(topic.name, number)
@@ -146,7 +146,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         membership: Membership,
         committed: Mapping[TopicPartition, CommittedPosition],
     ) -> dict[TopicPartition, CommittedPosition]:
-        """Where partitions without a commit start; committed, so that a restart cannot skip anything."""
+        """Return where partitions without a commit start, and commit it, so that a restart skips nothing."""
         latest = []
         for partition in missing:
             stale = partition in committed  # of a topic's predecessor
@@ -184,10 +184,10 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         return bool(known) and partition.partition >= max(known)
 
     async def reset_out_of_range(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Positions that the broker no longer has, or never had: go on at the earliest message, and say so.
+        """Continue at the earliest message where the broker does not have a position, and log why.
 
         Raises:
-            BrokerUnavailable: A topic was created anew, or the broker does not answer.
+            BrokerUnavailable: A topic was created again, or the broker does not answer.
         """
         if recreated := await self.find_recreated():
             raise recreated
@@ -239,15 +239,15 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         return None
 
     def hold(self, lane: Lane, position: CommittedPosition, delay_s: float) -> None:
-        """Go back to `position`, and deliver from there once the delay is over; other partitions go on meanwhile."""
-        # Most failures are over at the second try, and what follows is delivered again with it then. From the second
-        # failure on, the message is tried alone: see Lane.probing.
+        """Rewind to `position`, and deliver from there after the delay; other partitions go on meanwhile."""
+        # Most messages succeed at the second try: what follows the message is delivered again with it. From the second
+        # failure on, the message is delivered alone, see Lane.probing.
         lane.step_back(position, probing=position.failures > 1)
         if lane.draining or not self._consumer_has(lane):
             return
         self._consumer.pause(lane.partition)
         self._consumer.seek(lane.partition, position.offset)
-        # A timer of the loop and no task: it has nothing to await, and ends with its lane.
+        # A timer, not a task: there is nothing to await, and it ends with the lane.
         lane.stop_timer()
         lane.timer = asyncio.get_running_loop().call_later(delay_s, self._release, lane)
         self._cluster.wait_long(False)
@@ -261,12 +261,12 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         self._cluster.wait_long(not any(other.is_held for other in self.lanes.values()))
 
     def probe(self, lane: Lane) -> None:
-        """One message of the lane is about to be delivered, and nothing more until it is through."""
+        """Fetch nothing after the lane's next message until that one is advanced."""
         if self._consumer_has(lane):
             self._consumer.pause(lane.partition)
 
     def end_probe(self, lane: Lane) -> None:
-        """The message that had failed is through: deliver what follows it."""
+        """Deliver what follows the message that had failed; it is advanced now."""
         lane.probing = False
         if self._consumer_has(lane):
             self._consumer.seek(lane.partition, lane.committed.offset)
@@ -284,7 +284,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             self._resume(lane)
 
     def pause_lane(self, partition: TopicPartition) -> None:
-        """Fetch nothing more of a partition, if it is ours, until it is resumed or assigned anew."""
+        """Fetch no more of a partition, if it is ours, until it is resumed or assigned again."""
         lane = self.lanes.get(partition)
         if lane is not None:
             lane.paused = True
@@ -298,7 +298,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             self._resume(lane)
 
     def put_back(self, lane: Lane) -> None:
-        """What the consumer has handed over and nobody was given is fetched again."""
+        """Fetch again what the consumer has returned and the stream has not yielded."""
         if self._consumer_has(lane):
             self._consumer.seek(lane.partition, lane.delivered)
 
@@ -310,12 +310,12 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         return not lane.closed and lane.partition in self._consumer.assignment()
 
     def advanced(self) -> None:
-        """Something is in flight no more; whoever waits for that may look again."""
+        """Wake a rebalance that waits for messages in flight."""
         if self._progress is not None:
             self._progress.set()
 
     def abandon(self) -> None:
-        """The stream ends: nothing counts any more, and a rebalance waits for nothing."""
+        """Close all lanes, as the stream ends; a rebalance does not wait for them any more."""
         self._abandoned = True
         for lane in self.lanes.values():
             lane.close()
@@ -328,7 +328,7 @@ def _with_topic(position: CommittedPosition, topic: TopicDescription) -> Committ
         position.offset,
         failures=position.failures,
         topic_id=topic.topic_id,
-        # A foreign commit, or one from before: the partitions of today are those that were known.
+        # Of another program's commit the number is not known: assume that no partition was added since.
         partitions=position.partitions or topic.partitions,
     )
 

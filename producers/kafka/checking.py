@@ -1,4 +1,4 @@
-"""Whether a cluster answers and has the topics, without joining a group: for `triggerer check`."""
+"""Checks that a cluster answers and has the topics, without joining a group; for `triggerer check`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CLOSE_TIMEOUT_S = 2.0
 
 
 async def check_topics(settings: KafkaSettings, topics: Collection[str]) -> None:
-    """Connect, and ask for the topics; none is created by asking. Takes as long as the cluster does.
+    """Connect, and look up the topics without creating any. Has no deadline of its own.
 
     Raises:
         ConfigurationError: A certificate or key cannot be read.

@@ -1,9 +1,9 @@
-"""What is asked of the cluster beyond aiokafka's public surface.
+"""Requests to the cluster that aiokafka has no public method for.
 
-Commits go out under the membership with which their partition was assigned. aiokafka's own `commit` fills in
-whatever generation is current when the request leaves: after a rebalance that is a later one, under which the broker
-takes a commit for a partition that is somebody else's, and after a lost session it is -1, which an empty group takes
-from anybody (aio-libs/aiokafka#929).
+A commit is sent with the membership under which its partition was assigned. aiokafka's own `commit` uses the
+generation at the time when the request is sent. After a rebalance that is a later one, with which the broker accepts a
+commit of a partition that another member has by now. After a lost session it is -1, which an empty group accepts from
+anybody (aio-libs/aiokafka#929).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SHORT_WAIT_MS = 50
 
 
 class Membership(NamedTuple):
-    """Under which the group's coordinator takes commits."""
+    """What identifies this member to the group's coordinator."""
 
     generation: int
     member_id: str
@@ -37,7 +37,7 @@ class Membership(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic as the cluster has it now; `topic_id` is None where brokers know no ids."""
+    """A topic as the cluster has it now; `topic_id` is None if the brokers have no topic ids."""
 
     name: str
     topic_id: str | None
@@ -45,7 +45,7 @@ class TopicDescription:
 
 
 class Cluster:
-    """Requests on a started consumer's connections. Everything raises `BrokerError` only."""
+    """Requests over a started consumer's connections. All methods raise only `BrokerError`."""
 
     def __init__(
         self, consumer: AIOKafkaConsumer, group: str, servers: str, *, fetch_max_wait_ms: int
@@ -61,19 +61,19 @@ class Cluster:
         return self._consumer._coordinator  # noqa: SLF001 - see the module's docstring
 
     def membership(self) -> Membership:
-        """The present one; ask while partitions are being assigned, when nothing can change it."""
+        """Return the current membership; while partitions are being assigned, it does not change."""
         return Membership(self._coordinator.generation, self._coordinator.member_id)
 
     def request_rejoin(self, membership: Membership) -> None:
-        """Find out about a rebalance now rather than with the next heartbeat."""
+        """Rejoin the group now, rather than when the next heartbeat reports the rebalance."""
         if self.membership() == membership:
             self._coordinator.request_rejoin()
 
     def wait_long(self, is_long: bool) -> None:
-        """Whether a request for messages may wait for long while there are none.
+        """Set whether the broker may hold back a fetch for long while there are no messages.
 
-        aiokafka has one request for messages at a time on its way to a broker: a partition that is resumed is
-        asked for only when the one before was answered.
+        aiokafka sends one fetch at a time to a broker: a partition that is resumed is not fetched before the last
+        fetch was answered.
         """
         fetcher: Any = self._consumer._fetcher  # noqa: SLF001 - see the module's docstring
         if fetcher is not None:
@@ -81,7 +81,7 @@ class Cluster:
             fetcher._fetch_max_wait_ms = wait_ms if is_long else min(wait_ms, _SHORT_WAIT_MS)  # noqa: SLF001
 
     async def describe(self, topics: Collection[str]) -> dict[str, TopicDescription]:
-        """The topics by name. None is created by asking.
+        """Return the topics by name, without creating any.
 
         Raises:
             BrokerRefused: One does not exist or may not be described.
@@ -120,7 +120,7 @@ class Cluster:
     async def committed(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, CommittedPosition]:
-        """The group's commits; partitions without one are missing. Waits for the coordinator: use a deadline."""
+        """Return the group's commits; partitions without one are missing. Waits for the coordinator: set a deadline."""
         fetched = await guarded(
             self._coordinator.fetch_committed_offsets(list(partitions)),
             f"read of the commits of group {self._group} {self._where}",
@@ -133,10 +133,10 @@ class Cluster:
     async def commit(
         self, membership: Membership, positions: Mapping[TopicPartition, CommittedPosition]
     ) -> dict[TopicPartition, type[Exception]]:
-        """Send one request; the partitions that the broker refused, with its error. Empty: all are committed.
+        """Send one request; return the partitions that the broker refused, with the error. Empty: all are committed.
 
         Raises:
-            BrokerUnavailable, BrokerRefused: There was no answer; any of them may be committed or not.
+            BrokerUnavailable, BrokerRefused: There was no answer; each of them may be committed or not.
         """
         what = f"commit to group {self._group} {self._where}"
         by_topic: defaultdict[str, list[tuple[int, int, str]]] = defaultdict(list)
@@ -163,7 +163,7 @@ class Cluster:
 
 
 def raise_for_topic(error: type[Exception], name: str, where: str) -> None:
-    """Raise what a broker's answer about a topic means; return if it is well."""
+    """Raise the error that a broker returned for a topic, if any."""
     if error is sdk.NoError:
         return
     if error is sdk.UnknownTopicOrPartitionError:

@@ -1,4 +1,4 @@
-"""The first contact with the cluster, and what was wrong with it; and the last."""
+"""Starts and stops a consumer, and finds out why one cannot connect."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ async def start_consumer(consumer: AIOKafkaConsumer, settings: KafkaSettings, wh
 
 
 def _end_when_replaced(consumer: Any, instance: str) -> None:
-    """Have a static member that the broker knows no more end with an error instead of joining again.
+    """Have a static member that the broker does not know any more end with an error instead of joining again.
 
-    aiokafka's heartbeats do not carry the instance's name, so that the broker cannot say "fenced", only that it does
-    not know the member. Joining again under the same name would throw out whoever has it now, who would do the same:
-    two consumers of one name then rebalance the group at every heartbeat, for ever.
+    aiokafka's heartbeats do not contain the group_instance_id, so that the broker answers "unknown member" where it
+    would answer "fenced". A member that joins again with the same id throws out the one that has it now, which then
+    does the same: two consumers with one id would rebalance the group at every heartbeat, for ever.
     """
     coordinator = consumer._coordinator  # noqa: SLF001
     reset_generation = coordinator.reset_generation
 
     def reset_or_end() -> None:
-        # A member that has joined, and is not about to leave by itself.
+        # Only for a member that has joined and is not leaving.
         if coordinator.generation > 0 and not coordinator._closing.done():  # noqa: SLF001
             raise sdk.KafkaError(
                 f"another consumer has taken over group_instance_id {instance!r} of this group,"
@@ -72,12 +72,12 @@ def _end_when_replaced(consumer: Any, instance: str) -> None:
 
 
 def _leave_while_joining(consumer: Any) -> None:
-    """Have a consumer that is closed while it joins its group leave at once.
+    """Have a consumer that is closed while it joins its group leave the group at once.
 
-    The broker answers a member that joins when all others have come as well, or when `group.initial.rebalance.delay.ms`
-    is over (3 s by default), and reads nothing else from that connection before. aiokafka waits for the answer. To
-    drop the connection is no way out: its member gets partitions all the same, which nobody reads until its session
-    runs out. So it leaves over another connection.
+    The broker answers a join when all other members have joined too, or after `group.initial.rebalance.delay.ms` (3 s
+    by default), and reads nothing else from that connection before. aiokafka waits for the answer. If the connection
+    is just dropped, the member still gets partitions, which nobody reads until its session expires. So the leave
+    request is sent over another connection.
     """
     coordinator = consumer._coordinator  # noqa: SLF001
     closing: asyncio.Future[None] = coordinator._closing  # noqa: SLF001
@@ -87,7 +87,7 @@ def _leave_while_joining(consumer: Any) -> None:
         if not isinstance(request, JoinGroupRequest | SyncGroupRequest):
             return await send_request(request)
         if not coordinator.member_id and coordinator._group_instance_id is None:  # noqa: SLF001
-            # Answered at once, with the name to ask again under: before, there is nobody who could leave.
+            # Answered at once, with the member id for the real join. Before that there is no member to leave.
             return await send_request(request)
         with anyio.CancelScope() as scope:
 
@@ -101,7 +101,7 @@ def _leave_while_joining(consumer: Any) -> None:
             finally:
                 closing.remove_done_callback(give_up)
         await _say_goodbye(consumer)
-        # What the client takes for a lost connection: it would try again, were it not closed.
+        # To the client a lost connection. It does not try again, because it is closed.
         raise sdk.KafkaConnectionError("closed while the group was joined")
 
     coordinator._send_req = send  # noqa: SLF001
@@ -109,7 +109,7 @@ def _leave_while_joining(consumer: Any) -> None:
 
 async def _say_goodbye(consumer: Any) -> None:
     coordinator = consumer._coordinator  # noqa: SLF001
-    # A static member stays one until it starts again, or its session runs out.
+    # A static member does not leave: it stays until it starts again, or until its session expires.
     if coordinator._group_instance_id is None:  # noqa: SLF001
         request = LeaveGroupRequest(coordinator.group_id, coordinator.member_id)
         node = coordinator.coordinator_id
@@ -117,14 +117,14 @@ async def _say_goodbye(consumer: Any) -> None:
             try:
                 await consumer._client.send(node, request)  # noqa: SLF001
             except sdk.KafkaError as error:
-                # Nothing depends on it: the broker forgets the member when its session runs out.
+                # Not needed: the broker removes the member when its session expires.
                 logger.info("group %s could not be left: %s", coordinator.group_id, error)
-    # Or the client would leave once more, over the connection that is not read.
+    # Otherwise the client would leave again, over the connection that the broker does not read.
     coordinator.reset_generation()
 
 
 async def raise_reason(settings: KafkaSettings, what: str) -> None:
-    """Raise what really happened: the client says of every failed bootstrap that it could not connect."""
+    """Connect once more and raise the reason why that fails: the client reports every failure as "cannot connect"."""
     arguments = settings.client_arguments()
     address = arguments.pop("bootstrap_servers").split(",")[0].strip()
     arguments.pop("metadata_max_age_ms")
@@ -138,10 +138,10 @@ async def raise_reason(settings: KafkaSettings, what: str) -> None:
 
 
 async def stop_consumer(consumer: AIOKafkaConsumer, what: str) -> None:
-    """Leave the group and end all that the consumer runs; within seconds, whatever the broker does.
+    """Leave the group and end all tasks and connections of the consumer, within seconds, whatever the broker does.
 
-    aiokafka's own `stop` gives up half-way where a fetch waits for a broker that is away: it awaits a task that it has
-    cancelled, takes the cancellation for its own, and leaves the connections and their task behind.
+    aiokafka's own `stop` is cut short if a fetch waits for a broker that is away: it awaits a task that it has
+    cancelled, the cancellation propagates to `stop` itself, and connections and tasks are left behind.
     """
     stopped = False
     try:
@@ -149,11 +149,11 @@ async def stop_consumer(consumer: AIOKafkaConsumer, what: str) -> None:
             await guarded(consumer.stop(), f"closing of the {what}")
             stopped = True
     except BrokerError as error:
-        # Nothing depends on a proper good-bye: the broker forgets the member when its session runs out.
+        # Not needed: the broker removes the member when its session expires.
         logger.info("%s", error)
     finally:
-        # Also when a cancellation comes out of the shield: in a task that is being cancelled, one that the client
-        # invented cannot be told from ours.
+        # Also if a cancellation leaves the shield: while our task is being cancelled, a cancellation that the client
+        # has caused cannot be told from ours.
         if not stopped:
             with anyio.move_on_after(_ABORT_TIMEOUT_S, shield=True):
                 await _abort(consumer)

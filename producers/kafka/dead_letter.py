@@ -1,4 +1,4 @@
-"""Messages that failed too often, set aside in a topic of their own."""
+"""Writes messages that failed too often to a dead-letter topic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NO_LIMIT = 2**31 - 1
 
 
 class DeadLetters:
-    """Writes to the dead-letter topic; connects at the first message, since most streams never need it."""
+    """Writes to the dead-letter topic. It connects for the first message: most streams never have one."""
 
     def __init__(self, settings: KafkaSettings, group: str) -> None:
         self._settings = settings
@@ -38,9 +38,9 @@ class DeadLetters:
     ) -> None:
         """Return once all in-sync replicas hold the message, with key, value, timestamp and headers of the original.
 
-        The headers `triggerer.dead-letter.*` say where it comes from and why; one with neither key nor value gets an
-        empty value, and the header `null-value`. Whoever stops between this and the commit writes it again: topic,
-        partition and offset in the headers tell the repeats.
+        The headers `triggerer.dead-letter.*` say where it comes from and why. A message with neither key nor value
+        gets an empty value and the header `null-value`. If the service stops before the commit, the message is
+        written again; topic, partition and offset in the headers identify such repeats.
 
         Raises:
             BrokerError: It could not be written; nothing may be committed past it.
@@ -99,14 +99,14 @@ class DeadLetters:
     async def _open(self, what: str) -> AIOKafkaProducer:
         async with self._starting:
             if self._producer is not None and self._producer._sender.sender_task.done():  # noqa: SLF001
-                # The client has given up for good, as after a gap in its sequence: it raises the same error for ever.
+                # The client has failed for good, for instance after a gap in its sequence numbers: it only raises.
                 await self.aclose()
             if self._producer is None:
                 producer = AIOKafkaProducer(
                     **self._settings.client_arguments(),
                     acks="all",
                     enable_idempotence=True,
-                    # How large a message may be is the topic's to say, and it is larger here by its headers.
+                    # The topic limits the size. The headers make the message larger than the original.
                     max_request_size=_NO_LIMIT,
                 )
                 try:
@@ -125,10 +125,10 @@ class DeadLetters:
                 try:
                     await guarded(producer.stop(), "closing of the dead-letter producer")
                 except BrokerError as error:
-                    # What it was given is written, or its caller knows that it was not.
+                    # Every message is written, or the caller of `write` got an error.
                     logger.info("%s", error)
 
 
 def _is_null(message: KafkaMessage) -> bool:
-    """Whether it holds nothing at all, which the client refuses to write."""
+    """Whether it has neither key nor value; the client refuses to write such a message."""
     return message.key is None and message.value is None

@@ -1,4 +1,4 @@
-"""From the SDK's errors to the project's, at the only places where SDK code is awaited."""
+"""Translates the SDK's errors into the project's; every call into the SDK is awaited through `guarded`."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ _HINTS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = 
 
 
 def translate(error: BaseException, what: str) -> BrokerError:
-    """The project's error for one of the SDK's; raise it `from` the original.
+    """Return the project's error for one of the SDK's; to be raised `from` the original.
 
     Args:
-        what: What was being done, to whom: "commit to group g at localhost:9092".
+        what: What was being done, and where: "commit to group g at localhost:9092".
     """
     kind = BrokerRefused if isinstance(error, _REFUSED) else BrokerUnavailable
     hint = next((text for sort, text in _HINTS if isinstance(error, sort)), None)
@@ -61,7 +61,7 @@ def translate(error: BaseException, what: str) -> BrokerError:
 
 
 def cancelled_from_outside() -> bool:
-    """Whether the running task was asked to stop; otherwise a `CancelledError` is a library's own invention."""
+    """Whether the running task was cancelled by our code; if not, the library itself raised the `CancelledError`."""
     task = asyncio.current_task()
     return anyio.current_effective_deadline() == -math.inf or (
         task is not None and task.cancelling() > 0
@@ -69,11 +69,11 @@ def cancelled_from_outside() -> bool:
 
 
 async def guarded(call: Awaitable[T], what: str) -> T:
-    """Await a call into the SDK; what comes out is a result, a `BrokerError`, or a cancellation somebody asked for.
+    """Await a call into the SDK and translate its errors.
 
     Raises:
-        BrokerUnavailable, BrokerRefused: See `translate`. Also for a cancellation that nobody here asked for: a
-            task group would end without any error on it, and nobody would notice that the stream stopped.
+        BrokerUnavailable, BrokerRefused: See `translate`. Also for a cancellation that the SDK raises by itself: with
+            that, a task group ends without an error, and nobody notices that the stream has stopped.
     """
     try:
         return await call

@@ -1,8 +1,8 @@
 """One partition during one assignment: what is in flight, and what is committed.
 
-Synchronous, without I/O. A lane object dies with its assignment; the messages that it delivered keep pointing at
-it, so that an advance which comes too late is told from one that counts. `delivery` does the same within an
-assignment: it grows with every step back, and messages of an earlier delivery count no more.
+Synchronous, without I/O. A lane belongs to one assignment. Its messages refer to it, so that an advance which comes
+after the end of the assignment is recognised. Within an assignment `delivery` serves the same purpose: it grows with
+every rewind, and messages of an earlier delivery are ignored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from producers.kafka.position import CommittedPosition
 
 
 class Lane:
-    """See the module."""
+    """See the module's docstring."""
 
     __slots__ = (
         "closed",
@@ -46,16 +46,16 @@ class Lane:
         """The offset after the last message delivered."""
         self.delivery = 0
         self.probing = committed.failures > 1
-        """Deliver only the message at the position, and the others once it is through: what follows a message that
-        fails again and again is not delivered as often as that one."""
+        """Deliver only the message at the position, and the others after it is advanced: they are not to be redelivered
+        as often as a message that fails again and again."""
         self.draining = False
-        """The partition is about to go; deliver nothing more."""
+        """The partition is being revoked; deliver nothing more."""
         self.closed = False
-        """The assignment is over; nothing counts any more."""
+        """The assignment is over; all its messages are stale."""
         self.paused = False
-        """Too much of it is not advanced yet: deliver nothing more until it is resumed, or assigned anew."""
+        """Too many of its messages are outstanding: deliver nothing more until it is resumed, or assigned again."""
         self.timer: asyncio.TimerHandle | None = None
-        """Set while the partition waits for its redelivery."""
+        """Set while the partition waits for a redelivery."""
         topic = committed.topic_id
         self.key_prefix = None if topic is None else f"{topic}/{partition.partition}/"
 
@@ -66,17 +66,17 @@ class Lane:
 
     @property
     def may_deliver(self) -> bool:
-        """Whether the consumer may hand over what follows, unless the whole stream is paused."""
+        """Whether more may be delivered, unless the whole stream is paused."""
         waits_for_probe = self.probing and self.in_flight
         return not self.paused and self.timer is None and not waits_for_probe
 
     @property
     def is_held(self) -> bool:
-        """Whether a failed message holds the lane up."""
+        """Whether a failed message holds up the lane."""
         return self.timer is not None or self.probing
 
     def step_back(self, position: CommittedPosition, *, probing: bool) -> None:
-        """Everything delivered from `position` on counts no more; it is delivered again."""
+        """Rewind to `position`: what was delivered from there on is stale, and is delivered again."""
         self.committed = position
         self.delivered = position.offset
         self.delivery += 1
@@ -94,7 +94,7 @@ class Lane:
 
 
 def redelivery_delay(failures: int, *, first_s: float, longest_s: float) -> float:
-    """Full jitter: somewhere between at once and a bound that doubles with every failure.
+    """Return a delay with full jitter: between zero and a bound that doubles with every failure.
 
     Source: "Exponential backoff and jitter", AWS Architecture Blog, 2015.
     """

@@ -13,7 +13,7 @@ _NOT_DECODED = object()
 
 
 class Record(Protocol):
-    """What is used of aiokafka's records."""
+    """The part of aiokafka's records that is used."""
 
     @property
     def topic(self) -> str: ...
@@ -32,7 +32,7 @@ class Record(Protocol):
 
 
 class KafkaMessage:
-    """One record of a topic. Decoding is done at the first request and shared by all subscribers of the stream."""
+    """One record of a topic. It is decoded once, at the first request, for all subscribers of the stream."""
 
     __slots__ = ("_json", "delivery", "lane", "record")
 
@@ -73,7 +73,7 @@ class KafkaMessage:
         return tuple(self.record.headers)
 
     def json(self) -> Any:
-        """The value as JSON; None for a tombstone. Shared: do not change what is returned.
+        """Return the decoded JSON value; None for a tombstone. It is shared: do not change it.
 
         Raises:
             ValueError: The value is not JSON.
@@ -84,7 +84,7 @@ class KafkaMessage:
             decoded = self._json = None if value is None else orjson.loads(value)
         return decoded
 
-    # A filter in another process reads the record; the lane is the producer's own and stays with it.
+    # Pickled for a filter in another process, without the lane, which only the producer uses.
 
     def __getstate__(self) -> tuple[Record, int]:
         return self.record, self.delivery

@@ -1,7 +1,7 @@
-"""The committed position, and what is kept beside it: in the metadata string of Kafka's own offset commit.
+"""The committed position of a partition, with the data that is kept in the metadata of Kafka's offset commit.
 
-The string is bounded (about 70 bytes; brokers allow 4096), since only the message at the position can have failed:
-a commit never passes a failed message, and those behind it are counted from the time when it is their turn.
+The metadata is bounded (about 70 bytes; brokers allow 4096), since it counts the failures of one message: a commit
+never passes a failed message, and failures of later ones are not counted before.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class CommittedPosition:
-    """Where a partition goes on.
+    """Where a partition continues.
 
     Attributes:
         offset: The next message to deliver.
         failures: How often that message was delivered and failed; survives restarts.
-        topic_id: The topic it was committed for. A topic that is deleted and created again has another.
-        partitions: How many partitions the topic had when the group first committed to it. One with a higher number
-            was added later: it is read from its beginning whatever `start` says, or a `start="latest"` would lose
-            what was written before we noticed the partition.
+        topic_id: Of the topic that it was committed for. A topic that is deleted and created again has a new id.
+        partitions: How many partitions the topic had when the group first committed to it. A partition with a higher
+            number was added later, and is read from its beginning: `start="latest"` would lose what was written to it
+            before it was found.
     """
 
     offset: int
@@ -50,7 +50,7 @@ class CommittedPosition:
 
     @classmethod
     def parse(cls, offset: int, metadata: str | None) -> CommittedPosition:
-        """Read a commit; one that another program wrote holds an offset and nothing else."""
+        """Parse a commit; of one that another program wrote, only the offset is used."""
         if not metadata:
             return cls(offset)
         try:
@@ -58,8 +58,11 @@ class CommittedPosition:
         except ValueError:
             fields = None
         if not isinstance(fields, dict) or fields.get("v") != _VERSION:
-            # kafka-consumer-groups --reset-offsets and other consumers write what they like; the offset holds.
-            logger.info("the commit at offset %d holds foreign metadata; counts start anew", offset)
+            # Of kafka-consumer-groups --reset-offsets, or of another consumer.
+            logger.info(
+                "the commit at offset %d has foreign metadata; failures are counted from zero",
+                offset,
+            )
             return cls(offset)
         failures, topic, partitions = (
             fields.get(name) for name in ("failures", "topic", "partitions")

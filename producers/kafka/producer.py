@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LOOK_AROUND_S = 1.0
-"""How long a wait for messages lasts at most before the stream looks for errors of the coordination task."""
+"""How long a fetch waits for messages before the stream checks for errors of the coordination task."""
 _CHECK_TOPICS_EVERY_S = 5.0
 _CHECK_TOPICS_TIMEOUT_S = 5.0
 
@@ -36,14 +36,16 @@ _CHECK_TOPICS_TIMEOUT_S = 5.0
 class KafkaSharedStreamProducer(SharedStreamProducer):
     """Reads topics as a member of a consumer group; a lane is a partition. An event is its own broker payload.
 
-    - The position is committed by `advance` alone, one request for all lanes that advance at the same time, and
-      never past a failed message. A failed message is delivered again after a growing delay, from the second
-      failure on alone, with its partition waiting behind it; after `max_deliveries` failures it goes to the
-      dead-letter topic. The count stands in the commit's metadata, so that it survives restarts.
+    - Only `advance` commits positions: in one request for all lanes that advance at the same time, and never past a
+      failed message. A failed message is delivered again after a growing delay, and from the second failure on it is
+      delivered alone, while its partition waits. After `max_deliveries` failures it goes to the dead-letter topic. The
+      count is in the commit's metadata and so survives restarts.
     - Rejected messages are passed and logged.
-    - What `advance` is told about an assignment that is over, or a delivery that was taken back, changes nothing.
-    - A paused lane is a paused partition; the membership stays, and a partition that went and came back is not paused.
-    - Within a fetched batch (`max_batch`) `open_stream` yields without suspending; between batches it suspends.
+    - `advance` ignores messages of an assignment that is over, and of a delivery that was rewound.
+    - To pause a lane is to pause a partition. The membership stays. A partition that is revoked and assigned again is
+      not paused.
+    - `open_stream` yields the messages of a fetched batch (`max_batch`) without suspending, and suspends between
+      batches.
     """
 
     lanes_advance_side_by_side: ClassVar[bool] = True
@@ -75,7 +77,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         """Yield messages, in order within each partition.
 
         Raises:
-            BrokerUnavailable: The cluster does not answer for longer than the client bridges, or a topic was
+            BrokerUnavailable: The cluster has not answered for longer than the client retries, or a topic was
                 deleted and created again. A new stream may succeed.
             BrokerRefused: A topic does not exist, or this user may not read it.
             ConfigurationError: The TLS files cannot be used.
@@ -86,7 +88,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         while True:
             if assignment.error is not None:
                 raise assignment.error
-            # Between batches the event loop and a cancellation get their turn, however much is buffered.
+            # Lets other tasks and a cancellation in between batches, however much is buffered.
             await anyio.lowlevel.checkpoint()
             fetched = await self._fetch(consumer, assignment)
             for lane, delivery, records in fetched:
@@ -121,7 +123,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             group_instance_id=settings.group_instance_id,
             client_rack=settings.client_rack,
             enable_auto_commit=False,
-            # Positions are found by Assignment, which also says aloud what they are when one has expired.
+            # Assignment finds the positions, and logs if one has expired.
             auto_offset_reset="none",
             isolation_level=settings.isolation_level,
             fetch_min_bytes=1,
@@ -132,7 +134,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             rebalance_timeout_ms=max(
                 settings.session_timeout_ms, int(settings.revoke_timeout_s * 1000) + 10_000
             ),
-            # A paused stream stays a member: whether subscribers get on is the runtime's affair (its ack timeout).
+            # A paused stream stays a member. The runtime's ack timeout ends subscribers that make no progress.
             max_poll_interval_ms=2**31 - 1,
         )
         self._consumer = consumer
@@ -155,7 +157,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         if self._paused:
             self._assignment.pause()
         await start_consumer(consumer, settings, self._what)
-        # Before the subscription: the client's own look-ups create a topic where the broker allows it.
+        # Before the subscription: the client's own look-ups create missing topics if the broker allows that.
         await cluster.describe(self._topics)
         consumer.subscribe(self._topics, listener=self._assignment)
         return consumer, self._assignment
@@ -163,15 +165,14 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
     async def _fetch(
         self, consumer: AIOKafkaConsumer, assignment: Assignment
     ) -> list[tuple[Lane, int, list[Record]]]:
-        """The next records by lane, with the delivery that they belong to; empty after a while without any."""
+        """Return the next records by lane, with their delivery; empty if none came for a while."""
         try:
             batches = await guarded(self._getmany(consumer), self._what)
         except _OutOfRange as error:
             await assignment.reset_out_of_range(error.offsets)
             return []
-        # Nothing awaits between the client's hand-over and these lines: the lanes are those of the records.
-        # Records without a lane came before their partition's position was found: it is sought then, and they
-        # come again.
+        # Nothing awaits since the client returned the records: the lanes are still theirs. Records without a lane were
+        # fetched before their partition's position was found; they are fetched again after the seek.
         return [
             (lane, lane.delivery, records)
             for partition, records in batches.items()
@@ -184,7 +185,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
                 timeout_ms=int(_LOOK_AROUND_S * 1000), max_records=self._settings.max_batch
             )
         except sdk.NoOffsetForPartitionError:
-            # Its position is being found by Assignment at this moment.
+            # Assignment is finding its position at this moment.
             return {}
         except sdk.OffsetOutOfRangeError as error:
             raise _OutOfRange(error.args[0]) from error
@@ -197,7 +198,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         except TimeoutError:
             return False
         except BrokerUnavailable as error:
-            # The client reconnects by itself; the stream ends only if that takes too long.
+            # The client reconnects by itself. The stream ends only if that takes too long.
             logger.warning("%s: %s", self._what, error)
             return False
         if recreated is not None:
@@ -205,13 +206,13 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         return True
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        """Commit a lane's position, or step back to a message that failed. Returns once the broker has the commit.
+        """Commit a lane's position, or rewind to a failed message. Returns when the broker has the commit.
 
         Raises:
             BrokerUnavailable: No commit for `commit_timeout_s`.
             BrokerRefused: The broker takes no commits from this user.
 
-        Cancellation: the commit may have been made or not; whatever was not is delivered again.
+        Cancellation: The commit may have been made or not; what is not committed is delivered again.
         """
         if self._advancing is not None:
             await self._advancing.advance(batch)
@@ -222,8 +223,8 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
     def get_idempotency_key(self, broker_payload: KafkaMessage) -> str:
         """`<topic id>/<partition>/<offset>`.
 
-        Where brokers know no topic ids (before Kafka 2.8), `<topic>@<timestamp of the message>/<partition>/<offset>`:
-        a topic created anew holds another message, written later, at the same place.
+        With brokers before Kafka 2.8, which have no topic ids: `<topic>@<message's timestamp>/<partition>/<offset>`.
+        In a topic that was created again, the message at the same offset was written later.
         """
         record = broker_payload.record
         prefix = broker_payload.lane.key_prefix
@@ -232,7 +233,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         return f"{record.topic}@{record.timestamp}/{record.partition}/{record.offset}"
 
     async def pause(self) -> None:
-        """Fetch nothing more; the membership stays."""
+        """Fetch no more; the membership stays."""
         self._paused = True
         if self._assignment is not None:
             self._assignment.pause()
@@ -243,7 +244,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             self._assignment.resume()
 
     async def pause_lane(self, lane: Hashable) -> None:
-        """Fetch nothing more of a partition; the membership stays, and so do the other partitions."""
+        """Fetch no more of a partition; the membership stays, and the other partitions go on."""
         if self._assignment is not None and isinstance(lane, TopicPartition):
             self._assignment.pause_lane(lane)
 
@@ -252,7 +253,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             self._assignment.resume_lane(lane)
 
     async def aclose(self) -> None:
-        """Leave the group. What was not advanced is delivered to the next member."""
+        """Leave the group. What was not advanced is delivered to another member."""
         if self._assignment is not None:
             self._assignment.abandon()
         try:
@@ -263,7 +264,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
 
 
 class _OutOfRange(Exception):
-    """Carries positions out of the SDK call, and no further."""
+    """Carries the positions through `guarded`, which does not translate it."""
 
     def __init__(self, offsets: dict[TopicPartition, int]) -> None:
         super().__init__(offsets)

@@ -1,7 +1,7 @@
-"""Two requests in forms that aiokafka lacks, spelled with its own types.
+"""A newer version of the metadata request than aiokafka has, written with aiokafka's types.
 
-Topic ids (KIP-516) came with version 10 of the metadata request, and aiokafka stops at 5. They are what tells a
-topic from one of the same name that was deleted before.
+Topic ids (KIP-516) came with version 10; aiokafka ends at version 5. The id distinguishes a topic from one of the same
+name that was deleted before.
 Source: https://kafka.apache.org/protocol.html, Metadata and the flexible encoding of KIP-482.
 """
 
@@ -109,10 +109,10 @@ class DescribeTopicsRequest_v10(RequestStruct):  # type: ignore[misc]  # noqa: N
 
 
 class DescribeTopicsRequest(Request[DescribeTopicsRequest_v10]):  # type: ignore[misc]
-    """Ask for topics without creating the ones that are missing.
+    """Look up topics, without creating those that are missing.
 
     Raises, when it is sent:
-        NotImplementedError: The broker knows no topic ids (before Kafka 2.8).
+        NotImplementedError: The broker has no topic ids (before Kafka 2.8).
     """
 
     API_KEY = 3
@@ -123,7 +123,7 @@ class DescribeTopicsRequest(Request[DescribeTopicsRequest_v10]):  # type: ignore
     def build(
         self, request_struct_class: type[DescribeTopicsRequest_v10]
     ) -> DescribeTopicsRequest_v10:
-        nobody = bytes(16)
+        no_id = bytes(16)
         return request_struct_class(
-            [(nobody, topic, {}) for topic in self._topics], False, False, False, {}
+            [(no_id, topic, {}) for topic in self._topics], False, False, False, {}
         )

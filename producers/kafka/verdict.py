@@ -15,12 +15,12 @@ class Verdict:
     """What a batch means for the broker.
 
     Attributes:
-        lane: The lane that the batch still counts for; None: nothing in it counts any more.
-        offset: Everything before it is done with.
-        failed: The message at `offset` if it stops the lane, with its outcome.
-        rest: What follows the failed message in the batch.
-        stale: How many messages belonged to an earlier assignment or delivery.
-        rejected: The messages passed over because somebody rejected them.
+        lane: The lane to advance; None if all messages are stale.
+        offset: Where the lane continues: all messages before it are done.
+        failed: The message at `offset` that stops the lane, with its outcome; None if there is none.
+        rest: The items after the failed message.
+        stale: The number of messages of an earlier assignment or delivery.
+        rejected: The messages that are passed because a subscriber rejected them.
     """
 
     lane: Lane | None
@@ -32,10 +32,10 @@ class Verdict:
 
 
 def judge(batch: Sequence[AdvanceItem]) -> Verdict:
-    """Read a lane's next contiguous items up to the first that failed.
+    """Judge a lane's next contiguous items, up to the first that failed.
 
-    An item that nobody was there to see is held like a failed one (contract, rule 5); one that somebody rejected and
-    nobody failed is passed.
+    An item that no subscriber saw stops the lane like a failed one (rule 5). One that was rejected, and that nobody
+    failed, is passed.
     """
     current: Lane | None = None
     offset = -1

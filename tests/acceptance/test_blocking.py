@@ -1,4 +1,4 @@
-"""A watcher that blocks, in the whole service: named in the log, and moved by the configuration file."""
+"""A watcher that blocks, in the whole service: named in the log, and isolated by the configuration file."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Site:
         lines = [json.loads(line) for line in self.instance.log.read_text().splitlines()]
         return [line for line in lines if line["event"] == event]
 
-    def moved(self) -> list[psutil.Process]:
+    def isolated(self) -> list[psutil.Process]:
         children = self.instance.children()
         return [child for child in children if "triggerer.isolation.child" in child.cmdline()]
 
@@ -119,7 +119,7 @@ def test_on_the_services_loop_it_is_named_with_the_line(site: Site) -> None:
 
 
 @pytest.mark.parametrize("placement", ["thread", "process"])
-def test_moved_it_stalls_nobody_and_works_as_before(placement: str, site: Site) -> None:
+def test_one_that_is_isolated_stalls_nobody_and_works_as_before(placement: str, site: Site) -> None:
     site.isolate(placement)
     site.instance.start()
     site.wait_for_events("slow", 2)
@@ -127,20 +127,20 @@ def test_moved_it_stalls_nobody_and_works_as_before(placement: str, site: Site) 
     site.wait_for_events("quick", 1)
     site.wait_for_events("slow", 4)
     assert site.log("the event loop stands still") == []
-    (moved,) = site.log("trigger is moved")
-    assert (moved["trigger"], moved["placement"]) == ("slow/w", placement)
+    (line,) = site.log("trigger is isolated")
+    assert (line["trigger"], line["placement"]) == ("slow/w", placement)
     # What the plugin logs looks like everybody's.
     assert len(site.log("blocked for 1 s")) >= 4
-    assert len(site.moved()) == (1 if placement == "process" else 0)
+    assert len(site.isolated()) == (1 if placement == "process" else 0)
     assert site.instance.stop() == 0
     assert site.instance.orphans() == []
 
 
-def test_a_moved_watcher_dies_with_a_service_that_is_killed(site: Site) -> None:
+def test_an_isolated_watcher_dies_with_a_service_that_is_killed(site: Site) -> None:
     site.isolate("process")
     site.instance.start()
     site.wait_for_events("slow", 1)
-    assert len(site.moved()) == 1
+    assert len(site.isolated()) == 1
     site.instance.kill()
     assert site.instance.orphans(within_s=5) == []
     # The next one goes on.

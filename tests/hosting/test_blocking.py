@@ -1,4 +1,4 @@
-"""A trigger that blocks, under the real host on a real database: found, and moved."""
+"""A trigger that blocks, under the real host on a real database: found, and isolated."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import structlog
 
 from tests.hosting.test_host import declare, eventually, watchers
 from tests.isolation import triggers
-from tests.isolation.children import moved
 from tests.isolation.conftest import ROOT, notes_of, until
+from tests.isolation.processes import isolated_processes
 from tests.store.seeding import count_events
 from tests.unit.runtime.streams import Upstream
 from triggerer.hosting import TriggerHost
@@ -107,7 +107,7 @@ async def test_the_log_names_the_watcher_that_blocks_the_loop_and_the_line(
     [{OBEYING: "thread"}, {OBEYING: "process"}, {"slow/w": "thread"}, {"slow/w": "process"}],
     ids=lambda placements: "-".join(next(iter(placements.items()))),
 )
-async def test_one_that_is_moved_stalls_nobody(
+async def test_one_that_is_isolated_stalls_nobody(
     placements: dict[str, Placement], database: Database, upstream: Upstream, tmp_path: Path
 ) -> None:
     await declare_two(database, upstream, tmp_path)
@@ -129,7 +129,7 @@ async def test_one_that_is_moved_stalls_nobody(
             assert await count_events(database) == 20
             assert set(upstream.outcomes().values()) == {(2, 0, 0)}
     assert [line for line in lines if "stands still" in line["event"]] == []
-    assert moved() == []
+    assert isolated_processes() == []
 
 
 async def _are(database: Database, count: int) -> bool:
@@ -143,7 +143,7 @@ async def test_a_process_that_was_killed_is_shown_as_failing_and_comes_back(
     async with hosting(database, {OBEYING: "process"}):
         upstream.put((0, "1"))
         await until(lambda: upstream.outcomes() == {(0, "1"): (2, 0, 0)})
-        (child,) = moved()
+        (child,) = isolated_processes()
         child.kill()
 
         async def is_shown() -> bool:
@@ -164,10 +164,10 @@ async def test_a_process_that_was_killed_is_shown_as_failing_and_comes_back(
         await until(lambda: upstream.outcomes().get((2, "1")) == (2, 0, 0))
         # While it was away its message was failed, for the broker to bring it again.
         assert upstream.outcomes()[1, "1"] in ((1, 1, 0), (2, 0, 0))
-    assert moved() == []
+    assert isolated_processes() == []
 
 
-async def test_stopping_ends_what_is_moved_though_it_blocks(
+async def test_stopping_ends_what_is_isolated_though_it_blocks(
     database: Database, upstream: Upstream, tmp_path: Path
 ) -> None:
     await declare_two(database, upstream, tmp_path)
@@ -176,5 +176,5 @@ async def test_stopping_ends_what_is_moved_though_it_blocks(
         await until(lambda: "blocks" in notes_of(tmp_path, "slow"))
         stopping = anyio.current_time()
     assert anyio.current_time() - stopping < 8
-    assert moved() == []
+    assert isolated_processes() == []
     assert (await watchers(database))["slow"][0] == "waiting"

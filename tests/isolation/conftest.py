@@ -1,4 +1,4 @@
-"""A folder for notes, an upstream, and the three places where a trigger may run."""
+"""A folder for notes, an upstream, and the three placements of a trigger."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from tests.isolation import triggers
-from tests.isolation.children import moved
+from tests.isolation.processes import isolated_processes
 from tests.unit.runtime.streams import Upstream
 from triggerer.abc import BaseEventTrigger
 from triggerer.isolation import Isolation, IsolationSettings
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 GRACE_S = 1.0
 
 
-class Move(Protocol):
+class Isolate(Protocol):
     """Makes a trigger that runs where the test says."""
 
     def __call__(
@@ -41,7 +41,7 @@ def isolation(monkeypatch: pytest.MonkeyPatch) -> Iterator[Isolation]:
     """To be entered. Its processes can import the tests; afterwards neither process nor thread may be left."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     yield Isolation(IsolationSettings(allowed_modules=(triggers.HERE,), grace=GRACE_S))
-    assert moved() == []
+    assert isolated_processes() == []
     deadline = time.monotonic() + 5
     while watcher_threads() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -59,24 +59,24 @@ def placement(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def move(isolation: Isolation, placement: str) -> Move:
-    return mover(isolation, placement)
+def isolate(isolation: Isolation, placement: str) -> Isolate:
+    return isolate_in(isolation, placement)
 
 
-def mover(isolation: Isolation, placement: str) -> Move:
+def isolate_in(isolation: Isolation, placement: str) -> Isolate:
     def make(
         cls: type[BaseEventTrigger], called: str = "one", /, **kwargs: Any
     ) -> BaseEventTrigger:
         if placement == "loop":
             return cls(**kwargs)
         assert placement in ("thread", "process")
-        moved = isolation.move(
+        proxy = isolation.proxy_class(
             cls,
             placement,  # type: ignore[arg-type]
             classpath=f"{triggers.HERE}.{cls.__name__}",
             name=called,
         )
-        return moved(**kwargs)
+        return proxy(**kwargs)
 
     return make
 

@@ -19,8 +19,8 @@ import pytest
 import structlog
 
 from tests.isolation import triggers
-from tests.isolation.children import moved
-from tests.isolation.conftest import ROOT, mover, notes_of, until, watcher_threads
+from tests.isolation.conftest import ROOT, isolate_in, notes_of, until, watcher_threads
+from tests.isolation.processes import isolated_processes
 from tests.isolation.test_rules import values
 from tests.isolation.triggers import Deaf, MadeHereOnly, Obeying, Unportable
 from tests.unit.runtime.streams import Upstream
@@ -32,7 +32,7 @@ from triggerer.runtime import HostedTrigger, Manager, RuntimeContext, RuntimeSet
 from triggerer.runtime.stalls import Stall, StallWatch
 from triggerer.testing import StreamHarness
 
-MOVED = pytest.mark.parametrize("placement", ["thread", "process"])
+ISOLATED = pytest.mark.parametrize("placement", ["thread", "process"])
 
 
 class Seen:
@@ -65,7 +65,7 @@ def host(
     kwargs = {"upstream": upstream.name, "notes": str(notes)}
     spec = TriggerSpec(
         name="one",
-        make=lambda: mover(isolation, placement)(Obeying, **kwargs),
+        make=lambda: isolate_in(isolation, placement)(Obeying, **kwargs),
         kwargs=kwargs,
         source=EventSource((WatcherRef(1, 1),), None),
         stream_id="stream",
@@ -73,15 +73,15 @@ def host(
     return manager.add([spec])[0]
 
 
-@MOVED
+@ISOLATED
 async def test_siblings_go_on_while_one_blocks(
     placement: Placement, isolation: Isolation, upstream: Upstream, tmp_path: Path
 ) -> None:
-    move, seen = mover(isolation, placement), Seen()
+    isolate, seen = isolate_in(isolation, placement), Seen()
     kwargs = {"upstream": upstream.name, "notes": str(tmp_path)}
     async with isolation, StreamHarness() as streams:
         with StallWatch(0.3, seen):
-            blocking = await streams.add(move(Obeying, **kwargs))
+            blocking = await streams.add(isolate(Obeying, **kwargs))
             beside = await streams.add(Deaf(**kwargs, name="beside"))
             upstream.put((0, "1"))
             await until(lambda: upstream.outcomes() == {(0, "1"): (2, 0, 0)})
@@ -118,14 +118,14 @@ async def test_on_the_services_loop_the_same_filter_stalls_its_sibling(
     assert "in obey" in seen.stalls[0].stack
 
 
-@MOVED
+@ISOLATED
 async def test_each_event_is_told_at_once_though_the_next_one_blocks(
     placement: Placement, isolation: Isolation, upstream: Upstream, tmp_path: Path
 ) -> None:
     """All three are handed over together; the filter never gives its loop a turn in between."""
     async with isolation, StreamHarness() as streams:
         one = await streams.add(
-            mover(isolation, placement)(Obeying, upstream=upstream.name, notes=str(tmp_path))
+            isolate_in(isolation, placement)(Obeying, upstream=upstream.name, notes=str(tmp_path))
         )
         upstream.put((1, "1"), (2, "2"), (3, "block"))
         await until(lambda: values(one) == [1, 2, 2])
@@ -140,14 +140,14 @@ async def test_a_blocked_process_is_killed(
 ) -> None:
     async with isolation, StreamHarness(ack_timeout=60) as streams:
         one = await streams.add(
-            mover(isolation, "process")(Obeying, upstream=upstream.name, notes=str(tmp_path))
+            isolate_in(isolation, "process")(Obeying, upstream=upstream.name, notes=str(tmp_path))
         )
         upstream.put((1, "block"))
         await until(lambda: notes_of(tmp_path))
-        assert len(moved()) == 1
+        assert len(isolated_processes()) == 1
         await streams.sleep(60)
         await until(lambda: one.error)
-        await until(lambda: not moved())
+        await until(lambda: not isolated_processes())
         await until(lambda: upstream.outcomes() == {(1, "block"): (0, 1, 0)})
 
 
@@ -198,7 +198,7 @@ async def test_a_process_that_dies_is_shown_and_started_again(
         one = host(manager, isolation, "process", upstream, tmp_path)
         upstream.put((1, "1"))
         await until(lambda: upstream.outcomes() == {(1, "1"): (1, 0, 0)})
-        (first,) = moved()
+        (first,) = isolated_processes()
         errors: list[str] = []
         with structlog.testing.capture_logs() as lines:
             if end is None:
@@ -211,7 +211,7 @@ async def test_a_process_that_dies_is_shown_and_started_again(
         await until(lambda: one.subscriber is not None)
         upstream.put((3, "1"))
         await until(lambda: upstream.outcomes().get((3, "1")) == (1, 0, 0))
-        (second,) = moved()
+        (second,) = isolated_processes()
         assert second.pid != first.pid
         if end is None:
             await until(lambda: upstream.outcomes().get((2, "exit")) == (0, 1, 0))
@@ -222,7 +222,7 @@ async def test_a_process_that_dies_is_noticed_though_its_fork_holds_the_channel(
 ) -> None:
     async with isolation, StreamHarness() as streams:
         one = await streams.add(
-            mover(isolation, "process")(Obeying, upstream=upstream.name, notes=str(tmp_path))
+            isolate_in(isolation, "process")(Obeying, upstream=upstream.name, notes=str(tmp_path))
         )
         upstream.put((1, "fork and exit"))
         await until(lambda: one.error, timeout=5)
@@ -234,7 +234,7 @@ async def test_what_a_process_has_started_ends_with_it(
 ) -> None:
     async with isolation, StreamHarness() as streams:
         await streams.add(
-            mover(isolation, "process")(Obeying, upstream=upstream.name, notes=str(tmp_path))
+            isolate_in(isolation, "process")(Obeying, upstream=upstream.name, notes=str(tmp_path))
         )
         upstream.put((1, "start a child"))
         await until(lambda: len(notes_of(tmp_path)) == 1)
@@ -258,7 +258,7 @@ async def main():
     upstream = Upstream("doomed")
     settings = IsolationSettings(allowed_modules=(triggers.HERE,))
     async with Isolation(settings) as isolation, StreamHarness() as streams:
-        cls = isolation.move(
+        cls = isolation.proxy_class(
             triggers.Obeying, "process", classpath=triggers.HERE + ".Obeying", name="one"
         )
         await streams.add(cls(upstream="doomed", notes=sys.argv[1]))
@@ -277,13 +277,13 @@ async def test_a_blocked_process_does_not_outlive_the_service(tmp_path: Path) ->
     ) as service:
         try:
             await until(lambda: notes_of(tmp_path) == ["blocks"])
-            (child,) = moved(psutil.Process(service.pid))
+            (child,) = isolated_processes(psutil.Process(service.pid))
         finally:
             service.kill()
     await until(lambda: not _lives(child.pid), timeout=5)
 
 
-# What cannot be moved to a process
+# What cannot run in a process
 
 
 async def test_a_raw_event_that_cannot_be_pickled_fails_its_trigger_and_what_came_before_it_not(
@@ -291,7 +291,7 @@ async def test_a_raw_event_that_cannot_be_pickled_fails_its_trigger_and_what_cam
 ) -> None:
     async with isolation, StreamHarness() as streams:
         one = await streams.add(
-            mover(isolation, "process")(Obeying, upstream=upstream.name, notes=str(tmp_path))
+            isolate_in(isolation, "process")(Obeying, upstream=upstream.name, notes=str(tmp_path))
         )
         lock = threading.Lock()
         upstream.put((1, "1"), (2, "1"), (3, lock), (4, "1"))
@@ -309,7 +309,9 @@ async def test_a_payload_that_cannot_be_pickled_fails_its_trigger(
 ) -> None:
     async with isolation, StreamHarness() as streams:
         one = await streams.add(
-            mover(isolation, "process")(Unportable, upstream=upstream.name, notes=str(tmp_path))
+            isolate_in(isolation, "process")(
+                Unportable, upstream=upstream.name, notes=str(tmp_path)
+            )
         )
         upstream.put((1, "1"))
         await until(lambda: one.error)
@@ -323,7 +325,7 @@ async def test_an_error_that_cannot_be_pickled_is_told_by_its_text(
 ) -> None:
     async with isolation, StreamHarness() as streams:
         one = await streams.add(
-            mover(isolation, "process")(Obeying, upstream=upstream.name, notes=str(tmp_path))
+            isolate_in(isolation, "process")(Obeying, upstream=upstream.name, notes=str(tmp_path))
         )
         upstream.put((1, "raise stubbornly"))
         await until(lambda: one.error)
@@ -339,7 +341,7 @@ async def test_a_class_that_may_not_be_loaded_is_not_loaded_there_either(
     isolation = Isolation(IsolationSettings())
     async with isolation, StreamHarness() as streams:
         one = await streams.add(
-            mover(isolation, "process")(Obeying, upstream=upstream.name, notes=str(tmp_path))
+            isolate_in(isolation, "process")(Obeying, upstream=upstream.name, notes=str(tmp_path))
         )
         upstream.put((1, "1"))
         await until(lambda: one.error)
@@ -352,7 +354,9 @@ async def test_a_trigger_that_cannot_be_made_there_says_why(
     (tmp_path / "pid").write_text(str(os.getpid()))
     async with isolation, StreamHarness() as streams:
         one = await streams.add(
-            mover(isolation, "process")(MadeHereOnly, upstream=upstream.name, notes=str(tmp_path))
+            isolate_in(isolation, "process")(
+                MadeHereOnly, upstream=upstream.name, notes=str(tmp_path)
+            )
         )
         upstream.put((1, "1"))
         await until(lambda: one.error)
@@ -365,14 +369,14 @@ async def test_sys_exit_ends_the_trigger_and_nothing_else(
 ) -> None:
     async with isolation, StreamHarness() as streams:
         one = await streams.add(
-            mover(isolation, "thread")(Obeying, upstream=upstream.name, notes=str(tmp_path))
+            isolate_in(isolation, "thread")(Obeying, upstream=upstream.name, notes=str(tmp_path))
         )
         upstream.put((1, "sys.exit"))
         await until(lambda: one.error)
         assert "called sys.exit(4)" in str(one.error)
 
 
-# Which are moved
+# Which are isolated
 
 
 @pytest.mark.parametrize(
@@ -385,7 +389,7 @@ async def test_sys_exit_ends_the_trigger_and_nothing_else(
         ({"asset/second": "process", "a.Class": "thread"}, "process"),
     ],
 )
-def test_triggers_are_moved_by_class_or_by_watcher(
+def test_triggers_are_isolated_by_class_or_by_watcher(
     placements: dict[str, Placement], expected: Placement | None
 ) -> None:
     isolation = Isolation(IsolationSettings(placements))

@@ -23,7 +23,7 @@ async def test_one_that_does_not_take_its_arguments_fails_its_trigger(
     monkeypatch.setattr(sys, "executable", str(deaf))
     monkeypatch.setattr(module, "_START_S", 0.2)
     async with isolation:
-        place = isolation.new_process("one", "any.Trigger", {"note": "x" * 10_000_000})
+        remote = isolation.new_process("one", "any.Trigger", {"note": "x" * 10_000_000})
         with anyio.fail_after(20), pytest.raises(PluginError, match=r"within 0\.2 s"):
-            await place.open()
-        await isolation.close(place)
+            await remote.open()
+        await isolation.close(remote)

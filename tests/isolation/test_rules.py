@@ -8,13 +8,13 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.isolation.conftest import Move, is_here, notes_of, settle, until
+from tests.isolation.conftest import Isolate, is_here, notes_of, settle, until
 from tests.isolation.triggers import Alone, Beside, Deaf, Early, NoEvent, NoGenerator, Obeying
 from tests.unit.runtime.streams import Upstream
 from triggerer.abc import AckTimeout, SubscriberOverflow
 from triggerer.errors import GroupEnded, PluginError
 from triggerer.isolation import Isolation
-from triggerer.isolation.relay import Relay
+from triggerer.isolation.remote_generator import RemoteGenerator
 from triggerer.testing import StreamHarness
 from triggerer.testing.harness import HostedView
 
@@ -29,10 +29,10 @@ def sibling(upstream: Upstream, tmp_path: Path) -> Obeying:
 
 
 async def test_events_are_derived_there_and_resolved_by_moving_on(
-    isolation: Isolation, move: Move, placement: str, upstream: Upstream, tmp_path: Path
+    isolation: Isolation, isolate: Isolate, placement: str, upstream: Upstream, tmp_path: Path
 ) -> None:
     async with isolation, StreamHarness() as streams:
-        one = await streams.add(move(Obeying, upstream=upstream.name, notes=str(tmp_path)))
+        one = await streams.add(isolate(Obeying, upstream=upstream.name, notes=str(tmp_path)))
         events = [(1, "1"), (2, "skip"), (3, "2"), (4, "0"), (5, "1")]
         upstream.put(*events)
         # The last one too, although nothing follows: the filter has asked for the next.
@@ -44,10 +44,10 @@ async def test_events_are_derived_there_and_resolved_by_moving_on(
 
 
 async def test_an_event_is_resolved_when_all_that_derives_from_it_is_stored(
-    isolation: Isolation, move: Move, upstream: Upstream, tmp_path: Path
+    isolation: Isolation, isolate: Isolate, upstream: Upstream, tmp_path: Path
 ) -> None:
     async with isolation, StreamHarness(persistence="manual") as streams:
-        one = await streams.add(move(Obeying, upstream=upstream.name, notes=str(tmp_path)))
+        one = await streams.add(isolate(Obeying, upstream=upstream.name, notes=str(tmp_path)))
         upstream.put((1, "2"), (2, "1"))
         await until(lambda: len(one.unpersisted) == 3)
         await streams.persist(1)
@@ -61,11 +61,11 @@ async def test_an_event_is_resolved_when_all_that_derives_from_it_is_stored(
 
 
 async def test_what_is_derived_belongs_to_the_event_that_is_open(
-    isolation: Isolation, move: Move, upstream: Upstream, tmp_path: Path
+    isolation: Isolation, isolate: Isolate, upstream: Upstream, tmp_path: Path
 ) -> None:
     """The store refuses what derives from one event: that one fails, although the filter was far ahead."""
     async with isolation, StreamHarness(persistence="manual", ack_timeout=60) as streams:
-        one = await streams.add(move(Obeying, upstream=upstream.name, notes=str(tmp_path)))
+        one = await streams.add(isolate(Obeying, upstream=upstream.name, notes=str(tmp_path)))
         upstream.put(*((number, "1") for number in range(5)))
         await until(lambda: len(one.unpersisted) == 5)
         await streams.persist(2)
@@ -79,10 +79,10 @@ async def test_what_is_derived_belongs_to_the_event_that_is_open(
 
 @pytest.mark.parametrize("how", ["reject", "reject in a thread"])
 async def test_a_rejection_resolves_at_once(
-    how: str, isolation: Isolation, move: Move, upstream: Upstream, tmp_path: Path
+    how: str, isolation: Isolation, isolate: Isolate, upstream: Upstream, tmp_path: Path
 ) -> None:
     async with isolation, StreamHarness() as streams:
-        await streams.add(move(Obeying, upstream=upstream.name, notes=str(tmp_path)))
+        await streams.add(isolate(Obeying, upstream=upstream.name, notes=str(tmp_path)))
         upstream.put((1, "1"), (2, how), (3, "1"))
         await until(lambda: len(upstream.outcomes()) == 3)
         assert upstream.outcomes()[2, how] == (0, 0, 1)
@@ -94,12 +94,12 @@ async def test_a_filter_that_raises_fails_what_it_has_open(
     word: str,
     kind: type[Exception],
     isolation: Isolation,
-    move: Move,
+    isolate: Isolate,
     upstream: Upstream,
     tmp_path: Path,
 ) -> None:
     async with isolation, StreamHarness() as streams:
-        one = await streams.add(move(Obeying, upstream=upstream.name, notes=str(tmp_path)))
+        one = await streams.add(isolate(Obeying, upstream=upstream.name, notes=str(tmp_path)))
         upstream.put((1, "1"), (2, word))
         await until(lambda: one.error)
         await until(lambda: len(upstream.outcomes()) == 2)
@@ -109,12 +109,12 @@ async def test_a_filter_that_raises_fails_what_it_has_open(
 
 
 async def test_a_filter_that_raises_fails_what_it_has_not_pulled_and_its_siblings_go_on(
-    isolation: Isolation, move: Move, upstream: Upstream, tmp_path: Path
+    isolation: Isolation, isolate: Isolate, upstream: Upstream, tmp_path: Path
 ) -> None:
     async with isolation, StreamHarness() as streams:
-        one = await streams.add(move(Obeying, upstream=upstream.name, notes=str(tmp_path)))
+        one = await streams.add(isolate(Obeying, upstream=upstream.name, notes=str(tmp_path)))
         other = await streams.add(
-            move(Obeying, "two", upstream=upstream.name, notes=str(tmp_path), name="two")
+            isolate(Obeying, "two", upstream=upstream.name, notes=str(tmp_path), name="two")
         )
         beside = await streams.add(Deaf(upstream.name, str(tmp_path), "sibling"))
         upstream.put((1, "1"), (2, "raise on go"), (3, "1"))
@@ -130,10 +130,10 @@ async def test_a_filter_that_raises_fails_what_it_has_not_pulled_and_its_sibling
 
 
 async def test_a_filter_that_returns_leaves(
-    isolation: Isolation, move: Move, upstream: Upstream, tmp_path: Path
+    isolation: Isolation, isolate: Isolate, upstream: Upstream, tmp_path: Path
 ) -> None:
     async with isolation, StreamHarness() as streams:
-        one = await streams.add(move(Obeying, upstream=upstream.name, notes=str(tmp_path)))
+        one = await streams.add(isolate(Obeying, upstream=upstream.name, notes=str(tmp_path)))
         await streams.add(Deaf(upstream.name, str(tmp_path), "sibling"))
         upstream.put((1, "return"))
         await until(lambda: [group.subscribers for group in streams.groups.values()] == [1])
@@ -143,10 +143,10 @@ async def test_a_filter_that_returns_leaves(
 
 
 async def test_the_ack_timeout_cancels_a_filter_that_is_stuck(
-    isolation: Isolation, move: Move, upstream: Upstream, tmp_path: Path
+    isolation: Isolation, isolate: Isolate, upstream: Upstream, tmp_path: Path
 ) -> None:
     async with isolation, StreamHarness(ack_timeout=60) as streams:
-        one = await streams.add(move(Obeying, upstream=upstream.name, notes=str(tmp_path)))
+        one = await streams.add(isolate(Obeying, upstream=upstream.name, notes=str(tmp_path)))
         beside = await streams.add(Deaf(upstream.name, str(tmp_path), "sibling"))
         upstream.put((1, "wait"), (2, "1"))
         await until(lambda: notes_of(tmp_path) == ["waits"] and values(beside) == [1, 2])
@@ -161,10 +161,10 @@ async def test_the_ack_timeout_cancels_a_filter_that_is_stuck(
 
 
 async def test_the_ack_timeout_is_raised_where_the_filter_awaits_the_stream(
-    isolation: Isolation, move: Move, upstream: Upstream, tmp_path: Path
+    isolation: Isolation, isolate: Isolate, upstream: Upstream, tmp_path: Path
 ) -> None:
     async with isolation, StreamHarness(ack_timeout=60, persistence="manual") as streams:
-        one = await streams.add(move(Obeying, upstream=upstream.name, notes=str(tmp_path)))
+        one = await streams.add(isolate(Obeying, upstream=upstream.name, notes=str(tmp_path)))
         upstream.put((1, "1"))
         await until(lambda: one.unpersisted)
         await settle()
@@ -176,10 +176,10 @@ async def test_the_ack_timeout_is_raised_where_the_filter_awaits_the_stream(
 
 
 async def test_overflow_fails_the_one_that_is_behind(
-    isolation: Isolation, move: Move, upstream: Upstream, tmp_path: Path
+    isolation: Isolation, isolate: Isolate, upstream: Upstream, tmp_path: Path
 ) -> None:
     async with isolation, StreamHarness(subscriber_queue_size=4) as streams:
-        one = await streams.add(move(Obeying, upstream=upstream.name, notes=str(tmp_path)))
+        one = await streams.add(isolate(Obeying, upstream=upstream.name, notes=str(tmp_path)))
         beside = await streams.add(Deaf(upstream.name, str(tmp_path), "sibling"))
         upstream.put((0, "wait"))
         await until(lambda: notes_of(tmp_path))
@@ -194,10 +194,10 @@ async def test_overflow_fails_the_one_that_is_behind(
 
 
 async def test_unsubscribing_accepts_what_was_pulled_and_fails_what_was_not(
-    isolation: Isolation, move: Move, upstream: Upstream, tmp_path: Path
+    isolation: Isolation, isolate: Isolate, upstream: Upstream, tmp_path: Path
 ) -> None:
     async with isolation, StreamHarness() as streams:
-        one = await streams.add(move(Obeying, upstream=upstream.name, notes=str(tmp_path)))
+        one = await streams.add(isolate(Obeying, upstream=upstream.name, notes=str(tmp_path)))
         await streams.add(Deaf(upstream.name, str(tmp_path), "sibling"))
         upstream.put((1, "wait"), (2, "1"), (3, "1"))
         await until(lambda: notes_of(tmp_path))
@@ -214,10 +214,10 @@ async def test_unsubscribing_accepts_what_was_pulled_and_fails_what_was_not(
 
 
 async def test_the_end_of_the_group_is_raised_to_the_filter(
-    isolation: Isolation, move: Move, upstream: Upstream, tmp_path: Path
+    isolation: Isolation, isolate: Isolate, upstream: Upstream, tmp_path: Path
 ) -> None:
     async with isolation, StreamHarness() as streams:
-        one = await streams.add(move(Obeying, upstream=upstream.name, notes=str(tmp_path)))
+        one = await streams.add(isolate(Obeying, upstream=upstream.name, notes=str(tmp_path)))
         upstream.put((1, "1"))
         await until(upstream.outcomes)
         upstream.fail(OSError("the broker is gone"))
@@ -227,10 +227,10 @@ async def test_the_end_of_the_group_is_raised_to_the_filter(
 
 
 async def test_it_is_cleaned_up_once_and_where_it_ran(
-    isolation: Isolation, move: Move, placement: str, upstream: Upstream, tmp_path: Path
+    isolation: Isolation, isolate: Isolate, placement: str, upstream: Upstream, tmp_path: Path
 ) -> None:
     async with isolation, StreamHarness() as streams:
-        one = await streams.add(move(Obeying, upstream=upstream.name, notes=str(tmp_path)))
+        one = await streams.add(isolate(Obeying, upstream=upstream.name, notes=str(tmp_path)))
         upstream.put((1, "1"))
         await until(lambda: one.events)
         await streams.remove(one)
@@ -244,26 +244,26 @@ async def test_it_is_cleaned_up_once_and_where_it_ran(
 @pytest.mark.parametrize("placement", ["thread", "process"], indirect=True)
 async def test_who_leaves_as_it_asks_is_cancelled_and_does_not_see_its_stream_end(
     isolation: Isolation,
-    move: Move,
+    isolate: Isolate,
     upstream: Upstream,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    until_asked = Relay._until_asked
+    until_requested = RemoteGenerator._until_requested
     has_asked = anyio.Event()
 
-    async def leave_in_between(relay: Relay) -> None:
-        await until_asked(relay)
-        if relay._pulled:
-            assert relay._subscriber is not None
+    async def leave_in_between(generator: RemoteGenerator) -> None:
+        await until_requested(generator)
+        if generator._pulled:
+            assert generator._subscriber is not None
             (stream,) = streams._manager.streams.values()
             assert stream.group is not None
-            stream.group.subscribers.leave(relay._subscriber)
+            stream.group.subscribers.leave(generator._subscriber)
             has_asked.set()
 
-    monkeypatch.setattr(Relay, "_until_asked", leave_in_between)
+    monkeypatch.setattr(RemoteGenerator, "_until_requested", leave_in_between)
     async with isolation, StreamHarness() as streams:
-        one = await streams.add(move(Obeying, upstream=upstream.name, notes=str(tmp_path)))
+        one = await streams.add(isolate(Obeying, upstream=upstream.name, notes=str(tmp_path)))
         upstream.put((1, "1"))
         await has_asked.wait()
         await settle()
@@ -273,10 +273,10 @@ async def test_who_leaves_as_it_asks_is_cancelled_and_does_not_see_its_stream_en
 
 
 async def test_what_is_yielded_before_the_first_pull_arrives_at_once(
-    isolation: Isolation, move: Move, upstream: Upstream, tmp_path: Path
+    isolation: Isolation, isolate: Isolate, upstream: Upstream, tmp_path: Path
 ) -> None:
     async with isolation, StreamHarness() as streams:
-        one = await streams.add(move(Early, upstream=upstream.name, notes=str(tmp_path)))
+        one = await streams.add(isolate(Early, upstream=upstream.name, notes=str(tmp_path)))
         await until(lambda: values(one) == ["early"])
         upstream.put((1, "1"))
         await until(lambda: values(one) == ["early", 1])
@@ -284,10 +284,10 @@ async def test_what_is_yielded_before_the_first_pull_arrives_at_once(
 
 
 async def test_what_is_yielded_while_the_stream_is_awaited_arrives_at_once(
-    isolation: Isolation, move: Move, upstream: Upstream, tmp_path: Path
+    isolation: Isolation, isolate: Isolate, upstream: Upstream, tmp_path: Path
 ) -> None:
     async with isolation, StreamHarness() as streams:
-        one = await streams.add(move(Beside, upstream=upstream.name, notes=str(tmp_path)))
+        one = await streams.add(isolate(Beside, upstream=upstream.name, notes=str(tmp_path)))
         for number in range(5):
             upstream.put((number, "1"))
             await until(lambda number=number: values(one) == list(range(number + 1)))
@@ -295,10 +295,10 @@ async def test_what_is_yielded_while_the_stream_is_awaited_arrives_at_once(
 
 @pytest.mark.parametrize("cls", [NoEvent, NoGenerator])
 async def test_what_is_no_filter_is_said_to_be_none(
-    cls: type[Obeying], isolation: Isolation, move: Move, upstream: Upstream, tmp_path: Path
+    cls: type[Obeying], isolation: Isolation, isolate: Isolate, upstream: Upstream, tmp_path: Path
 ) -> None:
     async with isolation, StreamHarness() as streams:
-        one = await streams.add(move(cls, upstream=upstream.name, notes=str(tmp_path)))
+        one = await streams.add(isolate(cls, upstream=upstream.name, notes=str(tmp_path)))
         upstream.put((1, "1"))
         await until(lambda: one.error)
         assert isinstance(one.error, PluginError)
@@ -306,10 +306,10 @@ async def test_what_is_no_filter_is_said_to_be_none(
 
 
 async def test_order_is_kept_for_many(
-    isolation: Isolation, move: Move, upstream: Upstream, tmp_path: Path
+    isolation: Isolation, isolate: Isolate, upstream: Upstream, tmp_path: Path
 ) -> None:
     async with isolation, StreamHarness(subscriber_queue_size=500, overflow_grace=60) as streams:
-        one = await streams.add(move(Obeying, upstream=upstream.name, notes=str(tmp_path)))
+        one = await streams.add(isolate(Obeying, upstream=upstream.name, notes=str(tmp_path)))
         upstream.put(*((number, "1") for number in range(5000)))
         await until(lambda: len(upstream.outcomes()) == 5000)
         assert values(one) == list(range(5000))
@@ -317,20 +317,22 @@ async def test_order_is_kept_for_many(
 
 
 async def test_very_many_may_derive_from_one(
-    isolation: Isolation, move: Move, upstream: Upstream, tmp_path: Path
+    isolation: Isolation, isolate: Isolate, upstream: Upstream, tmp_path: Path
 ) -> None:
     async with isolation, StreamHarness() as streams:
-        one = await streams.add(move(Obeying, upstream=upstream.name, notes=str(tmp_path)))
+        one = await streams.add(isolate(Obeying, upstream=upstream.name, notes=str(tmp_path)))
         upstream.put((1, "5000"), (2, "1"))
         await until(lambda: len(upstream.outcomes()) == 2)
         assert len(one.events) == 5001
 
 
-async def test_a_trigger_without_a_stream(isolation: Isolation, move: Move, placement: str) -> None:
+async def test_a_trigger_without_a_stream(
+    isolation: Isolation, isolate: Isolate, placement: str
+) -> None:
     async with isolation, StreamHarness() as streams:
-        one = await streams.add(move(Alone, count=3000))
-        failing = await streams.add(move(Alone, "two", count=1, then="raise"))
-        ending = await streams.add(move(Alone, "three", count=2, then="return"))
+        one = await streams.add(isolate(Alone, count=3000))
+        failing = await streams.add(isolate(Alone, "two", count=1, then="raise"))
+        ending = await streams.add(isolate(Alone, "three", count=2, then="return"))
         await until(lambda: len(one.events) == 3000 and failing.error and len(ending.events) == 2)
         assert values(one) == list(range(3000))
         assert isinstance(failing.error, ValueError)

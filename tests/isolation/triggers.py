@@ -1,4 +1,4 @@
-"""Triggers that do what the events tell them; any process can import them, so that they can be moved to one."""
+"""Triggers that do what the events tell them; any process can import them, so that they can be isolated in one."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CheckedSources", "DagProcessor", "ParsedFolder", "check_sources", "parse_once"]
 
-# The children that live in this package must not load the store: it is most of their memory.
+# The parser's process imports this package and must not import the store, which would take most of its memory.
 _HOMES = {
     "CheckedSources": "sources",
     "DagProcessor": "processor",

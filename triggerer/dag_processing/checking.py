@@ -18,7 +18,7 @@ from triggerer.plugins import DagsFolder
 
 @dataclass(frozen=True, slots=True)
 class ParsedFolder:
-    """What the folder's files define, and all that is wrong with them."""
+    """What the folder's files define, and their errors and warnings."""
 
     files: tuple[ParsedFile, ...]
     """By path."""
@@ -33,9 +33,9 @@ async def parse_once(
     allowed_modules: tuple[str, ...] = (),
     file_timeout: timedelta = timedelta(seconds=30),
 ) -> ParsedFolder:
-    """Read every file in a parser of its own, which is ended afterwards.
+    """Read every file, with a parser that is started for it and ended afterwards.
 
-    Never raises for what files do: see `errors`, what cannot be read first, then in the order of the files.
+    Whatever the files do is in `errors`, and nothing is raised for it: first what cannot be read, then by file.
     """
     root = DagsFolder(dags_folder).root
     found = scan(root)

@@ -1,4 +1,4 @@
-"""Turns a loaded file into plain values, and tries out its watchers. Runs users' code."""
+"""Describes a loaded file in plain values, and checks its watchers. Runs users' code."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _describe(
     broken: dict[WatcherKey, Problem] = {}
     for asset in loaded.assets:
         described = _asset(asset, folder)
-        # Of several mentions the one that says most speaks for the asset.
+        # If an asset is mentioned several times, a mention with extra wins.
         if asset not in assets or (described.extra and not assets[asset].extra):
             assets[asset] = described
         for watcher in asset.watchers:
@@ -129,16 +129,16 @@ def _task(task: Task) -> dict[str, Any]:
 def _watcher(
     asset: Asset, watcher: AssetWatcher, folder: DagsFolder, allowed_modules: tuple[str, ...]
 ) -> ParsedWatcher:
-    """Return the watcher, once its trigger proved that it can be made again elsewhere.
+    """Return the watcher, after a check that its trigger can be made again in another process.
 
     Raises:
-        PluginError: It cannot.
+        PluginError: It cannot be made again.
         Exception: Whatever the trigger's methods raise.
     """
     trigger = watcher.trigger
     classpath, kwargs = _serialized(trigger)
     digest = trigger_digest(classpath, kwargs)
-    # A trigger that tells its arguments in two ways would be deleted and made anew at every parse.
+    # Each parse would delete a trigger that serialises differently each time, and make another.
     if trigger_digest(*_serialized(trigger)) != digest:
         raise PluginError("serialize() returned two different things when called twice")
     kind = load_trigger_class(classpath, dags_folder=folder.root, allowed_modules=allowed_modules)

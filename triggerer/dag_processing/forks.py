@@ -1,4 +1,4 @@
-"""One file, one fork: whatever a file does while it is read ends with its process."""
+"""Each file is read in a fork of its own, so that nothing it does outlasts that process."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ import orjson
 
 from triggerer.ipc import die_with_parent
 
-# Enough for the end of a long traceback; a file that prints without end is not kept in memory.
+# Enough for the end of a long traceback. A file may print without end.
 OUTPUT_LIMIT: Final = 64 * 1024
-# What the fork gets to write its stack down, once its time is up.
+# How long a fork has, after its timeout, to write its stack.
 _LAST_WORDS_S: Final = 0.3
 
 
@@ -31,7 +31,7 @@ class Ended:
 
     path: str
     result: Any
-    """What the function returned; None if it came to nothing."""
+    """What the function returned; None if it failed."""
     output: str
     """The end of what it wrote to its standard streams."""
     seconds: float
@@ -47,7 +47,7 @@ class _Fork:
     result_fd: int
     output_fd: int
     lifeline: int
-    """The writing end, see `die_with_parent`; open as long as this process lives."""
+    """The writing end of its pipe for `die_with_parent`."""
     started: float
     timeout_s: float
     deadline: float
@@ -75,13 +75,13 @@ class ForkPool:
         self._selector = selectors.DefaultSelector()
 
     def watch(self, fd: int) -> None:
-        """Have `step` return as well when there is something to read from `fd`."""
+        """Have `step` return when `fd` can be read, too."""
         self._selector.register(fd, selectors.EVENT_READ, None)
 
     def add(self, path: str) -> None:
-        """Call the function for this path as soon as there is room.
+        """Call the function for this path as soon as fewer than `at_once` forks run.
 
-        A call for the same path that is under way is given up: it would answer for an older file.
+        A fork that runs for the same path is killed: its result would be that of an older file.
         """
         if (fork := self._running.pop(path, None)) is not None:
             _kill(fork)
@@ -89,7 +89,7 @@ class ForkPool:
         self._waiting[path] = None
 
     def step(self) -> tuple[list[Ended], bool]:
-        """Wait until something happens; return what ended, and whether `watch`'s can be read."""
+        """Wait until something happens; return the forks that ended, and whether the watched descriptor can be read."""
         for path in list(self._waiting)[: self._at_once - len(self._running)]:
             del self._waiting[path]
             others = [fork.lifeline for fork in self._running.values()]
@@ -104,7 +104,7 @@ class ForkPool:
             if fork is None:
                 readable = True
             elif self._running.get(fork.path) is not fork:
-                continue  # ended by an earlier entry of this very list
+                continue  # finished by an earlier entry of this list
             elif key.fd != fork.pidfd:
                 if not _read(key.fd, fork):
                     self._selector.unregister(key.fd)
@@ -131,7 +131,7 @@ class ForkPool:
 def _start(
     path: str, function: Callable[[str], Any], timeout_s: float, lifelines: Sequence[int]
 ) -> _Fork:
-    """Start a fork. `lifelines`: those of other forks, which it must not keep alive."""
+    """Start a fork. `lifelines`: those of the other forks, which this one must not hold open."""
     result_fd, result_in = os.pipe()
     output_fd, output_in = os.pipe()
     lifeline_out, lifeline = os.pipe()
@@ -170,10 +170,10 @@ def _be_the_fork(
     lifeline: int,
     not_ours: Sequence[int],
 ) -> None:
-    """Never returns, whatever happens: the caller's stack is the parent's."""
+    """Run the function and end the process. Never returns: the stack above is the parent's."""
     code = 1
     try:
-        # A group of its own, so that what the file starts can be killed along with it.
+        # A group of its own: what the file starts is killed with it.
         os.setpgid(0, 0)
         for fd in not_ours:
             os.close(fd)
@@ -182,7 +182,7 @@ def _be_the_fork(
         os.dup2(null, 0)
         os.dup2(output_in, 1)
         os.dup2(output_in, 2)
-        # Says where in the file it hangs or crashes.
+        # Writes the stack if it crashes or hangs.
         faulthandler.enable(file=2)
         faulthandler.dump_traceback_later(timeout_s, file=2)
         body = orjson.dumps(function(path))
@@ -192,7 +192,7 @@ def _be_the_fork(
         with os.fdopen(result_in, "wb") as pipe:
             pipe.write(body)
         code = 0
-    except BaseException:  # noqa: BLE001  (the last frame of this process: tell, then end)
+    except BaseException:  # noqa: BLE001  (the process ends here: its output has the traceback)
         import traceback
 
         traceback.print_exc()
@@ -202,7 +202,7 @@ def _be_the_fork(
 
 
 def _read(fd: int, fork: _Fork) -> bool:
-    """Take what is there; False when nothing will come any more."""
+    """Read what is there; False at the end of the pipe."""
     try:
         data = os.read(fd, 65536)
     except BlockingIOError:
@@ -216,8 +216,8 @@ def _read(fd: int, fork: _Fork) -> bool:
 
 
 def _finish(fork: _Fork, selector: selectors.BaseSelector) -> Ended:
-    """Reap the fork and what it left running, read the rest of its pipes, and close everything."""
-    # WNOWAIT keeps the group's number from being given to somebody else before it is killed.
+    """Wait for the fork's end, kill its group, read the rest of its pipes, and close them."""
+    # WNOWAIT: not reaped yet, so that the group still has its number when it is killed.
     os.waitid(os.P_PID, fork.pid, os.WEXITED | os.WNOWAIT)
     _kill(fork)
     _, status = os.waitpid(fork.pid, 0)
@@ -244,7 +244,7 @@ def _finish(fork: _Fork, selector: selectors.BaseSelector) -> Ended:
 
 
 def _kill(fork: _Fork) -> None:
-    # The fork makes its group itself; before it did, there is only the fork to kill.
+    # The fork makes its group itself. It may not have done so yet.
     with suppress(ProcessLookupError):
         os.killpg(fork.pid, signal.SIGKILL)
     with suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Runs one DAG file and collects what it defines. Users' code: for child processes only."""
+"""Runs one DAG file and collects what it defines. It runs users' code: for child processes only."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class LoadedFile:
     """Relative to the DAGs folder, with forward slashes."""
     module: ModuleType
     modules: tuple[ModuleType, ...]
-    """The file's own module and those of the folder that it imported: for pickling by value."""
+    """The file's module and the folder's modules that it imports: for pickling by value."""
     dags: dict[str, DAG]
     assets: tuple[Asset, ...]
-    """Every asset that stands at module level or that a DAG names, as often as it was made."""
+    """Every asset at module level or named by a DAG; equal ones may appear several times."""
     aliases: tuple[AssetAlias, ...]
     warnings: tuple[Problem, ...]
 
 
 def load_dag_file(path: Path | str, dags_folder: Path | str) -> LoadedFile:
-    """Run the file afresh, and with it the modules of the folder that it imports.
+    """Run the file anew, with the folder's modules that it imports.
 
-    A DAG belongs to the file at whose module level it was made, by a factory or not; DAGs that the
-    file imports from another file belong to that one.
+    A DAG belongs to the file at whose module level it is made, also by a factory from elsewhere. DAGs that
+    the file imports from another file belong to that one.
 
     Args:
         path: Absolute, or relative to the working directory; below the folder.
@@ -85,10 +85,10 @@ def load_dag_file(path: Path | str, dags_folder: Path | str) -> LoadedFile:
 
 
 def refuse_conflicts(assets: Iterable[Asset], relative: str, folder: DagsFolder) -> None:
-    """Refuse two names for one URI, and two URIs for one name.
+    """Raise if a URI has two names, or a name two URIs.
 
     Raises:
-        DagFileError: There are such; the message names both places.
+        DagFileError: The message names both places.
     """
     names: dict[str, Asset] = {}
     uris: dict[str, Asset] = {}

@@ -1,9 +1,9 @@
-"""The parser's process: `python -m triggerer.dag_processing.parser`, told by the service what to read.
+"""The parser's process: `python -m triggerer.dag_processing.parser`, which the service starts.
 
-The first frame configures it: `{"folder", "allowed_modules", "timeout_s", "at_once"}`. Then each
-frame `{"parse": [paths]}` is answered at once by `{"accepted": n}`, before which the service sends
-no other, and by one `{"file": ParsedFile, "output": text}` per path, as each is done. A path that
-is asked for again is answered once, for the later. It ends when the service closes the channel.
+The first frame has its settings: `{"folder", "allowed_modules", "timeout_s", "at_once"}`. Each later frame
+`{"parse": [paths]}` is answered at once by `{"accepted": n}`, and then by a `{"file": ParsedFile, "output": text}` for
+each path, as it is done. The service sends no frame before the last one was accepted. A path that is sent again before
+it was answered is answered once, for the later request. The process ends when the service closes the channel.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from triggerer.ipc import ChildChannel, connect_to_parent
 
 
 def main() -> None:
-    """Serve requests until the service is gone."""
+    """Serve requests until the service closes the channel."""
     with connect_to_parent() as channel:
         try:
             _serve(channel)

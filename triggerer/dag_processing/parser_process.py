@@ -1,4 +1,4 @@
-"""The service's side of the parser: starts it, asks it, and starts it again when it dies."""
+"""The service's side of the parser: starts it, sends it files, and restarts it when it dies."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _CLOSE_TIMEOUT_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ParserSettings:
-    """What the parser is told at its start."""
+    """What the parser needs at its start."""
 
     dags_folder: Path
     allowed_modules: tuple[str, ...] = ()
     file_timeout: timedelta = timedelta(seconds=30)
-    # More than there are cores: a file that hangs shall not keep the others waiting.
+    # More than there are cores: a file that hangs must not hold up the others.
     at_once: int = 4
 
 
 class ParserProcess:
-    """One parser, as long as `run` runs. Files that it had not answered when it died are asked again."""
+    """One parser, as long as `run` runs. Files that a parser had not answered when it died are sent to the next."""
 
     def __init__(self, settings: ParserSettings, deliver: Callable[[ParsedFile], None]) -> None:
         self._settings = settings
@@ -49,11 +49,11 @@ class ParserProcess:
 
     @property
     def is_idle(self) -> bool:
-        """Whether every file that was asked for was answered."""
+        """Whether every file was answered."""
         return not self._unanswered
 
     def parse_nowait(self, paths: Iterable[str]) -> None:
-        """Ask for these files; each is delivered once, as it is when the parser gets to it."""
+        """Have these files parsed; each is delivered once, as it is when the parser reads it."""
         for path in paths:
             self._unanswered[path] = self._unsent[path] = None
         self._has_work.set()
@@ -61,7 +61,7 @@ class ParserProcess:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keep a parser running until cancelled.
 
-        Cancellation: The parser is ended, with the files that it reads.
+        Cancellation: The parser is ended, with the forks that read files.
         """
         backoff = Backoff(first=0.1, longest=5.0, healthy_after=50.0)
         is_first = True
@@ -75,8 +75,7 @@ class ParserProcess:
                     await self._converse(process)
             except ChannelClosed:
                 pass
-            # It runs no users' code itself, so somebody killed it: the kernel, for memory, or an
-            # operator.
+            # It runs no users' code itself, so it was killed: by the kernel for memory, or by an operator.
             delay = backoff.next_delay(anyio.current_time() - started)
             _log.warning(
                 "The DAG parser died and is started again",
@@ -100,12 +99,12 @@ class ParserProcess:
                     "at_once": self._settings.at_once,
                 }
             )
-            # It says that it is ready, and that the next frame may come.
+            # It is ready, and takes the next frame.
             await process.channel.receive()
             yield process
         finally:
             self.pid = None
-            # It then kills and reaps its forks, and ends.
+            # The parser then kills and reaps its forks, and ends.
             process.channel.shut_down()
             await process.aclose(grace_s=_CLOSE_TIMEOUT_S)
 
@@ -124,13 +123,13 @@ class ParserProcess:
         while True:
             while not self._unsent:
                 await self._has_work.wait()
-            # The parser must not find two frames at once: it waits for the channel by `select`.
+            # One frame at a time: the parser waits for the channel by `select`, see `ChildChannel.fileno`.
             await accepted.acquire()
             paths, self._unsent = list(self._unsent), {}
             try:
                 await channel.send({"parse": paths})
             except ChannelClosed:
-                return  # the listening side finds out as well, and has everything asked again
+                return  # `_listen` notices it too, and `run` sends everything again
 
     async def _listen(self, channel: Channel, accepted: anyio.Semaphore) -> None:
         while True:
@@ -141,7 +140,7 @@ class ParserProcess:
             parsed = ParsedFile.from_json(answer["file"])
             if output := answer["output"].strip():
                 _log.info("A DAG file wrote while it was read", file=parsed.path, output=output)
-            # Asked for again meanwhile: this answers for an older file.
+            # If it is to be sent again, this is the result of an older file.
             if parsed.path not in self._unsent and parsed.path in self._unanswered:
                 del self._unanswered[parsed.path]
                 self._deliver(parsed)

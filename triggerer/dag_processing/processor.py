@@ -1,4 +1,4 @@
-"""Keeps the store equal to what the DAG files define, from milliseconds after they change."""
+"""Writes to the store what the DAG files define, within milliseconds of a change."""
 
 from __future__ import annotations
 
@@ -29,24 +29,23 @@ from triggerer.synchronization import AutoResetEvent
 
 _log = structlog.get_logger(__name__)
 
-# The first results do not wait for the last: one file may hang. Within this time they share a
-# write.
+# How long results are gathered for one write. They do not wait for all files: one may hang.
 _GATHER_S: Final = 0.1
 _PATIENCE_AT_START_S: Final = 1.0
-# How long until what could not be read is looked at again, since no watch tells of it; twice as long each time.
+# When to look again at what could not be read, which no watch reports; twice as long each time.
 _RETRY_S: Final = 5.0
 
 
 class DagProcessor:
     """Reads DAG files when they change and writes what they define; one per database.
 
-    A file that is broken keeps its last good DAGs and watchers, with the error shown, and so does one that is
-    out of sight, because its folder is gone or cannot be read. Nothing is written when nothing changed.
+    A broken file keeps the DAGs and watchers that it had before, and its error is shown. So does a file that is out of
+    sight, because its folder is gone or cannot be read. Nothing is written if nothing changed.
 
     Args:
-        wakeups: Not used: what is written is announced by the transaction that writes it.
-        min_file_process_interval: How often the folder is looked through for changes that the
-            operating system did not report (network file systems); unchanged files are not read.
+        wakeups: Not used: the transaction that writes a change announces it.
+        min_file_process_interval: How often the folder is scanned for changes that the operating system does not
+            report, as on network file systems. Only changed files are read.
         file_timeout: A file that takes longer to import is stopped and shown as broken.
     """
 
@@ -69,15 +68,15 @@ class DagProcessor:
         self._parser = ParserProcess(settings, self._take)
         self._watch = FolderWatch(self._folder, self._look_soon, interval_s=self._interval_s)
         self._seen = Scanned({})
-        """The folder as it is, and as it was where it is out of sight."""
+        """The files of the folder; of a part that is out of sight, those that it had before."""
         self._parsed: dict[str, ParsedFile] = {}
         self._patience_s = self._interval_s
-        """Until the next look, where something is out of sight."""
+        """How long until the next scan while something is out of sight."""
         self._is_dirty = False
-        """Whether something was learned that is not in the store yet."""
+        """Whether something is known that is not in the store yet."""
         self._hint = AutoResetEvent()
         self._news = AutoResetEvent()
-        # Of our own: a file system that hangs must not hold the threads that others wait for.
+        # A limiter of our own: a file system that hangs must not use up the threads of others.
         self._threads = CapacityLimiter(1)
 
     @property
@@ -88,17 +87,16 @@ class DagProcessor:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Process files until cancelled.
 
-        Has started once all files are in the store, or those that were read within a second.
+        It has started when all files are in the store, or those that were read within a second.
 
         Cancellation: The parser is ended. A write under way is completed or not made at all.
         """
         async with anyio.create_task_group() as tasks:
             await tasks.start(self._parser.run)
-            # Before the first look at the folder, so that no change falls in between: the watch is set
-            # up in this task's first step.
+            # Before the first scan, so that no change is missed: the watch is set up in the task's first step.
             tasks.start_soon(self._watch.run)
             await checkpoint()
-            self._is_dirty = True  # rows of files that went while nobody looked
+            self._is_dirty = True  # files may have been deleted while no service ran
             await self._scan()
             tasks.start_soon(self._scan_when_hinted)
             await self._gather(_PATIENCE_AT_START_S)
@@ -148,7 +146,7 @@ class DagProcessor:
             await self._scan()
 
     async def _gather(self, patience_s: float) -> None:
-        """Wait for something to write, and a moment longer for what comes with it."""
+        """Wait for something to write, and then at most `patience_s` for further results."""
         while not self._is_dirty:
             await self._news.wait()
         with anyio.move_on_after(patience_s):
@@ -157,7 +155,7 @@ class DagProcessor:
 
     async def _store(self) -> None:
         try:
-            # The whole state is at hand, so writing it again is safe whatever came of the last attempt.
+            # The whole state is written each time, so that a repeat is safe whatever became of this one.
             changed = await retry(
                 self._sync,
                 on=TransientStoreError,
@@ -165,8 +163,8 @@ class DagProcessor:
                 on_failure=log_failure(_log, "DAGs could not be stored; trying again"),
             )
         except RowRefused as error:
-            # The parser refuses what no store takes, so this should not happen; a repeat would
-            # bring the same, and what was stored before stays in force.
+            # Not expected: the parser refuses what no store takes. A repeat would fail too, so what was
+            # stored before stays in force.
             _log.error("The database refuses what the DAG files define", error=str(error))
         else:
             self._tell(changed)
@@ -185,7 +183,7 @@ class DagProcessor:
             return await sync_folder(session, folder, files, now=self._now())
 
     def _files(self, stored: Iterable[str]) -> dict[str, ParsedFile | None]:
-        """Return the folder's files, those included that are out of sight, by what is `stored` of them."""
+        """Return the folder's files by path; None: not parsed yet, or out of sight though `stored`."""
         seen = self._seen
         hidden: dict[str, None] = dict.fromkeys(path for path in stored if seen.hides(path))
         parsed = {path: self._parsed.get(path) for path in seen.files}

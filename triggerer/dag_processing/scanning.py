@@ -1,4 +1,4 @@
-"""Which files the DAGs folder holds, and which of them have to be read again."""
+"""Finds the files of the DAGs folder, and which of them have to be read again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 from triggerer.domain.parsed import ParsedFile
 from triggerer.plugins.folder import Stamp, read_stamp
 
-# The second is every ext4 volume's own, for root alone.
+# Every ext4 volume has the second one, which only root can read.
 _NEVER_READ: Final = ("__pycache__", "lost+found")
 HERE: Final = "."
 """The DAGs folder itself, among the paths below it."""
@@ -20,19 +20,18 @@ HERE: Final = "."
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """What the folder holds, and what of it is out of sight."""
+    """What the folder holds, and which parts of it are out of sight."""
 
     files: dict[str, Stamp]
-    """Every Python file that could be looked at, by relative path and in that order, with what changes
-    when it does."""
+    """The stamp of every Python file that could be looked at, by relative path, in that order."""
     unreadable: dict[str, str] = field(default_factory=dict)
-    """What is there and cannot be read, with the reason: files and folders by relative path, `.` for the
-    DAGs folder itself, also if that is missing."""
+    """Why files and folders cannot be read, by relative path; `.` is the DAGs folder itself, which may be
+    missing."""
     devices: dict[str, int] = field(default_factory=dict)
-    """On which file system each folder lies that could be listed, by relative path, `.` for the DAGs folder."""
+    """The file system of each folder that could be listed, by relative path; `.` is the DAGs folder."""
 
     def hides(self, path: str) -> bool:
-        """Say whether the file may be there, out of sight."""
+        """Whether the file may exist, out of sight."""
         if not self.unreadable:
             return False
         above = (str(folder) for folder in PurePosixPath(path).parents)
@@ -40,26 +39,26 @@ class Scanned:
 
 
 def scan(folder: Path) -> Scanned:
-    """Look through the folder; it may change, move or vanish meanwhile. Never raises for what it finds.
+    """Scan the folder, which may change, move or vanish meanwhile. Never raises for what it finds.
 
-    Names that begin with a dot are left out, folders too: among them are the former versions that a
-    mounted configuration map keeps.
+    Files and folders whose names begin with a dot are left out: a mounted configuration map keeps former versions in
+    such folders.
 
-    A file is gone only if a folder that could be listed does not list it. What is listed and cannot be
-    looked at is unreadable, whatever the error: with the folder itself gone, every file would seem so.
+    A file is gone only if its folder could be listed and does not list it. A file that is listed and cannot be looked
+    at is unreadable, whatever the error: otherwise all files would seem gone if the folder itself goes.
     """
     found = _look(folder)
-    # What went between being listed and being looked at is told by another look.
+    # A second look shows what was deleted between being listed and being looked at.
     return _look(folder) if found.unreadable else found
 
 
 def scan_again(folder: Path, before: Scanned) -> Scanned:
-    """Look through the folder once more; what is out of sight now stays as it was before."""
+    """Scan the folder again; what is out of sight now stays as it was before."""
     return with_hidden(before, scan(folder))
 
 
 def with_hidden(before: Scanned, now: Scanned) -> Scanned:
-    """Return what to go by after a look: what is out of sight now stays as it was before."""
+    """Merge a scan with the one before: what is out of sight now stays as it was."""
     unmounted = {below for below in now.devices if _is_unmounted(below, before, now)}
     told = dict.fromkeys(unmounted, "it is empty now, and on another file system than before")
     seen = Scanned(now.files, dict(sorted((now.unreadable | told).items())))
@@ -71,7 +70,7 @@ def with_hidden(before: Scanned, now: Scanned) -> Scanned:
 
 
 def _is_unmounted(below: str, before: Scanned, now: Scanned) -> bool:
-    """Whether a folder is what a file system leaves behind that is no longer mounted there: another, and empty."""
+    """Whether a file system was unmounted from this folder: it is empty now, and on another file system."""
     if before.devices.get(below, now.devices[below]) == now.devices[below]:
         return False
     root = "" if below == HERE else f"{below}/"
@@ -109,7 +108,7 @@ def _look_at(
     unreadable: dict[str, str],
     folders: list[str],
 ) -> None:
-    """Note what the entry is.
+    """Put the entry into the collection that it belongs to.
 
     Raises:
         PermissionError: The folder that holds it may be listed, and what it holds not looked at.
@@ -121,7 +120,7 @@ def _look_at(
         elif entry.name.endswith(".py"):
             files[path] = read_stamp(entry.path)
         elif entry.is_symlink() and mimetypes.guess_type(entry.name) == (None, None):
-            entry.stat()  # one that leads nowhere may have led to a folder
+            entry.stat()  # a broken link may have led to a folder
     except OSError as error:
         if isinstance(error, PermissionError) and not entry.is_symlink():
             raise
@@ -133,14 +132,14 @@ def _reason(error: OSError) -> str:
 
 
 def outdated(before: Scanned, now: Scanned, parsed: Mapping[str, ParsedFile]) -> set[str]:
-    """Return the files to read: those that are new, changed or in sight again, and those that import such.
+    """Return the files to read: those that are new, changed or in sight again, and those that import such files.
 
-    A broken file is read again at any change: what it lacks may have appeared. What is out of sight is not asked for.
+    Broken files are read again at any change: what they lack may have appeared. Files out of sight are never returned.
     """
     old, new = before.files, now.files
     moved = {path for path in old.keys() | new.keys() if old.get(path) != new.get(path)}
     if before.unreadable:
-        # Read while they were out of sight, they and those that import them may have been found broken.
+        # They, or files that import them, may be broken because they were read while these were out of sight.
         moved |= {path for path in new if before.hides(path) and not now.hides(path)}
     if not moved:
         return set()

@@ -1,4 +1,4 @@
-"""Asks the sources of watchers whether they can be read: for `triggerer check`."""
+"""Checks whether the sources of watchers can be read, for `triggerer check`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ DEADLINE: Final = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True)
 class CheckedSources:
-    """What is wrong with the sources; both in the order of the watchers."""
+    """The problems of the sources; both in the order of the watchers."""
 
     errors: tuple[Problem, ...] = ()
-    """Settings that are wrong, and what a broker refused."""
+    """Wrong settings, and what a broker refused."""
     unavailable: tuple[Problem, ...] = ()
-    """What did not answer; it may be well, seen from where the service runs."""
+    """Sources that did not answer. The service may reach them from where it runs."""
 
 
 async def check_sources(
@@ -36,13 +36,13 @@ async def check_sources(
     allowed_modules: tuple[str, ...] = (),
     deadline: timedelta = DEADLINE,
 ) -> CheckedSources:
-    """Have one trigger of each stream look at its source, all side by side.
+    """Have one trigger of each stream check its source, all concurrently.
 
-    Runs users' code in this process: trigger classes are loaded as the service loads them. Never raises for what
-    they do, and none of them ends the look at another's source.
+    Runs users' code in this process: trigger classes are loaded as the service loads them. Whatever one of them raises
+    is among the problems, and does not affect the others.
 
     Args:
-        deadline: After it a source counts as one that does not answer.
+        deadline: A source that takes longer counts as one that does not answer.
     """
     streams: dict[str, ParsedWatcher] = {}
     for watcher in watchers:
@@ -75,7 +75,7 @@ async def _look(kind: type[BaseEventTrigger], kwargs: dict[str, Any], seconds: f
             with plugin_code("check_source()"):
                 await kind(**kwargs).check_source()
         except Exception as error:
-            # What a client raises as it is cancelled says nothing of its source.
+            # A client may raise anything when it is cancelled.
             if not scope.cancel_called:
                 raise
             raise _silent(seconds) from error

@@ -1,4 +1,4 @@
-"""What is said of files and folders that cannot be read: in the log, in `dags list` and by `check`."""
+"""Messages about files and folders that cannot be read: in the log, in `dags list` and by `check`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _HINT_BELOW: Final = "let the service's user read it, or take it away"
 
 
 def problems_of(found: Scanned, folder: Path) -> dict[str, Problem]:
-    """Return what is wrong with what could not be read, by relative path."""
+    """Return a problem for each file and folder that could not be read, by relative path."""
     return {path: _problem(path, reason, folder) for path, reason in found.unreadable.items()}
 
 
 def as_broken_files(found: Scanned, folder: Path) -> dict[str, ParsedFile]:
-    """Return what could not be read as files that are broken, so that it is shown among them."""
+    """Return a broken file for each file and folder that could not be read, so that they are listed with the others."""
     return {
         path: ParsedFile(path=path, parse_seconds=0.0, errors=(problem,), is_broken=True)
         for path, problem in problems_of(found, folder).items()
@@ -34,7 +34,7 @@ def as_broken_files(found: Scanned, folder: Path) -> dict[str, ParsedFile]:
 
 
 def log_changes(before: Mapping[str, str], now: Scanned, folder: Path) -> None:
-    """Say once what became unreadable, and once that it is no longer so."""
+    """Log once that something became unreadable, and once that it can be read again."""
     for path in now.unreadable.keys() - before.keys():
         _log.error(
             "The DAGs folder cannot be read; what it defines stays as it was"
@@ -50,7 +50,7 @@ def log_changes(before: Mapping[str, str], now: Scanned, folder: Path) -> None:
 
 
 def _problem(path: str, reason: str, folder: Path) -> Problem:
-    # Of the folder itself a relative path would say nothing.
+    # The relative path of the folder itself would be a dot.
     shown = str(folder) if path == HERE else path
     return Problem(shown, None, f"it cannot be read: {reason} ({_hint(path)})")
 

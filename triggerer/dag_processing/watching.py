@@ -1,4 +1,4 @@
-"""Tells at once that something in a folder changed, also when its name comes to stand for another folder."""
+"""Notices at once that something in a folder changed, or that its path leads to another folder."""
 
 from __future__ import annotations
 
@@ -16,57 +16,57 @@ _log = structlog.get_logger(__name__)
 # Editors and git write in bursts.
 _STEP_MS: Final = 50
 _DEBOUNCE_MS: Final = 400
-_PLACE_INTERVAL_S: Final = 1.0
+_LOOKUP_INTERVAL_S: Final = 1.0
 
 
-class _Inode(NamedTuple):
+class _FolderId(NamedTuple):
     device: int
     inode: int
 
 
 class FolderWatch:
-    """Calls `tell` when something below the folder may have changed; what did is for the caller to find out.
+    """Calls `tell` when something below the folder may have changed. The caller finds out what.
 
-    The operating system watches a folder, not a name: when the folder is moved away, a link on the way
-    to it is switched, or a file system is mounted there, nothing says so. So the name is looked up once
-    a second. When it leads elsewhere, the watch is set up anew there, and that is told as well.
+    The operating system watches a folder, not a path. It does not report that the folder is moved away, that a link on
+    the way to it is switched, or that a file system is mounted there. So the path is looked up once a second. If it
+    leads to another folder, that one is watched from then on, and `tell` is called.
 
     Args:
-        interval_s: How long until a watch that could not be set up is tried again.
+        interval_s: How long to wait before a watch that could not be set up is tried again.
     """
 
     def __init__(self, folder: Path, tell: Callable[[], None], *, interval_s: float) -> None:
         self._folder = folder
         self._tell = tell
         self._interval_s = interval_s
-        self._inode = _inode_of(folder)
+        self._id = _folder_id(folder)
         self._end = anyio.Event()
         self._complaint: str | None = None
-        # Of our own: a file system that hangs must not hold the threads that others wait for.
+        # A limiter of our own: a file system that hangs must not use up the threads of others.
         self._threads = CapacityLimiter(1)
 
     async def run(self) -> None:
-        """Watch until cancelled. The first watch is set up in the first step, so that what follows is told.
+        """Watch until cancelled. The watch is set up before this first suspends: later changes are not missed.
 
-        Cancellation: The thread in which it waits is told to end.
+        Cancellation: The thread that waits for changes is asked to end.
         """
-        await self._follow(self._inode)
+        await self._follow(self._id)
         while True:
             async with anyio.create_task_group() as tasks:
-                # Called when this task waits for the first time, with the new watch set up.
+                # It runs when this task suspends for the first time: the new watch is set up then.
                 tasks.start_soon(_call, self._tell)
-                await self._follow(self._inode)
+                await self._follow(self._id)
 
     def renew_nowait(self) -> None:
-        """Set the watch up anew: what could not be watched before may be readable now."""
+        """Set up the watch again: what could not be watched before may be readable now."""
         self._end.set()
 
-    async def _follow(self, inode: _Inode | None) -> None:
-        """Watch what the name stands for, until it stands for something else or the watch is to be renewed."""
+    async def _follow(self, watched: _FolderId | None) -> None:
+        """Watch the folder that the path leads to, until it leads elsewhere or the watch is to be renewed."""
         end = self._end = anyio.Event()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._end_when_moved, inode, end)
-            if inode is None:
+            tasks.start_soon(self._end_when_replaced, watched, end)
+            if watched is None:
                 await end.wait()
             else:
                 retry_s = await self._watch(end)
@@ -75,10 +75,9 @@ class FolderWatch:
             tasks.cancel_scope.cancel()
 
     async def _watch(self, end: anyio.Event) -> float:
-        """Watch until told to end, or for as long as the system can; return when to try again, in seconds."""
+        """Watch until `end`, or until the watch fails; return after how many seconds to try again."""
         try:
-            # What changed is read from the folder itself: a hint that is merged, or that names a
-            # folder that was moved, says enough.
+            # Only that something changed is used: what changed may be merged, or named by a former path.
             async for changes in awatch(
                 self._folder,
                 watch_filter=None,
@@ -89,12 +88,14 @@ class FolderWatch:
             ):
                 self._tell()
                 if (Change.deleted, str(self._folder)) in changes:
-                    # The watch went with it. One that is made at once may have the same inode: nothing else would tell.
+                    # The watch is gone too. A new folder may have the same inode, which the look-up would miss.
                     return 0.0
         except FileNotFoundError:
-            return _PLACE_INTERVAL_S  # it, or a folder in it, went as the watch was set up
+            return (
+                _LOOKUP_INTERVAL_S  # it, or a folder in it, was deleted while the watch was set up
+            )
         except OSError as error:
-            # Not readable, or the system's watches are used up: the periodic look goes on.
+            # Not readable, or no inotify watches are left. The periodic scans go on.
             if str(error) != self._complaint:
                 _log.warning(
                     "Cannot watch the DAGs folder", folder=str(self._folder), error=str(error)
@@ -104,25 +105,25 @@ class FolderWatch:
         self._complaint = None
         return 0.0
 
-    async def _end_when_moved(self, inode: _Inode | None, end: anyio.Event) -> None:
+    async def _end_when_replaced(self, watched: _FolderId | None, end: anyio.Event) -> None:
         try:
-            while self._inode == inode:
-                await anyio.sleep(_PLACE_INTERVAL_S)
-                self._inode = await to_thread.run_sync(
-                    _inode_of, self._folder, limiter=self._threads, abandon_on_cancel=True
+            while self._id == watched:
+                await anyio.sleep(_LOOKUP_INTERVAL_S)
+                self._id = await to_thread.run_sync(
+                    _folder_id, self._folder, limiter=self._threads, abandon_on_cancel=True
                 )
         finally:
-            # The watch waits in a thread, 5 s at a time, where no cancellation reaches it.
+            # awatch waits in a thread, 5 s at a time, which a cancellation does not reach.
             end.set()
 
 
-def _inode_of(folder: Path) -> _Inode | None:
-    """Return what the folder's name stands for now, links followed; None where that is nothing."""
+def _folder_id(folder: Path) -> _FolderId | None:
+    """Return which folder the path leads to now, links followed; None if there is none."""
     try:
         status = folder.stat()
     except OSError:
         return None
-    return _Inode(status.st_dev, status.st_ino)
+    return _FolderId(status.st_dev, status.st_ino)
 
 
 async def _call(function: Callable[[], None]) -> None:

@@ -45,7 +45,7 @@ class TriggerFactory:
         def make() -> BaseEventTrigger:
             cls = self._load_class(row.classpath)
             if placement is not None:
-                cls = self._isolation.move(
+                cls = self._isolation.proxy_class(
                     cls, placement, classpath=row.classpath, name=row.display_name
                 )
             return cls(**row.kwargs)

@@ -1,8 +1,8 @@
-"""Triggers whose code runs in a thread or a process of its own, because it blocks.
+"""Runs triggers whose code blocks in threads or processes of their own.
 
-`runtime/DESIGN.md`, "Code that blocks", says how the runtime's rules hold all the same.
+`runtime/DESIGN.md`, "Code that blocks", explains how the runtime's rules still hold.
 """
 
-from triggerer.isolation.moving import Isolation, IsolationSettings, Placement
+from triggerer.isolation.proxy import Isolation, IsolationSettings, Placement
 
 __all__ = ["Isolation", "IsolationSettings", "Placement"]

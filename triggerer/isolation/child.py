@@ -1,7 +1,7 @@
-"""The process of a moved trigger: `python -m triggerer.isolation.child`, started by `ProcessPlace`.
+"""The process of an isolated trigger: `python -m triggerer.isolation.child`, started by `TriggerProcess`.
 
-The main thread runs the plugin's code on its event loop. Two more read and write the channel, so that what the plugin
-has done is told at once, however long it blocks.
+The main thread runs the plugin's code on its event loop. Two other threads read and write the channel, so that
+reports leave at once, however long the plugin blocks.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Final, NoReturn
 import anyio
 
 from triggerer.ipc import ChildChannel, connect_to_parent, kill_own_group
-from triggerer.isolation.guest import Guest
-from triggerer.isolation.messages import Gone, Report, Setup
+from triggerer.isolation.messages import Report, Setup, Terminated
 from triggerer.isolation.pickling import from_frame, pack, to_frame, unpack
+from triggerer.isolation.trigger_server import TriggerServer
 from triggerer.logging_setup import set_up_logging
 from triggerer.plugins import load_trigger_class
 
@@ -26,11 +26,11 @@ _MOST_AT_ONCE: Final = 256
 
 
 class _Ended:
-    """Nothing more is written."""
+    """Put behind the last report: the writer ends here."""
 
 
 def main() -> NoReturn:
-    """Be the guest of the service that started this process."""
+    """Serve the service that started this process."""
     channel = connect_to_parent()
     setup: Setup = pickle.loads(channel.receive_bytes())
     if setup.log is not None:
@@ -41,22 +41,22 @@ def main() -> NoReturn:
     )
     writer.start()
     try:
-        anyio.run(_be_guest, setup, channel, reports)
-    except BaseException as error:  # noqa: BLE001  (the end of the process: whoever waits for it is told)
-        reports.put(Gone(error))
+        anyio.run(_serve, setup, channel, reports)
+    except BaseException as error:  # noqa: BLE001  (the process ends here: the service gets the error)
+        reports.put(Terminated(error))
     reports.put(_Ended())
     writer.join()
-    # Threads that the plugin left behind, and that may be blocked, are not waited for.
+    # Not sys.exit(): threads that the plugin left running may be blocked for ever.
     os._exit(0)
 
 
-async def _be_guest(
+async def _serve(
     setup: Setup, channel: ChildChannel, reports: queue.SimpleQueue[Report | _Ended]
 ) -> None:
     cls = load_trigger_class(
         setup.classpath, dags_folder=setup.dags_folder, allowed_modules=setup.allowed_modules
     )
-    guest = Guest(
+    server = TriggerServer(
         cls(**setup.kwargs),
         setup.name,
         report=reports.put,
@@ -64,21 +64,21 @@ async def _be_guest(
         unpack=partial(unpack, name=setup.name, what="a raw event"),
     )
     threading.Thread(
-        target=_read, args=(channel, guest), name="triggerer-reader", daemon=True
+        target=_read, args=(channel, server), name="triggerer-reader", daemon=True
     ).start()
-    await guest.live()
+    await server.serve()
 
 
-def _read(channel: ChildChannel, guest: Guest) -> None:
+def _read(channel: ChildChannel, server: TriggerServer) -> None:
     while True:
         try:
-            orders = from_frame(channel.receive_bytes())
+            commands = from_frame(channel.receive_bytes())
         except (EOFError, OSError):
-            # The service has given this place up, and does not wait for what its plugin is doing.
+            # The service has closed the channel: nobody waits for what the plugin is doing.
             kill_own_group()
             return
-        for order in orders:
-            guest.orders.put(order)
+        for command in commands:
+            server.commands.put(command)
 
 
 def _write(channel: ChildChannel, reports: queue.SimpleQueue[Report | _Ended]) -> None:
@@ -90,7 +90,7 @@ def _write(channel: ChildChannel, reports: queue.SimpleQueue[Report | _Ended]) -
         try:
             channel.send_bytes(to_frame(told))
         except OSError:
-            return  # the reader finds out as well
+            return  # the reader notices it too
         if len(told) < len(chunk):
             return
 

@@ -1,4 +1,4 @@
-"""What the service and a guest say to one another; the same for a thread and for a process."""
+"""Messages between the service and a trigger that it has isolated; the same for a thread and for a process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from triggerer.config import CoreSettings
 
 
 class Setup(NamedTuple):
-    """What a process is told before anything else: whose guest it is, and how it makes the trigger."""
+    """The first message to a process: which trigger it makes, and how."""
 
     name: str
     classpath: str
@@ -20,42 +20,42 @@ class Setup(NamedTuple):
     log: CoreSettings | None
 
 
-class Work(Enum):
-    """Which of the plugin's generators a guest drives."""
+class GeneratorMethod(Enum):
+    """Which of the trigger's generators runs."""
 
     FILTER = "filter_shared_stream()"
     RUN = "run()"
 
 
-# Orders: from the service to the guest
+# Commands: from the service to the trigger
 
 
-class Perform(NamedTuple):
-    """Drive the filter, or `run()`; the answer ends with an `Over`."""
+class Start(NamedTuple):
+    """Run the filter, or `run()`, to its end, which `Finished` reports."""
 
-    work: Work
+    method: GeneratorMethod
 
 
-class Hand(NamedTuple):
+class RawEvents(NamedTuple):
     """Further raw events, packed, in order."""
 
     events: list[Any]
 
 
 class EndStream(NamedTuple):
-    """The stream raises this to the filter, or returns (None), once it is asked for the next event."""
+    """At the filter's next request the stream raises this error, or ends (None)."""
 
     error: BaseException | None
 
 
-class Took(NamedTuple):
-    """So many of the derived events have been passed on; the guest may derive as many more."""
+class Credit(NamedTuple):
+    """The service has taken so many derived events; the trigger may send as many more."""
 
     number: int
 
 
 class Cancel(NamedTuple):
-    """Cancel what is performed; its `Over` comes when it has ended."""
+    """Cancel the filter, or `run()`; `Finished` reports its end."""
 
 
 class CleanUp(NamedTuple):
@@ -63,53 +63,53 @@ class CleanUp(NamedTuple):
 
 
 class Close(NamedTuple):
-    """Nothing more is asked."""
+    """No further command comes."""
 
 
-Order = Perform | Hand | EndStream | Took | Cancel | CleanUp | Close
+Command = Start | RawEvents | EndStream | Credit | Cancel | CleanUp | Close
 
 
-# Reports: from the guest to the service, in the order in which it happened
+# Reports: from the trigger to the service, in the order of what happened
 
 
 class Ready(NamedTuple):
-    """The trigger is made; orders are taken."""
+    """The trigger is made; commands are executed."""
 
 
-class Asked(NamedTuple):
-    """The filter asks for the next raw event, and so has moved past the one before."""
+class Requested(NamedTuple):
+    """The filter requests the next raw event, and so is done with the one before."""
 
 
 class Opened(NamedTuple):
-    """It was given that event."""
+    """The filter has got that event."""
 
 
 class Derived(NamedTuple):
-    """It yielded an event with this payload, packed."""
+    """The filter, or `run()`, yielded an event with this payload, packed."""
 
     payload: Any
 
 
 class Rejected(NamedTuple):
-    """It rejected the raw event that it has open."""
+    """The filter rejected its open event."""
 
 
-class Over(NamedTuple):
-    """What was performed has ended: it returned or was cancelled (None), or raised this."""
+class Finished(NamedTuple):
+    """The filter, or `run()`, returned or was cancelled (None), or raised this error."""
 
     error: BaseException | None
 
 
 class CleanedUp(NamedTuple):
-    """`cleanup()` returned, or raised this."""
+    """`cleanup()` returned (None), or raised this error."""
 
     error: BaseException | None
 
 
-class Gone(NamedTuple):
-    """Nothing more will come."""
+class Terminated(NamedTuple):
+    """The thread or process has ended; no further report comes."""
 
     error: BaseException
 
 
-Report = Ready | Asked | Opened | Derived | Rejected | Over | CleanedUp | Gone
+Report = Ready | Requested | Opened | Derived | Rejected | Finished | CleanedUp | Terminated

@@ -1,4 +1,4 @@
-"""What crosses over between two processes."""
+"""Pickles what passes between the service and a trigger's process."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from triggerer.errors import PluginError
-from triggerer.isolation.messages import Order, Report
+from triggerer.isolation.messages import Command, Report
 
 
 def pack(value: Any, *, name: str, what: str) -> bytes:
     """Pickle `value`.
 
     Raises:
-        PluginError: It cannot be pickled; says whose and what it is.
+        PluginError: It cannot be pickled; the message names the trigger and the value's class.
     """
     try:
         return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
@@ -30,11 +30,11 @@ def unpack(packed: bytes, *, name: str, what: str) -> Any:
     """Undo `pack`.
 
     Raises:
-        PluginError: Its class cannot be had here, or does not take back what it gave.
+        PluginError: Its class cannot be imported here, or cannot be made from what was pickled.
     """
     try:
         return pickle.loads(packed)
-    except Exception as error:  # whatever importing and making raise
+    except Exception as error:  # whatever importing or making it raises
         raise PluginError(
             f"{what} of {name} cannot be read on the other side: {type(error).__name__}: {error}",
             hint='isolate the trigger as "thread" instead of "process"',
@@ -42,7 +42,7 @@ def unpack(packed: bytes, *, name: str, what: str) -> Any:
 
 
 class PackedError(NamedTuple):
-    """An exception on its way; its text alone where it cannot be pickled, or would end the process that it comes to."""
+    """An exception as it is sent; only its text, if it cannot be pickled or would end the process that unpickles it."""
 
     pickled: bytes | None
     text: str
@@ -55,12 +55,12 @@ class PackedError(NamedTuple):
         try:
             pickled = pickle.dumps(error, protocol=pickle.HIGHEST_PROTOCOL)
             pickle.loads(pickled)
-        except Exception:  # noqa: BLE001  (an exception's own: then it goes as text)
+        except Exception:  # noqa: BLE001  (raised by the exception's own code: then its text is sent)
             pickled = None
         return cls(pickled, text, trace)
 
     def unpack(self) -> Exception:
-        """The error, or a `PluginError` that says what it was; its traceback over there is a note."""
+        """Return the error, or a `PluginError` with its text; a note holds the traceback from the other process."""
         error = self._unpickled() or PluginError(self.text)
         error.add_note(f"In the other process:\n{self.trace}")
         return error
@@ -70,7 +70,7 @@ class PackedError(NamedTuple):
             return None
         try:
             found = pickle.loads(self.pickled)
-        except Exception:  # noqa: BLE001  (its class cannot be had here)
+        except Exception:  # noqa: BLE001  (its class cannot be imported here)
             return None
         return found if isinstance(found, Exception) else None
 
@@ -82,8 +82,8 @@ class _WithError(NamedTuple):
     error: PackedError
 
 
-def to_frame(messages: Sequence[Order | Report]) -> bytes:
-    """Pickle these messages; what a plugin put into them is packed already, save for its exceptions."""
+def to_frame(messages: Sequence[Command | Report]) -> bytes:
+    """Pickle these messages. What a plugin put into them is packed already, except for its exceptions."""
     sent: list[Any] = []
     for message in messages:
         error = getattr(message, "error", None)

@@ -1,4 +1,4 @@
-"""A trigger in a process of its own."""
+"""A trigger in a process of its own, as the service sees it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from triggerer.child_process import ChildProcess
 from triggerer.config import CoreSettings
 from triggerer.errors import PluginError
 from triggerer.ipc import ChannelClosed
-from triggerer.isolation.mailbox import Mailbox
-from triggerer.isolation.messages import Close, Gone, Order, Setup
+from triggerer.isolation.messages import Close, Command, Setup, Terminated
 from triggerer.isolation.pickling import from_frame, pack, to_frame, unpack
-from triggerer.isolation.place import Place
+from triggerer.isolation.remote_trigger import RemoteTrigger
+from triggerer.isolation.threadsafe_queue import ThreadsafeQueue
 
 _log = structlog.get_logger(__name__)
 
@@ -27,8 +27,8 @@ _START_S: Final = 10.0
 _REAP_S: Final = 5.0
 
 
-class ProcessPlace(Place):
-    """Good for code that computes, holds the interpreter's lock, leaks or crashes."""
+class TriggerProcess(RemoteTrigger):
+    """For code that computes, holds the interpreter's lock, leaks or crashes."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class ProcessPlace(Place):
         allowed_modules: tuple[str, ...],
         log: CoreSettings | None,
     ) -> None:
-        """`tasks` runs what talks to the process, and outlives this place."""
+        """`tasks` runs what communicates with the process, and outlives it."""
         super().__init__(name)
         self._classpath = classpath
         self._kwargs = kwargs
@@ -49,7 +49,7 @@ class ProcessPlace(Place):
         self._dags_folder = dags_folder
         self._allowed_modules = allowed_modules
         self._log_settings = log
-        self._orders: Mailbox[Order] = Mailbox()
+        self._commands: ThreadsafeQueue[Command] = ThreadsafeQueue()
         self._process: ChildProcess | None = None
         self._scope = anyio.CancelScope()
         self._talked = anyio.Event()
@@ -60,17 +60,17 @@ class ProcessPlace(Place):
         return None if self._process is None else self._process.pid
 
     async def open(self) -> None:
-        # Shielded: whoever is started is talked to, which `aclose` counts on.
+        # Shielded: `aclose` relies on `_talk` to run for every process that was started.
         with anyio.move_on_after(_START_S, shield=True) as starting:
             await self._start()
         self._tasks.start_soon(self._talk, name=f"isolation[{self.name}]")
         if starting.cancelled_caught:
-            # Cut off in the middle: it would take what follows for the rest of them.
+            # The arguments were cut off: the process would take what follows for the rest of them.
             raise PluginError(
                 f"The process of {self.name} did not take its arguments within {_START_S:g} s"
             )
         await self._until_ready()
-        _log.info("trigger is moved", trigger=self.name, placement="process", pid=self.pid)
+        _log.info("trigger is isolated", trigger=self.name, placement="process", pid=self.pid)
 
     async def _start(self) -> None:
         try:
@@ -86,11 +86,11 @@ class ProcessPlace(Place):
             self._log_settings,
         )
         with suppress(ChannelClosed):
-            # One that is dead already is found out by whoever listens to it.
+            # If it is dead already, `_listen` notices.
             await self._process.channel.send_bytes(pickle.dumps(setup))
 
-    def order(self, order: Order) -> None:
-        self._orders.put(order)
+    def send(self, command: Command) -> None:
+        self._commands.put(command)
 
     def pack(self, value: Any) -> Any:
         return pack(value, name=self.name, what="a raw event")
@@ -98,7 +98,7 @@ class ProcessPlace(Place):
     def unpack(self, packed: Any) -> Any:
         return unpack(packed, name=self.name, what="the payload of an event")
 
-    # Talking to it
+    # Communication
 
     async def _talk(self) -> None:
         process = self._process
@@ -112,25 +112,25 @@ class ProcessPlace(Place):
                     error = await self._listen(process)
                     tasks.cancel_scope.cancel()
         finally:
-            self._reports.put(Gone(error))
+            self._reports.put(Terminated(error))
             self._talked.set()
 
     async def _send(self, process: ChildProcess) -> None:
         while True:
-            orders = [await self._orders.get(), *self._orders.take_all()]
+            commands = [await self._commands.get(), *self._commands.take_all()]
             try:
-                await process.channel.send_bytes(to_frame(orders))
+                await process.channel.send_bytes(to_frame(commands))
             except ChannelClosed:
-                return  # the listening side finds out as well
+                return  # `_listen` notices it too
 
     async def _listen(self, process: ChildProcess) -> PluginError:
-        """Take reports until none can come; return why."""
+        """Read reports until none can come; return the reason."""
         while True:
             try:
                 told = from_frame(await process.channel.receive_bytes())
             except ChannelClosed:
                 return await self._died(process)
-            except Exception as error:  # noqa: BLE001  (the plugin wrote onto our channel: its trigger fails)
+            except Exception as error:  # noqa: BLE001  (the plugin wrote to our channel: its trigger fails)
                 return PluginError(f"The process of {self.name} cannot be understood: {error!r}")
             for report in told:
                 self._reports.put(report)
@@ -148,13 +148,13 @@ class ProcessPlace(Place):
         )
         return PluginError(f"The process of {self.name} {how}")
 
-    # Ending it
+    # The end
 
     async def aclose(self, grace: float) -> None:
         process = self._process
         if process is None:
             return
-        self.order(Close())
+        self.send(Close())
         await process.aclose(grace)
         self._scope.cancel()
         with anyio.move_on_after(_REAP_S, shield=True):

@@ -14,25 +14,25 @@ import structlog
 
 from triggerer.abc import BaseEventTrigger
 from triggerer.errors import PluginError
-from triggerer.isolation.guest import Guest
-from triggerer.isolation.mailbox import Mailbox
-from triggerer.isolation.messages import Close, Gone, Order, Report
-from triggerer.isolation.place import Place
+from triggerer.isolation.messages import Close, Command, Report, Terminated
+from triggerer.isolation.remote_trigger import RemoteTrigger
+from triggerer.isolation.threadsafe_queue import ThreadsafeQueue
+from triggerer.isolation.trigger_server import TriggerServer
 
 _log = structlog.get_logger(__name__)
 
 
-class ThreadPlace(Place):
-    """Good for code that waits: nothing is copied. Code that computes still takes its turns with everybody's."""
+class TriggerThread(RemoteTrigger):
+    """For code that waits: nothing is copied. Code that computes still competes for the interpreter's lock."""
 
     def __init__(self, name: str, trigger: BaseEventTrigger) -> None:
         super().__init__(name)
         self._trigger = trigger
-        self._orders: Mailbox[Order] | None = None
+        self._commands: ThreadsafeQueue[Command] | None = None
         self._loop = asyncio.get_running_loop()
         self._ended = anyio.Event()
         self._is_closing = False
-        # Not waited for when the process ends: a thread cannot be killed, and this one may be blocked for ever.
+        # A daemon: it cannot be killed, may be blocked for ever, and must not keep the process alive.
         self._thread = threading.Thread(target=self._live, name=f"watcher[{name}]", daemon=True)
 
     @property
@@ -43,11 +43,11 @@ class ThreadPlace(Place):
     async def open(self) -> None:
         self._thread.start()
         await self._until_ready()
-        _log.info("trigger is moved", trigger=self.name, placement="thread")
+        _log.info("trigger is isolated", trigger=self.name, placement="thread")
 
-    def order(self, order: Order) -> None:
-        if self._orders is not None:
-            self._orders.put(order)
+    def send(self, command: Command) -> None:
+        if self._commands is not None:
+            self._commands.put(command)
 
     def pack(self, value: Any) -> Any:
         return value
@@ -59,7 +59,7 @@ class ThreadPlace(Place):
         if self._thread.ident is None:
             return
         self._is_closing = True
-        self.order(Close())
+        self.send(Close())
         with anyio.move_on_after(grace, shield=True):
             await self._ended.wait()
             self._thread.join()
@@ -72,7 +72,7 @@ class ThreadPlace(Place):
         )
 
     def stack(self) -> str:
-        """Where the thread is, the innermost call last."""
+        """Return the thread's stack, the innermost call last."""
         frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001  (documented, for this)
         return "" if frame is None else "".join(traceback.format_stack(frame)[-15:]).rstrip()
 
@@ -81,22 +81,22 @@ class ThreadPlace(Place):
     def _live(self) -> None:
         error: BaseException = PluginError(f"The thread of {self.name} has ended")
         try:
-            anyio.run(self._be_guest)
-        except BaseException as raised:  # noqa: BLE001  (the end of a thread: whoever waits for it is told)
+            anyio.run(self._serve)
+        except BaseException as raised:  # noqa: BLE001  (the thread ends here: the service gets the error)
             error = PluginError(f"The thread of {self.name} failed: {raised!r}")
             error.__cause__ = raised
-        self._put(Gone(error))
-        # A closed loop had given up on this thread.
+        self._put(Terminated(error))
+        # The loop is closed if the thread was left behind.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._ended.set)
 
-    async def _be_guest(self) -> None:
-        guest = Guest(self._trigger, self.name, report=self._put, pack=_same, unpack=_same)
-        self._orders = guest.orders
+    async def _serve(self) -> None:
+        server = TriggerServer(self._trigger, self.name, report=self._put, pack=_same, unpack=_same)
+        self._commands = server.commands
         if self._is_closing:
-            # Told to close before there was anything to tell it to.
-            self._orders.put(Close())
-        await guest.live()
+            # `aclose` was called before this queue existed.
+            self._commands.put(Close())
+        await server.serve()
 
     def _put(self, report: Report) -> None:
         self._reports.put(report)

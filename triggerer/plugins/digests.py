@@ -1,4 +1,4 @@
-"""What identifies a trigger and a stream in the store, the same in every process."""
+"""Digests that identify a trigger and a stream in the store, the same in every process."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from triggerer.errors import PluginError
 
 
 def canonical_kwargs(kwargs: Mapping[str, Any]) -> str:
-    """Return the one JSON text for these arguments: keys sorted, no spaces, tuples as lists.
+    """Return the arguments as canonical JSON: keys sorted, no spaces, tuples as lists.
 
     Raises:
-        PluginError: JSON cannot hold them (a NaN is among what it cannot hold).
+        PluginError: JSON cannot hold them; it has no NaN, for instance.
     """
     given: object = kwargs
     if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
@@ -44,15 +44,15 @@ def trigger_digest(classpath: str, kwargs: Mapping[str, Any]) -> str:
 
 
 def stream_digest(key: Hashable) -> str:
-    """Return the SHA-256 of a stream key: keys that compare equal have the same, in every process.
+    """Return the SHA-256 of a stream key. Equal keys have equal digests, in every process.
 
-    That holds for None, numbers (`1 == 1.0 == True`), strings, bytes, enums, classes, aware
-    datetimes, dataclasses, and for tuples and frozensets of such. Anything else is taken by its
-    class and `repr`, which then has to be the same for equal keys.
+    That holds for None, numbers (`1 == 1.0 == True`), strings, bytes, enums, classes, aware datetimes, dataclasses, and
+    for tuples and frozensets of these. Of any other object the class and the `repr` are taken, which has to be the same
+    for equal keys.
 
     Raises:
-        PluginError: The key is not hashable, or holds an object whose `repr` is an address, and so
-            differs from process to process.
+        PluginError: The key is not hashable, or holds an object with the default `repr`, which shows an address and so
+            differs between processes.
     """
     try:
         hash(key)
@@ -66,12 +66,12 @@ def _sha256(text: bytes) -> str:
 
 
 def _tagged(tag: bytes, *parts: bytes) -> bytes:
-    """Frame the parts by their lengths, so that no two values run together in one text."""
+    """Prefix each part with its length, so that different parts never give the same text."""
     return b"%b%d(%b)" % (tag, len(parts), b"".join(b"%d:%b" % (len(p), p) for p in parts))
 
 
 def _encoded(value: object) -> bytes:
-    # Subclasses first by what they compare as: a StrEnum equals its string, a bool its number.
+    # By what a value equals: a StrEnum equals its string, and a bool its number.
     match value:
         case None:
             return b"n"

@@ -1,8 +1,8 @@
-"""The DAGs folder as a place to import from: its modules' names, and importing them afresh.
+"""Imports modules from the DAGs folder, and imports them anew when files have changed.
 
-A file `a/b.py` of the folder is the module `a.b`, so that classes that it defines have a class path
-that any process can import. Where that name is no identifier or belongs to something installed, the
-file gets a name of its own, which only this module resolves.
+A file `a/b.py` of the folder is the module `a.b`, so that any process can import a class by its path.
+If that is no valid name, or belongs to something installed, the file gets a generated name, which only
+this module resolves.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ Stamp = tuple[int, int, int, int]
 _OWN_NAME: Final = "triggerer_dag_file_"
 
 
-# What files were when they were run, by absolute path; as global as the modules that they became.
+# The stamps of files when they were run, by absolute path; as global as `sys.modules`.
 _stamps: dict[str, Stamp | None] = {}
-# What files were compiled to, with their stamps then.
+# The code of files, with their stamps when they were compiled.
 _compiled: dict[str, tuple[Stamp, CodeType]] = {}
-# Longer than any file system's clock tick: a file that has rested so long cannot change any more
-# without another stamp.
+# Longer than the time resolution of any file system: once a file is older than this, a change to it changes
+# its stamp.
 _RESTED_NS: Final = 3_000_000_000
 
 
 def stamp_of(path: Path | str) -> Stamp | None:
-    """Return what changes when the file does; None where there is none."""
+    """Return the file's stamp; None if there is no such file."""
     try:
         return read_stamp(path)
     except OSError:
@@ -54,21 +54,21 @@ def stamp_of(path: Path | str) -> Stamp | None:
 
 
 def read_stamp(path: Path | str) -> Stamp:
-    """Return what changes when the file does.
+    """Return the file's stamp, which changes when the file does.
 
     Raises:
-        OSError: There is none, or it cannot be looked at.
+        OSError: There is no such file, or it cannot be looked at.
     """
     status = os.stat(path)  # noqa: PTH116  (called for each file of the folder, at each change)
     return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
 
 
 class _FreshLoader(SourceFileLoader):
-    """Compiles what the file says now, and leaves no bytecode in the user's folder.
+    """Compiles the file as it is now, and writes no bytecode into the user's folder.
 
-    Cached bytecode is told from its source by size and whole seconds of the last change: a file
-    that is saved twice in a second would run as it was before. So the code is kept in memory, under a
-    stamp that tells, for files that had rested when they were read.
+    Python considers cached bytecode valid if the file's size and its time of change in whole seconds are the same: of a
+    file that is saved twice within a second it could run the first version. So the code is cached in memory, by the
+    stamp, and only if the file was old enough when it was read.
     """
 
     def get_code(self, fullname: str) -> CodeType:
@@ -86,18 +86,18 @@ class _FreshLoader(SourceFileLoader):
 
 
 _roots: set[str] = set()
-# By folder, the modules that were looked at and belong elsewhere.
+# By folder, the modules that are known not to be in it.
 _foreign: dict[str, dict[str, ModuleType]] = {}
 
 
 def _is_plain(path: str) -> bool:
-    """Whether it is as `os.path.abspath` would write it, which takes much longer to do."""
+    """Whether `os.path.abspath`, which is much slower, would return the path unchanged."""
     bounded = f"{path}/"
     return bounded[:1] == "/" and not any(part in bounded for part in ("//", "/./", "/../"))
 
 
 def _open_folder(path: str) -> FileFinder:
-    """Find modules below the DAGs folders that were imported from; a hook of `sys.path_hooks`."""
+    """Make the finder for a path below a DAGs folder; a hook of `sys.path_hooks`."""
     if not any(f"{path}{os.sep}".startswith(root) for root in _roots):
         raise ImportError("not below a DAGs folder", path=path)
     return FileFinder(
@@ -106,10 +106,10 @@ def _open_folder(path: str) -> FileFinder:
 
 
 class DagsFolder:
-    """One folder that modules are imported from. Not for two threads at once: modules are global.
+    """A folder that modules are imported from. Not thread-safe: modules are global.
 
-    Files are known by absolute paths with symbolic links left in place: a mounted configuration map
-    consists of links to elsewhere.
+    Paths are absolute, but symbolic links are not resolved: the files of a mounted configuration map are links to
+    files outside it.
     """
 
     def __init__(self, root: Path | str) -> None:
@@ -123,7 +123,7 @@ class DagsFolder:
         Raises:
             ValueError: It is not below the folder.
         """
-        # Several times for each run, and a `Path` is slow to make.
+        # Called several times for each run, and `Path` is slow.
         absolute = os.path.abspath(path)  # noqa: PTH100
         if not absolute.startswith(self._prefix):
             raise ValueError(f"{absolute} is not below {self.root}")
@@ -141,7 +141,7 @@ class DagsFolder:
         return f"{_OWN_NAME}{readable}_{hashlib.sha256(relative.encode()).hexdigest()[:8]}"
 
     def file_of(self, module: str) -> Path | None:
-        """Return the file that is imported under this name; None where the folder has none."""
+        """Return the file that is imported under this name; None if the folder has none."""
         if module.startswith(_OWN_NAME):
             files = self.root.rglob("*.py")
             return next((file for file in files if self.module_name(file) == module), None)
@@ -152,7 +152,7 @@ class DagsFolder:
         return None
 
     def import_file(self, path: Path | str) -> ModuleType:
-        """Run the file as a module and return it; reuses what was imported before and not forgotten.
+        """Import the file and return its module. A module that was imported since `forget` is reused.
 
         Raises:
             Whatever the file raises, `SystemExit` included.
@@ -172,7 +172,7 @@ class DagsFolder:
             except BaseException:
                 sys.modules.pop(name, None)
                 raise
-            # A module may put something else in its own place.
+            # A module may replace itself in sys.modules.
             return sys.modules.get(name, module)
 
     def _spec_of(self, name: str, path: Path | str) -> ModuleSpec:
@@ -180,7 +180,7 @@ class DagsFolder:
             file = str(self.root / self.relative(path))
             spec = spec_from_file_location(name, file, loader=_FreshLoader(name, file))
         else:
-            # Nothing installed has the name, so that nothing is looked for elsewhere once more.
+            # Nothing installed has the name: `module_name` has checked that.
             spec = PathFinder.find_spec(name, [str(self.root)])
         if spec is None or spec.loader is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
@@ -191,27 +191,27 @@ class DagsFolder:
         return tuple(module for _, module in self._held())
 
     def forget(self) -> None:
-        """Have the folder's modules imported afresh, as they are on disk, when they are next needed."""
+        """Forget the folder's modules: they are imported anew, as they are on disk, when they are next needed."""
         for name, _ in self._held():
             del sys.modules[name]
         for path in self.imported_files():
             del _stamps[str(self.root / path)]
-        # Ours alone: listing what is installed, for each run, took longer than the run's own file.
+        # Only ours: to list all installed packages again for each run took longer than the run's own file.
         for path, finder in list(sys.path_importer_cache.items()):
             if isinstance(finder, FileFinder) and f"{path}{os.sep}".startswith(self._prefix):
                 finder.invalidate_caches()
 
     def imported_files(self) -> tuple[str, ...]:
-        """Return the files that were run since `forget`, relative; also those that failed."""
+        """Return the relative paths of the files that were run since `forget`, including those that failed."""
         return tuple(self.relative(path) for path in _stamps if path.startswith(self._prefix))
 
     def is_current(self) -> bool:
-        """Say whether all files that were run since `forget` are still as they were then."""
+        """Whether all files that were run since `forget` are unchanged."""
         mine = [(path, stamp) for path, stamp in _stamps.items() if path.startswith(self._prefix)]
         return all(stamp_of(path) == stamp for path, stamp in mine)
 
     def _held(self) -> list[tuple[str, ModuleType]]:
-        # For each run, among hundreds or thousands: those seen before are told without a step in Python.
+        # Called for each run, with hundreds or thousands of modules: known ones are skipped without Python bytecode.
         foreign = self._foreign
         modules = sys.modules.copy()
         unknown = map(operator.is_not, map(foreign.get, modules), modules.values())
@@ -227,7 +227,7 @@ class DagsFolder:
         file = getattr(module, "__file__", None)
         if isinstance(file, str):
             return file.startswith(self._prefix)
-        # A folder without __init__.py has no file, and may be spread over several places.
+        # A namespace package has no file, and may have several folders.
         paths = getattr(module, "__path__", None) or ()
         return any(str(path).startswith(self._prefix) for path in paths)
 
@@ -237,7 +237,7 @@ class DagsFolder:
         root = str(self.root)
         elsewhere = [p for p in sys.path if p != root and (_is_plain(p) or not self._is_root(p))]
         spec = PathFinder.find_spec(name, elsewhere)
-        # Any folder on the path would do for a namespace package; only what has a file counts.
+        # Any folder on the path could be a namespace package; only a module with a file takes the name.
         return (
             spec is not None
             and spec.origin is not None
@@ -249,7 +249,7 @@ class DagsFolder:
 
     @contextmanager
     def _importable(self) -> Iterator[None]:
-        """Put the folder on `sys.path`, last, so that it hides nothing installed; it stays there."""
+        """Append the folder to `sys.path`, where it hides nothing installed; it stays there."""
         if self._prefix not in _roots:
             _roots.add(self._prefix)
             for path in [p for p in sys.path_importer_cache if f"{p}/".startswith(self._prefix)]:

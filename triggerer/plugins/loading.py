@@ -1,4 +1,4 @@
-"""From a class path to a trigger class, through the doors that rule 17 leaves open and no other."""
+"""Loads a trigger class by its class path, from the places that rule 17 allows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PRODUCERS: Final = "triggerer.producers"
 
 
 class Plugin(NamedTuple):
-    """An entry point, and why it cannot be used here, if so."""
+    """An entry point, and why it cannot be used here; `error` is None if it can."""
 
     group: str
     name: str
@@ -30,14 +30,14 @@ class Plugin(NamedTuple):
 
 @lru_cache(maxsize=1)
 def plugin_modules() -> frozenset[str]:
-    """Return the modules that entry points name. Read once: what is installed does not change."""
+    """Return the modules that entry points name. Cached: what is installed does not change."""
     return frozenset(
         point.module for group in (WATCHERS, PRODUCERS) for point in entry_points(group=group)
     )
 
 
 def list_plugins() -> list[Plugin]:
-    """Import every plugin and return them all, by group and name; one that fails says why."""
+    """Import every plugin; return all of them by group and name, those that failed with the error."""
     plugins = []
     for group in (WATCHERS, PRODUCERS):
         for point in sorted(entry_points(group=group)):
@@ -58,16 +58,15 @@ def load_trigger_class(
 ) -> type[BaseEventTrigger]:
     """Return the class, from an entry point's module, an allowed module, or a file of the DAGs folder.
 
-    A module counts with what is below it. A file of the folder is imported again when it, or
-    another file of the folder that was imported, changed. Runs users' code: blocks for as long as
-    that does.
+    An allowed module includes its submodules. A file of the folder is imported again if it, or another file of the
+    folder that was imported, has changed. Runs users' code, and blocks as long as that does.
 
     Args:
         classpath: `module.Class`, as `serialize()` returned it; `Class` may be nested.
-        dags_folder: None: the folder is not one of the places.
+        dags_folder: None: nothing is loaded from the folder.
     Raises:
-        PluginError: No place may be used for this path, importing fails (a missing SDK, say), or
-            what is there is no `BaseEventTrigger`.
+        PluginError: The path may not be loaded, its import fails (of a missing SDK, for instance), or it is no
+            `BaseEventTrigger`.
     """
     parts = classpath.split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
@@ -141,12 +140,12 @@ def _reason(error: BaseException) -> str:
 
 
 def install_hint(error: BaseException) -> str | None:
-    """Say what to install where a module is missing: our own extra, if it belongs to one. None for other errors."""
+    """Return what to install if a module is missing: the extra of ours that has it, if any. None for other errors."""
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return None
     module = error.name.partition(".")[0].lower()
     extras = _extras()
-    # The one that asks for least: some take others in, and more of the same.
+    # The smallest: some extras include others.
     holding = sorted(
         (len(modules), extra) for extra, modules in extras.items() if module in modules
     )
@@ -156,7 +155,7 @@ def install_hint(error: BaseException) -> str | None:
 
 
 def _extras() -> dict[str, list[str]]:
-    """By extra, the module of each of its requirements, as far as it has its distribution's name."""
+    """Return the modules of each extra's requirements, as far as they are named like their distributions."""
     try:
         requirements = requires("triggerer") or []
     except PackageNotFoundError:  # run from its sources

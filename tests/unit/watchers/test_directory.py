@@ -232,5 +232,5 @@ def test_arguments_are_checked_and_serialised_in_one_way(tmp_path: Path) -> None
 
 
 def test_a_sighting_is_not_copied_since_a_copys_answer_reaches_nobody() -> None:
-    with pytest.raises(TypeError, match="answers it in place"):
+    with pytest.raises(TypeError, match="change it in place"):
         pickle.dumps(Sighting(["a"]))

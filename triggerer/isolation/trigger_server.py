@@ -1,4 +1,4 @@
-"""The plugin's side: drives a trigger's code on a loop of its own, and says in order what it did."""
+"""The side of an isolated trigger that runs the plugin's code, on an event loop of its own."""
 
 from __future__ import annotations
 
@@ -12,38 +12,41 @@ from anyio.abc import TaskGroup
 
 from triggerer.abc import BaseEventTrigger, TriggerEvent, current_subscriber
 from triggerer.errors import PluginError
-from triggerer.isolation.mailbox import Mailbox
 from triggerer.isolation.messages import (
-    Asked,
     Cancel,
     CleanedUp,
     CleanUp,
     Close,
+    Command,
+    Credit,
     Derived,
     EndStream,
-    Hand,
+    Finished,
+    GeneratorMethod,
     Opened,
-    Order,
-    Over,
-    Perform,
+    RawEvents,
     Ready,
     Rejected,
     Report,
-    Took,
-    Work,
+    Requested,
+    Start,
 )
+from triggerer.isolation.threadsafe_queue import ThreadsafeQueue
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.synchronization import AutoResetEvent
 
-MOST_UNTAKEN: Final = 1024
-"""Derived events on their way to the service; a filter that yields more waits, like one whose store lags."""
+MOST_IN_TRANSIT: Final = 1024
+"""Derived events that the service has not granted credit for again; a filter that yields more has to wait."""
 
 Codec = Callable[[Any], Any]
-"""Packs, or unpacks, what crosses over; raises `PluginError` for what cannot."""
+"""Packs, or unpacks, what passes between service and trigger; raises `PluginError` for what cannot pass."""
 
 
-class Guest:
-    """One trigger, and what it performs. Implements `RejectsOpenEvent` for its filter."""
+class TriggerServer:
+    """Executes commands for one trigger and reports, in order, what its code does.
+
+    Implements `RejectsOpenEvent` for the filter.
+    """
 
     def __init__(
         self,
@@ -60,41 +63,41 @@ class Guest:
         self._report = report
         self._unpack = unpack
         self._pack = pack
-        self._orders: Mailbox[Order] = Mailbox()
+        self._commands: ThreadsafeQueue[Command] = ThreadsafeQueue()
         self._raw: deque[Any] = deque()
         self._end: EndStream | None = None
         self._arrived = AutoResetEvent()
         self._is_open = False
-        self._untaken = 0
+        self._in_transit = 0
         self._room = AutoResetEvent()
         self._scope = anyio.CancelScope()
 
     @property
-    def orders(self) -> Mailbox[Order]:
-        return self._orders
+    def commands(self) -> ThreadsafeQueue[Command]:
+        return self._commands
 
-    async def live(self) -> None:
-        """Obey until told to close."""
+    async def serve(self) -> None:
+        """Execute commands until `Close`."""
         self._report(Ready())
         async with anyio.create_task_group() as tasks:
-            while self._obey(await self._orders.get(), tasks):
+            while self._handle(await self._commands.get(), tasks):
                 pass
             tasks.cancel_scope.cancel()
 
-    def _obey(self, order: Order, tasks: TaskGroup) -> bool:
-        match order:
-            case Perform(work):
-                tasks.start_soon(self._perform, work, name=f"watcher[{self._name}]")
-            case Hand(events):
+    def _handle(self, command: Command, tasks: TaskGroup) -> bool:
+        match command:
+            case Start(method):
+                tasks.start_soon(self._run_generator, method, name=f"watcher[{self._name}]")
+            case RawEvents(events):
                 self._raw.extend(events)
                 self._arrived.set()
             case EndStream():
-                # What was handed over ahead is not pulled any more: a stream that fails fails at once.
-                self._end = order
+                # What was sent ahead is not yielded any more: a stream that fails, fails at once.
+                self._end = command
                 self._raw.clear()
                 self._arrived.set()
-            case Took(number):
-                self._untaken -= number
+            case Credit(number):
+                self._in_transit -= number
                 self._room.set()
             case Cancel():
                 self._scope.cancel()
@@ -104,52 +107,55 @@ class Guest:
                 return False
         return True
 
-    # What the plugin's code does
+    # The plugin's code
 
-    async def _perform(self, work: Work) -> None:
+    async def _run_generator(self, method: GeneratorMethod) -> None:
         error: Exception | None = None
         try:
             with self._scope:
-                if work is Work.FILTER:
+                if method is GeneratorMethod.FILTER:
                     current_subscriber.set(self)
                     await self._filter()
                 else:
                     await self._run()
-        except Exception as raised:  # noqa: BLE001  (the boundary: told to the service, where it is shown)
+        except Exception as raised:  # noqa: BLE001  (the boundary to the plugin: the service shows the error)
             error = raised
-        self._report(Over(error))
+        self._report(Finished(error))
 
     async def _filter(self) -> None:
         stream = self._stream()
         with plugin_code(f"The filter of {self._name}"):
             async with (
                 aclosing(stream),
-                aclosing(self._generator(Work.FILTER, stream)) as events,
+                aclosing(self._generator(GeneratorMethod.FILTER, stream)) as events,
             ):
                 async for event in events:
                     await self._derive(event, "The filter")
 
     async def _run(self) -> None:
         with plugin_code(f"run() of {self._name}"):
-            async with aclosing(self._generator(Work.RUN)) as events:
+            async with aclosing(self._generator(GeneratorMethod.RUN)) as events:
                 async for event in events:
                     await self._derive(event, "run()")
 
-    def _generator(self, work: Work, *arguments: Any) -> AsyncGenerator[TriggerEvent, None]:
+    def _generator(
+        self, method: GeneratorMethod, *arguments: Any
+    ) -> AsyncGenerator[TriggerEvent, None]:
         trigger = self._trigger
-        method = trigger.filter_shared_stream if work is Work.FILTER else trigger.run
-        events = method(*arguments)
+        is_filter = method is GeneratorMethod.FILTER
+        function = trigger.filter_shared_stream if is_filter else trigger.run
+        events = function(*arguments)
         if not isinstance(events, AsyncGenerator):
             raise PluginError(
-                f"{type(trigger).__qualname__}.{work.value} returned {type(events).__qualname__}",
+                f"{type(trigger).__qualname__}.{method.value} returned {type(events).__qualname__}",
                 hint="write it as an async generator: `async def` with `yield`",
             )
         return events
 
     async def _stream(self) -> AsyncGenerator[Any, None]:
-        """The raw events; asking for the next tells the service that the filter moved on."""
+        """Yield the raw events. A request for the next one reports that the filter is done with the one before."""
         while True:
-            self._report(Asked())
+            self._report(Requested())
             while not self._raw and self._end is None:
                 await self._arrived.wait()
             if self._end is not None:
@@ -168,8 +174,8 @@ class Guest:
                 f"{what} of {self._name} yielded {type(event).__qualname__}, not a TriggerEvent"
             )
         self._report(Derived(self._pack(event.payload)))
-        self._untaken += 1
-        while self._untaken >= MOST_UNTAKEN:
+        self._in_transit += 1
+        while self._in_transit >= MOST_IN_TRANSIT:
             await self._room.wait()
 
     def reject_open_event(self) -> bool:

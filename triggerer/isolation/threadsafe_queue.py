@@ -1,4 +1,4 @@
-"""From any thread to a task of one event loop."""
+"""A queue from any thread to a task of one event loop."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from triggerer.synchronization import AutoResetEvent
 T = TypeVar("T")
 
 
-class Mailbox(Generic[T]):
-    """Takes items from any thread, gives them in order to one task of the loop that it was made on.
+class ThreadsafeQueue(Generic[T]):
+    """Any thread may put items; one task of the loop that made the queue gets them, in order.
 
-    The loop is woken once for all that comes before it gets to look: under load that is a chunk. Not bounded: those
-    who put bound what they put.
+    The loop is woken once for all items that arrive until it reads them, which under load are many. Not bounded: the
+    callers of `put` keep their own bounds.
     """
 
     def __init__(self) -> None:
@@ -26,9 +26,9 @@ class Mailbox(Generic[T]):
         self._arrived = AutoResetEvent()
 
     def put(self, item: T) -> None:
-        """Never blocks; where the loop has been closed, nobody will read it."""
+        """Add an item; never blocks. If the loop is closed already, nobody reads it."""
         self._items.append(item)
-        # Set when the reader is going to look anyway. It is reset before it looks, so that nothing is overlooked.
+        # If it is set, the reader will look anyway. It is reset before the reader looks, so that no item is missed.
         if not self._is_signalled:
             self._is_signalled = True
             with suppress(RuntimeError):
@@ -48,7 +48,7 @@ class Mailbox(Generic[T]):
         return self._items.popleft()
 
     def take_all(self) -> list[T]:
-        """What is there now, without waiting."""
+        """Return the items that are there now, without waiting."""
         taken: list[T] = []
         while self._items:
             taken.append(self._items.popleft())

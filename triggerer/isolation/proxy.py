@@ -1,4 +1,4 @@
-"""Which triggers are moved, and what the runtime is given in their place."""
+"""Which triggers are isolated, and the proxies that the runtime is given instead of them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from anyio.abc import TaskGroup
 from triggerer.abc import BaseEventTrigger, SharedStreamProducer, TriggerEvent
 from triggerer.config import CoreSettings
 from triggerer.errors import PluginError
-from triggerer.isolation.messages import Work
-from triggerer.isolation.place import Place
-from triggerer.isolation.process import ProcessPlace
-from triggerer.isolation.relay import Relay
-from triggerer.isolation.thread import ThreadPlace
+from triggerer.isolation.messages import GeneratorMethod
+from triggerer.isolation.process import TriggerProcess
+from triggerer.isolation.remote_generator import RemoteGenerator
+from triggerer.isolation.remote_trigger import RemoteTrigger
+from triggerer.isolation.thread import TriggerThread
 from triggerer.runtime.group import is_acknowledged
 
 _log = structlog.get_logger(__name__)
@@ -30,30 +30,30 @@ Placement = Literal["thread", "process"]
 
 @dataclass(frozen=True, slots=True)
 class IsolationSettings:
-    """Where triggers run, and what a process needs to make one."""
+    """Which triggers are isolated, and what a process needs to make one."""
 
     placements: Mapping[str, Placement] = field(default_factory=dict)
-    """By class path, or by `<asset>/<watcher>`, which wins. All others run on the service's loop."""
+    """By class path or by `<asset>/<watcher>`; the latter wins. All others run on the service's loop."""
     dags_folder: Path | None = None
     allowed_modules: tuple[str, ...] = ()
     log: CoreSettings | None = None
-    """How a process logs; None: as Python does by itself."""
+    """How a process logs; None: Python's default."""
     grace: float = 5.0
-    """Seconds that a cancelled filter has to end before its process is killed, or its thread left behind."""
+    """Seconds that a cancelled filter has to end; then its process is killed, or its thread is left behind."""
 
 
 class Isolation:
-    """Runs what moved triggers need beside them, for as long as its `async with` block lasts.
+    """Makes the proxies of isolated triggers, and owns their threads and processes.
 
-    It outlives the triggers: the block of whoever hosts them stands inside.
+    It has to outlive the triggers: they are hosted inside its `async with` block.
     """
 
     def __init__(self, settings: IsolationSettings) -> None:
         self.settings = settings
         self._stack = AsyncExitStack()
         self._tasks: TaskGroup | None = None
-        self._places: set[Place] = set()
-        self._left_behind: dict[str, ThreadPlace] = {}
+        self._remotes: set[RemoteTrigger] = set()
+        self._left_behind: dict[str, TriggerThread] = {}
 
     async def __aenter__(self) -> Self:
         self._tasks = await self._stack.enter_async_context(anyio.create_task_group())
@@ -65,9 +65,9 @@ class Isolation:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
-        for place in list(self._places):
-            # Of a trigger whose cleanup() was not called, or was cancelled.
-            await self.close(place)
+        for remote in list(self._remotes):
+            # Its cleanup() was not called, or was cancelled.
+            await self.close(remote)
         self.tasks.cancel_scope.cancel()
         return await self._stack.__aexit__(kind, error, trace)
 
@@ -77,21 +77,21 @@ class Isolation:
         return self._tasks
 
     def placement_of(self, classpath: str, watchers: Iterable[str]) -> Placement | None:
-        """Where the trigger of these watchers (`<asset>/<watcher>`) runs; None: on the service's loop."""
+        """Return where the trigger of these watchers (`<asset>/<watcher>`) runs; None: on the service's loop."""
         placements = self.settings.placements
         for name in (*watchers, classpath):
             if name in placements:
                 return placements[name]
         return None
 
-    def move(
+    def proxy_class(
         self, cls: type[BaseEventTrigger], placement: Placement, *, classpath: str, name: str
     ) -> type[BaseEventTrigger]:
-        """Return what stands in for `cls`: made with the same arguments, it runs its code in `placement`.
+        """Return a class that stands in for `cls`: made with the same arguments, it runs its code in `placement`.
 
         Args:
-            classpath: What a process loads the class by.
-            name: Of the trigger, for logs and errors; one trigger at a time has it.
+            classpath: By which a process loads the class.
+            name: The trigger's, for logs and errors; unique among the triggers that run.
         """
         parts = {
             "__doc__": cls.__doc__,
@@ -103,11 +103,11 @@ class Isolation:
             "classpath": classpath,
             "name": name,
         }
-        base = _MovedAcknowledged if is_acknowledged(cls) else _Moved
+        base = _AcknowledgedProxy if is_acknowledged(cls) else _Proxy
         return type(cls.__name__, (base,), parts)
 
-    def new_thread(self, name: str, trigger: BaseEventTrigger) -> ThreadPlace:
-        """Return a place that is not open yet.
+    def new_thread(self, name: str, trigger: BaseEventTrigger) -> TriggerThread:
+        """Return a trigger's remote end, not open yet.
 
         Raises:
             PluginError: The trigger's last thread is still blocked.
@@ -119,13 +119,13 @@ class Isolation:
                 hint='isolate the trigger as "process", which can be ended',
             )
         self._left_behind.pop(name, None)
-        place = ThreadPlace(name, trigger)
-        self._places.add(place)
-        return place
+        remote = TriggerThread(name, trigger)
+        self._remotes.add(remote)
+        return remote
 
-    def new_process(self, name: str, classpath: str, kwargs: dict[str, Any]) -> ProcessPlace:
-        """Return a place that is not open yet."""
-        place = ProcessPlace(
+    def new_process(self, name: str, classpath: str, kwargs: dict[str, Any]) -> TriggerProcess:
+        """Return a trigger's remote end, not open yet."""
+        remote = TriggerProcess(
             name,
             classpath,
             kwargs,
@@ -134,23 +134,23 @@ class Isolation:
             allowed_modules=self.settings.allowed_modules,
             log=self.settings.log,
         )
-        self._places.add(place)
-        return place
+        self._remotes.add(remote)
+        return remote
 
-    async def close(self, place: Place) -> None:
-        """End a place, and remember a thread that does not end."""
-        self._places.discard(place)
-        # What has not ended when it was cancelled has had its grace.
-        await place.aclose(0.0 if place.is_performing else self.settings.grace)
-        if isinstance(place, ThreadPlace) and place.is_alive:
-            self._left_behind[place.name] = place
+    async def close(self, remote: RemoteTrigger) -> None:
+        """End an isolated trigger, and remember a thread that does not end."""
+        self._remotes.discard(remote)
+        # One that still runs was cancelled, and has had its grace.
+        await remote.aclose(0.0 if remote.is_running else self.settings.grace)
+        if isinstance(remote, TriggerThread) and remote.is_alive:
+            self._left_behind[remote.name] = remote
 
 
-class _Moved(BaseEventTrigger):
+class _Proxy(BaseEventTrigger):
     """Stands in for a trigger whose filter, `run()` and `cleanup()` run elsewhere.
 
-    The trigger is made here as well, for its key. In a thread it is this one that runs; in a process another is made
-    from the same arguments.
+    The trigger is made here too, for its key. A thread runs this object; a process makes another one from the same
+    arguments.
     """
 
     isolation: ClassVar[Isolation]
@@ -162,7 +162,7 @@ class _Moved(BaseEventTrigger):
     def __init__(self, **kwargs: Any) -> None:
         self._kwargs = kwargs
         self._trigger = self.plugin(**kwargs)
-        self._place: Place | None = None
+        self._remote: RemoteTrigger | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return self._trigger.serialize()
@@ -177,52 +177,52 @@ class _Moved(BaseEventTrigger):
     def filter_shared_stream(
         self, shared_stream: AsyncIterator[Any]
     ) -> AsyncGenerator[TriggerEvent, None]:
-        return self._perform(Work.FILTER, shared_stream)
+        return self._run_generator(GeneratorMethod.FILTER, shared_stream)
 
     def run(self) -> AsyncGenerator[TriggerEvent, None]:
-        return self._perform(Work.RUN, None)
+        return self._run_generator(GeneratorMethod.RUN, None)
 
-    async def _perform(
-        self, work: Work, stream: AsyncIterator[Any] | None
+    async def _run_generator(
+        self, method: GeneratorMethod, stream: AsyncIterator[Any] | None
     ) -> AsyncGenerator[TriggerEvent, None]:
-        place = await self._open_place()
-        relay = Relay(place, stream)
-        place.perform(work)
+        remote = await self._open_remote()
+        generator = RemoteGenerator(remote, stream)
+        remote.start(method)
         if stream is not None:
-            self.isolation.tasks.start_soon(relay.pump, name=f"watcher[{self.name}]")
+            self.isolation.tasks.start_soon(generator.pump, name=f"watcher[{self.name}]")
         try:
-            async with aclosing(relay.events()) as events:
+            async with aclosing(generator.events()) as events:
                 async for event in events:
                     yield event
         finally:
             if stream is not None:
-                await relay.stop()
-            await place.stop_performing(self.isolation.settings.grace)
+                await generator.stop()
+            await remote.stop(self.isolation.settings.grace)
 
-    async def _open_place(self) -> Place:
+    async def _open_remote(self) -> RemoteTrigger:
         if self.placement == "thread":
-            self._place = self.isolation.new_thread(self.name, self._trigger)
+            self._remote = self.isolation.new_thread(self.name, self._trigger)
         else:
-            self._place = self.isolation.new_process(self.name, self.classpath, self._kwargs)
-        await self._place.open()
-        return self._place
+            self._remote = self.isolation.new_process(self.name, self.classpath, self._kwargs)
+        await self._remote.open()
+        return self._remote
 
     async def cleanup(self) -> None:
-        """Where the trigger ran; a process that was never started holds nothing."""
-        place, self._place = self._place, None
-        if place is None:
+        """Clean up where the trigger ran; a process that was never started holds nothing."""
+        remote, self._remote = self._remote, None
+        if remote is None:
             if self.placement == "process":
                 return
-            place = self.isolation.new_thread(self.name, self._trigger)
-            await place.open()
+            remote = self.isolation.new_thread(self.name, self._trigger)
+            await remote.open()
         try:
-            if place.is_obliging:
-                await place.clean_up()
+            if remote.is_idle:
+                await remote.clean_up()
         finally:
-            await self.isolation.close(place)
+            await self.isolation.close(remote)
 
 
-class _MovedAcknowledged(_Moved):
+class _AcknowledgedProxy(_Proxy):
     """The same in ack mode."""
 
     @classmethod

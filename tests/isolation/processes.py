@@ -1,9 +1,9 @@
-"""The processes that triggers were moved to, apart from the servers that a test run has started."""
+"""The processes of isolated triggers, apart from the servers that a test run has started."""
 
 import psutil
 
 
-def moved(service: psutil.Process | None = None) -> list[psutil.Process]:
+def isolated_processes(service: psutil.Process | None = None) -> list[psutil.Process]:
     """Those of `service`, or of this process; also such as have ended and were not waited for."""
     found = []
     for child in (service or psutil.Process()).children():

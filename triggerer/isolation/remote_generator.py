@@ -1,0 +1,158 @@
+"""The service's side of an isolated filter: repeats to the runtime what the filter does elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any, Final
+
+import anyio
+
+from triggerer.abc import TriggerEvent, current_subscriber, reject_shared_stream_event
+from triggerer.errors import PluginError
+from triggerer.isolation.messages import (
+    Credit,
+    Derived,
+    EndStream,
+    Finished,
+    Opened,
+    RawEvents,
+    Rejected,
+    Requested,
+)
+from triggerer.isolation.remote_trigger import RemoteTrigger
+from triggerer.isolation.trigger_server import MOST_IN_TRANSIT
+from triggerer.runtime.subscriber import Subscriber
+from triggerer.synchronization import AutoResetEvent
+
+PREFETCH_LIMIT: Final = 64
+"""Raw events that are sent ahead of the one that the runtime has given out. What the filter does not get to is
+redelivered, so there should not be many; enough that the filter need not wait for each."""
+
+_CREDIT_EVERY: Final = MOST_IN_TRANSIT // 4
+
+
+class RemoteGenerator:
+    """One run of an isolated filter.
+
+    The runtime drives `events` instead of the filter. `pump` runs beside it, since the filter may yield something while
+    it waits for the stream. The pump pulls a raw event when the isolated filter has requested one, and never before.
+    """
+
+    def __init__(self, remote: RemoteTrigger, stream: AsyncIterator[Any] | None) -> None:
+        """`stream`: None for `run()`, which reads none."""
+        self._remote = remote
+        self._stream = stream
+        subscriber = current_subscriber.get()
+        # Outside the runtime (a plugin's own test of its filter) nothing is known ahead.
+        self._subscriber = subscriber if isinstance(subscriber, Subscriber) else None
+        self._requested = 0
+        self._pulled = 0
+        self._sent = 0
+        self._opened = 0
+        self._has_request = AutoResetEvent()
+        self._has_pulled = AutoResetEvent()
+        self._scope = anyio.CancelScope()
+        self._not_packed: PluginError | None = None
+        self._pump_is_over = False
+        self._pump_ended = anyio.Event()
+
+    async def events(self) -> AsyncGenerator[TriggerEvent, None]:
+        """Yield what the filter derives, each event while the raw event that it derives from is open.
+
+        Raises:
+            Exception: What the filter raised, or what ended its thread or process.
+        """
+        taken = 0
+        while True:
+            report = await self._remote.report()
+            match report:
+                case Requested():
+                    self._requested += 1
+                    self._has_request.set()
+                case Opened():
+                    self._opened += 1
+                    await self._until_pulled()
+                case Rejected():
+                    if self._opened <= self._pulled:
+                        reject_shared_stream_event()
+                case Derived(payload):
+                    yield TriggerEvent(self._remote.unpack(payload))
+                    taken += 1
+                    if taken == _CREDIT_EVERY:
+                        self._remote.send(Credit(taken))
+                        taken = 0
+                case Finished(error):
+                    if self._not_packed is not None:
+                        raise self._not_packed
+                    if error is not None:
+                        raise error
+                    return
+
+    async def _until_pulled(self) -> None:
+        # An event that was sent ahead will be pulled, unless the stream ends before. The runtime then drops whatever
+        # the filter still does.
+        while self._pulled < self._opened and not self._pump_is_over:
+            await self._has_pulled.wait()
+
+    async def pump(self) -> None:
+        """Pull a raw event at each request and send it to the filter; ends with the stream, or by `stop`."""
+        assert self._stream is not None
+        end: EndStream | None = None
+        try:
+            with self._scope:
+                await self._until_requested()
+                async for raw in self._stream:
+                    self._pulled += 1
+                    self._has_pulled.set()
+                    self._send_raw(raw)
+                    await self._until_requested()
+                if not self._has_left:
+                    end = EndStream(None)
+        except Exception as error:  # noqa: BLE001  (raised to the filter, whatever it is)
+            end = EndStream(error)
+        finally:
+            self._pump_is_over = True
+            self._has_pulled.set()
+            self._pump_ended.set()
+        if end is not None:
+            self._remote.send(end)
+
+    @property
+    def _has_left(self) -> bool:
+        # The filter is about to be cancelled, and must not take this for the end of its stream.
+        return self._subscriber is not None and not self._subscriber.is_present
+
+    async def _until_requested(self) -> None:
+        while self._requested <= self._pulled:
+            await self._has_request.wait()
+
+    def _send_raw(self, raw: Any) -> None:
+        packed: list[Any] = []
+        if self._sent < self._pulled:
+            try:
+                packed.append(self._remote.pack(raw))
+            except PluginError as error:
+                # Raised by `events` too, even if the filter ignores what its stream raises: it never saw this event.
+                self._not_packed = error
+                raise
+        ahead = self._sent + len(packed) - self._pulled
+        if ahead <= PREFETCH_LIMIT // 2:
+            for event in self._prefetchable()[ahead:]:
+                try:
+                    packed.append(self._remote.pack(event))
+                except PluginError:
+                    # It fails the filter when it is pulled.
+                    break
+        if packed:
+            self._sent += len(packed)
+            self._remote.send(RawEvents(packed))
+
+    def _prefetchable(self) -> list[Any]:
+        """Return the events after the one that was pulled last, as far as they are broadcast already."""
+        return [] if self._subscriber is None else self._subscriber.known_ahead(PREFETCH_LIMIT)
+
+    async def stop(self) -> None:
+        """End the pump, and wait until it has left the stream."""
+        self._scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await self._pump_ended.wait()

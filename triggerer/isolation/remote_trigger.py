@@ -1,0 +1,132 @@
+"""An isolated trigger as the service sees it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Final
+
+import anyio
+
+from triggerer.errors import PluginError
+from triggerer.isolation.messages import (
+    Cancel,
+    CleanedUp,
+    CleanUp,
+    Command,
+    Finished,
+    GeneratorMethod,
+    Ready,
+    Report,
+    Start,
+    Terminated,
+)
+from triggerer.isolation.threadsafe_queue import ThreadsafeQueue
+
+
+class RemoteTrigger(ABC):
+    """One isolated trigger, from `open` to `aclose`. One task talks to it at a time."""
+
+    def __init__(self, name: str) -> None:
+        self.name: Final = name
+        self._reports: ThreadsafeQueue[Report] = ThreadsafeQueue()
+        self._terminated: Terminated | None = None
+        self._is_ready = False
+        self._is_running = False
+
+    # What a thread and a process do differently
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Start it, and return once its trigger is made.
+
+        Raises:
+            PluginError: It cannot be started, or the trigger cannot be made there.
+        Cancellation: `aclose` is still to be called.
+        """
+
+    @abstractmethod
+    def send(self, command: Command) -> None:
+        """Send a command; never blocks, and does nothing once it is gone."""
+
+    @abstractmethod
+    def pack(self, value: Any) -> Any:
+        """Return a raw event as it is sent to the trigger.
+
+        Raises:
+            PluginError: It cannot be sent.
+        """
+
+    @abstractmethod
+    def unpack(self, packed: Any) -> Any:
+        """Return the payload that the trigger packed.
+
+        Raises:
+            PluginError: It cannot be read here.
+        """
+
+    @abstractmethod
+    async def aclose(self, grace: float) -> None:
+        """End it. After `grace` seconds a process that is still busy is killed, and a thread is left behind."""
+
+    # What both have in common
+
+    def start(self, method: GeneratorMethod) -> None:
+        self.send(Start(method))
+        self._is_running = True
+
+    async def report(self) -> Report:
+        """Wait for the next report.
+
+        Raises:
+            Exception: What ended the trigger, if it has ended and nothing is left to report.
+        """
+        if self._terminated is not None:
+            raise self._terminated.error
+        report = await self._reports.get()
+        if isinstance(report, Terminated):
+            self._terminated = report
+            self._is_running = False
+            raise report.error
+        if isinstance(report, Finished):
+            self._is_running = False
+        return report
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its filter or `run()` was started and has not been reported as finished."""
+        return self._is_running
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is ready and runs nothing."""
+        return self._is_ready and self._terminated is None and not self._is_running
+
+    async def stop(self, grace: float) -> None:
+        """Cancel its filter or `run()`, and wait at most `grace` seconds until that has ended."""
+        if not self._is_running:
+            return
+        self.send(Cancel())
+        with anyio.move_on_after(grace, shield=True):
+            try:
+                while self._is_running:
+                    await self.report()
+            except PluginError:
+                # The thread or process has ended, and the filter with it.
+                return
+
+    async def clean_up(self) -> None:
+        """Have the trigger's `cleanup()` called.
+
+        Raises:
+            Exception: What it raised, or why it could not be called.
+        """
+        self.send(CleanUp())
+        while not isinstance(report := await self.report(), CleanedUp):
+            pass
+        if report.error is not None:
+            raise report.error
+
+    async def _until_ready(self) -> None:
+        report = await self.report()
+        assert isinstance(report, Ready), report
+        self._is_ready = True
