@@ -92,7 +92,11 @@ class StoreError(TriggererError):
     """The database."""
 
 
-class StoreUnavailable(StoreError):
+class TransientStoreError(StoreError):
+    """The database did not do its part this time; the same transaction, repeated as it was, may succeed."""
+
+
+class StoreUnavailable(TransientStoreError):
     """The database does not answer, is locked, or has no room; nothing was written, the same call may succeed later."""
 
 
@@ -104,11 +108,11 @@ class LeaseLost(StoreError):
     """Somebody else owns what this process thought it owned. Nothing was written; stop working on it."""
 
 
-class Conflict(StoreError):
+class Conflict(TransientStoreError):
     """Somebody else's transaction won. Nothing was written; a repeat may succeed."""
 
 
-class OutcomeUnknown(StoreError):
+class OutcomeUnknown(TransientStoreError):
     """The commit was sent and its answer was not seen. Repeat the transaction as it was; its keys make that safe."""
 
 

@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from triggerer.domain.attempts import RunEnd, RunOrder
 from triggerer.domain.runs import RunState
-from triggerer.errors import Conflict, OutcomeUnknown, StoreUnavailable
+from triggerer.errors import OutcomeUnknown, TransientStoreError
 from triggerer.execution.claimed_queue import ClaimedQueue, PrefetchLimit
 from triggerer.execution.claims import Claims
 from triggerer.execution.logs import end_log
@@ -170,7 +170,7 @@ class Executor:
                 continue
             try:
                 await self._look_after(tasks)
-            except (StoreUnavailable, Conflict, OutcomeUnknown) as error:
+            except TransientStoreError as error:
                 if isinstance(error, OutcomeUnknown):
                     # Runs may have become ours without our knowing which: a sweep finds them.
                     self._sweep_due = 0.0
@@ -297,7 +297,7 @@ class Executor:
     async def _requeue(self, orders: list[RunOrder]) -> None:
         try:
             await self._claims.requeue(orders)
-        except (StoreUnavailable, Conflict, OutcomeUnknown) as error:
+        except TransientStoreError as error:
             # They still stand there as ours, and we do not know them: a sweep of ours, or of
             # whoever comes after us, puts them back.
             _log.warning("runs could not be put back yet", runs=len(orders), error=str(error))

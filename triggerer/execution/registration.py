@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import anyio
 import structlog
 
-from triggerer.errors import Conflict, OutcomeUnknown, StoreError, StoreUnavailable
+from triggerer.errors import StoreError, StoreUnavailable, TransientStoreError
 from triggerer.store import leases
 from triggerer.store.engine.database import Database
 
@@ -70,7 +70,7 @@ class Registration:
         """Stay alive for as long again, counted from now.
 
         Raises:
-            StoreUnavailable, Conflict, OutcomeUnknown: The lease ends when it would have, unless a repeat succeeds.
+            TransientStoreError: The lease ends when it would have, unless a repeat succeeds.
         """
         began = anyio.current_time()
         patience = self._expiry * _PATIENCE
@@ -98,7 +98,7 @@ class Registration:
                 began = anyio.current_time()
                 try:
                     await self.renew()
-                except (StoreUnavailable, Conflict, OutcomeUnknown) as error:
+                except TransientStoreError as error:
                     _log.warning("the executor's heartbeat failed", error=str(error))
                     due = began + lease_s * _AGAIN
                 else:

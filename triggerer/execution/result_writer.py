@@ -14,11 +14,10 @@ import structlog
 from triggerer.domain.attempts import RunEnd, RunOrder
 from triggerer.domain.runs import RunState
 from triggerer.errors import (
-    Conflict,
     OutcomeUnknown,
     RowRefused,
     StoreError,
-    StoreUnavailable,
+    TransientStoreError,
     TriggererError,
 )
 from triggerer.execution.emissions import Emission, record_emissions
@@ -61,7 +60,6 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     until it is written, or the store shows that the attempt is not this executor's any more.
     """
 
-    retried = (StoreUnavailable, Conflict, OutcomeUnknown)
     refusals = RowRefused
 
     def __init__(self, database: Database, executor: str) -> None:
@@ -121,7 +119,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
             step = begin_run(executor=self._executor, run_pk=order.run_pk, attempt=order.attempt)
             try:
                 is_ours = bool(await self.perform_with_next_commit(step))
-            except (StoreUnavailable, Conflict, OutcomeUnknown) as error:
+            except TransientStoreError as error:
                 # Written twice it says the same.
                 delay = backoff.next_delay(0.0)
                 _log.warning(

@@ -8,7 +8,7 @@ from typing import ClassVar, Generic, TypeVar
 
 import anyio
 
-from triggerer.errors import StoreError, TriggererError
+from triggerer.errors import StoreError, TransientStoreError, TriggererError
 
 G = TypeVar("G")
 
@@ -21,7 +21,7 @@ class GroupCommit(ABC, Generic[G]):
     is found by halving.
     """
 
-    retried: ClassVar[tuple[type[TriggererError], ...]]
+    retried: ClassVar[tuple[type[TriggererError], ...]] = (TransientStoreError,)
     """Errors after which the same group may be written later."""
     refusals: ClassVar[type[StoreError]]
     """An error that a repeat brings again. Where an error is both, it is retried; any other ends `run`."""

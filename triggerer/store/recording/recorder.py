@@ -15,11 +15,9 @@ import structlog
 from triggerer.domain.events import Carrier, EventSource, Fence, UnsettledEvent
 from triggerer.errors import (
     ConfigurationError,
-    Conflict,
-    OutcomeUnknown,
     RowRefused,
     StoreError,
-    StoreUnavailable,
+    TransientStoreError,
     TriggererError,
 )
 from triggerer.store.engine.clock import Now, TurnClock
@@ -57,7 +55,7 @@ class EventRecorder(GroupCommit[EventBatch]):
     """
 
     # If its commit went through all the same, the keys absorb the repeat.
-    retried = (StoreUnavailable, Conflict, OutcomeUnknown, ConfigurationError)
+    retried = (TransientStoreError, ConfigurationError)
     refusals = StoreError
 
     def __init__(
