@@ -22,7 +22,6 @@ from triggerer.store.group_commit import GroupCommit
 class Numbers(GroupCommit[list[int]]):
     """Writes numbers, up to three at a time; `store` may raise instead of taking a group."""
 
-    retried = (StoreUnavailable, OutcomeUnknown)
     refusals = RowRefused
 
     def __init__(self, store: Callable[[list[int]], None] = lambda group: None) -> None:

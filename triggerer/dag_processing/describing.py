@@ -22,6 +22,7 @@ from triggerer.domain.parsed import (
     Problem,
     WatcherKey,
 )
+from triggerer.domain.storable import strings_with_nul
 from triggerer.domain.tasks import Task
 from triggerer.errors import DagFileError, PluginError
 from triggerer.plugins import (
@@ -185,20 +186,6 @@ def _refuse_what_no_store_takes(parsed: ParsedFile, path: str) -> None:
         raise DagFileError(f"the store cannot hold what it defines: {error}", file=path) from error
 
 
-def _refuse_nul(value: Any) -> None:
-    """Refuse NUL characters, which PostgreSQL can hold neither in text nor in JSON.
-
-    Raises:
-        PluginError: There is one.
-    """
-    match value:
-        case str():
-            if "\0" in value:
-                raise PluginError(f"{value!r} holds a NUL character")
-        case dict():
-            for key, item in value.items():
-                _refuse_nul(key)
-                _refuse_nul(item)
-        case list() | tuple():
-            for item in value:
-                _refuse_nul(item)
+def _refuse_nul(document: object) -> None:
+    for text in strings_with_nul(document):
+        raise PluginError(f"{text!r} holds a NUL character")

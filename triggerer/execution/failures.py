@@ -7,6 +7,7 @@ import traceback
 from pathlib import Path
 from typing import Final
 
+from triggerer.domain.storable import storable_text
 from triggerer.plugins import DagsFolder
 
 _LONGEST: Final = 6000
@@ -43,7 +44,7 @@ def _trim(summary: traceback.TracebackException, folder: str, seen: set[int]) ->
 
 def storable(text: str) -> str:
     """`text` without what databases refuse, and cut in the middle if it is very long."""
-    text = text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
+    text = storable_text(text)
     if len(text) > _LONGEST:
         half = _LONGEST // 2
         text = f"{text[:half]}\n… {len(text) - 2 * half} characters, see the log …\n{text[-half:]}"

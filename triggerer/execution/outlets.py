@@ -9,6 +9,7 @@ import orjson
 
 from triggerer.domain.assets import Asset, AssetAlias, Metadata
 from triggerer.domain.attempts import EmittedEvent
+from triggerer.domain.storable import strings_with_nul
 from triggerer.errors import RowRefused
 
 
@@ -109,7 +110,7 @@ def checked(asset: Asset, extra: Mapping[str, Any]) -> dict[str, Any]:
         text = orjson.dumps(dict(extra))
     except TypeError as error:
         raise RowRefused(f"the extra of {asset.uri} cannot be written as JSON: {error}") from error
-    if b"\\u0000" in text.replace(b"\\\\", b""):
-        raise RowRefused(f"the extra of {asset.uri} has a NUL character, which no database keeps")
     copy: dict[str, Any] = orjson.loads(text)
+    if b"\\u0000" in text and any(strings_with_nul(copy)):
+        raise RowRefused(f"the extra of {asset.uri} has a NUL character, which no database keeps")
     return copy

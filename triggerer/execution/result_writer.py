@@ -61,8 +61,6 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     until it is written, or the store shows that the attempt is not this executor's any more.
     """
 
-    # A repeat is right whatever came of it: events have keys, and a run that has ended is not ended again.
-    retried = (TransientStoreError,)
     refusals = RowRefused
 
     def __init__(self, database: Database, executor: str) -> None:

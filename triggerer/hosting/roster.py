@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from triggerer.domain.events import EventSource, Fence
+from triggerer.domain.storable import storable_text
 from triggerer.runtime import HostedTrigger
 from triggerer.store.queries.hosting import StreamLoad, TriggerRow, WatcherState
+
+_MAX_ERROR: Final = 4_000
+"""Characters. All states of a host are written together."""
 
 
 @dataclass(slots=True)
@@ -98,7 +103,7 @@ def states_of(placed: Placed) -> list[WatcherState]:
             watcher.watcher_id,
             placed.row.trigger_id,
             str(hosted.state),
-            None if error is None else _storable(error),
+            None if error is None else storable_text(error)[:_MAX_ERROR],
             placed.fence,
         )
         for watcher in placed.row.watchers
@@ -111,9 +116,3 @@ def describe(error: BaseException) -> str:
     if type(error).__module__ != "triggerer.errors":
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return text
-
-
-def _storable(text: str) -> str:
-    # The store takes neither a NUL nor half of a surrogate pair, and it takes everybody's states at once.
-    readable = text.encode(errors="backslashreplace").decode()
-    return readable.replace("\x00", "\N{REPLACEMENT CHARACTER}")[:4000]

@@ -8,7 +8,7 @@ from functools import partial
 from typing import ClassVar, Generic, TypeVar
 
 from triggerer.backoff import Backoff, retry
-from triggerer.errors import StoreError, TriggererError
+from triggerer.errors import StoreError, TransientStoreError, TriggererError
 from triggerer.synchronization import AutoResetEvent
 
 G = TypeVar("G")
@@ -22,7 +22,7 @@ class GroupCommit(ABC, Generic[G]):
     is found by halving.
     """
 
-    retried: ClassVar[tuple[type[TriggererError], ...]]
+    retried: ClassVar[tuple[type[TriggererError], ...]] = (TransientStoreError,)
     """Errors after which the same group may be written later."""
     refusals: ClassVar[type[StoreError]]
     """An error that a repeat brings again. Where an error is both, it is retried; any other ends `run`."""

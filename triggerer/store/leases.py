@@ -8,16 +8,14 @@ row while it writes. All instants are the database's clock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
-from typing import Any, Final, cast
+from datetime import datetime, timedelta
+from typing import Final
 
-from sqlalchemy import CursorResult, delete, or_, select, tuple_, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import ColumnElement, delete, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.events import Fence
-from triggerer.errors import LeaseLost
-from triggerer.store.engine.database import database_now
+from triggerer.store.engine.database import database_now, insert_into
 from triggerer.store.models import Instance, Stream
 
 LEASE_EXPIRY: Final = timedelta(seconds=15)
@@ -34,12 +32,11 @@ async def register_instance(
 
     Args:
         instance_id: `<host>:<pid>:<random>`, new at every start.
-        kind: triggerer, scheduler, dag-processor or executor.
+        kind: `triggerer` or `executor`.
     """
     now = await database_now(session)
-    insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
     await session.execute(
-        insert(Instance)
+        insert_into(session, Instance)
         .values(id=instance_id, kind=kind, started_at=now, expires_at=now + expiry)
         .on_conflict_do_update(index_elements=[Instance.id], set_={"expires_at": now + expiry})
     )
@@ -48,21 +45,6 @@ async def register_instance(
     await session.execute(
         delete(Instance).where(Instance.id.in_(dead.with_for_update(skip_locked=True)))
     )
-
-
-async def heartbeat(
-    session: AsyncSession, instance_id: str, *, expiry: timedelta = LEASE_EXPIRY
-) -> None:
-    """Stay alive for another `expiry`.
-
-    Raises:
-        LeaseLost: Others took this process for dead and removed it. Register again, and take
-            nothing for owned that was owned before.
-    """
-    now = await database_now(session)
-    beat = update(Instance).where(Instance.id == instance_id).values(expires_at=now + expiry)
-    if not await _changed(session, beat):
-        raise LeaseLost(f"the instance {instance_id} is not registered any more")
 
 
 async def deregister_instance(session: AsyncSession, instance_id: str) -> None:
@@ -102,6 +84,11 @@ async def evict_others(session: AsyncSession, instance_id: str, *, kind: str) ->
     await session.execute(delete(Instance).where(Instance.id.in_(others)))
 
 
+def is_free(now: datetime) -> ColumnElement[bool]:
+    """The `Stream` has no owner, or its lease has expired."""
+    return or_(Stream.owner.is_(None), Stream.expires_at.is_(None), Stream.expires_at <= now)
+
+
 async def claim_streams(
     session: AsyncSession,
     instance_id: str,
@@ -126,10 +113,7 @@ async def claim_streams(
     now = await database_now(session)
     free = (
         select(Stream)
-        .where(
-            Stream.digest.in_(fitting),
-            or_(Stream.owner.is_(None), Stream.expires_at.is_(None), Stream.expires_at <= now),
-        )
+        .where(Stream.digest.in_(fitting), is_free(now))
         .order_by(Stream.digest)
         .limit(limit)
         .with_for_update(skip_locked=True)
@@ -197,8 +181,3 @@ async def _held(session: AsyncSession, fences: Iterable[Fence]) -> list[Fence]:
     )
     held = {tuple(row) for row in await session.execute(shown)}
     return [fence for fence in wanted if tuple(fence) in held]
-
-
-async def _changed(session: AsyncSession, statement: Any) -> int:
-    result = cast("CursorResult[Any]", await session.execute(statement))
-    return result.rowcount

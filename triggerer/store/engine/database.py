@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import anyio
 import structlog
 from sqlalchemy import URL, select, text
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from triggerer.errors import ConfigurationError, OutcomeUnknown, TriggererError
@@ -23,6 +24,9 @@ from triggerer.store.engine.sqlite_runner import SqliteRunner
 from triggerer.store.engine.urls import describe, parse_database_url
 from triggerer.store.wakeups.signals import Announced, Wakeups, announced_in
 from triggerer.store.wakeups.transport import CHANNEL, AnnouncementTransport
+
+if TYPE_CHECKING:
+    from triggerer.store.models import Base
 
 _log = structlog.get_logger(__name__)
 
@@ -240,6 +244,12 @@ async def database_now(session: AsyncSession) -> datetime:
     now = (await connection.exec_driver_sql("SELECT clock_timestamp()")).scalar_one()
     assert isinstance(now, datetime)
     return now.astimezone(UTC)
+
+
+def insert_into(session: AsyncSession, table: type[Base]) -> sqlite.Insert | postgresql.Insert:
+    """An INSERT in the session's dialect, which knows ON CONFLICT."""
+    is_sqlite = session.get_bind().dialect.name == "sqlite"
+    return sqlite.insert(table) if is_sqlite else postgresql.insert(table)
 
 
 @asynccontextmanager

@@ -73,13 +73,13 @@ class Stream(Base):
 
 
 class Instance(Base):
-    """A living process that hosts streams or executes runs; gone or expired means dead."""
+    """A process that hosts streams or executes runs. It is dead once this row is gone or has expired."""
 
     __tablename__ = "instance"
 
     id: Mapped[str] = mapped_column(String(80), primary_key=True)
     """`<host>:<pid>:<random>`, new at every start."""
     kind: Mapped[str] = mapped_column(String(20))
-    """triggerer, scheduler, dag-processor or executor."""
+    """triggerer or executor. Other processes own nothing that would have to be taken over."""
     started_at: Mapped[datetime] = mapped_column(UtcDateTime)
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)

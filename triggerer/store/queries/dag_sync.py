@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import delete, exists, func, or_, select
+from sqlalchemy import and_, delete, exists, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.conditions import aliases_of, assets_of, condition_from_json
 from triggerer.domain.merging import AssetKey, Folder, Incumbents
 from triggerer.domain.parsed import ParsedDag, ParsedFile, ParsedWatcher, WatcherKey
 from triggerer.store.engine.database import database_now
+from triggerer.store.leases import is_free
 from triggerer.store.models import (
     Asset,
     AssetAlias,
@@ -357,9 +358,7 @@ async def _drop_unused(
     # A stream that is leased is still being closed by its owner; a later sync takes it. Checked and
     # deleted in one statement: its owner may be renewing its lease.
     is_unused = ~exists().where(Trigger.stream_digest == Stream.digest)
-    is_free = or_(Stream.owner.is_(None), Stream.expires_at < await database_now(session))
-    if await session.scalar(select(Stream.digest).where(is_unused, is_free).limit(1)):
-        gone = await session.scalars(
-            delete(Stream).where(is_unused, is_free).returning(Stream.digest)
-        )
+    may_go = and_(is_unused, is_free(await database_now(session)))
+    if await session.scalar(select(Stream.digest).where(may_go).limit(1)):
+        gone = await session.scalars(delete(Stream).where(may_go).returning(Stream.digest))
         changed.stream_digests.update(gone)

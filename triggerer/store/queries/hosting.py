@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.events import Fence, WatcherRef
 from triggerer.store.engine.database import database_now
+from triggerer.store.leases import is_free
 from triggerer.store.models import Asset, Stream, Trigger, Watcher
 
 
@@ -97,10 +98,7 @@ async def show_waiting(session: AsyncSession, reasons: Mapping[str, str]) -> Non
     # Locked, as a claim would: nobody can show them as running before we have committed.
     free = (
         select(Stream.digest)
-        .where(
-            Stream.digest.in_(list(reasons)),
-            or_(Stream.owner.is_(None), Stream.expires_at.is_(None), Stream.expires_at <= now),
-        )
+        .where(Stream.digest.in_(list(reasons)), is_free(now))
         .with_for_update(skip_locked=True)
     )
     by_reason: dict[str, list[str]] = {}

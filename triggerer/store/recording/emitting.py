@@ -10,12 +10,11 @@ from uuid import uuid4
 
 import structlog
 from sqlalchemy import or_, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.assets import Asset as DomainAsset
 from triggerer.errors import AssetConflict
-from triggerer.store.engine.database import database_now
+from triggerer.store.engine.database import database_now, insert_into
 from triggerer.store.engine.script import perform
 from triggerer.store.models import (
     Asset,
@@ -115,9 +114,8 @@ async def _attach(
     if event_id is None or event_id not in new_ids:
         # A repeat: all of this was done the first time.
         return set()
-    insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
     await session.execute(
-        insert(AssetAliasMember)
+        insert_into(session, AssetAliasMember)
         .values([{"alias_id": alias_id, "asset_id": row.asset_id} for alias_id in alias_ids])
         .on_conflict_do_nothing()
     )
@@ -130,7 +128,7 @@ async def _attach(
     dag_ids = set(await session.scalars(waiting))
     if dag_ids:
         await session.execute(
-            insert(QueuedAssetEvent)
+            insert_into(session, QueuedAssetEvent)
             .values(
                 [
                     {"dag_id": dag_id, "asset_event_id": event_id, "asset_id": row.asset_id}
@@ -158,9 +156,8 @@ async def ensure_asset(
     found = await _find(session, name and declared.name, uri and declared.uri)
     if found is not None:
         return found
-    insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
     await session.execute(
-        insert(Asset)
+        insert_into(session, Asset)
         .values(
             name=declared.name,
             uri=declared.uri,

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import orjson
 
+from triggerer.domain.storable import strings_with_nul
 from triggerer.errors import RowRefused
 
 MAX_KEY_BYTES: Final = 1_000
@@ -53,8 +54,8 @@ def encode_extra(payload: Any, *, max_bytes: int) -> str:
             f"a payload has {len(encoded):,} bytes as JSON, more than the {max_bytes:,} allowed",
             hint="store it elsewhere and let the event carry where it lies",
         )
-    # One byte is found ten times as fast as six.
-    if _ESCAPE in encoded and _NUL in encoded and _has_nul(orjson.loads(encoded)):
+    # One byte is found ten times as fast as six. An escaped backslash before `u0000` looks the same, and is harmless.
+    if _ESCAPE in encoded and _NUL in encoded and any(strings_with_nul(orjson.loads(encoded))):
         raise RowRefused(
             "a payload has a NUL character in a string", hint="remove it from the payload"
         )
@@ -93,12 +94,3 @@ def _plain(value: object) -> object:
         # The same set has to give the same text in every process.
         return sorted(value, key=repr)
     raise TypeError(f"{type(value).__name__} has no JSON form")
-
-
-def _has_nul(value: object) -> bool:
-    """Tell a NUL from a backslash that is followed by `u0000`, which is harmless."""
-    if isinstance(value, str):
-        return "\0" in value
-    if isinstance(value, dict):
-        return any("\0" in key or _has_nul(one) for key, one in value.items())
-    return isinstance(value, list) and any(map(_has_nul, value))

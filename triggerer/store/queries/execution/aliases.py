@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sqlalchemy import select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from triggerer.store.engine.database import insert_into
 from triggerer.store.models import AssetAlias
 
 
@@ -18,9 +18,10 @@ async def ensure_aliases(session: AsyncSession, names: Sequence[str]) -> dict[st
     known = select(AssetAlias.name, AssetAlias.id).where(AssetAlias.name.in_(names))
     found = {row.name: row.id for row in await session.execute(known)}
     if missing := [name for name in names if name not in found]:
-        insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
         rows = [{"name": name} for name in missing]
         # Somebody else may be making one at this moment.
-        await session.execute(insert(AssetAlias).values(rows).on_conflict_do_nothing())
+        await session.execute(
+            insert_into(session, AssetAlias).values(rows).on_conflict_do_nothing()
+        )
         found = {row.name: row.id for row in await session.execute(known)}
     return found

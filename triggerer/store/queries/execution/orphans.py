@@ -5,24 +5,15 @@ from __future__ import annotations
 import typing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
-from sqlalchemy import (
-    ColumnElement,
-    Table,
-    and_,
-    case,
-    func,
-    literal,
-    or_,
-    select,
-    text,
-    update,
-)
+from sqlalchemy import ColumnElement, Table, and_, case, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.runs import RunState, TaskState
+from triggerer.store.engine.database import database_now
 from triggerer.store.models import DagRun, Instance, TaskRun
+from triggerer.store.queries.run_states import RUNNING
 
 MAX_ATTEMPTS: Final = 3
 """A run whose executors died this often is given up: it may be what kills them."""
@@ -31,7 +22,6 @@ _RUNS: Final = typing.cast(Table, DagRun.__table__)
 _TASKS: Final = typing.cast(Table, TaskRun.__table__)
 # The first attempt counts as begun when it is claimed, see `begin_run`.
 _NEVER_BEGAN: Final = and_(_RUNS.c.attempt > 1, _RUNS.c.started_at.is_(None))
-_RUNNING: Final = text("dag_run.state IN ('queued', 'running') AND dag_run.state = 'running'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +48,7 @@ async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) 
         or_(_RUNS.c.executor.is_(None), _RUNS.c.executor != executor)
     ]
     if not alone:
-        living = select(Instance.id).where(Instance.expires_at > _now(session))
+        living = select(Instance.id).where(Instance.expires_at > await database_now(session))
         gone.append(or_(_RUNS.c.executor.is_(None), _RUNS.c.executor.not_in(living)))
     orphans = (
         await session.execute(
@@ -69,7 +59,7 @@ async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) 
                 _RUNS.c.executor,
                 _NEVER_BEGAN.label("never_began"),
             )
-            .where(_RUNNING, *gone)
+            .where(RUNNING, *gone)
             .with_for_update(skip_locked=True)
         )
     ).all()
@@ -101,11 +91,3 @@ async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) 
             .values(ended)
         )
     return Recovered([row.dag_id for row in again], [row.dag_id for row in spent])
-
-
-def _now(session: AsyncSession) -> ColumnElement[Any]:
-    # The database's clock judges leases; SQLite's is this machine's, and its own function has
-    # another text format.
-    if session.get_bind().dialect.name == "postgresql":
-        return func.now()
-    return literal(datetime.now(UTC), Instance.expires_at.type)

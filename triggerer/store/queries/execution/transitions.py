@@ -11,12 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from sqlalchemy import (
-    Table,
-    select,
-    text,
-    update,
-)
+from sqlalchemy import Table, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.attempts import RunOrder
@@ -26,11 +21,7 @@ from triggerer.store.engine.script import Row
 from triggerer.store.engine.statement import BoundStatement, Statement, instant_from, json_from
 from triggerer.store.models import Dag, DagRun, TaskRun
 from triggerer.store.queries.execution.results import HeldRun
-
-# Written out, not bound: only so can the planner see that the partial index on active runs covers
-# them.
-_QUEUED: Final = text("dag_run.state IN ('queued', 'running') AND dag_run.state = 'queued'")
-_RUNNING: Final = text("dag_run.state IN ('queued', 'running') AND dag_run.state = 'running'")
+from triggerer.store.queries.run_states import QUEUED, RUNNING
 
 _RUNS: Final = typing.cast(Table, DagRun.__table__)
 _TASKS: Final = typing.cast(Table, TaskRun.__table__)
@@ -144,7 +135,7 @@ async def requeue_runs(session: AsyncSession, *, executor: str, attempts: Mappin
         result = await session.execute(
             update(_RUNS)
             .where(
-                _RUNS.c.id == pk, _RUNS.c.executor == executor, _RUNS.c.attempt == attempt, _RUNNING
+                _RUNS.c.id == pk, _RUNS.c.executor == executor, _RUNS.c.attempt == attempt, RUNNING
             )
             .values(values)
             .returning(_RUNS.c.id)
@@ -157,7 +148,7 @@ async def running_of(session: AsyncSession, *, executor: str) -> dict[int, HeldR
     """The runs that the store shows as running on this executor."""
     rows = await session.execute(
         select(_RUNS.c.id, _RUNS.c.attempt, _RUNS.c.cancel_requested).where(
-            _RUNNING, _RUNS.c.executor == executor
+            RUNNING, _RUNS.c.executor == executor
         )
     )
     return {row.id: HeldRun(row.attempt, RunState.RUNNING, row.cancel_requested) for row in rows}
@@ -192,7 +183,7 @@ async def cancel_queued(session: AsyncSession) -> list[str]:
     now = datetime.now(UTC)
     ended = await session.execute(
         update(_RUNS)
-        .where(_QUEUED, _RUNS.c.cancel_requested.is_(True))
+        .where(QUEUED, _RUNS.c.cancel_requested.is_(True))
         .values(state=RunState.CANCELLED.value, ended_at=now)
         .returning(_RUNS.c.id, _RUNS.c.dag_id)
     )

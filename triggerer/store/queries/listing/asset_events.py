@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.store.models import Asset, AssetEvent, Dag, QueuedAssetEvent, Watcher
 from triggerer.store.queries.listing.filters import asset_ids, limited
-from triggerer.store.queries.listing.views import AssetEventView
+from triggerer.store.queries.listing.views import AssetEventView, view_of
 
 EVENT_STATES: Final = ("queued", "consumed", "unused")
 _LONGEST_STRETCH: Final = 16_000
@@ -57,16 +57,12 @@ async def list_asset_events(
     else:
         rows = list(await session.execute(limited(query, limit)))
     return [
-        AssetEventView(
-            id=event.id,
+        view_of(
+            event,
+            AssetEventView,
             asset_name=asset_name,
             asset_uri=asset_uri,
-            extra=event.extra,
-            timestamp=event.timestamp,
             source_watcher=watcher,
-            source_dag_id=event.source_dag_id,
-            source_run_id=event.source_run_id,
-            source_task_id=event.source_task_id,
             idempotency_key=None
             if event.idempotency_key.startswith("~")
             else event.idempotency_key,

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import cast
 
-from sqlalchemy import Select, exists, func, select, text
+from sqlalchemy import Select, exists, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.logs import log_path
 from triggerer.store.models import AssetEvent, Dag, DagRun, QueuedAssetEvent, TaskRun
 from triggerer.store.queries.listing.filters import asset_ids, limited
-from triggerer.store.queries.listing.views import RunView, TaskRunView
+from triggerer.store.queries.listing.views import RunView, TaskRunView, view_of
+from triggerer.store.queries.run_states import ACTIVE, UNSUCCESSFUL
 
 
 async def list_runs(
@@ -33,10 +34,10 @@ async def list_runs(
         query = query.where(DagRun.run_id == run_id)
     if state in ("queued", "running"):
         # Apart from the rest: the planners would sooner go through all runs, which come in the right order.
-        active = select(DagRun.id).where(_ACTIVE, DagRun.state == state)
+        active = select(DagRun.id).where(ACTIVE, DagRun.state == state)
         query = query.where(DagRun.id.in_(active))
     elif state in ("failed", "cancelled"):
-        query = query.where(_UNSUCCESSFUL, DagRun.state == state)
+        query = query.where(UNSUCCESSFUL, DagRun.state == state)
     elif state is not None:
         query = query.where(DagRun.state == state)
     if asset is None:
@@ -63,15 +64,7 @@ async def list_task_runs(session: AsyncSession, dag_id: str, run_id: str) -> lis
         .where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
         .order_by(TaskRun.started_at.is_(None), TaskRun.started_at, TaskRun.task_id)
     )
-    return [
-        TaskRunView(row.task_id, row.state, row.try_number, row.started_at, row.ended_at, row.error)
-        for row in await session.scalars(query)
-    ]
-
-
-# The partial indexes' own words, with no parameter in them: only those does SQLite recognise.
-_ACTIVE: Final = text("dag_run.state IN ('queued', 'running')")
-_UNSUCCESSFUL: Final = text("dag_run.state IN ('failed', 'cancelled')")
+    return [view_of(row, TaskRunView) for row in await session.scalars(query)]
 
 
 async def _given(
@@ -134,23 +127,6 @@ async def _events_of(session: AsyncSession, run_pks: Sequence[int]) -> dict[int,
 
 
 def _run_view(row: DagRun, event_ids: list[int]) -> RunView:
-    return RunView(
-        dag_id=row.dag_id,
-        run_id=row.run_id,
-        run_type=row.run_type,
-        state=row.state,
-        logical_date=row.logical_date,
-        data_interval_start=row.data_interval_start,
-        data_interval_end=row.data_interval_end,
-        run_after=row.run_after,
-        queued_at=row.queued_at,
-        started_at=row.started_at,
-        ended_at=row.ended_at,
-        error=row.error,
-        params=row.params,
-        exit_code=row.exit_code,
-        attempt=row.attempt,
-        executor=row.executor,
-        log_path=None if row.log_home is None else log_path(row.log_home, row.dag_id, row.run_id),
-        asset_event_ids=event_ids,
-    )
+    home = row.log_home
+    path = None if home is None else log_path(home, row.dag_id, row.run_id)
+    return view_of(row, RunView, log_path=path, asset_event_ids=event_ids)

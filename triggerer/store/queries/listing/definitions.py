@@ -27,7 +27,13 @@ from triggerer.store.models import (
     Watcher,
 )
 from triggerer.store.queries.listing.filters import is_asset, limited
-from triggerer.store.queries.listing.views import AssetView, DagFileView, DagView, WatcherView
+from triggerer.store.queries.listing.views import (
+    AssetView,
+    DagFileView,
+    DagView,
+    WatcherView,
+    view_of,
+)
 
 
 async def list_assets(
@@ -64,10 +70,8 @@ async def list_assets(
     if state is not None:
         query = query.where(ASSET_STATES[state])
     return [
-        AssetView(
-            row.id, row.name, row.uri, row.group, row.extra, row.declared_in, last_event_timestamp
-        )
-        for row, last_event_timestamp in await session.execute(limited(query, limit))
+        view_of(row, AssetView, last_event_timestamp=timestamp)
+        for row, timestamp in await session.execute(limited(query, limit))
     ]
 
 
@@ -116,18 +120,9 @@ async def list_dags(
     if state is not None:
         query = query.where(_DAG_STATES[state])
     return [
-        DagView(
-            dag_id=row.dag_id,
-            path=row.path,
-            description=row.description,
-            tags=row.tags,
-            schedule=row.schedule,
-            max_active_runs=row.max_active_runs,
-            events_per_run=row.events_per_run,
-            params=row.params,
-            tasks=row.tasks,
-            is_paused=row.is_paused,
-            is_stale=row.is_stale,
+        view_of(
+            row,
+            DagView,
             queued_events=waiting.get(row.dag_id, 0),
             last_run_id=last_run_id,
             last_run_state=last_run_state,
@@ -168,17 +163,13 @@ async def list_watchers(
     if state is not None:
         query = query.where(Watcher.state == state)
     return [
-        WatcherView(
+        view_of(
+            row,
+            WatcherView,
             asset_name=asset_name,
-            name=row.name,
             trigger=trigger.classpath,
             stream=key,
-            state=row.state,
-            error=row.error,
-            owner=row.owner,
             kwargs=trigger.kwargs,
-            path=row.path,
-            updated_at=row.updated_at,
         )
         for row, asset_name, trigger, key in await session.execute(limited(query, limit))
     ]

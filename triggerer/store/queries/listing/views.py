@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_View = TypeVar("_View", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +119,9 @@ class WatcherView:
     kwargs: dict[str, Any]
     path: str
     updated_at: datetime
+
+
+def view_of(row: object, kind: type[_View], **others: Any) -> _View:
+    """Make a view of a row: its fields of the same names, and `others`."""
+    names = [one.name for one in fields(kind) if one.name not in others]
+    return kind(**{name: getattr(row, name) for name in names}, **others)
