@@ -25,7 +25,7 @@ def assert_kept(seeds: range, *, say: Callable[[str], object] = lambda _: None) 
     for outcome in outcomes(seeds, steps=1000, jobs=os.cpu_count() or 1):
         tried += 1
         steps += outcome.steps
-        assert outcome.violation is None, f"seed {outcome.plan.seed}: {outcome.violation}"
+        assert outcome.violation is None, f"seed {outcome.scenario.seed}: {outcome.violation}"
         assert outcome.steps >= 1000
         if tried % 1000 == 0:
             took = time.monotonic() - began
@@ -53,7 +53,7 @@ def test_a_violation_comes_back_from_the_process_that_found_it() -> None:
 def trace(seed: int) -> list[tuple[float, int, str]]:
     lines: list[tuple[float, int, str]] = []
     with sandbox():
-        simulate(seed, note=lambda *line: lines.append(line))
+        simulate(seed, trace=lambda *line: lines.append(line))
     return lines
 
 
@@ -112,11 +112,11 @@ def test_the_command_says_what_it_tried(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out.startswith("3 seeds kept every promise: ")
 
 
-def test_a_replay_shows_the_trace_and_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_replay_shows_the_trace_and_the_scenario(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--replay", "1", "--steps", "300"])
     assert ended.value.code == 0
     told = capsys.readouterr().out
     assert "publish" in told
-    assert "plan: seed=1 " in told
+    assert "scenario: seed=1 " in told
     assert told.endswith("every promise was kept\n")

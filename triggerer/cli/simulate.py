@@ -77,13 +77,13 @@ def simulate(
     for reason in selection.left_out:
         print_note(f"left out: {reason}")
     if replay is not None:
-        raise typer.Exit(command.replay(replay, steps=steps, prepare=selection.scenario))
+        raise typer.Exit(command.replay(replay, steps=steps, prepare=selection.workload))
     raise typer.Exit(
         command.search(
             start,
             seeds,
             steps=steps,
             jobs=jobs or os.cpu_count() or 1,
-            prepare=selection.scenario,
+            prepare=selection.workload,
         )
     )

@@ -5,7 +5,7 @@ What is simulated, what is checked and what is not stands in `docs/simulation.md
 """
 
 from triggerer.testing.simulation.checker import Violation
-from triggerer.testing.simulation.lives import Outcome, simulate
-from triggerer.testing.simulation.plan import Plan
+from triggerer.testing.simulation.scenario import Scenario
+from triggerer.testing.simulation.supervisor import Outcome, simulate
 
-__all__ = ["Outcome", "Plan", "Violation", "simulate"]
+__all__ = ["Outcome", "Scenario", "Violation", "simulate"]

@@ -11,10 +11,10 @@ from triggerer.synchronization import AutoResetEvent
 from triggerer.testing.simulation.delivery import Consumer, Delivery, Message, Owner
 
 if TYPE_CHECKING:
-    from triggerer.testing.simulation.chance import Chance
     from triggerer.testing.simulation.checker import Checker
-    from triggerer.testing.simulation.lanewatch import LaneWatch
-    from triggerer.testing.simulation.plan import Plan
+    from triggerer.testing.simulation.faults import FaultInjector
+    from triggerer.testing.simulation.lane_checker import LaneChecker
+    from triggerer.testing.simulation.scenario import Scenario
 
 
 @dataclass(slots=True)
@@ -40,12 +40,14 @@ class Lane:
 class Broker:
     """One topic with its lanes; it outlives every process."""
 
-    def __init__(self, topic: str, plan: Plan, chance: Chance, checker: Checker) -> None:
+    def __init__(
+        self, topic: str, scenario: Scenario, faults: FaultInjector, checker: Checker
+    ) -> None:
         self.topic = topic
-        self.plan = plan
-        self.chance = chance
+        self.scenario = scenario
+        self.faults = faults
         self.checker = checker
-        self.lanes = [Lane() for _ in range(plan.lanes)]
+        self.lanes = [Lane() for _ in range(scenario.lanes)]
         self.session: Session | None = None
         """Who consumes; a new one takes everything from the one before."""
         self.delivered = 0
@@ -89,7 +91,7 @@ class Broker:
 
     def rebalance(self, lane: int) -> None:
         """Take a lane from its consumer and give it back, from the committed position."""
-        if self.session is not None and self.plan.is_log:
+        if self.session is not None and self.scenario.is_log:
             self._assign(lane)
             self.session.wake()
 
@@ -141,11 +143,11 @@ class Session(Consumer):
     def __init__(self, broker: Broker, owner: Owner, number: int) -> None:
         super().__init__(owner, number)
         self.broker = broker
-        self.watch: LaneWatch | None = None
+        self.lane_checker: LaneChecker | None = None
         self._pauses: dict[int, Pause] = {}
         self._next = [0] * len(broker.lanes)
         self._generations = [0] * len(broker.lanes)
-        self._again: list[tuple[float, int, int, int]] = []
+        self._redeliveries: list[tuple[float, int, int, int]] = []
         self._arrived = AutoResetEvent()
 
     def start_lane(self, lane: int) -> None:
@@ -154,8 +156,8 @@ class Session(Consumer):
         self._pauses.pop(lane, None)
         self._next[lane] = model.position
         self._generations[lane] = model.generation
-        self._again = [item for item in self._again if item[2] != lane]
-        heapq.heapify(self._again)
+        self._redeliveries = [item for item in self._redeliveries if item[2] != lane]
+        heapq.heapify(self._redeliveries)
 
     def wake(self) -> None:
         self._arrived.set()
@@ -163,37 +165,41 @@ class Session(Consumer):
     def pause_lane(self, lane: int) -> None:
         """Hand out nothing more of it, save for what had been fetched."""
         if lane not in self._pauses:
-            self._pauses[lane] = Pause(self.broker.chance.random.choice((0, 0, 1, 3)))
+            self._pauses[lane] = Pause(self.broker.faults.random.choice((0, 0, 1, 3)))
 
     def resume_lane(self, lane: int) -> None:
         """Go on with it; it may have been going on for long."""
         pause = self._pauses.pop(lane, None)
         if pause is not None:
             for item in pause.due:
-                heapq.heappush(self._again, item)
+                heapq.heappush(self._redeliveries, item)
             self.wake()
 
     def _is_held(self, lane: int) -> bool:
         pause = self._pauses.get(lane)
         return pause is not None and not pause.fetched
 
-    def again_later(self, delivery: Delivery) -> None:
+    def redeliver_later(self, delivery: Delivery) -> None:
         """Hand the message out once more, after the delay; whoever was given its lane since reads it anyhow."""
         message = delivery.message
         if delivery.generation == self.broker.lanes[message.lane].generation:
-            delay = self.broker.plan.redelivery_delay * self.broker.chance.random.uniform(0.5, 2.0)
+            delay = self.broker.scenario.redelivery_delay * self.broker.faults.random.uniform(
+                0.5, 2.0
+            )
             due = asyncio.get_running_loop().time() + delay
             self.broker.delivered += 1
-            heapq.heappush(self._again, (due, self.broker.delivered, message.lane, message.offset))
+            heapq.heappush(
+                self._redeliveries, (due, self.broker.delivered, message.lane, message.offset)
+            )
             self.wake()
 
     def take(self) -> Delivery | None:
         """The next message that is due; which lane's is a matter of chance."""
         lanes = self.broker.lanes
-        chance = self.broker.chance
+        faults = self.broker.faults
         now = asyncio.get_running_loop().time()
-        while self._again and self._again[0][0] <= now:
-            item = heapq.heappop(self._again)
+        while self._redeliveries and self._redeliveries[0][0] <= now:
+            item = heapq.heappop(self._redeliveries)
             _, _, lane, offset = item
             if not self._is_held(lane):
                 return None if lanes[lane].is_done(offset) else self._deliver(lane, offset)
@@ -201,14 +207,16 @@ class Session(Consumer):
         candidates = self._backlog()
         if not candidates:
             return None
-        lane = chance.random.choice(candidates)
+        lane = faults.random.choice(candidates)
         offset = self._next[lane]
         self._next[lane] += 1
         if lanes[lane].is_done(offset):
             return None
-        if chance.strikes(self.broker.plan.broker_trouble):
+        if faults.occur(self.broker.scenario.broker_fault_rate):
             # A duplicate: handed out now, and once more later.
-            heapq.heappush(self._again, (now + chance.random.uniform(0.0, 2.0), -1, lane, offset))
+            heapq.heappush(
+                self._redeliveries, (now + faults.random.uniform(0.0, 2.0), -1, lane, offset)
+            )
             self.duplicated.add((lane, offset))
         return self._deliver(lane, offset)
 
@@ -236,8 +244,8 @@ class Session(Consumer):
         self._arrived.clear()
         loop = asyncio.get_running_loop()
         timer = None
-        if self._again:
-            timer = loop.call_at(self._again[0][0], self._arrived.set)
+        if self._redeliveries:
+            timer = loop.call_at(self._redeliveries[0][0], self._arrived.set)
         try:
             await self._arrived.wait()
         finally:

@@ -47,7 +47,7 @@ class Checker:
         self._settled: set[tuple[str, int, int]] = set()
         self._rejected: set[tuple[str, int, int]] = set()
         self._selectors: dict[Subscriber, Callable[[Any], bool]] = {}
-        self.note: Callable[..., None] = lambda *_, **__: None
+        self.trace: Callable[..., None] = lambda *_, **__: None
 
     def fail(self, rule: str, detail: str) -> None:
         if self.violation is None:
@@ -58,17 +58,17 @@ class Checker:
     def on_broadcast(self, delivery: Delivery) -> None:
         if not delivery.is_under_lease:
             self._fail_for_lease(delivery, "broadcasts")
-        self.note(
+        self.trace(
             "broadcast", message=delivery.message.key, n=delivery.number, to=delivery.cohort_names
         )
-        if _place(delivery) in self._rejected and not delivery.is_duplicate:
+        if _assignment(delivery) in self._rejected and not delivery.is_duplicate:
             self.fail("S10", f"{delivery.message.key} was rejected, and is handed out again")
 
     def on_advance(self, delivery: Delivery, outcome: AdvanceOutcome) -> None:
         """The producer is told of `outcome`; compare it with what the filters did and the store holds."""
         if not delivery.consumer.is_alive:
             return
-        self.note("advance", message=delivery.message.key, n=delivery.number, outcome=outcome)
+        self.trace("advance", message=delivery.message.key, n=delivery.number, outcome=outcome)
         name = f"{delivery.message.key} (delivery {delivery.number}) advanced as {outcome}"
         cohort = delivery.cohort
         if outcome.acked + outcome.failed + outcome.rejected != len(cohort):
@@ -87,9 +87,9 @@ class Checker:
         if outcome.failed > len(cohort) - len(healthy):
             self.fail("S8", f"{name}, but {sorted(healthy)} did nothing wrong")
         if not outcome.failed and outcome.acked + outcome.rejected:
-            self._settled.add(_place(delivery))
+            self._settled.add(_assignment(delivery))
             if outcome.rejected:
-                self._rejected.add(_place(delivery))
+                self._rejected.add(_assignment(delivery))
 
     def check_lease(self, delivery: Delivery, what: str) -> None:
         """A group begins to do `what`, which it may only for as long as its instance believes to own the stream."""
@@ -101,11 +101,11 @@ class Checker:
         self.fail("S6", f"{fence} is over, and its group {what} {delivery.message.key}")
 
     def on_dead_letter(self, delivery: Delivery) -> None:
-        self._settled.add(_place(delivery))
+        self._settled.add(_assignment(delivery))
 
     def on_passed(self, message: Message, delivery: Delivery) -> None:
         """The broker will not hand `message` out again; `delivery` is the one that said so."""
-        if (message.key, *_place(delivery)[1:]) not in self._settled:
+        if (message.key, *_assignment(delivery)[1:]) not in self._settled:
             self.fail(
                 "S1", f"the position passed {message.key}, which is not resolved by everybody"
             )
@@ -140,7 +140,7 @@ class Checker:
         self, delivery: Delivery, subscriber: Subscriber, watcher: int, *, is_owed: bool
     ) -> None:
         """A filter was handed `delivery`, which it owes an answer for unless the stream is on the fast path."""
-        self.note("opened", message=delivery.message.key, n=delivery.number, watcher=watcher)
+        self.trace("opened", message=delivery.message.key, n=delivery.number, watcher=watcher)
         if watcher in delivery.opened:
             self.fail("S3", f"watcher {watcher} was handed {delivery.message.key} twice")
         delivery.opened.add(watcher)
@@ -182,7 +182,7 @@ class Checker:
                 self.fail("S9", f"{subscriber.name} lags {head - pulled} events of {size}")
 
 
-def _place(delivery: Delivery) -> tuple[str, int, int]:
+def _assignment(delivery: Delivery) -> tuple[str, int, int]:
     return delivery.message.key, delivery.consumer.number, delivery.generation
 
 

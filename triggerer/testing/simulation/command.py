@@ -13,8 +13,8 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from triggerer.testing.simulation.lives import Outcome, simulate
 from triggerer.testing.simulation.sandbox import sandbox
+from triggerer.testing.simulation.supervisor import Outcome, simulate
 from triggerer.testing.simulation.world import World
 
 _CHUNK = 10
@@ -53,8 +53,8 @@ def search(
         events += outcome.events
         runs += outcome.runs
         if outcome.violation is not None:
-            _say(f"seed {outcome.plan.seed} at step {outcome.steps}: {outcome.violation}")
-            _say(f"  show it: --replay {outcome.plan.seed} --steps {steps}")
+            _say(f"seed {outcome.scenario.seed} at step {outcome.steps}: {outcome.violation}")
+            _say(f"  show it: --replay {outcome.scenario.seed} --steps {steps}")
             return 1
     took = time.monotonic() - began
     _say(
@@ -96,7 +96,7 @@ def _chunk(seeds: range, *, steps: int, prepare: Prepare | None) -> list[Outcome
 def replay(seed: int, *, steps: int, prepare: Prepare | None = None) -> int:
     """Print what a seed stands for and what happens in it; returns the exit code."""
 
-    def note(now: float, step: int, line: str) -> None:
+    def trace(now: float, step: int, line: str) -> None:
         _say(f"{now:10.3f} s {step:6d}  {line}")
 
     def log(_: object, level: str, event: dict[str, Any]) -> dict[str, Any]:
@@ -105,8 +105,11 @@ def replay(seed: int, *, steps: int, prepare: Prepare | None = None) -> int:
         return event
 
     with sandbox(log):
-        outcome = simulate(seed, steps=steps, note=note, prepare=prepare)
-    _say("plan: " + " ".join(f"{name}={value}" for name, value in asdict(outcome.plan).items()))
+        outcome = simulate(seed, steps=steps, trace=trace, prepare=prepare)
+    _say(
+        "scenario: "
+        + " ".join(f"{name}={value}" for name, value in asdict(outcome.scenario).items())
+    )
     _say(str(outcome.violation or "every promise was kept"))
     return 1 if outcome.violation is not None else 0
 

@@ -16,9 +16,9 @@ from triggerer.domain.parsed import ParsedWatcher
 from triggerer.errors import DagError
 from triggerer.plugins import load_trigger_class
 from triggerer.testing.simulation.broker import Broker
-from triggerer.testing.simulation.plan import AMPLE
+from triggerer.testing.simulation.scenario import AMPLE
 from triggerer.testing.simulation.store import Dag
-from triggerer.testing.simulation.stream import Stream, Template
+from triggerer.testing.simulation.stream import Stream, WatcherTemplate
 from triggerer.testing.simulation.world import World
 
 _MADE_UP = (
@@ -62,7 +62,7 @@ class SampleMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class FolderScenario:
+class FolderWorkload:
     """Puts a folder's DAGs and watchers in place of the simulation's own; call it with a world that has not begun."""
 
     dags: tuple[Dag, ...]
@@ -88,10 +88,10 @@ class FolderScenario:
             # In a trace a stream bears the name of its first watcher, which no other stream has.
             key = f"{watchers[0].asset_name}/{watchers[0].name}"
             templates = tuple(
-                Template(self.load(watcher), watcher.kwargs, asset_ids[watcher.asset_name])
+                WatcherTemplate(self.load(watcher), watcher.kwargs, asset_ids[watcher.asset_name])
                 for watcher in watchers
             )
-            broker = Broker(key, world.plan, world.chance, world.checker)
+            broker = Broker(key, world.scenario, world.faults, world.checker)
             stream = Stream(key, broker, templates, partial(_message, self.samples, key))
             world.add_stream(stream)
             for template in templates:
@@ -121,7 +121,7 @@ def _message(
 class Selection:
     """What of a folder can be simulated; `left_out` says what cannot, and why."""
 
-    scenario: FolderScenario
+    workload: FolderWorkload
     left_out: tuple[str, ...]
 
 
@@ -152,9 +152,9 @@ def select(
                 Dag(parsed.dag_id, condition, parsed.max_active_runs, parsed.events_per_run)
             )
     chosen: list[ParsedWatcher] = []
-    scenario = FolderScenario((), (), dags_folder, allowed_modules)
+    workload = FolderWorkload((), (), dags_folder, allowed_modules)
     for watcher, _ in folder.watchers.values():
-        trigger = scenario.load(watcher)(**watcher.kwargs)
+        trigger = workload.load(watcher)(**watcher.kwargs)
         if trigger.shared_stream_key() is None:
             left_out.append(f"watcher {watcher.name}: it runs alone, without a shared stream")
         else:
@@ -163,7 +163,7 @@ def select(
         raise DagError(
             f"no watcher in {dags_folder} shares a stream", hint="; ".join(left_out) or None
         )
-    scenario = FolderScenario(
+    workload = FolderWorkload(
         tuple(dags), tuple(chosen), dags_folder, allowed_modules, samples or _MADE_UP
     )
-    return Selection(scenario, tuple(left_out))
+    return Selection(workload, tuple(left_out))

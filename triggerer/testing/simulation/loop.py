@@ -40,13 +40,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
     callbacks run. `on_step` is called before each callback and may raise, which stops the loop at that point.
     """
 
-    def __init__(self, chance: random.Random, now: float, on_step: Callable[[], None]) -> None:
+    def __init__(self, rng: random.Random, now: float, on_step: Callable[[], None]) -> None:
         # Its base asks for it at once.
         self._is_running = False
         super().__init__()
         self.now = now
         self.on_step: Callable[[], None] | None = on_step
-        self._chance = chance
+        self._rng = rng
         self._callbacks: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[float, float, int, asyncio.TimerHandle]] = []
         self._numbers = 0
@@ -83,7 +83,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     ) -> asyncio.TimerHandle:
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         self._numbers += 1
-        heapq.heappush(self._timers, (when, self._chance.random(), self._numbers, timer))
+        heapq.heappush(self._timers, (when, self._rng.random(), self._numbers, timer))
         return timer
 
     def is_running(self) -> bool:
@@ -133,7 +133,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         timers, callbacks = self._timers, self._callbacks
         while timers and timers[0][3].cancelled():
             heapq.heappop(timers)
-        self.now += self._chance.random() * _CPU_TIME
+        self.now += self._rng.random() * _CPU_TIME
         if not callbacks:
             if not timers:
                 raise Deadlock

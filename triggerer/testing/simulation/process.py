@@ -13,7 +13,7 @@ from triggerer.errors import StoreError
 from triggerer.scheduler.loop import Scheduler
 from triggerer.store.recording.bulk import EventRow, insert_events
 from triggerer.store.wakeups.signals import Signal, announce
-from triggerer.testing.simulation.hosting import Instance
+from triggerer.testing.simulation.instance import Instance
 from triggerer.testing.simulation.transactions import Database, find_candidates
 
 if TYPE_CHECKING:
@@ -69,11 +69,11 @@ class Process:
     def is_alive(self) -> bool:
         return self.database.is_alive
 
-    def die(self) -> None:
+    def kill(self) -> None:
         """Nothing that it does reaches the world any more."""
         self.database.is_alive = False
 
-    async def live(self) -> None:
+    async def run(self) -> None:
         """Until the operator restarts it."""
         async with anyio.create_task_group() as tasks:
             for instance in self.instances:
@@ -93,9 +93,9 @@ class Process:
         return {
             watcher
             for instance in self.instances
-            for hosting in instance.under_lease()
-            if hosting.fence == fence
-            for watcher in hosting.hosted
+            for leased in instance.under_lease()
+            if leased.fence == fence
+            for watcher in leased.hosted
         }
 
     # What is around the product
@@ -114,25 +114,29 @@ class Process:
                     await subscription.wait(timedelta(seconds=10))
 
     async def _end_run(self, pk: int, dag_id: str) -> None:
-        chance = self.world.chance
-        await asyncio.sleep(chance.random.uniform(0.0, 5.0))
-        await self._insist(lambda session: session.end_run(pk), Signal.RUNS_ENDED, dag_id)
+        faults = self.world.faults
+        await asyncio.sleep(faults.random.uniform(0.0, 5.0))
+        await self._retry_until_committed(
+            lambda session: session.end_run(pk), Signal.RUNS_ENDED, dag_id
+        )
 
     async def _emit(self) -> None:
         """Another writer, whose rows get their ids long before they are committed."""
         world = self.world
-        asset = world.chance.random.choice(sorted(world.store.asset_ids.values()))
+        asset = world.faults.random.choice(sorted(world.store.asset_ids.values()))
         row = EventRow(asset, "{}", world.store.now(), 0, f"emitted {world.next_number()}", 0)
         try:
             async with self.database.transaction() as session:
                 inserted = await session.perform(insert_events([row]))
                 announce(cast("Any", session), Signal.EVENTS_QUEUED, *inserted.dag_ids)
-                await asyncio.sleep(world.chance.random.uniform(0.0, 3.0))
+                await asyncio.sleep(world.faults.random.uniform(0.0, 3.0))
         except StoreError:
             # The emitter is told, and gives up; a commit of unknown outcome may have been one.
             return
 
-    async def _insist(self, act: Callable[[Any], None], signal: Signal, subject: str) -> None:
+    async def _retry_until_committed(
+        self, act: Callable[[Any], None], signal: Signal, subject: str
+    ) -> None:
         while True:
             try:
                 async with self.database.transaction() as session:
@@ -148,16 +152,16 @@ class Process:
     async def _operate(self, tasks: anyio.abc.TaskGroup) -> None:
         """Do things that operators, users and networks do; return for an orderly restart."""
         world = self.world
-        draw = world.chance.random
+        rng = world.faults.random
         while True:
-            if world.chance.is_calm:
+            if world.faults.are_over:
                 await anyio.sleep_forever()
-            await asyncio.sleep(draw.expovariate(1.0 / world.plan.operate))
-            stream = draw.choice(world.streams)
-            action = draw.choices(_ACTIONS, _WEIGHTS)[0]
-            if world.chance.is_calm:
+            await asyncio.sleep(rng.expovariate(1.0 / world.scenario.action_interval))
+            stream = rng.choice(world.streams)
+            action = rng.choices(_ACTIONS, _WEIGHTS)[0]
+            if world.faults.are_over:
                 continue
-            world.note(action, stream=stream.key)
+            world.trace(action, stream=stream.key)
             match action:
                 case "publish":
                     world.publish(stream)
@@ -172,23 +176,23 @@ class Process:
                 case "regain":
                     tasks.start_soon(self._regain, stream)
                 case "rebalance":
-                    stream.broker.rebalance(draw.randrange(world.plan.lanes))
+                    stream.broker.rebalance(rng.randrange(world.scenario.lanes))
                 case "jump":
-                    self.loop.now += draw.uniform(0.0, 100.0)
+                    self.loop.now += rng.uniform(0.0, 100.0)
                 case "set the clock":
-                    world.store.skew += timedelta(seconds=draw.uniform(-3600.0, 3600.0))
+                    world.store.skew += timedelta(seconds=rng.uniform(-3600.0, 3600.0))
                 case _:
                     self._change(action, stream)
 
     def _change(self, action: str, stream: Stream) -> None:
         """A DAG file was changed: other rows, of which the hosts are told."""
-        world, draw = self.world, self.world.chance.random
+        world, rng = self.world, self.world.faults.random
         if action == "add" and len(stream.watchers) < 5:
             world.new_watcher(stream)
         elif stream.watchers and action == "replace":
-            world.replace_watcher(stream, draw.choice(sorted(stream.watchers)))
+            world.replace_watcher(stream, rng.choice(sorted(stream.watchers)))
         elif stream.watchers and action == "delete":
-            world.delete_watcher(stream, draw.choice(sorted(stream.watchers)))
+            world.delete_watcher(stream, rng.choice(sorted(stream.watchers)))
         elif action == "delete all":
             # A message comes in at the very moment in which the last watcher goes.
             world.publish(stream)

@@ -8,30 +8,30 @@ from typing import TYPE_CHECKING, Any
 
 from triggerer.abc import AdvanceItem, SharedStreamProducer
 from triggerer.errors import BrokerUnavailable
-from triggerer.testing.simulation.lanewatch import LaneWatch
+from triggerer.testing.simulation.lane_checker import LaneChecker
 
 if TYPE_CHECKING:
     from triggerer.runtime.subscriber import Subscriber
     from triggerer.testing.simulation.broker import Broker, Session
-    from triggerer.testing.simulation.chance import Chance
     from triggerer.testing.simulation.delivery import Delivery, Owner
+    from triggerer.testing.simulation.faults import FaultInjector
 
 
-def _break_sometimes(chance: Chance, rate: float) -> None:
-    if chance.strikes(rate):
-        raise _trouble(chance.random.random())
+def _fail_sometimes(faults: FaultInjector, rate: float) -> None:
+    if faults.occur(rate):
+        raise _error_of(faults.random.random())
 
 
-async def _break_or_hang(chance: Chance, rate: float) -> None:
-    if chance.strikes(rate):
-        kind = chance.random.random()
+async def _fail_or_hang(faults: FaultInjector, rate: float) -> None:
+    if faults.occur(rate):
+        kind = faults.random.random()
         if kind > 0.9:
             # The answer never comes.
             await asyncio.get_running_loop().create_future()
-        raise _trouble(kind)
+        raise _error_of(kind)
 
 
-def _trouble(kind: float) -> BaseException:
+def _error_of(kind: float) -> BaseException:
     if kind < 0.4:
         return asyncio.CancelledError("invented by a client library")
     return BrokerUnavailable("the broker hung up")
@@ -39,16 +39,16 @@ def _trouble(kind: float) -> BaseException:
 
 async def read_unacknowledged(broker: Broker, owner: Owner) -> AsyncIterator[Delivery]:
     """The messages as the fast path has them: done with once they are handed out, numbered from 1."""
-    chance, trouble = broker.chance, broker.plan.broker_trouble
-    await chance.delay()
-    if chance.strikes(trouble):
+    faults, rate = broker.faults, broker.scenario.broker_fault_rate
+    await faults.delay()
+    if faults.occur(rate):
         raise BrokerUnavailable("the broker does not answer")
     session = broker.connect(owner)
     number = 0
     try:
         while True:
-            await chance.delay()
-            _break_sometimes(chance, trouble / 4)
+            await faults.delay()
+            _fail_sometimes(faults, rate / 4)
             delivery = session.take()
             if delivery is None:
                 await session.wait()
@@ -72,9 +72,9 @@ class SimulatedProducer(SharedStreamProducer):
         owner: Owner,
         cohort: Callable[[], dict[int, Subscriber | None]],
     ) -> None:
-        self.lanes_advance_side_by_side = broker.plan.side_by_side  # type: ignore[misc]
-        self.pauses_lanes = broker.plan.pauses_lanes  # type: ignore[misc]
-        self._watch = LaneWatch(broker.plan, broker.checker)
+        self.lanes_advance_side_by_side = broker.scenario.side_by_side  # type: ignore[misc]
+        self.pauses_lanes = broker.scenario.pauses_lanes  # type: ignore[misc]
+        self._lane_checker = LaneChecker(broker.scenario, broker.checker)
         self._broker = broker
         self._owner = owner
         self._cohort = cohort
@@ -86,21 +86,21 @@ class SimulatedProducer(SharedStreamProducer):
         self._advancing: set[Hashable] = set()
 
     async def open_stream(self) -> AsyncIterator[tuple[Any, Delivery]]:
-        chance, trouble = self._broker.chance, self._broker.plan.broker_trouble
-        await chance.delay()
-        if chance.strikes(trouble):
+        faults, rate = self._broker.faults, self._broker.scenario.broker_fault_rate
+        await faults.delay()
+        if faults.occur(rate):
             raise BrokerUnavailable("the broker does not answer")
         session = self._session = self._broker.connect(self._owner)
-        session.watch = self._watch
+        session.lane_checker = self._lane_checker
         while True:
-            await chance.delay()
-            _break_sometimes(chance, trouble / 4)
+            await faults.delay()
+            _fail_sometimes(faults, rate / 4)
             delivery = session.take()
             if delivery is not None:
-                delivery.confirm_broadcast = self._watch.note_broadcast
-                self._watch.note_handed_over(delivery)
+                delivery.confirm_broadcast = self._lane_checker.note_broadcast
+                self._lane_checker.note_handed_over(delivery)
                 yield delivery.message.event, delivery
-                self._watch.note_pulled()
+                self._lane_checker.note_pulled()
             else:
                 await session.wait()
 
@@ -116,7 +116,7 @@ class SimulatedProducer(SharedStreamProducer):
             self._broadcasts.setdefault(lane, []).append(self._numbers)
         broker_payload.cohort = self._cohort()
         broker_payload.is_under_lease = not self._owner.is_over
-        self._watch.note_considered(broker_payload)
+        self._lane_checker.note_considered(broker_payload)
         return lane
 
     def get_idempotency_key(self, broker_payload: Delivery) -> str | None:
@@ -124,21 +124,21 @@ class SimulatedProducer(SharedStreamProducer):
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         broker = self._broker
-        chance, trouble = broker.chance, broker.plan.broker_trouble
+        faults, rate = broker.faults, broker.scenario.broker_fault_rate
         lane = batch[0].broker_payload.message.lane
         self._note_order(lane, batch)
         broker.checker.check_lease(batch[0].broker_payload, "advances")
         self._advancing.add(lane)
         try:
-            await chance.delay()
-            await _break_or_hang(chance, trouble)
+            await faults.delay()
+            await _fail_or_hang(faults, rate)
             for item in batch:
-                self._watch.note_broadcast(item.broker_payload)
+                self._lane_checker.note_broadcast(item.broker_payload)
                 broker.checker.on_advance(item.broker_payload, item.outcome)
-            self._tell(batch)
-            await chance.delay()
-            await _break_or_hang(chance, trouble)
-            self._watch.note_advanced(lane, len(batch))
+            self._apply_outcomes(batch)
+            await faults.delay()
+            await _fail_or_hang(faults, rate)
+            self._lane_checker.note_advanced(lane, len(batch))
         finally:
             self._advancing.discard(lane)
 
@@ -156,7 +156,7 @@ class SimulatedProducer(SharedStreamProducer):
         if self._closed:
             checker.fail("S6", "advance after aclose")
 
-    def _tell(self, batch: Sequence[AdvanceItem]) -> None:
+    def _apply_outcomes(self, batch: Sequence[AdvanceItem]) -> None:
         """Everything that is not failed is done with; what failed comes again, or is dead-lettered at the limit."""
         for delivery, outcome in batch:
             if outcome.is_clean or (outcome.rejected and not outcome.failed):
@@ -166,17 +166,17 @@ class SimulatedProducer(SharedStreamProducer):
                 self._note_done(delivery)
             else:
                 assert self._session is not None
-                self._session.again_later(delivery)
-        if self._broker.plan.is_log:
+                self._session.redeliver_later(delivery)
+        if self._broker.scenario.is_log:
             last = batch[-1].broker_payload
             self._broker.commit(last, self._position(last))
 
     def _is_at_limit(self, delivery: Delivery) -> bool:
         lane = self._broker.lanes[delivery.message.lane]
-        return lane.deliveries[delivery.message.offset] >= self._broker.plan.delivery_limit
+        return lane.deliveries[delivery.message.offset] >= self._broker.scenario.delivery_limit
 
     def _note_done(self, delivery: Delivery) -> None:
-        if self._broker.plan.is_log:
+        if self._broker.scenario.is_log:
             at = (delivery.message.lane, delivery.generation)
             self._done.setdefault(at, set()).add(delivery.message.offset)
         else:
@@ -193,35 +193,35 @@ class SimulatedProducer(SharedStreamProducer):
     # What it is told of bounds
 
     async def pause(self) -> None:
-        self._watch.note_pause()
-        await self._take_its_time()
+        self._lane_checker.note_pause()
+        await self._simulate_io()
 
     async def resume(self) -> None:
-        self._watch.note_resume()
-        await self._take_its_time()
+        self._lane_checker.note_resume()
+        await self._simulate_io()
 
     async def pause_lane(self, lane: Hashable) -> None:
         assert isinstance(lane, int)
-        self._broker.checker.note("pause_lane", stream=self._broker.topic, lane=lane)
-        with self._watch.pausing(lane):
-            await self._take_its_time()
+        self._broker.checker.trace("pause_lane", stream=self._broker.topic, lane=lane)
+        with self._lane_checker.pausing(lane):
+            await self._simulate_io()
             if self._session is not None:
                 self._session.pause_lane(lane)
-            await self._take_its_time()
+            await self._simulate_io()
 
     async def resume_lane(self, lane: Hashable) -> None:
         assert isinstance(lane, int)
-        self._broker.checker.note("resume_lane", stream=self._broker.topic, lane=lane)
-        with self._watch.resuming(lane):
-            await self._take_its_time()
+        self._broker.checker.trace("resume_lane", stream=self._broker.topic, lane=lane)
+        with self._lane_checker.resuming(lane):
+            await self._simulate_io()
             if self._session is not None:
                 self._session.resume_lane(lane)
-            await self._take_its_time()
+            await self._simulate_io()
 
-    async def _take_its_time(self) -> None:
-        chance = self._broker.chance
-        await chance.delay()
-        _break_sometimes(chance, self._broker.plan.broker_trouble / 4)
+    async def _simulate_io(self) -> None:
+        faults = self._broker.faults
+        await faults.delay()
+        _fail_sometimes(faults, self._broker.scenario.broker_fault_rate / 4)
 
     async def aclose(self) -> None:
         self._closed += 1
@@ -229,7 +229,7 @@ class SimulatedProducer(SharedStreamProducer):
             self._broker.checker.fail("S6", "aclose was called twice")
         if self._session is not None:
             self._broker.disconnect(self._session)
-        chance = self._broker.chance
-        await chance.delay()
-        if chance.strikes(self._broker.plan.broker_trouble):
+        faults = self._broker.faults
+        await faults.delay()
+        if faults.occur(self._broker.scenario.broker_fault_rate):
             raise BrokerUnavailable("it is gone already")

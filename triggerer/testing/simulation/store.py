@@ -15,9 +15,9 @@ from triggerer.store.wakeups.signals import Wakeups
 
 if TYPE_CHECKING:
     from triggerer.store.queries.hosting import StreamLoad, TriggerRow
-    from triggerer.testing.simulation.chance import Chance
     from triggerer.testing.simulation.checker import Checker
-    from triggerer.testing.simulation.plan import Plan
+    from triggerer.testing.simulation.faults import FaultInjector
+    from triggerer.testing.simulation.scenario import Scenario
 
 REFUSED = "\\u0000"
 """What the store refuses to write, as in PostgreSQL's JSON."""
@@ -64,7 +64,7 @@ class Owners:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class LoadsShown:
     """What an instance was shown when it looked last, to divide the streams by."""
 
     loads: dict[str, StreamLoad]
@@ -79,15 +79,15 @@ class Shown:
 class Store:
     """What is durable. Only `Transaction`s change it, all at once."""
 
-    def __init__(self, plan: Plan, chance: Chance, checker: Checker) -> None:
-        self.plan = plan
-        self.chance = chance
+    def __init__(self, scenario: Scenario, faults: FaultInjector, checker: Checker) -> None:
+        self.scenario = scenario
+        self.faults = faults
         self.checker = checker
         self.dags: dict[str, Dag] = {}
         self.asset_ids: dict[str, int] = {}
         self.owners = Owners()
         self.triggers: dict[int, TriggerRow] = {}
-        self.shown: dict[str, Shown] = {}
+        self.shown: dict[str, LoadsShown] = {}
         """By instance."""
         self.derived_under: dict[datetime, Fence] = {}
         """The lease under which the filter ran that yielded an event, by the event's timestamp: no two are equal."""
@@ -101,7 +101,7 @@ class Store:
         """For each DAG its events, and the run that took each."""
         self.runs: dict[int, Run] = {}
         self.wakeups: Wakeups = Wakeups()
-        self.landing: dict[int, Callable[[], None]] = {}
+        self.pending_commits: dict[int, Callable[[], None]] = {}
         """Commits that were sent and have not arrived; a crash does not stop them."""
         self.skew = timedelta()
         self._last_id = 0

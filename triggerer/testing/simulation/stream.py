@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
+class WatcherTemplate:
     """What watchers of a stream are made after; None: any asset."""
 
     cls: type[BaseEventTrigger]
@@ -27,7 +27,7 @@ class Stream:
 
     key: str
     broker: Broker
-    templates: tuple[Template, ...]
+    templates: tuple[WatcherTemplate, ...]
     next_event: Callable[[int, int, int], Any]
     """Makes the raw event of a message: its number, its lane, and its offset there."""
     watchers: dict[int, TriggerRow] = field(default_factory=dict)

@@ -50,7 +50,7 @@ class Database:
 
     @property
     def dialect(self) -> str:
-        return "sqlite" if self.store.plan.is_exclusive else "postgresql"
+        return "sqlite" if self.store.scenario.is_exclusive else "postgresql"
 
     def lock(self, name: str) -> anyio.Semaphore:
         return self.locks.setdefault(name, anyio.Semaphore(1))
@@ -78,12 +78,12 @@ class Database:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
         store = self.store
-        if store.plan.is_exclusive:
+        if store.scenario.is_exclusive:
             await self.turn.acquire()
         session = Transaction(self)
         try:
-            await store.chance.delay()
-            if store.chance.strikes(store.plan.store_trouble):
+            await store.faults.delay()
+            if store.faults.occur(store.scenario.store_fault_rate):
                 raise StoreUnavailable("the database does not answer")
             yield session
             with anyio.CancelScope(shield=True):
@@ -92,7 +92,7 @@ class Database:
             session.on_success(session.told_leases)
         finally:
             session.release()
-            if store.plan.is_exclusive:
+            if store.scenario.is_exclusive:
                 self.turn.release()
 
     async def perform(self, script: Script[T]) -> T:
@@ -110,41 +110,41 @@ class Database:
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[Transaction]:
-        await self.store.chance.delay()
-        if self.store.chance.strikes(self.store.plan.store_trouble):
+        await self.store.faults.delay()
+        if self.store.faults.occur(self.store.scenario.store_fault_rate):
             raise StoreUnavailable("the database does not answer")
         yield Transaction(self)
 
     async def _commit(self, session: Transaction) -> None:
-        chance, trouble = self.store.chance, self.store.plan.store_trouble
-        await chance.delay()
+        faults, rate = self.store.faults, self.store.scenario.store_fault_rate
+        await faults.delay()
         if not self.is_alive:
             return
-        if chance.strikes(trouble / 2):
+        if faults.occur(rate / 2):
             raise Conflict("somebody else's transaction won")
-        if chance.strikes(trouble):
-            drawn = chance.random.random()
+        if faults.occur(rate):
+            drawn = faults.random.random()
             if drawn < 0.4:
                 session.apply()
-            elif drawn < 0.7 and not self.store.plan.is_exclusive:
-                self._land_later(session)
+            elif drawn < 0.7 and not self.store.scenario.is_exclusive:
+                self._commit_later(session)
             raise OutcomeUnknown("the connection broke while a commit was under way")
         session.apply()
 
-    def _land_later(self, session: Transaction) -> None:
+    def _commit_later(self, session: Transaction) -> None:
         """The commit goes through when nobody looks any more; until then the server keeps its locks."""
         store = self.store
         number = store.next_id()
-        store.landing[number] = session.apply
-        session.is_landing = True
+        store.pending_commits[number] = session.apply
+        session.is_pending = True
 
-        def land() -> None:
-            store.landing.pop(number)()
-            session.is_landing = False
+        def arrive() -> None:
+            store.pending_commits.pop(number)()
+            session.is_pending = False
             session.release()
 
-        delay = store.chance.random.uniform(0.0, 3.0)
-        asyncio.get_running_loop().call_later(delay, land)
+        delay = store.faults.random.uniform(0.0, 3.0)
+        asyncio.get_running_loop().call_later(delay, arrive)
 
 
 class Transaction:
@@ -156,7 +156,7 @@ class Transaction:
         """What it told a host to be its own, for `on_success`, which is called once it has committed."""
         self.on_success: Callable[[list[Fence]], None] = lambda _: None
         self.store = database.store
-        self.is_landing = False
+        self.is_pending = False
         self._database = database
         self._rows: list[tuple[int, int, datetime, int, str, int]] = []
         self._made: list[Run] = []
@@ -166,7 +166,7 @@ class Transaction:
         self._ended: list[int] = []
 
     def release(self) -> None:
-        if self.is_landing:
+        if self.is_pending:
             return
         self._database.unshare(self)
         for lock in self._held:
@@ -186,15 +186,15 @@ class Transaction:
                 await self._lock_dags(dag_ids)
                 return []
             case BoundStatement(statement=statement, values=values) if statement is SNAPSHOT:
-                await self.store.chance.delay()
+                await self.store.faults.delay()
                 return self._waiting(**values)
             case RecordEvents():
                 return [await self._record(step)]
             case InsertEvents(rows=rows):
-                await self.store.chance.delay()
+                await self.store.faults.delay()
                 return [(self._insert(rows), None)]
             case CreateRun(unchanged=None):
-                await self.store.chance.delay()
+                await self.store.faults.delay()
                 return [self._create(step)]
             case CreateRun(dag_id=dag_id, unchanged=Unchanged() as unchanged):
                 # As the statement's snapshot has it, which is older than the lock.
@@ -202,7 +202,7 @@ class Transaction:
                 await self._lock_dags([dag_id])
                 version = self.store.versions[dag_id]
                 is_as_read = str(version) == unchanged.version
-                await self.store.chance.delay()
+                await self.store.faults.delay()
                 # The version is that of the row as this transaction leaves it.
                 return [(*self._create(step), str(version + 1))] if is_as_read and is_due else []
         raise NotImplementedError(f"the model of the database does not know the step {step}")
@@ -211,7 +211,7 @@ class Transaction:
 
     async def _record(self, step: RecordEvents) -> Row:
         """Insert what the leases allow, which nobody can take over until this transaction is at its end."""
-        await self.store.chance.delay()
+        await self.store.faults.delay()
         await self._database.share(self)
         leases = self.store.owners.leases
         held = [
@@ -219,7 +219,7 @@ class Transaction:
             for number, (digest, *lease) in enumerate(step.fences, 1)
             if leases.get(digest) == tuple(lease)
         ]
-        await self.store.chance.delay()
+        await self.store.faults.delay()
         rows = zip(
             starmap(EventRow, zip(*step.columns, strict=True)), step.fence_numbers, strict=True
         )
@@ -230,7 +230,7 @@ class Transaction:
     async def owners(self) -> Owners:
         """Instances and leases as they will be after the commit; locked, and to be changed in place."""
         if self._owners is None:
-            await self.store.chance.delay()
+            await self.store.faults.delay()
             await self._database.claim(self)
             self._owners = self.store.owners.copy()
         return self._owners
@@ -374,5 +374,5 @@ class Transaction:
 async def find_candidates(session: Transaction) -> list[str]:
     """As `triggerer.store.queries.scheduling.candidates`: DAGs for which an event waits."""
     store = session.store
-    await store.chance.delay()
+    await store.faults.delay()
     return [dag_id for dag_id, dag in store.dags.items() if store.waiting(dag)]

@@ -21,10 +21,10 @@ from triggerer.testing.simulation.producer import SimulatedProducer, read_unackn
 
 if TYPE_CHECKING:
     from triggerer.runtime.subscriber import Subscriber
-    from triggerer.testing.simulation.leased import Hosting
+    from triggerer.testing.simulation.leased_stream import LeasedStream
 
 
-class FilterTrouble(Exception):
+class InjectedError(Exception):
     """What a filter raises when its author made a mistake."""
 
 
@@ -32,24 +32,24 @@ def _subscriber() -> Subscriber:
     return cast("Subscriber", current_subscriber.get())
 
 
-class UnderSimulation(BaseEventTrigger):
+class SimulatedTrigger(BaseEventTrigger):
     """Mixed in before a trigger's class: the model's broker instead of its own, and troubles in its filter."""
 
-    hosting: ClassVar[Hosting]
-    simulated: ClassVar[type[BaseEventTrigger]]
+    leased: ClassVar[LeasedStream]
+    original: ClassVar[type[BaseEventTrigger]]
 
     def shared_stream_key(self) -> Hashable:
-        return self.hosting.stream.key
+        return self.leased.stream.key
 
     def shared_stream_selector(self) -> SharedStreamSelector | None:
-        selector = super().shared_stream_selector() if is_selecting(self.simulated) else None
+        selector = super().shared_stream_selector() if is_selecting(self.original) else None
         if selector is None:
             return None
-        read, values, hosting = selector.read, selector.values, self.hosting
+        read, values, leased = selector.read, selector.values, self.leased
 
         def read_or_raise(event: Any) -> Hashable:
-            if hosting.chance.strikes(hosting.plan.filter_trouble):
-                raise FilterTrouble("in a selector")
+            if leased.faults.occur(leased.scenario.filter_fault_rate):
+                raise InjectedError("in a selector")
             return read(self.event_of(event))
 
         def is_selected(event: Any) -> bool:
@@ -58,7 +58,7 @@ class UnderSimulation(BaseEventTrigger):
             except Exception:  # noqa: BLE001  (what cannot be read is for the filter to judge)
                 return True
 
-        hosting.checker.note_selector(_subscriber(), is_selected)
+        leased.checker.note_selector(_subscriber(), is_selected)
         return SharedStreamSelector(selector.by, read_or_raise, values)
 
     @staticmethod
@@ -69,34 +69,34 @@ class UnderSimulation(BaseEventTrigger):
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[Any]
     ) -> AsyncIterator[TriggerEvent]:
-        probe = Probe(self.hosting, _subscriber())
+        probe = Probe(self.leased, _subscriber())
         async with aclosing(probe.reading(shared_stream)) as raw:
             events = cast("AsyncGenerator[TriggerEvent]", super().filter_shared_stream(raw))
             async with aclosing(events):
                 async for event in events:
                     probe.yielded += 1
                     yield event
-                    await self.hosting.chance.delay()
+                    await self.leased.faults.delay()
             # It returned: done with the event that it has open.
             probe.note_answer()
 
     async def cleanup(self) -> None:
-        await self.hosting.chance.delay()
-        if self.hosting.chance.strikes(self.hosting.plan.filter_trouble):
-            raise FilterTrouble("in cleanup")
+        await self.leased.faults.delay()
+        if self.leased.faults.occur(self.leased.scenario.filter_fault_rate):
+            raise InjectedError("in cleanup")
         await super().cleanup()
 
 
-class Acknowledged(UnderSimulation):
+class Acknowledged(SimulatedTrigger):
     """In ack mode."""
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
-        hosting = cls.hosting
-        return SimulatedProducer(hosting.stream.broker, hosting, hosting.cohort)
+        leased = cls.leased
+        return SimulatedProducer(leased.stream.broker, leased, leased.cohort)
 
 
-class OnFastPath(UnderSimulation):
+class OnFastPath(SimulatedTrigger):
     """Without acknowledgements: raw events are the model's deliveries, and filters are given what those carry."""
 
     @staticmethod
@@ -105,30 +105,30 @@ class OnFastPath(UnderSimulation):
 
     @classmethod
     async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Delivery]:
-        deliveries = read_unacknowledged(cls.hosting.stream.broker, cls.hosting)
+        deliveries = read_unacknowledged(cls.leased.stream.broker, cls.leased)
         async with aclosing(cast("AsyncGenerator[Delivery]", deliveries)):
             async for delivery in deliveries:
                 yield delivery
 
 
-def bind(cls: type[BaseEventTrigger], hosting: Hosting) -> type[BaseEventTrigger]:
+def bind(cls: type[BaseEventTrigger], leased: LeasedStream) -> type[BaseEventTrigger]:
     """The class with the model's broker in place of its own; what acknowledges keeps doing so."""
-    is_acknowledged = hosting.plan.is_acknowledged or is_acknowledging(cls)
+    is_acknowledged = leased.scenario.is_acknowledged or is_acknowledging(cls)
     mode = Acknowledged if is_acknowledged else OnFastPath
-    return type(f"Simulated{cls.__name__}", (mode, cls), {"hosting": hosting, "simulated": cls})
+    return type(f"Simulated{cls.__name__}", (mode, cls), {"leased": leased, "original": cls})
 
 
 class Probe:
     """Stands between the runtime's stream and the filter: notes what the filter does, and troubles it."""
 
-    def __init__(self, hosting: Hosting, subscriber: Subscriber) -> None:
+    def __init__(self, leased: LeasedStream, subscriber: Subscriber) -> None:
         self.yielded = 0
-        self._hosting = hosting
+        self._leased = leased
         self._subscriber = subscriber
         self._last = 0
 
     async def reading(self, shared_stream: AsyncIterator[Any]) -> AsyncGenerator[Any]:
-        subscriber, checker = self._subscriber, self._hosting.checker
+        subscriber, checker = self._subscriber, self._leased.checker
         watcher = subscriber.source.watchers[0].watcher_id
         async for event in shared_stream:
             entry = subscriber.open_entry
@@ -162,24 +162,24 @@ class Probe:
 
     async def _returns(self) -> bool:
         """Make trouble, or not; whether the filter shall return."""
-        chance, plan = self._hosting.chance, self._hosting.plan
-        await chance.delay()
-        if not chance.strikes(plan.filter_trouble):
+        faults, scenario = self._leased.faults, self._leased.scenario
+        await faults.delay()
+        if not faults.occur(scenario.filter_fault_rate):
             return False
-        trouble = chance.random.randrange(5)
-        self._hosting.checker.note(
-            ("raises", "is cancelled", "returns", "stalls", "is slow")[trouble],
+        kind = faults.random.randrange(5)
+        self._leased.checker.trace(
+            ("raises", "is cancelled", "returns", "stalls", "is slow")[kind],
             watcher=self._subscriber.name,
         )
-        match trouble:
+        match kind:
             case 0:
-                raise FilterTrouble("in the filter")
+                raise InjectedError("in the filter")
             case 1:
                 raise asyncio.CancelledError("invented in the filter")
             case 2:
                 return True
             case 3:
-                await asyncio.sleep(chance.random.uniform(0.5, 2.0) * plan.ack_timeout)
+                await asyncio.sleep(faults.random.uniform(0.5, 2.0) * scenario.ack_timeout)
             case _:
-                await asyncio.sleep(chance.random.uniform(0.0, 2.0))
+                await asyncio.sleep(faults.random.uniform(0.0, 2.0))
         return False

@@ -11,38 +11,40 @@ from triggerer.domain.assets import Asset
 from triggerer.domain.events import WatcherRef
 from triggerer.store.queries.hosting import TriggerRow
 from triggerer.testing.simulation.broker import Broker
-from triggerer.testing.simulation.chance import Chance
 from triggerer.testing.simulation.checker import Checker
-from triggerer.testing.simulation.choosing import Choosing
-from triggerer.testing.simulation.plan import AMPLE, Plan
+from triggerer.testing.simulation.example import ExampleTrigger
+from triggerer.testing.simulation.faults import FaultInjector
+from triggerer.testing.simulation.scenario import AMPLE, Scenario
 from triggerer.testing.simulation.store import Dag, Store
-from triggerer.testing.simulation.stream import Stream, Template
+from triggerer.testing.simulation.stream import Stream, WatcherTemplate
 
 if TYPE_CHECKING:
     from triggerer.testing.simulation.delivery import Owner
 
 
 class World:
-    """Everything that a seed decides, and that no crash takes away; `Lives` sets it going."""
+    """Everything that a seed decides, and that no crash takes away; `Supervisor` sets it going."""
 
     def __init__(
-        self, plan: Plan, *, note: Callable[[float, int, str], None] | None = None
+        self, scenario: Scenario, *, trace: Callable[[float, int, str], None] | None = None
     ) -> None:
-        self.plan = plan
-        self.chance = Chance(plan.seed, latency=plan.latency, slow=plan.slow)
-        self.jitter = Random(plan.seed)
+        self.scenario = scenario
+        self.faults = FaultInjector(
+            scenario.seed, latency=scenario.latency, slow_rate=scenario.slow_rate
+        )
+        self.jitter = Random(scenario.seed)
         """Where the product's back-offs draw from."""
         self.checker = Checker()
         self.checker.is_owner = self._is_owner
-        if note is not None:
-            self.checker.note = self.note
-        self.store = Store(plan, self.chance, self.checker)
+        if trace is not None:
+            self.checker.trace = self.trace
+        self.store = Store(scenario, self.faults, self.checker)
         self.streams: list[Stream] = []
         self._classes: dict[int, type[BaseEventTrigger]] = {}
         self.steps = 0
         self.processes = 0
-        self.capacity = plan.capacity
-        self._note = note
+        self.capacity = scenario.capacity
+        self._trace = trace
         self._numbers = 0
         self.time: Callable[[], float] = lambda: 0.0
         """The virtual time, in seconds."""
@@ -52,18 +54,18 @@ class World:
     # Before it starts
 
     def _draw_dags(self) -> None:
-        draw = self.chance.random
+        rng = self.faults.random
         assets = [Asset(name=name) for name in "xyz"]
         self.store.asset_ids = {asset.name: number for number, asset in enumerate(assets, 1)}
         x, y, z = assets
         conditions = (x, y, x & y, x | y, x & (y | z))
-        for number in range(draw.randint(1, 3)):
+        for number in range(rng.randint(1, 3)):
             self.add_dag(
                 Dag(
                     f"dag {number}",
-                    draw.choice(conditions),
-                    max_active_runs=draw.choice((1, 1, 2, 16)),
-                    events_per_run=draw.choice((None, 1, 2)),
+                    rng.choice(conditions),
+                    max_active_runs=rng.choice((1, 1, 2, 16)),
+                    events_per_run=rng.choice((None, 1, 2)),
                 )
             )
 
@@ -80,15 +82,15 @@ class World:
             self.add_dag(dag)
 
     def _draw_streams(self) -> None:
-        for number in range(self.plan.streams):
+        for number in range(self.scenario.streams):
             key = f"stream {number}"
-            broker = Broker(key, self.plan, self.chance, self.checker)
-            template = Template(Choosing, {})
+            broker = Broker(key, self.scenario, self.faults, self.checker)
+            template = WatcherTemplate(ExampleTrigger, {})
             stream = Stream(key, broker, (template,), lambda number, *_: f"message {number}")
             self.add_stream(stream)
             # Where they have to be divided by size, their sizes differ.
             is_ample = self.capacity == AMPLE
-            count = self.plan.watchers if is_ample else self.chance.random.randint(1, 4)
+            count = self.scenario.watchers if is_ample else self.faults.random.randint(1, 4)
             for _ in range(count):
                 self.new_watcher(stream)
 
@@ -106,12 +108,12 @@ class World:
         self.store.owners.leases.clear()
         self.store.triggers.clear()
 
-    def new_watcher(self, stream: Stream, template: Template | None = None) -> None:
+    def new_watcher(self, stream: Stream, template: WatcherTemplate | None = None) -> None:
         """Add a watcher after `template`, or after any of the stream's."""
-        template = template or self.chance.random.choice(stream.templates)
+        template = template or self.faults.random.choice(stream.templates)
         asset = template.asset_id
         if asset is None:
-            asset = self.chance.random.choice(sorted(self.store.asset_ids.values()))
+            asset = self.faults.random.choice(sorted(self.store.asset_ids.values()))
         number = self.next_number()
         self._declare(stream, WatcherRef(number, asset), template.cls, template.kwargs)
 
@@ -148,17 +150,17 @@ class World:
         return self._numbers
 
     def publish(self, stream: Stream) -> None:
-        for _ in range(self.chance.random.choice((1, 1, 1, 2, 5))):
-            lane = self.chance.random.randrange(self.plan.lanes)
+        for _ in range(self.faults.random.choice((1, 1, 1, 2, 5))):
+            lane = self.faults.random.randrange(self.scenario.lanes)
             offset = len(stream.broker.lanes[lane].messages)
             event = stream.next_event(self.next_number(), lane, offset)
             stream.broker.publish(lane, event)
 
-    def note(self, what: str, **details: Any) -> None:
+    def trace(self, what: str, **details: Any) -> None:
         """A line of the trace, where somebody reads it."""
-        if self._note is not None:
+        if self._trace is not None:
             told = " ".join(f"{name}={value}" for name, value in details.items())
-            self._note(self.time(), self.steps, f"{what} {told}")
+            self._trace(self.time(), self.steps, f"{what} {told}")
 
     def _is_owner(self, owner: Owner) -> bool:
         digest, *lease = owner.fence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from triggerer.domain.events import Fence
 from triggerer.store.queries.hosting import StreamLoad, TriggerRow
-from triggerer.testing.simulation.store import Shown
+from triggerer.testing.simulation.store import LoadsShown
 
 if TYPE_CHECKING:
     from triggerer.testing.simulation.transactions import Transaction
@@ -105,7 +105,7 @@ class SimulatedHostingQueries:
     async def load_triggers(
         self, session: Transaction, stream_digests: Iterable[str]
     ) -> list[TriggerRow]:
-        await session.store.chance.delay()
+        await session.store.faults.delay()
         digests = set(stream_digests)
         return [row for row in session.store.triggers.values() if row.stream_digest in digests]
 
@@ -122,25 +122,25 @@ class SimulatedHostingQueries:
             for digest, (owner, _) in owners.leases.items()
         ]
         living = sum(expires_at > now for expires_at in owners.instances.values())
-        shown = Shown({load.digest: load for load in loads}, living)
+        shown = LoadsShown({load.digest: load for load in loads}, living)
         store.shown[self._instance_id] = shown
         return loads
 
     async def show_waiting(self, session: Transaction, reasons: Mapping[str, str]) -> None:
         """Nobody reads it here."""
-        await session.store.chance.delay()
+        await session.store.faults.delay()
 
     async def existing_watchers(self, session: Transaction, watcher_ids: Iterable[int]) -> set[int]:
-        await session.store.chance.delay()
+        await session.store.faults.delay()
         declared = {row.watchers[0].watcher_id for row in session.store.triggers.values()}
         return declared & set(watcher_ids)
 
     async def write_states(self, session: Transaction, states: Sequence[object]) -> None:
         """Nobody reads them here."""
-        await session.store.chance.delay()
+        await session.store.faults.delay()
 
     async def show_released(
         self, session: Transaction, stream_digests: Iterable[str], owner: str
     ) -> None:
         """Nobody reads it here."""
-        await session.store.chance.delay()
+        await session.store.faults.delay()

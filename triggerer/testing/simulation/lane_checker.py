@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from triggerer.testing.simulation.checker import Checker
     from triggerer.testing.simulation.delivery import Delivery
-    from triggerer.testing.simulation.plan import Plan
+    from triggerer.testing.simulation.scenario import Scenario
 
 
-class LaneWatch:
+class LaneChecker:
     """Watches one producer: what is outstanding in each of its lanes, and how its four hooks are called."""
 
-    def __init__(self, plan: Plan, checker: Checker) -> None:
+    def __init__(self, scenario: Scenario, checker: Checker) -> None:
         self.paused: set[int] = set()
         """The lanes that the producer was told to pause, and not to resume since."""
-        self._bound = plan.max_outstanding_per_lane
+        self._bound = scenario.max_outstanding_per_lane
         self._checker = checker
         self._outstanding: dict[int, int] = {}
         """Broadcast, and not in an advance that returned."""
         self._in_hand: Delivery | None = None
         """Handed over, and not known to be broadcast."""
-        self._stirred: set[int] = set()
+        self._touched: set[int] = set()
         """The lanes of which something came, or was considered, since they were paused last."""
-        self._telling: set[int] = set()
+        self._notifying: set[int] = set()
         """The lanes of which a hook is under way."""
         self._is_pulled = True
         self._is_paused = False
@@ -36,7 +36,7 @@ class LaneWatch:
     def note_handed_over(self, delivery: Delivery) -> None:
         """The stream yields it."""
         self._in_hand = delivery
-        self._stirred.add(delivery.message.lane)
+        self._touched.add(delivery.message.lane)
         self._is_pulled = False
 
     def note_pulled(self) -> None:
@@ -49,7 +49,7 @@ class LaneWatch:
 
     def note_considered(self, delivery: Delivery) -> None:
         """Its lane is asked for: because of the bounds, or since it is being broadcast."""
-        self._stirred.add(delivery.message.lane)
+        self._touched.add(delivery.message.lane)
 
     def note_broadcast(self, delivery: Delivery) -> None:
         """There is proof that it was broadcast; there may be more of it."""
@@ -78,7 +78,7 @@ class LaneWatch:
         if self._in_hand is not None:
             lane = self._in_hand.message.lane
             is_full = self._outstanding.get(lane, 0) >= self._bound
-            if lane in self.paused and lane in self._stirred and is_full:
+            if lane in self.paused and lane in self._touched and is_full:
                 self._checker.fail(
                     "S9", f"lane {lane} was paused, came all the same, and is not paused again"
                 )
@@ -93,7 +93,7 @@ class LaneWatch:
         """While `pause_lane` runs. Told again is only a lane of which something came all the same."""
         if self._is_pulled:
             self._checker.fail("S9", f"pause_lane({lane}) while the stream is being pulled")
-        if lane in self.paused and lane not in self._stirred:
+        if lane in self.paused and lane not in self._touched:
             self._checker.fail("S9", f"lane {lane} is paused again, and nothing came of it")
         held = self._outstanding.get(lane, 0)
         if self._in_hand is not None and self._in_hand.message.lane == lane:
@@ -102,8 +102,8 @@ class LaneWatch:
         if held <= self._bound // 2:
             self._checker.fail("S9", f"lane {lane} is paused at {held} of {self._bound}")
         self.paused.add(lane)
-        self._stirred.discard(lane)
-        with self._told(lane):
+        self._touched.discard(lane)
+        with self._notified(lane):
             yield
 
     @contextmanager
@@ -114,15 +114,15 @@ class LaneWatch:
         if self._outstanding.get(lane, 0) >= self._bound:
             self._checker.fail("S9", f"lane {lane} is resumed at its bound")
         self.paused.discard(lane)
-        with self._told(lane):
+        with self._notified(lane):
             yield
 
     @contextmanager
-    def _told(self, lane: int) -> Iterator[None]:
-        if lane in self._telling:
+    def _notified(self, lane: int) -> Iterator[None]:
+        if lane in self._notifying:
             self._checker.fail("S9", f"lane {lane}: a second hook before the first returned")
-        self._telling.add(lane)
+        self._notifying.add(lane)
         try:
             yield
         finally:
-            self._telling.discard(lane)
+            self._notifying.discard(lane)

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.world import World
 
 
-class Hosting:
+class LeasedStream:
     """One stream in one instance, under one lease: who belongs to it there, by what the host tells its manager."""
 
     def __init__(self, world: World, database: Database, stream: Stream, fence: Fence) -> None:
         self.stream = stream
         self.fence = fence
-        self.plan = world.plan
-        self.chance = world.chance
+        self.scenario = world.scenario
+        self.faults = world.faults
         self.checker = world.checker
         self._database = database
         self.hosted: dict[int, HostedTrigger] = {}

@@ -12,15 +12,15 @@ from typing import Any
 
 from triggerer.domain.events import Fence
 from triggerer.testing.simulation.checker import Violation
-from triggerer.testing.simulation.hosting import Instance
+from triggerer.testing.simulation.instance import Instance
 from triggerer.testing.simulation.loop import Deadlock, VirtualLoop
-from triggerer.testing.simulation.plan import Plan, draw_plan
 from triggerer.testing.simulation.process import Process
+from triggerer.testing.simulation.scenario import Scenario, draw_scenario
 from triggerer.testing.simulation.stream import Stream
 from triggerer.testing.simulation.world import World
 
-_CALM_STEPS = 400_000
-_TO_DIE = 600.0
+_STEPS_AFTER_FAULTS = 400_000
+_UNWIND_TIMEOUT_S = 600.0
 """Seconds for everything that a process shields from its cancellation; each has a deadline of its own."""
 _COLLECT_EVERY = 1000
 """Steps."""
@@ -38,7 +38,7 @@ class _Finished(BaseException):
 class Outcome:
     """What became of a seed; `violation` is None where every promise was kept."""
 
-    plan: Plan
+    scenario: Scenario
     violation: Violation | None
     steps: int
     virtual_seconds: float
@@ -48,7 +48,7 @@ class Outcome:
     runs: int
 
 
-class Lives:
+class Supervisor:
     """Runs a world: `steps` steps with faults, then as many as it takes to come to rest."""
 
     def __init__(self, world: World, *, steps: int) -> None:
@@ -57,28 +57,28 @@ class Lives:
         self._now = 0.0
         """The virtual time, in seconds, at which the last process ended."""
         self._process: Process | None = None
-        self._calm_since = 0.0
+        self._faults_ended_at = 0.0
         self._longest_lease = 0.0
-        self._openings_when_calm = 0
-        self._claims_when_calm = 0
+        self._openings_before = 0
+        self._claims_before = 0
 
     def run(self) -> Outcome:
         world = self.world
         gc.collect()
         # Users' filters may draw from it.
-        random.seed(world.plan.seed)
+        random.seed(world.scenario.seed)
         try:
-            while self._live_once():
+            while self._run_process():
                 pass
         except Violation as violation:
-            world.note(f"VIOLATION {violation}")
+            world.trace(f"VIOLATION {violation}")
             return self._outcome(violation)
         return self._outcome(None)
 
     def _outcome(self, violation: Violation | None) -> Outcome:
         world = self.world
         return Outcome(
-            world.plan,
+            world.scenario,
             violation,
             world.steps,
             self._now,
@@ -88,20 +88,20 @@ class Lives:
             len(world.store.runs),
         )
 
-    def _live_once(self) -> bool:
-        """One life of the process; False once everything has reached its end."""
+    def _run_process(self) -> bool:
+        """Run a process until it ends or crashes; False once everything has reached its end."""
         world = self.world
         world.processes += 1
-        loop = VirtualLoop(world.chance.random, self._now, self._step)
+        loop = VirtualLoop(world.faults.random, self._now, self._step)
         loop.set_exception_handler(self._on_loop_error)
         world.time = loop.time
         process = self._process = Process(world, loop)
         asyncio.set_event_loop(loop)
-        life = loop.create_task(process.live())
+        task = loop.create_task(process.run())
         try:
-            loop.run_until_complete(life)
+            loop.run_until_complete(task)
         except _Crash:
-            world.note("CRASH")
+            world.trace("CRASH")
         except _Finished:
             return False
         except Deadlock:
@@ -111,39 +111,39 @@ class Lives:
         except Exception as error:
             raise Violation("S8", f"the process died of {error!r}") from error
         else:
-            world.note("stopped in order, starts again")
+            world.trace("stopped in order, starts again")
         finally:
             self._now = loop.now
-            self._bury(process, loop, life)
-        for land in list(world.store.landing.values()):
-            land()
-        world.store.landing.clear()
+            self._unwind(process, loop, task)
+        for arrive in list(world.store.pending_commits.values()):
+            arrive()
+        world.store.pending_commits.clear()
         return True
 
-    def _bury(self, process: Process, loop: VirtualLoop, life: asyncio.Task[None]) -> None:
+    def _unwind(self, process: Process, loop: VirtualLoop, task: asyncio.Task[None]) -> None:
         """Let what is left of a process unwind, where nothing that it does reaches the world any more."""
-        process.die()
+        process.kill()
         loop.on_step = None
-        was_calm, self.world.chance.is_calm = self.world.chance.is_calm, True
-        life.cancel()
+        were_over, self.world.faults.are_over = self.world.faults.are_over, True
+        task.cancel()
         try:
-            if life.done():
+            if task.done():
                 # It ended in the very turn in which it crashed: take note of that.
                 loop.call_soon(loop.stop)
                 loop.run_forever()
             else:
-                loop.run_until_complete(asyncio.wait([life], timeout=_TO_DIE))
+                loop.run_until_complete(asyncio.wait([task], timeout=_UNWIND_TIMEOUT_S))
         except Deadlock:
             pass
-        if life.done():
+        if task.done():
             loop.run_until_complete(loop.shutdown_asyncgens())
         else:
             self.world.checker.fail("L1", "the process does not stop when it is cancelled")
-        if life.done() and not life.cancelled():
-            life.exception()
+        if task.done() and not task.cancelled():
+            task.exception()
         loop.close()
         asyncio.set_event_loop(None)
-        self.world.chance.is_calm = was_calm
+        self.world.faults.are_over = were_over
 
     def _on_loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         process = self._process
@@ -163,21 +163,21 @@ class Lives:
                     world.checker.check_group(stream.group)
         if world.checker.violation is not None:
             raise world.checker.violation
-        if world.chance.is_calm:
+        if world.faults.are_over:
             if world.steps % 16 == 0:
-                self._look_for_the_end(process)
+                self._check_liveness(process)
         elif world.steps >= self._limit:
-            self._calm_down(process)
-        elif world.chance.strikes(world.plan.crash):
+            self._end_faults(process)
+        elif world.faults.occur(world.scenario.crash_rate):
             raise _Crash
 
-    def _calm_down(self, process: Process) -> None:
+    def _end_faults(self, process: Process) -> None:
         world = self.world
-        world.note("from here on nothing goes wrong")
-        world.chance.is_calm = True
-        self._calm_since = process.loop.now
-        self._openings_when_calm = self._openings()
-        self._claims_when_calm = self._claims()
+        world.trace("from here on nothing goes wrong")
+        world.faults.are_over = True
+        self._faults_ended_at = process.loop.now
+        self._openings_before = self._openings()
+        self._claims_before = self._claims()
         # An instance that died leaves its leases behind, and its registration, by which it counts as one that has room;
         # the longer if somebody set the database's clock back.
         owners = world.store.owners
@@ -192,22 +192,24 @@ class Lives:
     def _claims(self) -> int:
         return sum(epoch for _, epoch in self.world.store.owners.leases.values())
 
-    def _look_for_the_end(self, process: Process) -> None:
+    def _check_liveness(self, process: Process) -> None:
         reason = self._unfinished()
         if reason is None:
             self._check_stored(process)
             raise _Finished
-        plan = self.world.plan
-        bound = 1200.0 + 6 * plan.ack_timeout + 10 * plan.restart_longest + self._longest_lease
-        if process.loop.now > self._calm_since + bound:
+        scenario = self.world.scenario
+        bound = (
+            1200.0 + 6 * scenario.ack_timeout + 10 * scenario.restart_longest + self._longest_lease
+        )
+        if process.loop.now > self._faults_ended_at + bound:
             raise Violation("L1", f"{bound:.0f} s after the last fault: {reason}")
         often = 20 * len(self.world.streams)
-        if self._openings() > self._openings_when_calm + often:
+        if self._openings() > self._openings_before + often:
             raise Violation("L3", f"streams are opened again and again: {reason}")
-        if self._claims() > self._claims_when_calm + often:
+        if self._claims() > self._claims_before + often:
             raise Violation("L3", f"streams are claimed again and again: {reason}")
-        if self.world.steps > self._limit + _CALM_STEPS:
-            raise Violation("L3", f"{_CALM_STEPS} steps after the last fault: {reason}")
+        if self.world.steps > self._limit + _STEPS_AFTER_FAULTS:
+            raise Violation("L3", f"{_STEPS_AFTER_FAULTS} steps after the last fault: {reason}")
 
     def _check_stored(self, process: Process) -> None:
         """Whatever a filter yielded under a lease that holds is there, or was refused."""
@@ -230,8 +232,8 @@ class Lives:
         for instance in process.instances:
             if instance.recorder.unsettled:
                 return f"{instance.recorder.unsettled} events are not settled"
-        if world.store.landing:
-            return "a commit has not landed"
+        if world.store.pending_commits:
+            return "a commit has not arrived"
         return world.store.idle_reason()
 
     def _unread(self, process: Process, stream: Stream) -> str | None:
@@ -252,8 +254,8 @@ class Lives:
         if not stream.broker.is_finished:
             return f"{stream.key} is not read to its end"
         session = stream.broker.session
-        if session is not None and session.watch is not None and session.watch.paused:
-            return f"{stream.key} was never told to resume its lanes {session.watch.paused}"
+        if session is not None and session.lane_checker is not None and session.lane_checker.paused:
+            return f"{stream.key} was never told to resume its lanes {session.lane_checker.paused}"
         return None
 
     def _room(self, instance: Instance) -> int:
@@ -270,16 +272,16 @@ def simulate(
     seed: int,
     *,
     steps: int = 1000,
-    note: Callable[[float, int, str], None] | None = None,
+    trace: Callable[[float, int, str], None] | None = None,
     prepare: Callable[[World], None] | None = None,
 ) -> Outcome:
     """Run one seed inside a `sandbox`: `steps` steps with faults, then as many as it takes to come to rest.
 
     Args:
-        note: Is told (virtual seconds, step, line) of what befalls the process.
+        trace: Is told (virtual seconds, step, line) of what befalls the process.
         prepare: May replace the world's DAGs, streams and watchers before anything runs.
     """
-    world = World(draw_plan(seed), note=note)
+    world = World(draw_scenario(seed), trace=trace)
     if prepare is not None:
         prepare(world)
-    return Lives(world, steps=steps).run()
+    return Supervisor(world, steps=steps).run()

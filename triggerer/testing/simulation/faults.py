@@ -6,18 +6,19 @@ import asyncio
 import random
 
 
-class Chance:
-    """The only source of randomness of a simulation. Once it is calm nothing goes wrong any more."""
+class FaultInjector:
+    """The only source of randomness of a simulation. Once they are over, nothing goes wrong any more."""
 
-    def __init__(self, seed: int, *, latency: float, slow: float) -> None:
+    def __init__(self, seed: int, *, latency: float, slow_rate: float) -> None:
+        # Another text would give every seed another meaning.
         self.random = random.Random(f"chance {seed}")
-        self.is_calm = False
+        self.are_over = False
         self._latency = latency
-        self._slow = slow
+        self._slow_rate = slow_rate
 
-    def strikes(self, rate: float) -> bool:
+    def occur(self, rate: float) -> bool:
         """Whether something goes wrong that does so with this rate."""
-        return rate > 0 and not self.is_calm and self.random.random() < rate
+        return rate > 0 and not self.are_over and self.random.random() < rate
 
     async def delay(self) -> None:
         """As long as I/O takes: often nothing, mostly little, sometimes much too long."""
@@ -26,7 +27,7 @@ class Chance:
             return
         if drawn < 0.6:
             await asyncio.sleep(0)
-        elif self.strikes(self._slow):
+        elif self.occur(self._slow_rate):
             await asyncio.sleep(self.random.uniform(1.0, 40.0))
         else:
             await asyncio.sleep(self.random.expovariate(1.0 / self._latency))

@@ -9,7 +9,7 @@ from triggerer.hosting.host import HostSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Scenario:
     """Drawn once for each seed. Rates are probabilities for each occasion; durations are in seconds."""
 
     seed: int
@@ -35,13 +35,13 @@ class Plan:
     restart_longest: float
     lease: float
     latency: float
-    crash: float
-    operate: float
-    broker_trouble: float
-    store_trouble: float
-    filter_trouble: float
-    make_trouble: float
-    slow: float
+    crash_rate: float
+    action_interval: float
+    broker_fault_rate: float
+    store_fault_rate: float
+    filter_fault_rate: float
+    constructor_fault_rate: float
+    slow_rate: float
     max_outstanding_per_lane: int
     pauses_lanes: bool
     """The producer holds back one lane while the others go on; otherwise a full lane holds up all."""
@@ -53,23 +53,23 @@ AMPLE = HostSettings().capacity
 """Room for everything that a simulation hosts."""
 
 
-def draw_plan(seed: int) -> Plan:
-    """Draw the plan of a seed. Many seeds leave some kinds of trouble out, so that the others get further."""
-    chance = random.Random(seed)
+def draw_scenario(seed: int) -> Scenario:
+    """Draw the scenario of a seed. Many seeds leave some kinds of trouble out, so that the others get further."""
+    rng = random.Random(seed)
 
     def rate(highest: float) -> float:
-        return 0.0 if chance.random() < 0.35 else highest * chance.random()
+        return 0.0 if rng.random() < 0.35 else highest * rng.random()
 
-    pick = chance.choice
-    plan = Plan(
+    pick = rng.choice
+    scenario = Scenario(
         seed=seed,
         streams=pick((1, 1, 1, 2)),
         lanes=pick((1, 2, 3)),
         watchers=pick((1, 2, 2, 3)),
-        is_acknowledged=chance.random() < 0.85,
-        is_log=chance.random() < 0.7,
-        is_exclusive=chance.random() < 0.5,
-        side_by_side=chance.random() < 0.4,
+        is_acknowledged=rng.random() < 0.85,
+        is_log=rng.random() < 0.7,
+        is_exclusive=rng.random() < 0.5,
+        side_by_side=rng.random() < 0.4,
         delivery_limit=pick((3, 8, 50)),
         redelivery_delay=pick((0.1, 1.0, 5.0)),
         ack_timeout=pick((5.0, 30.0, 300.0)),
@@ -82,16 +82,16 @@ def draw_plan(seed: int) -> Plan:
         restart_longest=pick((1.0, 10.0, 60.0)),
         lease=pick((15.0, 60.0, 240.0)),
         latency=pick((0.001, 0.01, 0.1)),
-        crash=rate(0.004),
-        operate=pick((0.2, 1.0, 5.0)),
-        broker_trouble=rate(0.05),
-        store_trouble=rate(0.3),
-        filter_trouble=rate(0.1),
-        make_trouble=rate(0.3),
-        slow=rate(0.1),
+        crash_rate=rate(0.004),
+        action_interval=pick((0.2, 1.0, 5.0)),
+        broker_fault_rate=rate(0.05),
+        store_fault_rate=rate(0.3),
+        filter_fault_rate=rate(0.1),
+        constructor_fault_rate=rate(0.3),
+        slow_rate=rate(0.1),
         max_outstanding_per_lane=pick((1, 2, 5, 10_000, 10_000, 10_000)),
-        pauses_lanes=chance.random() < 0.6,
+        pauses_lanes=rng.random() < 0.6,
         capacity=pick((3, 4, 6, AMPLE, AMPLE, AMPLE)),
     )
     # A single stream fits or does not; it takes several to be divided.
-    return plan if plan.capacity == AMPLE else replace(plan, streams=pick((3, 4)))
+    return scenario if scenario.capacity == AMPLE else replace(scenario, streams=pick((3, 4)))

@@ -16,7 +16,7 @@ from triggerer.abc import (
 from triggerer.runtime.subscriber import Subscriber
 
 
-class Choosing(BaseEventTrigger):
+class ExampleTrigger(BaseEventTrigger):
     """Skips, yields, rejects, or yields what the store refuses: for each message always the same."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:

@@ -16,13 +16,13 @@ from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerS
 from triggerer.runtime.hosted import HostedTrigger
 from triggerer.store.queries.hosting import TriggerRow
 from triggerer.store.recording.recorder import EventRecorder
-from triggerer.testing.simulation.leased import Hosting
-from triggerer.testing.simulation.loop import LoopClock, VirtualLoop
-from triggerer.testing.simulation.ownership import (
+from triggerer.testing.simulation.host_queries import (
     SimulatedHostingQueries,
     SimulatedLeaseQueries,
 )
-from triggerer.testing.simulation.triggers import FilterTrouble, UnderSimulation, bind
+from triggerer.testing.simulation.leased_stream import LeasedStream
+from triggerer.testing.simulation.loop import LoopClock, VirtualLoop
+from triggerer.testing.simulation.triggers import InjectedError, SimulatedTrigger, bind
 
 if TYPE_CHECKING:
     from triggerer.runtime.subscriber import DerivedEvent
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Making:
+class TriggerMaker:
     """How a trigger is made, and for whom: what the host's specifications carry here."""
 
-    hosting: Hosting
+    leased: LeasedStream
     row: TriggerRow
     cls: type[BaseEventTrigger]
 
@@ -43,19 +43,19 @@ class Making:
         return self.row.watchers[0].watcher_id
 
     def __call__(self) -> BaseEventTrigger:
-        hosting = self.hosting
-        if hosting.chance.strikes(hosting.plan.make_trouble):
-            raise FilterTrouble("in the constructor")
+        leased = self.leased
+        if leased.faults.occur(leased.scenario.constructor_fault_rate):
+            raise InjectedError("in the constructor")
         return self.cls(**self.row.kwargs)
 
 
-def making_of(hosted: HostedTrigger) -> Making:
+def maker_of(hosted: HostedTrigger) -> TriggerMaker:
     """How a trigger that a simulated host runs is made, and for whom."""
-    return cast("Making", hosted.spec.make)
+    return cast("TriggerMaker", hosted.spec.make)
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class PreparedRow:
     """The row of a trigger; under which lease it is made is known once its host hands it to the manager."""
 
     row: TriggerRow
@@ -71,7 +71,7 @@ class SimulatedFactory(TriggerFactory):
         super().__init__(_load_nothing)
 
     def prepare(self, row: TriggerRow) -> Callable[[], BaseEventTrigger]:
-        return Declared(row)
+        return PreparedRow(row)
 
 
 class ObservedManager(Manager):
@@ -92,10 +92,10 @@ class ObservedManager(Manager):
     def add(self, specs: Iterable[TriggerSpec]) -> list[HostedTrigger]:
         added = super().add(map(self._under_lease, specs))
         for hosted in added:
-            making = making_of(hosted)
-            if making.watcher in making.hosting.hosted:
-                making.hosting.checker.fail("L4", f"{hosted.name} is hosted twice")
-            making.hosting.hosted[making.watcher] = hosted
+            maker = maker_of(hosted)
+            if maker.watcher in maker.leased.hosted:
+                maker.leased.checker.fail("L4", f"{hosted.name} is hosted twice")
+            maker.leased.hosted[maker.watcher] = hosted
         count, capacity = self._instance.hosted, self._instance.world.capacity
         if count > capacity:
             self._instance.world.checker.fail(
@@ -105,19 +105,19 @@ class ObservedManager(Manager):
 
     def _under_lease(self, spec: TriggerSpec) -> TriggerSpec:
         assert spec.source.fence is not None
-        hosting = self._instance.hosting(spec.source.fence)
-        row = cast("Declared", spec.make).row
-        cls = bind(self._instance.world.class_of(row), hosting)
-        return replace(spec, make=Making(hosting, row, cls))
+        leased = self._instance.leased_stream(spec.source.fence)
+        row = cast("PreparedRow", spec.make).row
+        cls = bind(self._instance.world.class_of(row), leased)
+        return replace(spec, make=TriggerMaker(leased, row, cls))
 
     def remove(self, member: HostedTrigger, *, on_purpose: bool) -> None:
-        making = making_of(member)
+        maker = maker_of(member)
         store = self._instance.world.store
-        if store.triggers.get(making.row.trigger_id) is making.row:
-            making.hosting.checker.fail(
+        if store.triggers.get(maker.row.trigger_id) is maker.row:
+            maker.leased.checker.fail(
                 "L4", f"{member.name} was stopped, and nothing about it changed"
             )
-        making.hosting.hosted.pop(making.watcher, None)
+        maker.leased.hosted.pop(maker.watcher, None)
         super().remove(member, on_purpose=on_purpose)
 
     async def drain(self, timeout: float, members: Iterable[HostedTrigger] | None = None) -> None:
@@ -126,19 +126,19 @@ class ObservedManager(Manager):
             self._instance.note_releasing(self._instance.under_lease())
         else:
             members = list(members)
-            giving_way = list({making_of(member).hosting: None for member in members})
+            giving_way = list({maker_of(member).leased: None for member in members})
             self._instance.check_giving_way(giving_way)
             self._instance.note_releasing(giving_way)
         await super().drain(timeout, members)
 
     def abandon(self, member: HostedTrigger) -> None:
-        self._instance.note_stopped(making_of(member).hosting)
+        self._instance.note_stopped(maker_of(member).leased)
         super().abandon(member)
 
     def close_stream_known_as(self, stream_id: str) -> None:
-        for hosting in self._instance.under_lease():
-            if hosting.stream.key == stream_id:
-                self._instance.note_end(hosting.fence)
+        for leased in self._instance.under_lease():
+            if leased.stream.key == stream_id:
+                self._instance.note_end(leased.fence)
         super().close_stream_known_as(stream_id)
 
 
@@ -150,18 +150,18 @@ class Instance:
     """A triggerer: a recorder and a host of streams."""
 
     def __init__(self, world: World, database: Database, loop: VirtualLoop, name: str) -> None:
-        plan = world.plan
+        scenario = world.scenario
         self.name = name
         self.world = world
         self._database = database
-        self._hostings: dict[Fence, Hosting] = {}
+        self._leased_streams: dict[Fence, LeasedStream] = {}
         self._held: set[Fence] = set()
         """Told by its last heartbeat to be its own, and neither lost nor about to be given back since."""
         self._submitting: Fence | None = None
         self.recorder = EventRecorder(
             cast("Any", database),
             on_fenced=self._note_fenced,
-            max_batch_rows=plan.max_batch_rows,
+            max_batch_rows=scenario.max_batch_rows,
             now=self._stamp,
             random=world.jitter,
         )
@@ -174,21 +174,21 @@ class Instance:
                 clock=LoopClock(loop),
                 now=world.store.now,
                 settings=RuntimeSettings(
-                    ack_timeout=plan.ack_timeout,
-                    subscriber_queue_size=plan.queue_size,
-                    overflow_grace=plan.overflow_grace,
-                    max_outstanding=plan.max_outstanding,
-                    max_outstanding_per_lane=plan.max_outstanding_per_lane,
-                    max_pending=plan.max_pending,
-                    burst=plan.burst,
+                    ack_timeout=scenario.ack_timeout,
+                    subscriber_queue_size=scenario.queue_size,
+                    overflow_grace=scenario.overflow_grace,
+                    max_outstanding=scenario.max_outstanding,
+                    max_outstanding_per_lane=scenario.max_outstanding_per_lane,
+                    max_pending=scenario.max_pending,
+                    burst=scenario.burst,
                 ),
-                restart_longest=plan.restart_longest,
+                restart_longest=scenario.restart_longest,
                 random=world.jitter,
             ),
             settings=HostSettings(
-                lease=timedelta(seconds=plan.lease),
-                heartbeat=timedelta(seconds=plan.lease / 3),
-                drain=timedelta(seconds=world.chance.random.uniform(0.1, 10.0)),
+                lease=timedelta(seconds=scenario.lease),
+                heartbeat=timedelta(seconds=scenario.lease / 3),
+                drain=timedelta(seconds=world.faults.random.uniform(0.1, 10.0)),
                 capacity=world.capacity,
             ),
             leases=SimulatedLeaseQueries(self._note_leases),
@@ -196,55 +196,57 @@ class Instance:
             make_manager=partial(ObservedManager, self),
         )
 
-    def hosting(self, fence: Fence) -> Hosting:
+    def leased_stream(self, fence: Fence) -> LeasedStream:
         """What belongs to this lease."""
-        found = self._hostings.get(fence)
+        found = self._leased_streams.get(fence)
         if found is None:
             stream = self.world.stream(fence.stream_digest)
-            found = self._hostings[fence] = Hosting(self.world, self._database, stream, fence)
+            found = self._leased_streams[fence] = LeasedStream(
+                self.world, self._database, stream, fence
+            )
         return found
 
     @property
     def hosted(self) -> int:
         """How many triggers it hosts, those included that it drains."""
-        return sum(len(hosting.hosted) for hosting in self._hostings.values())
+        return sum(len(leased.hosted) for leased in self._leased_streams.values())
 
-    def under_lease(self) -> list[Hosting]:
+    def under_lease(self) -> list[LeasedStream]:
         """Those whose lease it does not know to be over."""
-        return list(self._hostings.values())
+        return list(self._leased_streams.values())
 
     def note_end(self, fence: Fence) -> None:
         """It stops what belongs to this lease; should it fail to give the lease back, it begins anew under it."""
         self._held.discard(fence)
-        hosting = self._hostings.pop(fence, None)
-        if hosting is not None:
-            hosting.is_over = True
+        leased = self._leased_streams.pop(fence, None)
+        if leased is not None:
+            leased.is_over = True
 
-    def note_stopped(self, hosting: Hosting) -> None:
+    def note_stopped(self, leased: LeasedStream) -> None:
         """It stops what belongs to a lease at once."""
-        if hosting.fence in self._held:
-            hosting.checker.fail("L4", f"{hosting.fence} still holds, and was given up")
-        self.note_end(hosting.fence)
+        if leased.fence in self._held:
+            leased.checker.fail("L4", f"{leased.fence} still holds, and was given up")
+        self.note_end(leased.fence)
 
-    def note_releasing(self, hostings: Iterable[Hosting]) -> None:
+    def note_releasing(self, leased_streams: Iterable[LeasedStream]) -> None:
         """It is about to give these leases back."""
-        self._held.difference_update(hosting.fence for hosting in hostings)
+        self._held.difference_update(leased.fence for leased in leased_streams)
 
-    def check_giving_way(self, hostings: Iterable[Hosting]) -> None:
+    def check_giving_way(self, leased_streams: Iterable[LeasedStream]) -> None:
         """For want of room it gives up only what grew, or what is beyond its share (L4)."""
         shown = self.world.store.shown[self.name]
-        for hosting in hostings:
-            key = hosting.stream.key
-            is_as_declared = len(hosting.hosted) == shown.loads[key].triggers
+        for leased in leased_streams:
+            key = leased.stream.key
+            is_as_declared = len(leased.hosted) == shown.loads[key].triggers
             if is_as_declared and not shown.is_beyond_share(self.name):
-                hosting.checker.fail("L4", f"{key} did not grow, and gives way to what did")
+                leased.checker.fail("L4", f"{key} did not grow, and gives way to what did")
 
     def _note_leases(self, fences: list[Fence]) -> None:
         """A heartbeat told it that it owns exactly these streams."""
         self._held = set(fences)
-        for hosting in self.under_lease():
-            if hosting.fence not in self._held:
-                self.note_end(hosting.fence)
+        for leased in self.under_lease():
+            if leased.fence not in self._held:
+                self.note_end(leased.fence)
 
     def submit_nowait(
         self,
@@ -256,7 +258,7 @@ class Instance:
     ) -> None:
         """Hand an event to the recorder; noted is the lease under which its filter was started."""
         derived = cast("DerivedEvent", event)
-        self._submitting = cast("UnderSimulation", derived.subscriber.trigger).hosting.fence
+        self._submitting = cast("SimulatedTrigger", derived.subscriber.trigger).leased.fence
         self.recorder.submit_nowait(event, yielded, source, key, ordinal)
 
     def _stamp(self) -> datetime:
