@@ -1,6 +1,14 @@
-"""The processes of isolated triggers, apart from the servers that a test run has started."""
+"""Looks at processes."""
 
 import psutil
+
+
+def lives(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def isolated_processes(service: psutil.Process | None = None) -> list[psutil.Process]:

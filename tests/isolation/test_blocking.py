@@ -20,7 +20,7 @@ import structlog
 
 from tests.isolation import triggers
 from tests.isolation.conftest import ROOT, isolate_in, notes_of, until, watcher_threads
-from tests.isolation.processes import isolated_processes
+from tests.isolation.processes import isolated_processes, lives
 from tests.isolation.test_rules import values
 from tests.isolation.triggers import Deaf, MadeHereOnly, Obeying, Unportable
 from tests.unit.runtime.streams import Upstream
@@ -240,11 +240,7 @@ async def test_what_a_process_has_started_ends_with_it(
         await until(lambda: len(notes_of(tmp_path)) == 1)
         (pid,) = notes_of(tmp_path)
         assert psutil.pid_exists(int(pid))
-    await until(lambda: not _lives(int(pid)))
-
-
-def _lives(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    await until(lambda: not lives(int(pid)))
 
 
 _SERVICE = """
@@ -280,7 +276,7 @@ async def test_a_blocked_process_does_not_outlive_the_service(tmp_path: Path) ->
             (child,) = isolated_processes(psutil.Process(service.pid))
         finally:
             service.kill()
-    await until(lambda: not _lives(child.pid), timeout=5)
+    await until(lambda: not lives(child.pid), timeout=5)
 
 
 # What cannot run in a process

@@ -10,10 +10,10 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from pathlib import Path
 
 import anyio
-import psutil
 import pytest
 
 from tests.isolation.conftest import until
+from tests.isolation.processes import lives
 from triggerer.child_process import ChildProcess
 from triggerer.ipc import ChannelClosed
 
@@ -44,10 +44,6 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
     return begin
 
 
-def _lives(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-
-
 async def test_all_that_it_sent_is_received_though_somebody_outside_its_group_holds_the_channel(
     start: Start,
 ) -> None:
@@ -67,7 +63,7 @@ os._exit(4)
             assert (await child.channel.receive())[0] == number
         holder = await child.channel.receive()
         try:
-            assert _lives(holder)
+            assert lives(holder)
             with pytest.raises(ChannelClosed) as closed:
                 await child.channel.receive()
             assert not closed.value.unread
@@ -129,7 +125,7 @@ async def test_after_the_grace_its_group_is_killed(start: Start) -> None:
         grandchild = await child.channel.receive()
         await child.aclose(grace_s=0.1)
         assert child.returncode == -signal.SIGKILL
-        await until(lambda: not _lives(grandchild))
+        await until(lambda: not lives(grandchild))
 
 
 async def test_one_that_cannot_be_started_leaves_no_descriptor_open(

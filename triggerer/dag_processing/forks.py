@@ -21,6 +21,7 @@ from triggerer.ipc import die_with_parent
 
 # Enough for the end of a long traceback. A file may print without end.
 OUTPUT_LIMIT: Final = 64 * 1024
+_CHUNK_BYTES: Final = 64 * 1024
 # How long a fork has, after its timeout, to write its stack.
 _LAST_WORDS_S: Final = 0.3
 
@@ -204,15 +205,19 @@ def _be_the_fork(
 def _read(fd: int, fork: _Fork) -> bool:
     """Read what is there; False at the end of the pipe."""
     try:
-        data = os.read(fd, 65536)
+        data = os.read(fd, _CHUNK_BYTES)
     except BlockingIOError:
         return True
+    _keep(data, fd, fork)
+    return bool(data)
+
+
+def _keep(data: bytes, fd: int, fork: _Fork) -> None:
     if fd == fork.result_fd:
         fork.result += data
     else:
         fork.output += data
         del fork.output[:-OUTPUT_LIMIT]
-    return bool(data)
 
 
 def _finish(fork: _Fork, selector: selectors.BaseSelector) -> Ended:
@@ -223,12 +228,8 @@ def _finish(fork: _Fork, selector: selectors.BaseSelector) -> Ended:
     _, status = os.waitpid(fork.pid, 0)
     for fd in (fork.result_fd, fork.output_fd):
         with suppress(BlockingIOError):
-            while data := os.read(fd, 65536):
-                if fd == fork.result_fd:
-                    fork.result += data
-                else:
-                    fork.output += data
-                    del fork.output[:-OUTPUT_LIMIT]
+            while data := os.read(fd, _CHUNK_BYTES):
+                _keep(data, fd, fork)
     for fd in (fork.pidfd, fork.result_fd, fork.output_fd):
         with suppress(KeyError):
             selector.unregister(fd)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import signal
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final
 
 import anyio
@@ -13,7 +12,6 @@ import structlog
 from anyio.abc import TaskGroup
 
 from triggerer.child_process import ChildProcess
-from triggerer.config import CoreSettings
 from triggerer.errors import PluginError
 from triggerer.ipc import ChannelClosed
 from triggerer.isolation.messages import Close, Command, Setup, Terminated
@@ -30,25 +28,11 @@ _REAP_S: Final = 5.0
 class TriggerProcess(RemoteTrigger):
     """For code that computes, holds the interpreter's lock, leaks or crashes."""
 
-    def __init__(
-        self,
-        name: str,
-        classpath: str,
-        kwargs: dict[str, Any],
-        *,
-        tasks: TaskGroup,
-        dags_folder: Path | None,
-        allowed_modules: tuple[str, ...],
-        log: CoreSettings | None,
-    ) -> None:
+    def __init__(self, setup: Setup, tasks: TaskGroup) -> None:
         """`tasks` runs what communicates with the process, and outlives it."""
-        super().__init__(name)
-        self._classpath = classpath
-        self._kwargs = kwargs
+        super().__init__(setup.name)
+        self._setup = setup
         self._tasks = tasks
-        self._dags_folder = dags_folder
-        self._allowed_modules = allowed_modules
-        self._log_settings = log
         self._commands: ThreadsafeQueue[Command] = ThreadsafeQueue()
         self._process: ChildProcess | None = None
         self._scope = anyio.CancelScope()
@@ -77,17 +61,9 @@ class TriggerProcess(RemoteTrigger):
             self._process = await ChildProcess.start("triggerer.isolation.child")
         except OSError as error:
             raise PluginError(f"No process can be started for {self.name}: {error}") from error
-        setup = Setup(
-            self.name,
-            self._classpath,
-            self._kwargs,
-            self._dags_folder,
-            self._allowed_modules,
-            self._log_settings,
-        )
         with suppress(ChannelClosed):
             # If it is dead already, `_listen` notices.
-            await self._process.channel.send_bytes(pickle.dumps(setup))
+            await self._process.channel.send_bytes(pickle.dumps(self._setup))
 
     def send(self, command: Command) -> None:
         self._commands.put(command)

@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup
 from triggerer.abc import BaseEventTrigger, SharedStreamProducer, TriggerEvent
 from triggerer.config import CoreSettings
 from triggerer.errors import PluginError
-from triggerer.isolation.messages import GeneratorMethod
+from triggerer.isolation.messages import GeneratorMethod, Setup
 from triggerer.isolation.process import TriggerProcess
 from triggerer.isolation.remote_generator import RemoteGenerator
 from triggerer.isolation.remote_trigger import RemoteTrigger
@@ -125,15 +125,11 @@ class Isolation:
 
     def new_process(self, name: str, classpath: str, kwargs: dict[str, Any]) -> TriggerProcess:
         """Return a trigger's remote end, not open yet."""
-        remote = TriggerProcess(
-            name,
-            classpath,
-            kwargs,
-            tasks=self.tasks,
-            dags_folder=self.settings.dags_folder,
-            allowed_modules=self.settings.allowed_modules,
-            log=self.settings.log,
+        settings = self.settings
+        setup = Setup(
+            name, classpath, kwargs, settings.dags_folder, settings.allowed_modules, settings.log
         )
+        remote = TriggerProcess(setup, self.tasks)
         self._remotes.add(remote)
         return remote
 

@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.isolation.conftest import until
+from tests.isolation.processes import lives
 from triggerer.dag_processing.parser_process import ParserProcess, ParserSettings
 from triggerer.domain.parsed import ParsedFile
 
@@ -54,23 +55,11 @@ async def _importing(note: Path) -> list[psutil.Process]:
 
 
 async def _all_end(processes: list[psutil.Process]) -> None:
-    await until(lambda: not any(_lives(process) for process in processes), timeout=5)
-
-
-def _lives(process: psutil.Process) -> bool:
     try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-@contextmanager
-def _killed_afterwards(processes: list[psutil.Process]) -> Iterator[None]:
-    try:
-        yield
+        await until(lambda: not any(lives(process.pid) for process in processes), timeout=5)
     finally:
         for process in processes:
-            if _lives(process):
+            with suppress(psutil.NoSuchProcess):
                 process.kill()
 
 
@@ -89,8 +78,7 @@ async def test_all_of_it_dies_with_a_killed_service(
         finally:
             service.kill()
     assert len(family) == 3
-    with _killed_afterwards(family):
-        await _all_end(family)
+    await _all_end(family)
 
 
 async def test_what_a_killed_parser_was_importing_dies_with_it_and_is_asked_for_again(
@@ -103,9 +91,8 @@ async def test_what_a_killed_parser_was_importing_dies_with_it_and_is_asked_for_
         parser.parse_nowait(["hangs.py"])
         importing = await _importing(note)
         assert parser.pid is not None
-        with _killed_afterwards(importing):
-            os.kill(parser.pid, signal.SIGKILL)
-            await _all_end(importing)
-            await until(lambda: parsed, timeout=10)
+        os.kill(parser.pid, signal.SIGKILL)
+        await _all_end(importing)
+        await until(lambda: parsed, timeout=10)
         tasks.cancel_scope.cancel()
     assert [file.path for file in parsed] == ["hangs.py"]
