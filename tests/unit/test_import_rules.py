@@ -21,15 +21,6 @@ IMPURE_STDLIB = {
 CIRCLES = {
     frozenset({"triggerer.domain.arguments", "triggerer.domain.dags", "triggerer.domain.tasks"}),
     frozenset({"triggerer.domain.assets", "triggerer.domain.conditions"}),
-    frozenset(
-        {f"triggerer.testing.simulation.{name}" for name in ("broker", "checker", "lanewatch")}
-    ),
-    frozenset(
-        {
-            f"triggerer.testing.simulation.{name}"
-            for name in ("hosting", "process", "triggers", "world")
-        }
-    ),
 }
 # What a plugin may use beside the one client library of its broker.
 # Airflow brings asgiref, which its hooks need.

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="How many to try.")]
 Start = Annotated[int, typer.Option("--start", min=0, help="The first seed.")]
-Steps = Annotated[int, typer.Option("--steps", min=1, help="With faults; then it comes to rest.")]
+Steps = Annotated[
+    int, typer.Option("--steps", min=1, help="With faults; then the seed runs to its end.")
+]
 Jobs = Annotated[
     int | None,
     typer.Option("--jobs", min=1, help="Processes, side by side.", show_default="one for each CPU"),

@@ -1,4 +1,4 @@
-"""A model of a broker: its lanes, what it hands out to whom, and what it was told is done with."""
+"""A model of a broker: its lanes, what it delivers to whom, and what was committed or acknowledged."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Lane:
-    """A partition, or an ordering key, as the broker keeps it across crashes."""
+    """A partition, or an ordering key; it outlives every process."""
 
     messages: list[Message] = field(default_factory=list)
     position: int = 0
-    """A log's committed position: everything before it is done with."""
+    """A log's committed position: the broker delivers nothing before it again."""
     acked: set[int] = field(default_factory=set)
-    """A queue's messages that were acknowledged one by one."""
+    """The offsets of a queue's messages that were acknowledged."""
     deliveries: dict[int, int] = field(default_factory=dict)
     generation: int = 0
 
@@ -49,7 +49,7 @@ class Broker:
         self.checker = checker
         self.lanes = [Lane() for _ in range(scenario.lanes)]
         self.session: Session | None = None
-        """Who consumes; a new one takes everything from the one before."""
+        """Who consumes; a new session takes over all lanes."""
         self.delivered = 0
         self.sessions = 0
         self._members: list[Session] = []
@@ -67,7 +67,7 @@ class Broker:
         return message
 
     def connect(self, owner: Owner) -> Session:
-        """Consume everything from the committed positions on, in place of whoever consumed before."""
+        """Consume all lanes from their committed positions, in place of the session before."""
         self.sessions += 1
         session = Session(self, owner, self.sessions)
         self._members.append(session)
@@ -75,7 +75,7 @@ class Broker:
         return session
 
     def disconnect(self, session: Session) -> None:
-        """What it consumed goes to whoever else is connected."""
+        """Give its lanes to another session that is connected, if any."""
         if session in self._members:
             self._members.remove(session)
             if session is self.session:
@@ -100,10 +100,10 @@ class Broker:
         assert self.session is not None
         self.session.start_lane(lane)
 
-    # What a consumer tells
+    # Called by consumers
 
     def commit(self, delivery: Delivery, position: int) -> None:
-        """Move a log's position; ignored where the lane was given to somebody else since."""
+        """Move a log's position; ignored if the lane was assigned anew since."""
         lane = self.lanes[delivery.message.lane]
         if delivery.generation == lane.generation and delivery.consumer.is_alive:
             for message in lane.messages[lane.position : position]:
@@ -111,7 +111,7 @@ class Broker:
             lane.position = max(lane.position, position)
 
     def hand_over(self, delivery: Delivery) -> bool:
-        """Forget a message that nobody is going to acknowledge; False where somebody else was given it."""
+        """Acknowledge on delivery, for the fast path; False if another session got the message."""
         lane = self.lanes[delivery.message.lane]
         offset = delivery.message.offset
         if not delivery.consumer.is_alive or lane.is_done(offset):
@@ -120,7 +120,7 @@ class Broker:
         return True
 
     def acknowledge(self, delivery: Delivery) -> None:
-        """Forget one message of a queue. A receipt of a consumer that was replaced is still good."""
+        """Acknowledge one message of a queue; also accepted from a session that was replaced."""
         if delivery.consumer.is_alive:
             lane = self.lanes[delivery.message.lane]
             self.checker.on_passed(delivery.message, delivery)
@@ -129,16 +129,16 @@ class Broker:
 
 @dataclass(slots=True)
 class Pause:
-    """A lane of which its consumer wants nothing for now."""
+    """A lane that its consumer has paused."""
 
     fetched: int
-    """So many of its messages were on their way already, and come all the same."""
+    """How many of its messages had been fetched: they are delivered all the same."""
     due: list[tuple[float, int, int, int]] = field(default_factory=list)
-    """What would have been handed out again meanwhile."""
+    """Redeliveries that fell due meanwhile."""
 
 
 class Session(Consumer):
-    """A consumer's connection: what it has been handed, and what it is handed next."""
+    """A consumer's connection: what was delivered to it, and what is next."""
 
     def __init__(self, broker: Broker, owner: Owner, number: int) -> None:
         super().__init__(owner, number)
@@ -152,7 +152,7 @@ class Session(Consumer):
 
     def start_lane(self, lane: int) -> None:
         model = self.broker.lanes[lane]
-        # Whoever is given a lane is given it running, also where it had it before.
+        # An assignment ends a pause, also if the lane stays with the same session.
         self._pauses.pop(lane, None)
         self._next[lane] = model.position
         self._generations[lane] = model.generation
@@ -163,12 +163,12 @@ class Session(Consumer):
         self._arrived.set()
 
     def pause_lane(self, lane: int) -> None:
-        """Hand out nothing more of it, save for what had been fetched."""
+        """Deliver nothing more of it, apart from what had been fetched."""
         if lane not in self._pauses:
             self._pauses[lane] = Pause(self.broker.faults.random.choice((0, 0, 1, 3)))
 
     def resume_lane(self, lane: int) -> None:
-        """Go on with it; it may have been going on for long."""
+        """Deliver its messages again; does nothing if it is not paused, say since a rebalance."""
         pause = self._pauses.pop(lane, None)
         if pause is not None:
             for item in pause.due:
@@ -180,7 +180,7 @@ class Session(Consumer):
         return pause is not None and not pause.fetched
 
     def redeliver_later(self, delivery: Delivery) -> None:
-        """Hand the message out once more, after the delay; whoever was given its lane since reads it anyhow."""
+        """Deliver the message once more, after the delay; a lane that was assigned anew is read again anyway."""
         message = delivery.message
         if delivery.generation == self.broker.lanes[message.lane].generation:
             delay = self.broker.scenario.redelivery_delay * self.broker.faults.random.uniform(
@@ -194,7 +194,7 @@ class Session(Consumer):
             self.wake()
 
     def take(self) -> Delivery | None:
-        """The next message that is due; which lane's is a matter of chance."""
+        """The next message that is due, from a lane drawn at random; None if there is none."""
         lanes = self.broker.lanes
         faults = self.broker.faults
         now = asyncio.get_running_loop().time()
@@ -213,7 +213,7 @@ class Session(Consumer):
         if lanes[lane].is_done(offset):
             return None
         if faults.occur(self.broker.scenario.broker_fault_rate):
-            # A duplicate: handed out now, and once more later.
+            # A duplicate: delivered now, and once more later.
             heapq.heappush(
                 self._redeliveries, (now + faults.random.uniform(0.0, 2.0), -1, lane, offset)
             )
@@ -226,11 +226,11 @@ class Session(Consumer):
         if lane in self._pauses:
             self._pauses[lane].fetched -= 1
         message = model.messages[offset]
-        # A consumer whose lane went to another may not know it yet, and goes on in the generation that it was given.
+        # A consumer whose lane was assigned to another may not know it yet, and goes on in its own generation.
         return Delivery(message, self, self._generations[lane])
 
     def _backlog(self) -> list[int]:
-        """The lanes of which there is more to hand out."""
+        """The lanes that have more to deliver."""
         return [
             at
             for at, lane in enumerate(self.broker.lanes)
@@ -238,7 +238,7 @@ class Session(Consumer):
         ]
 
     async def wait(self) -> None:
-        """Until something may be due."""
+        """Return when something may be due."""
         if self._backlog():
             return
         self._arrived.clear()

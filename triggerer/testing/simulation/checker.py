@@ -1,4 +1,4 @@
-"""What must always hold, asserted from evidence that the models collect, never from what the runtime says of itself."""
+"""What must always hold, checked by evidence that the models collect, never by what the runtime says of itself."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Violation(AssertionError):
         self.detail = detail
 
     def __reduce__(self) -> tuple[type[Violation], tuple[str, str]]:
-        """Exceptions are pickled by their `args`, which is the message; seeds run in processes of their own."""
+        """Seeds run in other processes, and exceptions are pickled by their `args`, which are the message alone."""
         return Violation, (self.rule, self.detail)
 
 
 class Checker:
-    """Notes what happened, and the first violation; the loop asks for it before each step.
+    """Notes what happened, and the first violation, which the supervisor raises before the next step.
 
     It is told from within the models, under the runtime's own handlers, so it notes a violation rather than raise it.
     """
@@ -42,7 +42,7 @@ class Checker:
         """What the store has committed."""
         self.refused: set[Identity] = set()
         self.deleted: set[int] = set()
-        """Watchers that were deleted on purpose: they are owed nothing."""
+        """Watchers that were deleted on purpose: they need not see anything any more."""
         self.is_owner: Callable[[Owner], bool] = lambda _: True
         self._settled: set[tuple[str, int, int]] = set()
         self._rejected: set[tuple[str, int, int]] = set()
@@ -65,7 +65,7 @@ class Checker:
             self.fail("S10", f"{delivery.message.key} was rejected, and is handed out again")
 
     def on_advance(self, delivery: Delivery, outcome: AdvanceOutcome) -> None:
-        """The producer is told of `outcome`; compare it with what the filters did and the store holds."""
+        """The producer advances with `outcome`: compare it with what the filters did and what the store holds."""
         if not delivery.consumer.is_alive:
             return
         self.trace("advance", message=delivery.message.key, n=delivery.number, outcome=outcome)
@@ -92,7 +92,7 @@ class Checker:
                 self._rejected.add(_assignment(delivery))
 
     def check_lease(self, delivery: Delivery, what: str) -> None:
-        """A group begins to do `what`, which it may only for as long as its instance believes to own the stream."""
+        """A group begins to do `what`, which it may do only while its instance believes that it owns the stream."""
         if delivery.consumer.owner.is_over:
             self._fail_for_lease(delivery, what)
 
@@ -104,7 +104,7 @@ class Checker:
         self._settled.add(_assignment(delivery))
 
     def on_passed(self, message: Message, delivery: Delivery) -> None:
-        """The broker will not hand `message` out again; `delivery` is the one that said so."""
+        """The broker will not deliver `message` again, because of the advance of `delivery`."""
         if (message.key, *_assignment(delivery)[1:]) not in self._settled:
             self.fail(
                 "S1", f"the position passed {message.key}, which is not resolved by everybody"
@@ -119,7 +119,7 @@ class Checker:
         return all(identity in self.durable for identity in _derived(delivery, watcher))
 
     def _is_spared(self, delivery: Delivery, watcher: int) -> bool:
-        """Whether its filter need not see it, and has not."""
+        """Whether the watcher's selector leaves it out, and its filter has not seen it."""
         subscriber = delivery.cohort.get(watcher)
         is_selected = self._selectors.get(subscriber) if subscriber is not None else None
         if is_selected is None or watcher in delivery.opened:
@@ -139,7 +139,7 @@ class Checker:
     def on_opened(
         self, delivery: Delivery, subscriber: Subscriber, watcher: int, *, is_owed: bool
     ) -> None:
-        """A filter was handed `delivery`, which it owes an answer for unless the stream is on the fast path."""
+        """A filter got `delivery`; `is_owed`: it has to answer for it, which is so except on the fast path."""
         self.trace("opened", message=delivery.message.key, n=delivery.number, watcher=watcher)
         if watcher in delivery.opened:
             self.fail("S3", f"watcher {watcher} was handed {delivery.message.key} twice")
@@ -150,14 +150,14 @@ class Checker:
             )
 
     def note_selector(self, subscriber: Subscriber, is_selected: Callable[[Any], bool]) -> None:
-        """From now on it is to be spared the events that are not selected."""
+        """From now on it is not to get the events that are not selected."""
         self._selectors[subscriber] = is_selected
 
     def has_selector(self, subscriber: Subscriber) -> bool:
         return subscriber in self._selectors
 
     def check_group(self, group: Group) -> None:
-        """Conservation and bounds, at every step."""
+        """At every step: what is outstanding adds up, and is within its bounds."""
         state = group.state
         ledger, lanes, settings = state.ledger, state.lanes, state.settings
         if lanes.outstanding > settings.max_outstanding:
@@ -195,6 +195,6 @@ def _derived(delivery: Delivery, watcher: int) -> list[Identity]:
 def _has_rejected(delivery: Delivery, watcher: int) -> bool:
     answer = delivery.answers.get(watcher)
     if answer is None:
-        # A reject resolves at once, while the filter still has the event open.
+        # A rejection counts at once, while the filter still has the event open.
         return watcher in delivery.opened
     return answer.is_rejected

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=100, help="how many to try")
     parser.add_argument("--start", type=int, default=0, help="the first seed")
     parser.add_argument(
-        "--steps", type=int, default=1000, help="with faults; then it comes to rest"
+        "--steps", type=int, default=1000, help="with faults; then the seed runs to its end"
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--replay", type=int, metavar="SEED", help="show the trace of one seed")

@@ -1,4 +1,4 @@
-"""Messages, and what became of each handing out of one: values that the models fill in and the checker reads."""
+"""Messages, and what became of each delivery of one: values that the models fill in and the checker reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What was published; the broker keeps it for ever."""
+    """A published message, which the broker keeps for ever."""
 
     topic: str
     lane: int
@@ -27,21 +27,21 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a watcher's filter made of one delivery."""
+    """How a watcher's filter answered one delivery."""
 
     yielded: int
     is_rejected: bool
 
 
 class Owner(Protocol):
-    """Who consumes: a stream in one instance, under one lease."""
+    """Whose connection it is: a stream in one instance, under one lease."""
 
     @property
     def fence(self) -> Fence: ...
 
     @property
     def is_alive(self) -> bool:
-        """Whether its process is."""
+        """Whether its process is alive."""
 
     @property
     def is_over(self) -> bool:
@@ -49,13 +49,13 @@ class Owner(Protocol):
 
 
 class Consumer:
-    """A connection to a broker, as deliveries refer to it."""
+    """A connection to a broker: the part of it that deliveries refer to."""
 
     def __init__(self, owner: Owner, number: int) -> None:
         self.owner = owner
         self.number = number
         self.duplicated: set[tuple[int, int]] = set()
-        """Lane and offset of the messages that it is handed more than once for no reason."""
+        """Lane and offset of the messages that the broker delivers twice of its own accord."""
 
     @property
     def is_alive(self) -> bool:
@@ -68,7 +68,7 @@ def _ignore(_: Delivery) -> None:
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """One handing out of a message; the producer's broker payload. The rest is kept for the checker."""
+    """One delivery of a message; the producer's broker payload. What follows its generation is for the checker."""
 
     message: Message
     consumer: Consumer
@@ -76,21 +76,21 @@ class Delivery:
     number: int = -1
     """Its place in the group's order of broadcasts."""
     cohort: dict[int, Subscriber | None] = field(default_factory=dict)
-    """Who had to answer for it when it was broadcast; None: known, and not there."""
+    """The watchers that had to answer when it was broadcast; None for one that was absent."""
     is_under_lease: bool = True
-    """Whether its owner could still take the stream for its own when it was broadcast."""
+    """Whether its owner did not know that its lease is over when it was broadcast."""
     confirm_broadcast: Callable[[Delivery], None] = _ignore
-    """Called by whoever has proof that it was broadcast."""
+    """Call it with proof that it was broadcast."""
     is_broadcast: bool = False
     opened: set[int] = field(default_factory=set)
     answers: dict[int, Answer] = field(default_factory=dict)
 
     @property
     def cohort_names(self) -> str:
-        """The watchers that had to answer; in parentheses those that were not there."""
+        """The watchers that had to answer; in parentheses those that were absent."""
         return ",".join(f"{one}" if there else f"({one})" for one, there in self.cohort.items())
 
     @property
     def is_duplicate(self) -> bool:
-        """Whether the broker hands this message out more than once for no reason."""
+        """Whether the broker delivers this message twice of its own accord."""
         return (self.message.lane, self.message.offset) in self.consumer.duplicated

@@ -17,7 +17,7 @@ from triggerer.runtime.subscriber import Subscriber
 
 
 class ExampleTrigger(BaseEventTrigger):
-    """Skips, yields, rejects, or yields what the store refuses: for each message always the same."""
+    """Skips, rejects, yields, or yields what the store refuses; which of them depends on message and watcher alone."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return f"{type(self).__module__}.{type(self).__qualname__}", {}
@@ -26,7 +26,7 @@ class ExampleTrigger(BaseEventTrigger):
         return "simulated"
 
     def shared_stream_selector(self) -> SharedStreamSelector | None:
-        """Half of the watchers look for two kinds of events of three."""
+        """Half of the watchers select two of three kinds of events."""
         watcher = _watcher()
         if watcher % 2:
             return None

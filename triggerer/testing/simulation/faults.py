@@ -1,4 +1,4 @@
-"""Everything that is left to chance, drawn from the seed: delays, and what goes wrong."""
+"""Delays and faults, drawn from the seed."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import random
 
 
 class FaultInjector:
-    """The only source of randomness of a simulation. Once they are over, nothing goes wrong any more."""
+    """Draws whether a fault occurs, and how long I/O takes. Once the faults are over, none occurs any more."""
 
     def __init__(self, seed: int, *, latency: float, slow_rate: float) -> None:
-        # Another text would give every seed another meaning.
+        # With another text every seed would mean something else.
         self.random = random.Random(f"chance {seed}")
         self.are_over = False
         self._latency = latency
         self._slow_rate = slow_rate
 
     def occur(self, rate: float) -> bool:
-        """Whether something goes wrong that does so with this rate."""
+        """Whether a fault occurs now, given its rate."""
         return rate > 0 and not self.are_over and self.random.random() < rate
 
     async def delay(self) -> None:
-        """As long as I/O takes: often nothing, mostly little, sometimes much too long."""
+        """Wait as long as I/O takes: often not at all, mostly a little, sometimes much too long."""
         drawn = self.random.random()
         if drawn < 0.4:
             return

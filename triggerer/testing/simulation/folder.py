@@ -1,4 +1,4 @@
-"""Users' own DAG files under simulation: their filters and expressions, on messages that are made up or given."""
+"""Users' own DAG files under simulation: their filters and expressions, on messages that are generated or given."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MADE_UP = (
 
 @dataclass(frozen=True, slots=True)
 class SampleMessage:
-    """What a filter is handed: the attributes that messages of positioned brokers have in common."""
+    """What a filter gets: the attributes that messages of brokers with positions have in common."""
 
     topic: str
     partition: int
@@ -46,14 +46,14 @@ class SampleMessage:
 
     @property
     def record(self) -> SampleMessage:
-        """What the broker's client would have returned, which has the same names."""
+        """What the broker's client would have returned; it has the same attributes."""
         return self
 
     def json(self) -> Any:
         """The decoded value; None for a tombstone.
 
         Raises:
-            ValueError: It is no JSON.
+            ValueError: It is not JSON.
         """
         return None if self.value is None else json.loads(self.value)
 
@@ -63,7 +63,7 @@ class SampleMessage:
 
 @dataclass(frozen=True, slots=True)
 class FolderWorkload:
-    """Puts a folder's DAGs and watchers in place of the simulation's own; call it with a world that has not begun."""
+    """Replaces a world's DAGs and watchers with those of a folder; call it with a world that has not started."""
 
     dags: tuple[Dag, ...]
     watchers: tuple[ParsedWatcher, ...]
@@ -82,10 +82,10 @@ class FolderWorkload:
         for watcher in self.watchers:
             by_stream.setdefault(watcher.stream_digest, []).append(watcher)
         world.forget_streams()
-        # How much two hosts have room for says nothing about the files.
+        # The capacity of the hosts is not what is tested.
         world.capacity = AMPLE
         for watchers in by_stream.values():
-            # In a trace a stream bears the name of its first watcher, which no other stream has.
+            # A stream has the name of its first watcher in the trace; no other stream has that watcher.
             key = f"{watchers[0].asset_name}/{watchers[0].name}"
             templates = tuple(
                 WatcherTemplate(self.load(watcher), watcher.kwargs, asset_ids[watcher.asset_name])
@@ -101,7 +101,7 @@ class FolderWorkload:
         """The watcher's class.
 
         Raises:
-            PluginError: It cannot be had from where classes may come from.
+            PluginError: It is not in a place from which classes may be loaded.
         """
         return load_trigger_class(
             watcher.classpath,
@@ -119,7 +119,7 @@ def _message(
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What of a folder can be simulated; `left_out` says what cannot, and why."""
+    """The part of a folder that can be simulated; `left_out` says what cannot, and why."""
 
     workload: FolderWorkload
     left_out: tuple[str, ...]

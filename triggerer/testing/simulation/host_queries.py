@@ -1,4 +1,4 @@
-"""What the hosts of streams ask of the database, on the model of its tables."""
+"""The queries of hosts (`triggerer.hosting.queries`), answered from the model of the database."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class SimulatedLeaseQueries:
-    """What one host asks of `triggerer.store.leases`.
+    """The queries of one host on leases.
 
     Args:
-        note_leases: Called, as the host's heartbeat commits, with all leases that it was told are its own.
+        note_leases: Called when a heartbeat of the host has committed, with all leases that it says the host owns.
     """
 
     def __init__(self, note_leases: Callable[[list[Fence]], None]) -> None:
@@ -78,7 +78,7 @@ class SimulatedLeaseQueries:
         now = session.store.now()
         claimed: list[Fence] = []
         fitting = sorted(digest for digest, size in sizes.items() if size <= room)
-        # As the statement does: what it reads is limited, and what then does not fit beside the others is passed over.
+        # As the real statement: `limit` bounds what is read; of that, what does not fit beside the others is skipped.
         for digest in [one for one in fitting if owners.is_free(one, now)][: max(limit, 0)]:
             if sizes[digest] <= room:
                 room -= sizes[digest]
@@ -97,7 +97,7 @@ class SimulatedLeaseQueries:
 
 
 class SimulatedHostingQueries:
-    """What one host asks of `triggerer.store.queries.hosting`."""
+    """The queries of one host on triggers and the states of their watchers."""
 
     def __init__(self, instance_id: str) -> None:
         self._instance_id = instance_id
@@ -127,7 +127,7 @@ class SimulatedHostingQueries:
         return loads
 
     async def show_waiting(self, session: Transaction, reasons: Mapping[str, str]) -> None:
-        """Nobody reads it here."""
+        """No part of the simulation reads it."""
         await session.store.faults.delay()
 
     async def existing_watchers(self, session: Transaction, watcher_ids: Iterable[int]) -> set[int]:
@@ -136,11 +136,11 @@ class SimulatedHostingQueries:
         return declared & set(watcher_ids)
 
     async def write_states(self, session: Transaction, states: Sequence[object]) -> None:
-        """Nobody reads them here."""
+        """No part of the simulation reads them."""
         await session.store.faults.delay()
 
     async def show_released(
         self, session: Transaction, stream_digests: Iterable[str], owner: str
     ) -> None:
-        """Nobody reads it here."""
+        """No part of the simulation reads it."""
         await session.store.faults.delay()

@@ -1,4 +1,4 @@
-"""The real hosts of streams, and what is noted of whom they host."""
+"""An instance of the service that hosts streams: the real host and recorder, and what is noted of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TriggerMaker:
-    """How a trigger is made, and for whom: what the host's specifications carry here."""
+    """Makes the trigger of a row, under a lease; sometimes its constructor raises."""
 
     leased: LeasedStream
     row: TriggerRow
@@ -50,13 +50,13 @@ class TriggerMaker:
 
 
 def maker_of(hosted: HostedTrigger) -> TriggerMaker:
-    """How a trigger that a simulated host runs is made, and for whom."""
+    """What made a trigger that a simulated host runs."""
     return cast("TriggerMaker", hosted.spec.make)
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedRow:
-    """The row of a trigger; under which lease it is made is known once its host hands it to the manager."""
+    """A row without its lease, which is known when the host gives the trigger to its manager."""
 
     row: TriggerRow
 
@@ -65,7 +65,7 @@ class PreparedRow:
 
 
 class SimulatedFactory(TriggerFactory):
-    """Loads nothing: the classes of the rows are the world's."""
+    """Loads no class: the world has the class of each row."""
 
     def __init__(self) -> None:
         super().__init__(_load_nothing)
@@ -75,9 +75,9 @@ class SimulatedFactory(TriggerFactory):
 
 
 class ObservedManager(Manager):
-    """Notes who is hosted, under which lease: no more than the host has room for (S9).
+    """Notes which triggers are hosted under which lease, and checks what the host asks of it.
 
-    Nobody is taken out, or hosted anew, about whom nothing changed (L4).
+    A host has no more triggers than its capacity (S9), and stops none without a reason (L4).
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class ObservedManager(Manager):
         super().remove(member, on_purpose=on_purpose)
 
     async def drain(self, timeout: float, members: Iterable[HostedTrigger] | None = None) -> None:
-        """Note which leases the host is about to give back, of its own accord."""
+        """Note which leases the host is about to release."""
         if members is None:
             self._instance.note_releasing(self._instance.under_lease())
         else:
@@ -147,7 +147,7 @@ def _load_nothing(classpath: str) -> type[BaseEventTrigger]:
 
 
 class Instance:
-    """A triggerer: a recorder and a host of streams."""
+    """One `triggerer` service: a recorder and a host."""
 
     def __init__(self, world: World, database: Database, loop: VirtualLoop, name: str) -> None:
         scenario = world.scenario
@@ -156,7 +156,7 @@ class Instance:
         self._database = database
         self._leased_streams: dict[Fence, LeasedStream] = {}
         self._held: set[Fence] = set()
-        """Told by its last heartbeat to be its own, and neither lost nor about to be given back since."""
+        """Its leases by its last heartbeat, without those that it has lost or is about to release since."""
         self._submitting: Fence | None = None
         self.recorder = EventRecorder(
             cast("Any", database),
@@ -197,7 +197,7 @@ class Instance:
         )
 
     def leased_stream(self, fence: Fence) -> LeasedStream:
-        """What belongs to this lease."""
+        """The stream of this lease, as this instance hosts it."""
         found = self._leased_streams.get(fence)
         if found is None:
             stream = self.world.stream(fence.stream_digest)
@@ -208,32 +208,32 @@ class Instance:
 
     @property
     def hosted(self) -> int:
-        """How many triggers it hosts, those included that it drains."""
+        """How many triggers it hosts, including those that it drains."""
         return sum(len(leased.hosted) for leased in self._leased_streams.values())
 
     def under_lease(self) -> list[LeasedStream]:
-        """Those whose lease it does not know to be over."""
+        """The streams whose lease it does not know to be over."""
         return list(self._leased_streams.values())
 
     def note_end(self, fence: Fence) -> None:
-        """It stops what belongs to this lease; should it fail to give the lease back, it begins anew under it."""
+        """It stops what runs under this lease. If it cannot release the lease, it starts again under it."""
         self._held.discard(fence)
         leased = self._leased_streams.pop(fence, None)
         if leased is not None:
             leased.is_over = True
 
     def note_stopped(self, leased: LeasedStream) -> None:
-        """It stops what belongs to a lease at once."""
+        """It stops a stream at once, which it may not do while its lease holds (L4)."""
         if leased.fence in self._held:
             leased.checker.fail("L4", f"{leased.fence} still holds, and was given up")
         self.note_end(leased.fence)
 
     def note_releasing(self, leased_streams: Iterable[LeasedStream]) -> None:
-        """It is about to give these leases back."""
+        """It is about to release these leases."""
         self._held.difference_update(leased.fence for leased in leased_streams)
 
     def check_giving_way(self, leased_streams: Iterable[LeasedStream]) -> None:
-        """For want of room it gives up only what grew, or what is beyond its share (L4)."""
+        """For want of room it releases only what has grown, or what is beyond its share (L4)."""
         shown = self.world.store.shown[self.name]
         for leased in leased_streams:
             key = leased.stream.key
@@ -242,7 +242,7 @@ class Instance:
                 leased.checker.fail("L4", f"{key} did not grow, and gives way to what did")
 
     def _note_leases(self, fences: list[Fence]) -> None:
-        """A heartbeat told it that it owns exactly these streams."""
+        """By its last heartbeat it owns exactly these streams."""
         self._held = set(fences)
         for leased in self.under_lease():
             if leased.fence not in self._held:
@@ -256,13 +256,13 @@ class Instance:
         key: str | None,
         ordinal: int,
     ) -> None:
-        """Hand an event to the recorder; noted is the lease under which its filter was started."""
+        """Hand an event to the recorder, and note the lease under which its filter was started."""
         derived = cast("DerivedEvent", event)
         self._submitting = cast("SimulatedTrigger", derived.subscriber.trigger).leased.fence
         self.recorder.submit_nowait(event, yielded, source, key, ordinal)
 
     def _stamp(self) -> datetime:
-        """The time of the event that is being submitted, which no other event has."""
+        """The time of the event that is being submitted; no two events have the same."""
         store = self.world.store
         stamp = store.now()
         while stamp in store.derived_under:

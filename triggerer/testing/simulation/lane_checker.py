@@ -1,4 +1,4 @@
-"""What a producer is told of its lanes, held against what is outstanding in them."""
+"""Checks the calls of a producer's hooks of flow control against what is outstanding in its lanes."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 
 
 class LaneChecker:
-    """Watches one producer: what is outstanding in each of its lanes, and how its four hooks are called."""
+    """Follows one producer: what is outstanding in each lane, and how its four hooks are called."""
 
     def __init__(self, scenario: Scenario, checker: Checker) -> None:
         self.paused: set[int] = set()
-        """The lanes that the producer was told to pause, and not to resume since."""
+        """The lanes that were paused, and not resumed since."""
         self._bound = scenario.max_outstanding_per_lane
         self._checker = checker
         self._outstanding: dict[int, int] = {}
-        """Broadcast, and not in an advance that returned."""
+        """By lane: messages that were broadcast and are in no advance that returned."""
         self._in_hand: Delivery | None = None
-        """Handed over, and not known to be broadcast."""
+        """Yielded by the stream, and not known to be broadcast yet."""
         self._touched: set[int] = set()
-        """The lanes of which something came, or was considered, since they were paused last."""
+        """The lanes from which something came, or was looked at, since they were last paused."""
         self._notifying: set[int] = set()
-        """The lanes of which a hook is under way."""
+        """The lanes for which a hook is running."""
         self._is_pulled = True
         self._is_paused = False
 
@@ -40,7 +40,7 @@ class LaneChecker:
         self._is_pulled = False
 
     def note_pulled(self) -> None:
-        """The next one is asked for: what was handed over has been broadcast."""
+        """The runtime asks for the next message, so it has broadcast the last."""
         self._is_pulled = True
         if self._is_paused:
             self._checker.fail("S9", "a stream is pulled that was paused and not resumed")
@@ -48,11 +48,11 @@ class LaneChecker:
             self.note_broadcast(self._in_hand)
 
     def note_considered(self, delivery: Delivery) -> None:
-        """Its lane is asked for: because of the bounds, or since it is being broadcast."""
+        """The runtime asks for its lane: to check the bounds, or to broadcast it."""
         self._touched.add(delivery.message.lane)
 
     def note_broadcast(self, delivery: Delivery) -> None:
-        """There is proof that it was broadcast; there may be more of it."""
+        """It was broadcast; may be called more than once."""
         if delivery.is_broadcast:
             return
         delivery.is_broadcast = True
@@ -64,7 +64,7 @@ class LaneChecker:
             self._checker.fail("S9", f"lane {lane}: {count} outstanding of {self._bound}")
 
     def note_advanced(self, lane: int, count: int) -> None:
-        """An advance of so many events has returned."""
+        """An advance of `count` events has returned."""
         self._outstanding[lane] -= count
 
     # The hooks
@@ -90,7 +90,7 @@ class LaneChecker:
 
     @contextmanager
     def pausing(self, lane: int) -> Iterator[None]:
-        """While `pause_lane` runs. Told again is only a lane of which something came all the same."""
+        """While `pause_lane` runs. A paused lane is paused again only if something still came from it."""
         if self._is_pulled:
             self._checker.fail("S9", f"pause_lane({lane}) while the stream is being pulled")
         if lane in self.paused and lane not in self._touched:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LeasedStream:
-    """One stream in one instance, under one lease: who belongs to it there, by what the host tells its manager."""
+    """A stream as one instance hosts it under one lease, with the triggers that the host gave to its manager."""
 
     def __init__(self, world: World, database: Database, stream: Stream, fence: Fence) -> None:
         self.stream = stream
@@ -32,7 +32,7 @@ class LeasedStream:
         return self._database.is_alive
 
     def cohort(self) -> dict[int, Any]:
-        """Who has to answer for what is broadcast now; None for those who are not there."""
+        """The watchers that have to answer for what is broadcast now; None for one that is absent."""
         found: dict[int, Any] = {}
         for watcher, hosted in self.hosted.items():
             subscriber = hosted.subscriber

@@ -1,4 +1,4 @@
-"""An asyncio event loop whose time is virtual and whose every choice comes from a seed. No I/O, no threads."""
+"""An asyncio event loop with virtual time, in which a seed makes every choice. No I/O, no threads."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from weakref import WeakKeyDictionary
 _Ts = TypeVarTuple("_Ts")
 
 _CPU_TIME = 0.002
-"""At most so many seconds pass while a turn of the loop runs, so that timers fall due in the middle of work."""
+"""The most seconds that pass in a turn of the loop, so that timers also fall due while there is work."""
 
 
 class Deadlock(Exception):
-    """Nothing is ready and nobody waits for time to pass."""
+    """No callback is ready, and there is no timer."""
 
 
 class _Task(asyncio.Task[Any]):
-    """Hashed by its number: anyio keeps tasks in sets and cancels them in the order in which those iterate."""
+    """Hashed by its number: anyio keeps tasks in sets, and cancels them in the order of iteration."""
 
     def __init__(self, number: int, coro: Any, **kwargs: Any) -> None:
         self._number = number
@@ -41,7 +41,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     """
 
     def __init__(self, rng: random.Random, now: float, on_step: Callable[[], None]) -> None:
-        # Its base asks for it at once.
+        # The constructor of the base class asks for it.
         self._is_running = False
         super().__init__()
         self.now = now
@@ -51,7 +51,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, float, int, asyncio.TimerHandle]] = []
         self._numbers = 0
         self._is_stopping = False
-        # Ordered, so that those that are left over are closed in the same order in every process.
+        # Ordered, so that those left over are closed in the same order in every process.
         self._generators: WeakKeyDictionary[AsyncGenerator[Any, Any], None] = WeakKeyDictionary()
         self.set_task_factory(cast("Any", self._make_task))
 
@@ -121,11 +121,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self.call_soon(self.create_task, generator.aclose())
 
     async def shutdown_asyncgens(self) -> None:
-        """Close the generators that nobody has closed, in the order in which they began."""
+        """Close the generators that were left open, in the order in which they began."""
         generators = list(self._generators)
         self._generators.clear()
         if generators:
-            # They belong to a process that has crashed: nobody is told what they raise.
+            # They belong to a process that has ended: what they raise cannot matter any more.
             await asyncio.gather(*[one.aclose() for one in generators], return_exceptions=True)
 
     def _turn(self) -> None:

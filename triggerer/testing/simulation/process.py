@@ -1,4 +1,4 @@
-"""One life of the process: the product's services on the models, and what is done to them meanwhile."""
+"""One process: the product's services on the models, and what happens to it."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ _WEIGHTS = (14, 3, 1, 2, 2, 1, 2, 1, 1, 3, 2, 2, 1)
 
 
 class Process:
-    """One life: everything in it is lost when it crashes."""
+    """From its start to its end or crash, at which everything in it is lost."""
 
     def __init__(self, world: World, loop: VirtualLoop) -> None:
         self.world = world
         self.loop = loop
         self.database = Database(world.store)
-        # An instance's id is new at every start.
+        # The id of an instance is new at every start.
         self.instances = [
             Instance(world, self.database, loop, f"{name}{world.processes}") for name in "ab"
         ]
@@ -70,11 +70,11 @@ class Process:
         return self.database.is_alive
 
     def kill(self) -> None:
-        """Nothing that it does reaches the world any more."""
+        """From now on nothing that it does has an effect on the world."""
         self.database.is_alive = False
 
     async def run(self) -> None:
-        """Until the operator restarts it."""
+        """Run until the operator restarts it."""
         async with anyio.create_task_group() as tasks:
             for instance in self.instances:
                 tasks.start_soon(instance.recorder.run)
@@ -98,7 +98,7 @@ class Process:
             for watcher in leased.hosted
         }
 
-    # What is around the product
+    # Around the product
 
     async def _execute(self) -> None:
         """End each run some time after it was queued."""
@@ -110,7 +110,7 @@ class Process:
                         if not run.is_ended and pk not in following:
                             following.add(pk)
                             tasks.start_soon(self._end_run, pk, run.dag_id)
-                    # A commit that nobody saw announced itself before it was one: the sweep finds its run.
+                    # A commit of unknown outcome may be announced before it arrives; the sweep finds its run.
                     await subscription.wait(timedelta(seconds=10))
 
     async def _end_run(self, pk: int, dag_id: str) -> None:
@@ -121,7 +121,7 @@ class Process:
         )
 
     async def _emit(self) -> None:
-        """Another writer, whose rows get their ids long before they are committed."""
+        """Emit an event by hand: its id is drawn long before it is committed."""
         world = self.world
         asset = world.faults.random.choice(sorted(world.store.asset_ids.values()))
         row = EventRow(asset, "{}", world.store.now(), 0, f"emitted {world.next_number()}", 0)
@@ -131,7 +131,7 @@ class Process:
                 announce(cast("Any", session), Signal.EVENTS_QUEUED, *inserted.dag_ids)
                 await asyncio.sleep(world.faults.random.uniform(0.0, 3.0))
         except StoreError:
-            # The emitter is told, and gives up; a commit of unknown outcome may have been one.
+            # The caller gets the error and gives up, though an unknown outcome may be a commit.
             return
 
     async def _retry_until_committed(
@@ -147,10 +147,10 @@ class Process:
             else:
                 return
 
-    # What befalls it
+    # What happens to it
 
     async def _operate(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Do things that operators, users and networks do; return for an orderly restart."""
+        """Act as operators, users, networks and clocks do; return for an orderly restart."""
         world = self.world
         rng = world.faults.random
         while True:
@@ -185,7 +185,7 @@ class Process:
                     self._change(action, stream)
 
     def _change(self, action: str, stream: Stream) -> None:
-        """A DAG file was changed: other rows, of which the hosts are told."""
+        """A DAG file changed: change its rows and tell the hosts."""
         world, rng = self.world, self.world.faults.random
         if action == "add" and len(stream.watchers) < 5:
             world.new_watcher(stream)
@@ -194,24 +194,24 @@ class Process:
         elif stream.watchers and action == "delete":
             world.delete_watcher(stream, rng.choice(sorted(stream.watchers)))
         elif action == "delete all":
-            # A message comes in at the very moment in which the last watcher goes.
+            # A message arrives in the moment in which the last watcher goes.
             world.publish(stream)
             for each in sorted(stream.watchers):
                 world.delete_watcher(stream, each)
         self._announce(stream)
 
     def _announce(self, stream: Stream) -> None:
-        """Files were parsed, whether or not anything came of it."""
+        """Tell the hosts that files were parsed, whether or not anything changed."""
         self.database.wakeups.publish(Signal.STREAMS_CHANGED, stream.key)
 
     async def _expire(self, stream: Stream) -> None:
-        """The stream's lease runs out, as if its owner had stood still; whoever looks first has it."""
+        """The stream's lease expires, as if its owner had been suspended; whoever looks first claims it."""
         await self.database.until_unshared()
         self.world.store.owners.expiries[stream.key] = self.world.store.now()
         self._announce(stream)
 
     async def _regain(self, stream: Stream) -> None:
-        """The lease was lost and claimed again by the instance that had it: the same owner in a later epoch."""
+        """The lease expires and the same instance claims it again: the same owner in a new epoch."""
         await self.database.until_unshared()
         held = self.world.store.owners.leases
         owner, epoch = held[stream.key]

@@ -1,4 +1,4 @@
-"""The producer that a careful plugin author would write for the model's broker, and the stream of the fast path."""
+"""The producer that a careful plugin author would write for the model's broker, and a stream for the fast path."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _error_of(kind: float) -> BaseException:
 
 
 async def read_unacknowledged(broker: Broker, owner: Owner) -> AsyncIterator[Delivery]:
-    """The messages as the fast path has them: done with once they are handed out, numbered from 1."""
+    """The messages for the fast path: acknowledged on delivery, numbered from 1."""
     faults, rate = broker.faults, broker.scenario.broker_fault_rate
     await faults.delay()
     if faults.occur(rate):
@@ -57,14 +57,14 @@ async def read_unacknowledged(broker: Broker, owner: Owner) -> AsyncIterator[Del
                 delivery.number = number
                 broker.checker.on_broadcast(delivery)
                 yield delivery
-                # Asked for more: it has gone to the filters.
+                # The runtime asks for the next, so it has broadcast this one.
                 broker.checker.check_lease(delivery, "broadcasts")
     finally:
         broker.disconnect(session)
 
 
 class SimulatedProducer(SharedStreamProducer):
-    """Commits a log's lane up to its lowest message that is not done with; hands failed ones out again."""
+    """Commits a log's lane up to its first message that is not done; redelivers failed ones."""
 
     def __init__(
         self,
@@ -105,9 +105,9 @@ class SimulatedProducer(SharedStreamProducer):
                 await session.wait()
 
     def get_advance_lane(self, broker_payload: Delivery) -> Hashable:
-        """Called at the broadcast, so this is where those who have to answer are noted.
+        """Called at the broadcast, so those who have to answer are noted here.
 
-        Where a lane has reached its bound it is called once before, and what was noted then is noted anew.
+        If the lane is at its bound, it was called once before; what was noted then is overwritten.
         """
         lane = broker_payload.message.lane
         if broker_payload.number < 0:
@@ -157,7 +157,7 @@ class SimulatedProducer(SharedStreamProducer):
             checker.fail("S6", "advance after aclose")
 
     def _apply_outcomes(self, batch: Sequence[AdvanceItem]) -> None:
-        """Everything that is not failed is done with; what failed comes again, or is dead-lettered at the limit."""
+        """Commit or acknowledge what has not failed; redeliver what has, or dead-letter it at the limit."""
         for delivery, outcome in batch:
             if outcome.is_clean or (outcome.rejected and not outcome.failed):
                 self._note_done(delivery)
@@ -183,14 +183,14 @@ class SimulatedProducer(SharedStreamProducer):
             self._broker.acknowledge(delivery)
 
     def _position(self, delivery: Delivery) -> int:
-        """The lowest offset of the lane that is not done with, in the generation that is advanced."""
+        """The first offset of the lane that is not done, in the generation that is advanced."""
         done = self._done.get((delivery.message.lane, delivery.generation), set())
         position = self._broker.lanes[delivery.message.lane].position
         while position in done:
             position += 1
         return position
 
-    # What it is told of bounds
+    # Flow control
 
     async def pause(self) -> None:
         self._lane_checker.note_pause()

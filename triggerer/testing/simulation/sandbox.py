@@ -1,4 +1,4 @@
-"""What has to be swapped in the process for a seed to decide everything, and is put back afterwards."""
+"""Global state of the interpreter and of libraries that has to be set for a seed to decide everything."""
 
 from __future__ import annotations
 
@@ -23,18 +23,21 @@ def _same_for_all(_: object) -> int:
 
 @contextmanager
 def sandbox(*processors: Any) -> Iterator[None]:
-    """Everything inside depends on seeds alone; what is logged goes through `processors`, or nowhere."""
+    """Inside the block everything depends on seeds alone; logs go through `processors`, or are dropped.
+
+    All that is changed is put back at the end.
+    """
     scope = anyio.run(_scope_class)
     hash_before = scope.__hash__
     configured, state = structlog.get_config(), random.getstate()
     disabled = logging.root.manager.disable
-    # Async generators and tasks that only the collector finds would end whenever it happens to run; `World` says when.
+    # Async generators and tasks in reference cycles end when the collector finds them: `Supervisor` says when it runs.
     is_collecting = gc.isenabled()
     gc.collect()
     gc.freeze()
     gc.disable()
     try:
-        # anyio keeps scopes in sets and cancels in the order in which those iterate: by address.
+        # anyio keeps scopes in sets and cancels them in the order of iteration, which goes by their addresses.
         scope.__hash__ = _same_for_all  # type: ignore[method-assign,assignment]
         if not processors:
             logging.disable()

@@ -1,4 +1,4 @@
-"""What a seed stands for: the sizes, the bounds, and how often what goes wrong."""
+"""What a seed draws: sizes, bounds, and the rates of faults."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from triggerer.hosting.host import HostSettings
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Drawn once for each seed. Rates are probabilities for each occasion; durations are in seconds."""
+    """Drawn once for each seed. A rate is the probability at each occasion; durations are in seconds."""
 
     seed: int
     streams: int
     lanes: int
     watchers: int
     is_acknowledged: bool
-    """Ack mode; otherwise the fast path, where the broker is told nothing."""
+    """Ack mode; otherwise the fast path, without acknowledgements."""
     is_log: bool
-    """A broker of positions (Kafka), fenced by generations; otherwise one that acknowledges each message (SQS)."""
+    """Each lane has a position, fenced by generations (Kafka); otherwise each message is acknowledged (SQS)."""
     is_exclusive: bool
     """One writer at a time (SQLite); otherwise transactions run side by side (PostgreSQL)."""
     side_by_side: bool
@@ -44,17 +44,17 @@ class Scenario:
     slow_rate: float
     max_outstanding_per_lane: int
     pauses_lanes: bool
-    """The producer holds back one lane while the others go on; otherwise a full lane holds up all."""
+    """The producer can pause one lane while the others go on; otherwise a full lane pauses all."""
     capacity: int
     """Of each of the two hosts, in triggers."""
 
 
 AMPLE = HostSettings().capacity
-"""Room for everything that a simulation hosts."""
+"""A capacity with room for everything that a simulation hosts."""
 
 
 def draw_scenario(seed: int) -> Scenario:
-    """Draw the scenario of a seed. Many seeds leave some kinds of trouble out, so that the others get further."""
+    """Draw the scenario of a seed. Many seeds leave some kinds of faults out, so that others get further."""
     rng = random.Random(seed)
 
     def rate(highest: float) -> float:
@@ -93,5 +93,5 @@ def draw_scenario(seed: int) -> Scenario:
         pauses_lanes=rng.random() < 0.6,
         capacity=pick((3, 4, 6, AMPLE, AMPLE, AMPLE)),
     )
-    # A single stream fits or does not; it takes several to be divided.
+    # With a limited capacity there are several streams, so that the hosts can divide them.
     return scenario if scenario.capacity == AMPLE else replace(scenario, streams=pick((3, 4)))

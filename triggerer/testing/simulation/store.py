@@ -1,4 +1,4 @@
-"""A model of the database: what is durable in it."""
+"""A model of the database: what is durable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.scenario import Scenario
 
 REFUSED = "\\u0000"
-"""What the store refuses to write, as in PostgreSQL's JSON."""
+"""What the store refuses to write, as PostgreSQL does in JSON."""
 _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -52,10 +52,10 @@ class Owners:
     """Owner, if any, and epoch."""
     expiries: dict[str, datetime] = field(default_factory=dict)
     instances: dict[str, datetime] = field(default_factory=dict)
-    """When each is taken for dead."""
+    """By instance, when its registration expires."""
 
     def is_free(self, digest: str, now: datetime) -> bool:
-        """Whether nobody owns it, or its owner's lease has run out."""
+        """Whether it has no owner, or its owner's lease has expired."""
         owner, _ = self.leases[digest]
         return owner is None or self.expiries[digest] <= now
 
@@ -65,7 +65,7 @@ class Owners:
 
 @dataclass(frozen=True, slots=True)
 class LoadsShown:
-    """What an instance was shown when it looked last, to divide the streams by."""
+    """What an instance read at its last heartbeat, by which it divides the streams."""
 
     loads: dict[str, StreamLoad]
     instances: int
@@ -77,7 +77,7 @@ class LoadsShown:
 
 
 class Store:
-    """What is durable. Only `Transaction`s change it, all at once."""
+    """What is durable. A `Transaction` changes it at its commit, all at once."""
 
     def __init__(self, scenario: Scenario, faults: FaultInjector, checker: Checker) -> None:
         self.scenario = scenario
@@ -90,24 +90,24 @@ class Store:
         self.shown: dict[str, LoadsShown] = {}
         """By instance."""
         self.derived_under: dict[datetime, Fence] = {}
-        """The lease under which the filter ran that yielded an event, by the event's timestamp: no two are equal."""
+        """For each event, by its unique timestamp, the lease under which the filter ran that yielded it."""
         self.answered: set[datetime] = set()
-        """The timestamps of events whose rows are there, or were refused."""
+        """The timestamps of events whose rows are stored, or were refused."""
         self.events: dict[int, int] = {}
         """The asset of each event, by the event's id."""
         self.queues: dict[str, dict[int, int | None]] = {}
-        self.versions: Counter[str] = Counter()
-        """Of the DAGs' rows, which a run that takes events changes."""
         """For each DAG its events, and the run that took each."""
+        self.versions: Counter[str] = Counter()
+        """Of the DAGs' rows, which change with each run that takes events."""
         self.runs: dict[int, Run] = {}
         self.wakeups: Wakeups = Wakeups()
         self.pending_commits: dict[int, Callable[[], None]] = {}
-        """Commits that were sent and have not arrived; a crash does not stop them."""
+        """Commits that were sent and have not arrived yet; a crash does not stop them."""
         self.skew = timedelta()
         self._last_id = 0
 
     def next_id(self) -> int:
-        """From a sequence: given out when a row is inserted, which says nothing about when it is committed."""
+        """From a sequence: in the order of the inserts, which need not be the order of the commits."""
         self._last_id += 1
         return self._last_id
 

@@ -1,4 +1,4 @@
-"""A stream key of the simulated world."""
+"""A stream key of the simulated world, with its watchers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WatcherTemplate:
-    """What watchers of a stream are made after; None: any asset."""
+    """The class and arguments that watchers of a stream are declared with; `asset_id` None: of any asset."""
 
     cls: type[BaseEventTrigger]
     kwargs: dict[str, Any]
@@ -23,12 +23,12 @@ class WatcherTemplate:
 
 @dataclass(slots=True)
 class Stream:
-    """A stream key: its broker, and the watchers that belong to it."""
+    """A stream key, its broker, and its watchers."""
 
     key: str
     broker: Broker
     templates: tuple[WatcherTemplate, ...]
     next_event: Callable[[int, int, int], Any]
-    """Makes the raw event of a message: its number, its lane, and its offset there."""
+    """Makes the raw event of a message from its number, its lane, and its offset there."""
     watchers: dict[int, TriggerRow] = field(default_factory=dict)
     """The row of each, by watcher."""

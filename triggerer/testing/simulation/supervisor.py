@@ -1,4 +1,4 @@
-"""Goes through the lives of a world's process until all is at its end, and says whether every promise was kept."""
+"""Runs processes, one after the other, until nothing is left to do; says whether every promise was kept."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from triggerer.testing.simulation.world import World
 
 _STEPS_AFTER_FAULTS = 400_000
 _UNWIND_TIMEOUT_S = 600.0
-"""Seconds for everything that a process shields from its cancellation; each has a deadline of its own."""
+"""For all that a process shields from its cancellation; each shield has a deadline of its own."""
 _COLLECT_EVERY = 1000
 """Steps."""
 
 
 class _Crash(BaseException):
-    """The process is gone between two steps."""
+    """The process crashes between two steps."""
 
 
 class _Finished(BaseException):
-    """Everything has reached its end."""
+    """Nothing is left to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Outcome:
 
 
 class Supervisor:
-    """Runs a world: `steps` steps with faults, then as many as it takes to come to rest."""
+    """Runs a world: `steps` steps with faults, then as many as it takes until nothing is left to do."""
 
     def __init__(self, world: World, *, steps: int) -> None:
         self.world = world
@@ -65,7 +65,7 @@ class Supervisor:
     def run(self) -> Outcome:
         world = self.world
         gc.collect()
-        # Users' filters may draw from it.
+        # For users' filters that draw from it.
         random.seed(world.scenario.seed)
         try:
             while self._run_process():
@@ -89,7 +89,7 @@ class Supervisor:
         )
 
     def _run_process(self) -> bool:
-        """Run a process until it ends or crashes; False once everything has reached its end."""
+        """Run a process until it ends or crashes; False once nothing is left to do."""
         world = self.world
         world.processes += 1
         loop = VirtualLoop(world.faults.random, self._now, self._step)
@@ -121,14 +121,14 @@ class Supervisor:
         return True
 
     def _unwind(self, process: Process, loop: VirtualLoop, task: asyncio.Task[None]) -> None:
-        """Let what is left of a process unwind, where nothing that it does reaches the world any more."""
+        """Cancel what is left of a process, and wait for it; nothing that it does has an effect on the world."""
         process.kill()
         loop.on_step = None
         were_over, self.world.faults.are_over = self.world.faults.are_over, True
         task.cancel()
         try:
             if task.done():
-                # It ended in the very turn in which it crashed: take note of that.
+                # It ended in the turn in which it crashed; the loop has yet to be told.
                 loop.call_soon(loop.stop)
                 loop.run_forever()
             else:
@@ -178,8 +178,8 @@ class Supervisor:
         self._faults_ended_at = process.loop.now
         self._openings_before = self._openings()
         self._claims_before = self._claims()
-        # An instance that died leaves its leases behind, and its registration, by which it counts as one that has room;
-        # the longer if somebody set the database's clock back.
+        # A dead instance leaves its leases, and its registration, by which it counts as one that has room. Both last
+        # longer if the database's clock was set back.
         owners = world.store.owners
         expiries = [*owners.expiries.values(), *owners.instances.values()]
         now = world.store.now()
@@ -212,7 +212,7 @@ class Supervisor:
             raise Violation("L3", f"{_STEPS_AFTER_FAULTS} steps after the last fault: {reason}")
 
     def _check_stored(self, process: Process) -> None:
-        """Whatever a filter yielded under a lease that holds is there, or was refused."""
+        """What a filter yielded under a lease that holds is stored, or was refused."""
         held = {one.fence for instance in process.instances for one in instance.under_lease()}
         for timestamp, fence in self.world.store.derived_under.items():
             if fence in held and timestamp not in self.world.store.answered:
@@ -221,12 +221,12 @@ class Supervisor:
                 )
 
     def _unfinished(self) -> str | None:
-        """What has not reached its end; None where everything has."""
+        """What is left to do; None if nothing is."""
         world = self.world
         process = self._process
         assert process is not None
         for stream in world.streams:
-            # Without a watcher nobody reads it, and nothing is owed.
+            # Without a watcher nobody has to read it.
             if stream.watchers and (reason := self._unread(process, stream)) is not None:
                 return reason
         for instance in process.instances:
@@ -237,11 +237,11 @@ class Supervisor:
         return world.store.idle_reason()
 
     def _unread(self, process: Process, stream: Stream) -> str | None:
-        """What is left to be done for a stream with watchers."""
+        """What is left to do for a stream with watchers; None if nothing is."""
         owners = self.world.store.owners
         if owners.is_free(stream.key, self.world.store.now()):
-            # A stream is hosted whole. Which streams are, where not all fit, is left open: only that no room is left
-            # that one of the others would fit into.
+            # A stream is hosted whole. If not all fit, it is left open which are hosted: only no instance may have room
+            # for one of the others.
             if len(stream.watchers) > max(map(self._room, process.instances)):
                 return None
             return f"{stream.key} fits into an instance, and nobody hosts it"
@@ -259,7 +259,7 @@ class Supervisor:
         return None
 
     def _room(self, instance: Instance) -> int:
-        """For so many more triggers, by what the store shows."""
+        """How many more triggers it has room for, by what the store shows."""
         owners, now = self.world.store.owners, self.world.store.now()
         return self.world.capacity - sum(
             len(stream.watchers)
@@ -275,10 +275,10 @@ def simulate(
     trace: Callable[[float, int, str], None] | None = None,
     prepare: Callable[[World], None] | None = None,
 ) -> Outcome:
-    """Run one seed inside a `sandbox`: `steps` steps with faults, then as many as it takes to come to rest.
+    """Run one seed inside a `sandbox`: `steps` steps with faults, then as many as it takes until nothing is left to do.
 
     Args:
-        trace: Is told (virtual seconds, step, line) of what befalls the process.
+        trace: Called with (virtual seconds, step, line) for all that happens to the process.
         prepare: May replace the world's DAGs, streams and watchers before anything runs.
     """
     world = World(draw_scenario(seed), trace=trace)

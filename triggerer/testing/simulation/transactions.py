@@ -1,4 +1,4 @@
-"""Transactions on the model of the database: they are slow, fail, conflict, or leave their outcome unknown."""
+"""Transactions on the model of the database: they are slow, fail, conflict, or end with an unknown outcome."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ T = TypeVar("T")
 
 
 class Database:
-    """Stands in for `triggerer.store.Database` in one process life; locks are its own, since a crash frees them."""
+    """Stands in for `Database` in one process; it has the locks, which a crash releases."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.is_alive = True
-        """Whether the process that it serves is: what a dead one sends never arrives."""
+        """Whether its process is alive: what a dead one sends never arrives."""
         self.wakeups = Wakeups()
         self.transport = SimpleNamespace(sender="this process")
         store.wakeups = self.wakeups
         self.turn = anyio.Semaphore(1)
         self.locks: dict[str, anyio.Semaphore] = {}
         self.sharing: set[Transaction] = set()
-        """Transactions that read the streams' rows and hold them, so that no lease can be taken over."""
+        """Transactions with a shared lock on the streams' rows, so that no lease can be claimed."""
         self.claiming: Transaction | None = None
-        """The one that changes them."""
+        """The transaction that changes them."""
         self._unshared = Notifier()
 
     @property
@@ -56,7 +56,7 @@ class Database:
         return self.locks.setdefault(name, anyio.Semaphore(1))
 
     async def until_unshared(self) -> None:
-        """Wait for the lock on the streams' rows; nothing is held until the caller awaits again."""
+        """Wait until nobody has a lock on the streams' rows; that holds until the caller awaits again."""
         while self.sharing or self.claiming is not None:
             await self._unshared.wait()
 
@@ -88,7 +88,7 @@ class Database:
             yield session
             with anyio.CancelScope(shield=True):
                 await self._commit(session)
-            # In the step in which its caller goes on.
+            # In the same step as what the caller does next.
             session.on_success(session.told_leases)
         finally:
             session.release()
@@ -132,7 +132,7 @@ class Database:
         session.apply()
 
     def _commit_later(self, session: Transaction) -> None:
-        """The commit goes through when nobody looks any more; until then the server keeps its locks."""
+        """The commit arrives after the caller was told that its outcome is unknown; it keeps its locks until then."""
         store = self.store
         number = store.next_id()
         store.pending_commits[number] = session.apply
@@ -148,12 +148,12 @@ class Database:
 
 
 class Transaction:
-    """What is done in one transaction: the steps that the product's scripts ask for, and the end of runs."""
+    """One transaction: answers the steps of the product's scripts, and ends runs."""
 
     def __init__(self, database: Database) -> None:
         self.info: dict[str, Any] = {}
         self.told_leases: list[Fence] = []
-        """What it told a host to be its own, for `on_success`, which is called once it has committed."""
+        """The leases that a heartbeat says the host owns; `on_success` gets them once it has committed."""
         self.on_success: Callable[[list[Fence]], None] = lambda _: None
         self.store = database.store
         self.is_pending = False
@@ -197,7 +197,7 @@ class Transaction:
                 await self.store.faults.delay()
                 return [self._create(step)]
             case CreateRun(dag_id=dag_id, unchanged=Unchanged() as unchanged):
-                # As the statement's snapshot has it, which is older than the lock.
+                # Read from the statement's snapshot, which is older than the lock.
                 is_due = self._is_still_due(dag_id, unchanged)
                 await self._lock_dags([dag_id])
                 version = self.store.versions[dag_id]
@@ -210,7 +210,7 @@ class Transaction:
     # What the recorder asks
 
     async def _record(self, step: RecordEvents) -> Row:
-        """Insert what the leases allow, which nobody can take over until this transaction is at its end."""
+        """Insert the events whose leases hold; nobody can claim those until this transaction ends."""
         await self.store.faults.delay()
         await self._database.share(self)
         leases = self.store.owners.leases
@@ -228,7 +228,7 @@ class Transaction:
     # What the hosts ask
 
     async def owners(self) -> Owners:
-        """Instances and leases as they will be after the commit; locked, and to be changed in place."""
+        """Instances and leases as they will be after the commit, locked; change them in place."""
         if self._owners is None:
             await self.store.faults.delay()
             await self._database.claim(self)
@@ -287,7 +287,7 @@ class Transaction:
         return rows
 
     def _is_still_due(self, dag_id: str, unchanged: Unchanged) -> bool:
-        """Whether who has not looked may make a run all the same."""
+        """Whether a run may be made without reading the queue again."""
         if unchanged.waits_for is None:
             return True
         dag = self.store.dags[dag_id]
@@ -305,7 +305,7 @@ class Transaction:
         return run.pk, str(run.pk), step.run_after or self.store.now()
 
     def untaken(self, dag: Dag) -> dict[int, list[int]]:
-        """As `Store.waiting`, without what this transaction has taken."""
+        """As `Store.waiting`, without the events that this transaction has taken."""
         return {
             asset: left
             for asset, events in self.store.waiting(dag).items()
@@ -350,7 +350,7 @@ class Transaction:
         by_pk = {run.pk: run for run in self._made}
         for (dag_id, event), pk in self._taken.items():
             if store.queues[dag_id][event] is None:
-                # Checked again by the UPDATE, which waits for whoever is changing the row.
+                # The UPDATE checks it again, after waiting for other transactions that change the row.
                 store.queues[dag_id][event] = pk
                 by_pk[pk].events.append(event)
         for run in self._made:

@@ -1,4 +1,4 @@
-"""Triggers under simulation: the simulation's own, and users', whose filters are run as they are."""
+"""Triggers under simulation: filters run as they are, on the model's broker and with injected faults."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class InjectedError(Exception):
-    """What a filter raises when its author made a mistake."""
+    """Raised in a plugin's place, as if its author had made a mistake."""
 
 
 def _subscriber() -> Subscriber:
@@ -33,7 +33,7 @@ def _subscriber() -> Subscriber:
 
 
 class SimulatedTrigger(BaseEventTrigger):
-    """Mixed in before a trigger's class: the model's broker instead of its own, and troubles in its filter."""
+    """Mixed in before a trigger's class: gives it the model's broker, and faults in its filter."""
 
     leased: ClassVar[LeasedStream]
     original: ClassVar[type[BaseEventTrigger]]
@@ -63,7 +63,7 @@ class SimulatedTrigger(BaseEventTrigger):
 
     @staticmethod
     def event_of(broadcast: Any) -> Any:
-        """What filters are given of what the group broadcasts."""
+        """What filters get of what the group broadcasts."""
         return broadcast
 
     async def filter_shared_stream(
@@ -77,7 +77,7 @@ class SimulatedTrigger(BaseEventTrigger):
                     probe.yielded += 1
                     yield event
                     await self.leased.faults.delay()
-            # It returned: done with the event that it has open.
+            # The filter returned, so it is done with the event that it has open.
             probe.note_answer()
 
     async def cleanup(self) -> None:
@@ -97,7 +97,7 @@ class Acknowledged(SimulatedTrigger):
 
 
 class OnFastPath(SimulatedTrigger):
-    """Without acknowledgements: raw events are the model's deliveries, and filters are given what those carry."""
+    """Without acknowledgements: raw events are the model's deliveries, and filters get the events in them."""
 
     @staticmethod
     def event_of(broadcast: Any) -> Any:
@@ -112,14 +112,14 @@ class OnFastPath(SimulatedTrigger):
 
 
 def bind(cls: type[BaseEventTrigger], leased: LeasedStream) -> type[BaseEventTrigger]:
-    """The class with the model's broker in place of its own; what acknowledges keeps doing so."""
+    """The class with the model's broker instead of its own; in ack mode if the class is, or if the scenario says so."""
     is_acknowledged = leased.scenario.is_acknowledged or is_acknowledging(cls)
     mode = Acknowledged if is_acknowledged else OnFastPath
     return type(f"Simulated{cls.__name__}", (mode, cls), {"leased": leased, "original": cls})
 
 
 class Probe:
-    """Stands between the runtime's stream and the filter: notes what the filter does, and troubles it."""
+    """Stands between the runtime's stream and the filter: notes what the filter does, and injects faults."""
 
     def __init__(self, leased: LeasedStream, subscriber: Subscriber) -> None:
         self.yielded = 0
@@ -135,7 +135,7 @@ class Probe:
             delivery: Delivery = event if entry is None else entry.payload
             delivery.confirm_broadcast(delivery)
             checker.on_opened(delivery, subscriber, watcher, is_owed=entry is not None)
-            # With a selector it is spared what does not concern it; `Checker.on_advance` knows what that is.
+            # A selector may leave events out; `Checker.on_advance` knows which.
             expected = (
                 delivery.number > self._last
                 if checker.has_selector(subscriber)
@@ -148,7 +148,7 @@ class Probe:
             if await self._returns():
                 return
             yield delivery.message.event
-            # Asked for the next one: whatever it wanted to do with this one is done.
+            # The filter asks for the next event, so it is done with this one.
             self.note_answer()
 
     def note_answer(self) -> None:
@@ -161,7 +161,7 @@ class Probe:
             delivery.answers[watcher] = Answer(self.yielded, subscriber.done > entry.seq)
 
     async def _returns(self) -> bool:
-        """Make trouble, or not; whether the filter shall return."""
+        """Inject a fault, or none; True if the fault is that the filter returns."""
         faults, scenario = self._leased.faults, self._leased.scenario
         await faults.delay()
         if not faults.occur(scenario.filter_fault_rate):

@@ -1,4 +1,4 @@
-"""The world of a seed: what outlives a process."""
+"""The simulated world: all that outlives a process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class World:
-    """Everything that a seed decides, and that no crash takes away; `Supervisor` sets it going."""
+    """What a seed has drawn, and what survives a crash; a `Supervisor` runs it."""
 
     def __init__(
         self, scenario: Scenario, *, trace: Callable[[float, int, str], None] | None = None
@@ -33,7 +33,7 @@ class World:
             scenario.seed, latency=scenario.latency, slow_rate=scenario.slow_rate
         )
         self.jitter = Random(scenario.seed)
-        """Where the product's back-offs draw from."""
+        """The generator for the product's back-offs."""
         self.checker = Checker()
         self.checker.is_owner = self._is_owner
         if trace is not None:
@@ -74,7 +74,7 @@ class World:
         self.store.queues[dag.dag_id] = {}
 
     def replace_dags(self, dags: Iterable[Dag], asset_ids: dict[str, int]) -> None:
-        """Have these DAGs instead of those that the seed drew."""
+        """Use these DAGs instead of those that the seed drew."""
         self.store.dags.clear()
         self.store.queues.clear()
         self.store.asset_ids = asset_ids
@@ -88,7 +88,7 @@ class World:
             template = WatcherTemplate(ExampleTrigger, {})
             stream = Stream(key, broker, (template,), lambda number, *_: f"message {number}")
             self.add_stream(stream)
-            # Where they have to be divided by size, their sizes differ.
+            # Where capacity is limited, streams have different sizes.
             is_ample = self.capacity == AMPLE
             count = self.scenario.watchers if is_ample else self.faults.random.randint(1, 4)
             for _ in range(count):
@@ -103,13 +103,13 @@ class World:
         self.store.owners.leases[stream.key] = (None, 0)
 
     def forget_streams(self) -> None:
-        """Have none of those that the seed drew."""
+        """Remove those that the seed drew."""
         self.streams.clear()
         self.store.owners.leases.clear()
         self.store.triggers.clear()
 
     def new_watcher(self, stream: Stream, template: WatcherTemplate | None = None) -> None:
-        """Add a watcher after `template`, or after any of the stream's."""
+        """Declare a watcher from `template`, or from any template of the stream."""
         template = template or self.faults.random.choice(stream.templates)
         asset = template.asset_id
         if asset is None:
@@ -118,7 +118,7 @@ class World:
         self._declare(stream, WatcherRef(number, asset), template.cls, template.kwargs)
 
     def replace_watcher(self, stream: Stream, watcher: int) -> None:
-        """Give it other arguments: the same watcher, with another trigger."""
+        """Change its arguments: the same watcher with another trigger."""
         row = stream.watchers[watcher]
         del self.store.triggers[row.trigger_id]
         self._declare(stream, row.watchers[0], self.class_of(row), row.kwargs)
@@ -142,7 +142,7 @@ class World:
         self.store.triggers[number] = stream.watchers[watcher.watcher_id] = row
 
     def class_of(self, row: TriggerRow) -> type[BaseEventTrigger]:
-        """What the row's class path stands for."""
+        """The class that the row's class path means."""
         return self._classes[row.trigger_id]
 
     def next_number(self) -> int:
@@ -157,7 +157,7 @@ class World:
             stream.broker.publish(lane, event)
 
     def trace(self, what: str, **details: Any) -> None:
-        """A line of the trace, where somebody reads it."""
+        """Add a line to the trace, if there is one."""
         if self._trace is not None:
             told = " ".join(f"{name}={value}" for name, value in details.items())
             self._trace(self.time(), self.steps, f"{what} {told}")
