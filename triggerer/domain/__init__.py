@@ -1,1 +1,1 @@
-"""Plain Python: what DAGs, assets, runs and their rules are. No await, no clock, no session, no SDK."""
+"""DAGs, assets, runs and their rules, in plain Python: no await, no clock, no session, no SDK."""

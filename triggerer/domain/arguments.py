@@ -1,4 +1,4 @@
-"""How a task's function gets its arguments: from the call, from other tasks' results, by name."""
+"""The arguments of a task's function: from the call, from results of other tasks, and by name from the run."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ CONTEXT_ARGUMENTS: Final = (
     "params",
     "log",
 )
-"""The arguments that a run fills in by name, unless the call gave them."""
+"""The arguments that a run fills in by name, unless the call gives them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Stands for what a task will return, or for an item of it, until a run puts the value in."""
+    """Stands for what a task will return, or for an item of it, until a run has the value."""
 
     task: Task
     path: tuple[Any, ...] = ()
 
-    # Without it, iterating would try indices for ever.
+    # Otherwise iterating would try indices for ever.
     __iter__ = None
 
     def __getitem__(self, key: Any) -> Result:
         return Result(self.task, (*self.path, key))
 
     def value(self, results: Mapping[str, Any]) -> Any:
-        """Return the value that the task returned, by task id, or the item of it."""
+        """Return the value that the task returned, or the item of it. `results` is by task id."""
         value = results[self.task.task_id]
         for key in self.path:
             value = value[key]
@@ -55,9 +55,9 @@ class Arguments:
 
     bound: inspect.BoundArguments
     from_context: frozenset[str]
-    """Which of `CONTEXT_ARGUMENTS` the run has to give."""
+    """Those of `CONTEXT_ARGUMENTS` that the run fills in."""
     into_keywords: frozenset[str] = frozenset()
-    """Which of them go into the function's `**keywords`."""
+    """Those of them that go into the function's `**keywords`."""
 
     @classmethod
     def bind(
@@ -68,14 +68,14 @@ class Arguments:
         *,
         owner: str,
     ) -> Arguments:
-        """Bind a call, and note what only a run can give.
+        """Bind a call, and note which arguments a run has to fill in.
 
-        A function with `**keywords` gets the whole context there, as in Airflow, save for `spark`:
-        a task that does not name it shall not start a session.
+        A function with `**keywords` gets the whole context there, as in Airflow, except `spark`: a task that
+        does not name it must not start a session.
 
         Raises:
-            DagError: The call does not fit the function, or leaves an argument open that no run
-                fills in and that has no default.
+            DagError: The call does not fit the function, or omits an argument that no run fills in and that
+                has no default.
         """
         signature = inspect.signature(function)
         try:
@@ -100,7 +100,7 @@ class Arguments:
         return cls(bound, frozenset(named | keywords), frozenset(keywords))
 
     def results(self) -> Iterator[Result]:
-        """Yield the results that the call refers to, also inside lists and mappings."""
+        """Yield the results that the call refers to, also those in lists and mappings."""
         return _results_in(self.bound.arguments)
 
     def call(
@@ -110,7 +110,7 @@ class Arguments:
         context: Mapping[str, Any],
         results: Mapping[str, Any],
     ) -> Any:
-        """Call the function; lists and mappings that hold results are copied with their values."""
+        """Call the function. Lists and mappings that hold results are copied, with the values in their place."""
         full = inspect.BoundArguments(
             self.bound.signature,
             {name: _filled(value, results) for name, value in self.bound.arguments.items()},
@@ -129,7 +129,7 @@ class Arguments:
 
 
 def result_of(value: Any) -> Result | None:
-    """Return the result that `value` stands for, if it does: tasks stand for what they return."""
+    """Return the result that `value` stands for, if any: a task stands for what it returns."""
     from triggerer.domain.tasks import Task
 
     if isinstance(value, Task):
@@ -151,8 +151,7 @@ def _results_in(value: Any) -> Iterator[Result]:
 def _filled(value: Any, results: Mapping[str, Any]) -> Any:
     if (result := result_of(value)) is not None:
         return result.value(results)
-    # What holds no result is handed on as it is: it may be of a class that cannot be rebuilt from
-    # its items.
+    # A value without results is passed on as it is: its class may not be able to rebuild it from its items.
     if next(_results_in(value), None) is None:
         return value
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Assets, aliases and watchers, as DAG authors write them, and how they are identified."""
+"""Assets, aliases and watchers as DAG authors write them, and their identity."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class Combinable:
-    """Gives `&` and `|` to whatever may stand in an asset expression."""
+    """Gives `&` and `|` to everything that may be part of an asset expression."""
 
     __slots__ = ()
 
-    # The operators live below what they make, so that is imported when first used.
+    # Imported late: `conditions` imports this module.
     def __and__(self, other: object) -> AssetAll:
         from triggerer.domain.conditions import AssetAll
 
@@ -35,13 +35,13 @@ class Combinable:
 
 @dataclass(frozen=True, slots=True)
 class AssetWatcher:
-    """A trigger whose events become events of the asset that it is given to.
+    """A trigger whose events become events of the asset that it belongs to.
 
-    Its identity is the asset and `name`: it survives a change of the trigger's arguments.
+    Its identity is the asset and `name`; the trigger's arguments may change.
 
     Raises:
-        DagError: `trigger` is no `BaseEventTrigger`. One that states a condition rather than an
-            occurrence would fire for as long as the condition holds.
+        DagError: `trigger` is not a `BaseEventTrigger`. A trigger that reports a condition rather than
+            occurrences would fire for as long as the condition holds.
     """
 
     name: str
@@ -60,19 +60,16 @@ class AssetWatcher:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Asset(Combinable):
-    """Data that DAGs wait for or produce, identified by name and URI.
-
-    Nothing else counts when two are compared.
+    """Data that DAGs wait for or produce, identified by name and URI. Nothing else is compared.
 
     Args:
-        first: The URI, or the name where `uri=` is given as well. Where only one of the two is
-            known it is both.
+        first: The URI, or the name if `uri=` is given as well. If only one of the two is given, it is
+            both.
         group: A label for people.
-        extra: JSON that describes the asset; no part of its identity.
-        watchers: What turns occurrences outside into events of this asset; names are unique within
-            it.
+        extra: JSON that describes the asset; not part of its identity.
+        watchers: They turn external occurrences into events of this asset; their names are unique within it.
     Raises:
-        DagError: The URI is invalid (see `triggerer.domain.uris`), or another argument is.
+        DagError: The URI (see `triggerer.domain.uris`) or another argument is invalid.
     """
 
     name: str
@@ -106,8 +103,7 @@ class Asset(Combinable):
             check_identifier(name, "the asset's name")
         location = calling_location()
         uri = normalize_uri(name if uri is None else uri, stacklevel=2)
-        # A URI that becomes the name does so in its kept form: what was dropped from it may be a
-        # password.
+        # If the URI is also the name, it is the normalized one: what was dropped from it may be a password.
         self._set(uri if name is None else name, uri, location)
         object.__setattr__(self, "group", check_identifier(group, "the asset's group"))
         object.__setattr__(self, "extra", checked_json(extra or {}, self, "extra"))
@@ -126,7 +122,7 @@ class Asset(Combinable):
 
     @classmethod
     def identified(cls, name: str, uri: str) -> Asset:
-        """Return the asset with this identity, which was checked when it was defined."""
+        """Return the asset with this identity, without checks: it was checked when it was defined."""
         asset = cls.__new__(cls)
         asset._set(name, uri, None)  # noqa: SLF001  (its own class)
         return asset
@@ -134,7 +130,7 @@ class Asset(Combinable):
 
 @dataclass(frozen=True, slots=True)
 class AssetAlias(Combinable):
-    """A name that stands for the assets to which running tasks attach events through it."""
+    """A name for the assets that tasks attach events to through it, while they run."""
 
     name: str
 
@@ -144,7 +140,7 @@ class AssetAlias(Combinable):
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What a task yields to emit an event of `asset`, through `alias` where one is given."""
+    """Yielded by a task to emit an event of `asset`, through `alias` if one is given."""
 
     asset: Asset
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -156,7 +152,7 @@ class Metadata:
 
 
 def checked_json(value: object, owner: object, what: str) -> dict[str, Any]:
-    """Return a copy of a mapping that JSON can hold.
+    """Return a copy of a mapping, as JSON holds it.
 
     Raises:
         DagError: It cannot; the message names `owner` and `what`.

@@ -17,7 +17,7 @@ def _instant(text: str | None) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class RunDetails:
-    """What the tasks of a run may know of it."""
+    """What the tasks of a run can read of it."""
 
     dag_id: str
     run_id: str
@@ -34,7 +34,7 @@ class RunDetails:
 
 @dataclass(frozen=True, slots=True)
 class RunOrder(RunDetails):
-    """One attempt of one run, with all that the worker has to know to execute it."""
+    """One attempt of a run, with everything that the worker needs to execute it."""
 
     run_pk: int
     path: str
@@ -61,19 +61,19 @@ _INSTANTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class EmittedEvent:
-    """An asset event that a successful task leaves behind."""
+    """An asset event that a successful task has emitted."""
 
     asset_name: str
     asset_uri: str
     extra: dict[str, Any]
     ordinal: int
-    """Counts this task's events of one asset, from 0: a repeated attempt gives the same numbers."""
+    """Counts this task's events of one asset, from 0: another attempt has the same numbers."""
     aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """How the last try of a task ended, or that it runs; `events` is empty unless it succeeded."""
+    """The last try of a task: it runs, or has ended. `events` is empty unless it succeeded."""
 
     task_id: str
     state: TaskState
@@ -96,7 +96,7 @@ class TaskResult:
         return cls(**values)
 
     def failed(self, error: str) -> TaskResult:
-        """The same task, had it ended with this error."""
+        """Return the result as if the task had failed with this error."""
         return dataclasses.replace(self, state=TaskState.FAILED, error=error, events=())
 
 

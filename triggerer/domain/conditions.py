@@ -1,4 +1,4 @@
-"""Any/all expressions over assets and aliases, and what satisfies them."""
+"""Any/all expressions over assets and aliases."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Condition: TypeAlias = "Asset | AssetAlias | AssetAll | AssetAny"
 
 @dataclass(frozen=True, slots=True, init=False)
 class _Group(Combinable):
-    """Operands as they were first named, each once; groups of the same kind are flattened."""
+    """Operands in their order, each once; groups of the same kind are flattened."""
 
     objects: tuple[Condition, ...]
 
@@ -27,8 +27,7 @@ class _Group(Combinable):
                     f"{type(self).__name__} takes assets, aliases and expressions, not {operand!r}"
                 )
             for one in operand.objects if type(operand) is type(self) else (operand,):
-                # The first mention stays: an equal asset may carry other watchers, which are read
-                # elsewhere.
+                # The first one stays. An equal asset may have other watchers, which are read elsewhere.
                 flat.setdefault(one)
         if not flat:
             raise DagError(
@@ -48,10 +47,9 @@ class AssetAny(_Group):
 
 
 def is_satisfied(condition: Condition, has_event: Callable[[Leaf], bool]) -> bool:
-    """Say whether the expression is true when `has_event` tells what has an event waiting.
+    """Return whether the expression is true, given whether an event waits for each asset or alias.
 
-    An alias is asked for as such; the caller knows what it resolved to. `has_event` is not asked
-    more than needed.
+    `has_event` resolves aliases. It is not called more often than needed.
     """
     match condition:
         case AssetAll():
@@ -63,7 +61,7 @@ def is_satisfied(condition: Condition, has_event: Callable[[Leaf], bool]) -> boo
 
 
 def leaves_of(condition: Condition) -> Iterator[Leaf]:
-    """Yield every asset and alias of the expression as often as it is named, from left to right."""
+    """Yield every asset and alias of the expression, from left to right, as often as it occurs."""
     if isinstance(condition, AssetAll | AssetAny):
         for operand in condition.objects:
             yield from leaves_of(operand)
@@ -72,12 +70,12 @@ def leaves_of(condition: Condition) -> Iterator[Leaf]:
 
 
 def assets_of(condition: Condition) -> tuple[Asset, ...]:
-    """Return the distinct assets that the expression names, in order; aliases are not resolved."""
+    """Return the distinct assets of the expression, in order; aliases are not resolved."""
     return tuple(dict.fromkeys(leaf for leaf in leaves_of(condition) if isinstance(leaf, Asset)))
 
 
 def aliases_of(condition: Condition) -> tuple[AssetAlias, ...]:
-    """Return the distinct aliases that the expression names, in order."""
+    """Return the distinct aliases of the expression, in order."""
     return tuple(
         dict.fromkeys(leaf for leaf in leaves_of(condition) if isinstance(leaf, AssetAlias))
     )
@@ -100,7 +98,7 @@ def condition_to_json(condition: Condition) -> dict[str, Any]:
 
 
 def condition_from_json(value: Any) -> Condition:
-    """Return the expression that was written; its assets have an identity and nothing else.
+    """Return the expression that was written; its assets have their identity only.
 
     Raises:
         DagError: It was not written by `condition_to_json`.

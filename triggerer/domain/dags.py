@@ -1,4 +1,4 @@
-"""DAGs as their authors write them; what a file says of a DAG, checked while the file is read."""
+"""DAGs as their authors write them, checked while the file is read."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _entered: ContextVar[list[DAG] | None] = ContextVar("triggerer_entered_dags", de
 
 
 def current_dag() -> DAG | None:
-    """Return the DAG whose `with` block is innermost around the call, if any."""
+    """Return the DAG of the innermost `with` block around the call, if any."""
     return _current.get()
 
 
 @contextmanager
 def note_dags() -> Iterator[list[DAG]]:
-    """Fill a list with each DAG whose `with` block ends inside."""
+    """Give a list, to which each DAG is added whose `with` block ends inside."""
     noted: list[DAG] = []
     token = _entered.set(noted)
     try:
@@ -41,23 +41,22 @@ def note_dags() -> Iterator[list[DAG]]:
 
 
 class DAG:
-    """A set of tasks, and what makes them run.
+    """A set of tasks, and the schedule of its runs.
 
     Args:
         dag_id: Letters, digits, `_`, `.` and `-`; unique among all files.
         schedule: An asset, a list (all of them), an expression (`a & b`, `a | b`) or an alias;
-            None: only by hand.
-        max_active_runs: At most so many runs are queued or running; more events wait.
-        params: JSON that each run gets, unless it was given others when it was triggered by hand.
-        default_args: Options for all tasks that do not say otherwise, as `@task` takes them.
-        is_paused_upon_creation: What holds when the DAG is seen for the first time; later it is the
-            operator's.
+            None: runs are triggered by hand only.
+        max_active_runs: At most so many runs are queued or running; further events wait.
+        params: JSON that each run gets. A run that is triggered by hand may replace some.
+        default_args: Options, as `@task` takes them, for all tasks that do not set them.
+        is_paused_upon_creation: Whether the DAG is paused when it is seen for the first time.
         events_per_run: At most so many events of each asset go into one run; None: all that are
             queued.
         start_date, end_date, catchup, min_run_gap, quiet_period: Not in this release; refused
-            unless they are left at their defaults.
+            unless they have their defaults.
     Raises:
-        DagError: An argument does not make sense, or asks for what this release does not have yet.
+        DagError: An argument is invalid, or needs what this release does not have yet.
     """
 
     def __init__(
@@ -119,14 +118,14 @@ class DAG:
 
     @property
     def tasks(self) -> Mapping[str, Task]:
-        """All tasks by id, in the order in which they were made."""
+        """All tasks by id, in the order of their creation."""
         return MappingProxyType(self._tasks)
 
     def tasks_in_order(self) -> tuple[Task, ...]:
-        """Return all tasks, each after those that it waits for, otherwise as they were made."""
+        """Return all tasks, each after those that it waits for, otherwise in the order of their creation."""
         ordered: dict[Task, None] = {}
 
-        # Not recursive: a long chain of tasks is no reason to run out of stack.
+        # Not recursive: a long chain of tasks would exceed the stack.
         for task in self._tasks.values():
             stack = [task]
             while stack:
@@ -149,12 +148,12 @@ class DAG:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Task:
-        """Add a task for one call of a `@task` function, which does it when it is called.
+        """Add a task for one call of a `@task` function, which calls this.
 
-        A name that is taken gets `__1`, `__2`, … appended.
+        If the name is taken, `__1`, `__2`, … is appended.
 
         Raises:
-            DagError: The arguments do not fit.
+            DagError: The arguments do not fit the function.
         """
         task_id, count = _checked_id(name, f"{self!r}: a task's id"), 0
         while task_id in self._tasks:

@@ -1,4 +1,4 @@
-"""Where a run's log lies."""
+"""The paths of runs' logs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LONGEST_NAME: Final = 200
 
 
 def log_path(home: str, dag_id: str, run_id: str) -> str:
-    """`<home>/logs/<dag_id>/<run_id>.log`, where the two stay file names whatever they hold."""
+    """Return `<home>/logs/<dag_id>/<run_id>.log`, with both ids changed into valid file names."""
     return f"{home}/logs/{_file_name(dag_id)}/{_file_name(run_id)}.log"
 
 
@@ -19,6 +19,6 @@ def _file_name(identifier: str) -> str:
     safe = _UNSAFE.sub("_", identifier)[:_LONGEST_NAME]
     if safe == identifier and not safe.startswith("."):
         return safe
-    # Two identifiers must not share a file because they differ in what was replaced only.
+    # Identifiers that differ only in characters that were replaced must not share a file.
     digest = hashlib.sha256(identifier.encode("utf-8", "surrogatepass")).hexdigest()[:12]
     return f"{safe.lstrip('.')}-{digest}"

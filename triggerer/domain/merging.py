@@ -1,4 +1,4 @@
-"""All files together: what they define, and which of two files is wrong when they contradict."""
+"""Merges what all files define, and decides which of two files is wrong if they contradict."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class AssetKey(NamedTuple):
 
 
 class Incumbents(NamedTuple):
-    """What is in force, with the file that each comes from; a newcomer that contradicts it is wrong."""
+    """What is in force, with the file that defines it. Another file that contradicts it is wrong."""
 
     dags: Mapping[str, str]
     assets: Mapping[AssetKey, str]
     watchers: Mapping[WatcherKey, str]
     files: frozenset[str] = frozenset()
-    """All that were read, with what they define now or not."""
+    """All known files, whether they define something in force or not."""
 
 
 NO_INCUMBENTS = Incumbents({}, {}, {})
@@ -38,7 +38,7 @@ NO_INCUMBENTS = Incumbents({}, {}, {})
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """What the folder defines: each thing with the file that stands for it."""
+    """What the folder defines, each with its file."""
 
     dags: dict[str, tuple[ParsedDag, str]] = field(default_factory=dict)
     assets: dict[AssetKey, tuple[ParsedAsset, str]] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Folder:
     watchers: dict[WatcherKey, tuple[ParsedWatcher, str]] = field(default_factory=dict)
     broken_watchers: frozenset[WatcherKey] = frozenset()
     conflicts: dict[str, Problem] = field(default_factory=dict)
-    """By file: why it was left out, because it contradicts another."""
+    """By file: how it contradicts another one, for which it is left out."""
 
 
 def merge(
@@ -55,16 +55,16 @@ def merge(
     *,
     unusable: frozenset[str] = frozenset(),
 ) -> Folder:
-    """Put the files together; one that contradicts another is left out as a whole, and named.
+    """Merge the files. One that contradicts another is left out as a whole, and is among the conflicts.
 
-    Of two files that contradict, the one is wrong that did not define what is in force; where none
-    did, the later by path. So a new file never takes away from an old one.
+    Of two files that contradict, the one that defines what is in force is right; if neither does, the first one
+    by path. So a new file never replaces what an old one defines.
 
     Args:
-        unusable: Files that exist and cannot be used now; what is in force from them stays theirs.
+        unusable: Files that exist and cannot be used now; what is in force from them remains theirs.
     """
     usable = [file for file in files if not file.is_broken]
-    ordered = sorted(usable, key=lambda file: (-_held(file, incumbents), file.path))
+    ordered = sorted(usable, key=lambda file: (-_defines_incumbent(file, incumbents), file.path))
     dags: dict[str, tuple[ParsedDag, str]] = {}
     assets: dict[AssetKey, tuple[ParsedAsset, str]] = {}
     watchers: dict[WatcherKey, tuple[ParsedWatcher, str]] = {}
@@ -74,7 +74,7 @@ def merge(
     uris: dict[str, ParsedAsset] = {}
     for file in ordered:
         problem = next(_conflicts(file, dags, names, uris, watchers), None)
-        problem = problem or next(_taken_away(file, incumbents, unusable), None)
+        problem = problem or next(_replaced_unusable(file, incumbents, unusable), None)
         if problem is not None:
             conflicts[file.path] = problem
             continue
@@ -82,7 +82,7 @@ def merge(
         for asset in file.assets:
             names.setdefault(asset.name, asset)
             uris.setdefault(asset.uri, asset)
-            _speak_for(assets, AssetKey(asset.name, asset.uri), asset, file.path)
+            _add_asset(assets, AssetKey(asset.name, asset.uri), asset, file.path)
         for watcher in file.watchers:
             known = watchers.get(watcher.key)
             if known is None or file.path < known[1]:
@@ -94,8 +94,8 @@ def merge(
     )
 
 
-def _held(file: ParsedFile, incumbents: Incumbents) -> bool:
-    """Say whether the file stands for something in force, which a contradiction would take away."""
+def _defines_incumbent(file: ParsedFile, incumbents: Incumbents) -> bool:
+    """Return whether the file defines something that is in force."""
     return (
         any(incumbents.dags.get(dag.dag_id) == file.path for dag in file.dags)
         or any(incumbents.assets.get(AssetKey(a.name, a.uri)) == file.path for a in file.assets)
@@ -103,12 +103,12 @@ def _held(file: ParsedFile, incumbents: Incumbents) -> bool:
     )
 
 
-def _speak_for(
+def _add_asset(
     assets: dict[AssetKey, tuple[ParsedAsset, str]], key: AssetKey, asset: ParsedAsset, path: str
 ) -> None:
-    """Let the file that defines an asset speak for it, rather than one that only imports it.
+    """Take the asset as the file that defines it has it, rather than one that imports it.
 
-    The outcome does not depend on the order of the files, or every parse would write it anew.
+    The result does not depend on the order of the files. Otherwise each parse could write another one.
     """
 
     def rank(candidate: ParsedAsset, file: str) -> tuple[bool, bool, str]:
@@ -119,7 +119,7 @@ def _speak_for(
         assets[key] = (asset, path)
 
 
-def _taken_away(
+def _replaced_unusable(
     file: ParsedFile, incumbents: Incumbents, unusable: frozenset[str]
 ) -> Iterator[Problem]:
     for dag in file.dags:
@@ -130,7 +130,7 @@ def _taken_away(
 
 
 def _problem(file: ParsedFile, location: str, reason: str) -> Problem:
-    # An asset may be defined in a file that this one imports: the line is then another file's.
+    # An asset may be defined in a file that this one imports: then the line is not one of this file.
     name, _, line = location.rpartition(":")
     return Problem(file.path, int(line) if name == file.path else None, reason)
 

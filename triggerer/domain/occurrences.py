@@ -1,4 +1,4 @@
-"""How `domain`, which may not import `triggerer.abc`, knows what may drive a watcher."""
+"""What an `AssetWatcher` accepts; `domain` may not import `triggerer.abc`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class ReportsOccurrences(ABC):
-    """What an `AssetWatcher` takes; plugin authors inherit it with `triggerer.BaseEventTrigger`."""
+    """The base of `triggerer.BaseEventTrigger`, which plugin authors inherit."""
 
     @abstractmethod
     def serialize(self) -> tuple[str, dict[str, Any]]: ...

@@ -1,4 +1,4 @@
-"""What parsing found in DAG files, as plain values that JSON can carry from the parser's process."""
+"""What the parser found in DAG files, as plain values that its process sends as JSON."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ParsedAsset:
 
 @dataclass(frozen=True, slots=True)
 class ParsedWatcher:
-    """A watcher whose trigger serialises the same twice and can be made again."""
+    """A watcher whose trigger can be serialised, and made again from that."""
 
     asset_name: str
     asset_uri: str
@@ -88,16 +88,16 @@ class ParsedFile:
     aliases: tuple[str, ...] = ()
     watchers: tuple[ParsedWatcher, ...] = ()
     broken_watchers: tuple[WatcherKey, ...] = ()
-    """Watchers that an error names; what the store knows of them from before stays."""
+    """Watchers with an error; what the store has of them stays."""
     errors: tuple[Problem, ...] = ()
     warnings: tuple[Problem, ...] = ()
     imports: tuple[str, ...] = ()
-    """The files of the folder that were run along with it."""
+    """The files of the folder that it imports."""
     is_broken: bool = False
     """The file as a whole could not be used; an error of a single watcher does not break it."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return lists, mappings and plain values only."""
+        """Return the file as lists, mappings and plain values."""
         value = asdict(self)
         for name in ("broken_watchers", "errors", "warnings"):
             value[name] = [list(item) for item in value[name]]

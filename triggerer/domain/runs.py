@@ -16,7 +16,7 @@ class RunType(StrEnum):
 
 
 class RunState(StrEnum):
-    """Where a run stands; what may follow is `may_become`."""
+    """The state of a run; `may_become` says which may follow."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -32,7 +32,7 @@ class RunState(StrEnum):
         return state in _MOVES[self]
 
 
-# A running run goes back to the queue when the executor that held it died: the next claim is a new attempt.
+# A run whose executor died is queued again; the next claim is a new attempt.
 _MOVES: Final[dict[RunState, frozenset[RunState]]] = {
     RunState.QUEUED: frozenset({RunState.RUNNING, RunState.FAILED, RunState.CANCELLED}),
     RunState.RUNNING: frozenset(
@@ -47,7 +47,7 @@ ACTIVE_STATES: Final = (RunState.QUEUED, RunState.RUNNING)
 
 
 class TaskState(StrEnum):
-    """Where the last try of a task stands."""
+    """The state of a task's last try."""
 
     RUNNING = "running"
     SUCCESS = "success"

@@ -1,4 +1,4 @@
-"""Where in a user's files something was made; for messages that name both places of a conflict."""
+"""Where in a user's files something was created; for messages that name both locations of a conflict."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def calling_location() -> SourceLocation | None:
 def importing_location() -> SourceLocation | None:
     """Return the innermost line that runs because its module is being imported, if any.
 
-    A DAG made by a factory belongs to the file that calls the factory, not to the one that defines
-    it; and a DAG of a file that another file imports belongs to the former.
+    A DAG that a factory makes belongs to the file that calls the factory. A DAG in a file that another file
+    imports belongs to the imported one.
     """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
     while frame is not None:

@@ -1,4 +1,4 @@
-"""Tasks: a function called inside a DAG, with its options and what has to end before it."""
+"""Tasks: calls of functions inside a DAG, with their options and their order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Ordered: TypeAlias = "Task | Result | list[Task | Result] | tuple[Task | Result,
 
 @dataclass(frozen=True, slots=True)
 class TaskOptions:
-    """What `@task(...)` and a DAG's `default_args` may say; None means that it was not said."""
+    """The options of `@task(...)` and of a DAG's `default_args`; None: not set."""
 
     task_id: str | None = None
     outlets: tuple[Asset | AssetAlias, ...] | None = None
@@ -34,10 +34,10 @@ class TaskOptions:
 
     @classmethod
     def checked(cls, owner: str, **given: Any) -> TaskOptions:
-        """Return the options if they make sense.
+        """Return the options, checked.
 
         Raises:
-            DagError: They do not; the message names `owner` and the option.
+            DagError: One is invalid; the message names `owner` and the option.
         """
         for name in ("outlets", "inlets"):
             if given.get(name) is not None:
@@ -59,21 +59,21 @@ class TaskOptions:
         return cls(**given)
 
     def over(self, defaults: TaskOptions) -> TaskOptions:
-        """Return these options, with `defaults` for what they do not say."""
-        said = {f.name: v for f in fields(self) if (v := getattr(self, f.name)) is not None}
-        return replace(defaults, **said)
+        """Return these options, with `defaults` for those that are not set."""
+        set_options = {f.name: v for f in fields(self) if (v := getattr(self, f.name)) is not None}
+        return replace(defaults, **set_options)
 
 
 OPTION_NAMES = frozenset(field.name for field in fields(TaskOptions))
 
 
 class Task:
-    """One task of a DAG. Where it is passed to another task's call, it stands for what it returns.
+    """One task of a DAG. As an argument of another task's call, it stands for what it returns.
 
     Made by calling a `@task` function inside a DAG, never directly.
     """
 
-    # Without it, iterating would try indices for ever, since tasks can be subscripted.
+    # Otherwise iterating would try indices for ever, since tasks can be subscripted.
     __iter__ = None
 
     def __init__(
@@ -103,16 +103,16 @@ class Task:
 
     @property
     def context_names(self) -> frozenset[str]:
-        """Which of `CONTEXT_ARGUMENTS` `call` needs in its context."""
+        """Those of `CONTEXT_ARGUMENTS` that `call` needs in its context."""
         return self.arguments.from_context
 
     @property
     def needs_spark(self) -> bool:
-        """Whether the function names `spark` and the call did not give it."""
+        """Whether the function names `spark` and the call does not give it."""
         return "spark" in self.context_names
 
     def call(self, *, context: Mapping[str, Any], results: Mapping[str, Any]) -> Any:
-        """Call the user's function and return what it returns: a generator, where it yields.
+        """Call the user's function and return what it returns: a generator if it yields.
 
         Args:
             context: At least `context_names`.
@@ -121,10 +121,10 @@ class Task:
         return self.arguments.call(self.function, context=context, results=results)
 
     def follow(self, upstream: Task) -> None:
-        """Have `upstream` succeed before this task starts.
+        """Make `upstream` run before this task.
 
         Raises:
-            DagError: That closes a cycle, or `upstream` belongs to another DAG.
+            DagError: This would be a cycle, or `upstream` belongs to another DAG.
         """
         if upstream.dag is not self.dag:
             raise DagError(
@@ -132,8 +132,8 @@ class Task:
                 f"{upstream.task_id!r} of DAG {upstream.dag.dag_id!r}",
                 hint="let the one emit an asset that the other is scheduled on",
             )
-        if way := _way(upstream, self):
-            names = " >> ".join(task.task_id for task in (*way, self))
+        if path := _path(upstream, self):
+            names = " >> ".join(task.task_id for task in (*path, self))
             raise DagError(f"DAG {self.dag.dag_id!r}: its tasks wait for one another: {names}")
         self._upstream.setdefault(upstream)
 
@@ -148,7 +148,7 @@ class Task:
         _order(other, self)
         return other
 
-    # [a, b] >> c and [a, b] << c: lists have no such operators, so the right-hand side is asked.
+    # For [a, b] >> c and [a, b] << c: lists have no such operators.
     def __rrshift__(self, other: Ordered) -> Task:
         _order(other, self)
         return self
@@ -162,7 +162,7 @@ class Task:
 
 
 class TaskFunction:
-    """What `@task` makes of a function: calling it inside a DAG adds a task, and returns it."""
+    """The result of `@task`: a call inside a DAG adds a task, and returns it."""
 
     def __init__(self, function: Callable[..., Any], options: TaskOptions) -> None:
         if not callable(function):
@@ -176,10 +176,10 @@ class TaskFunction:
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Task:
-        """Add a task to the DAG around.
+        """Add a task to the DAG of the `with` block.
 
         Raises:
-            DagError: There is no DAG around, or the arguments do not fit.
+            DagError: There is no such block, or the arguments do not fit the function.
         """
         from triggerer.domain.dags import current_dag
 
@@ -194,8 +194,8 @@ class TaskFunction:
     def override(self, **options: Any) -> TaskFunction:
         """Return the same function with other options, for one call."""
         _refuse_unknown(options, f"task {self.name!r}")
-        said = TaskOptions.checked(f"task {self.name!r}", **options)
-        return TaskFunction(self.function, said.over(self.options))
+        set_options = TaskOptions.checked(f"task {self.name!r}", **options)
+        return TaskFunction(self.function, set_options.over(self.options))
 
 
 @overload
@@ -217,11 +217,11 @@ def task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Turn a function into one whose call inside a DAG is a task: `@task` or `@task(retries=2)`.
 
     Args:
-        function: Called once per try, in the worker, with the results of other tasks and, by name,
-            with what a run offers (`CONTEXT_ARGUMENTS`).
+        function: Called once per try, in the worker, with the results of other tasks and, by name, with
+            `CONTEXT_ARGUMENTS`.
         options: See `TaskOptions`. `timeout` is per try; bare numbers are seconds.
     Raises:
-        DagError: An option does not make sense.
+        DagError: An option is invalid.
     """
     _refuse_unknown(options, "@task")
     name = getattr(function, "__name__", None)
@@ -264,16 +264,16 @@ def _tasks(value: Ordered) -> list[Task]:
     return tasks
 
 
-def _way(start: Task, target: Task) -> list[Task] | None:
-    """Return target, …, start as they follow one another if `start` already waits for `target`."""
-    ways: list[list[Task]] = [[start]]
+def _path(start: Task, target: Task) -> list[Task] | None:
+    """Return the path target, …, start if `start` waits for `target`, directly or not; otherwise None."""
+    paths: list[list[Task]] = [[start]]
     seen = {start}
-    while ways:
-        way = ways.pop()
-        if way[0] is target:
-            return way
-        for before in way[0].upstream:
+    while paths:
+        path = paths.pop()
+        if path[0] is target:
+            return path
+        for before in path[0].upstream:
             if before not in seen:
                 seen.add(before)
-                ways.append([before, *way])
+                paths.append([before, *path])
     return None

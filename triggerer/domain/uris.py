@@ -1,4 +1,4 @@
-"""What may identify an asset, and the one form in which a URI is kept."""
+"""Checks the names and URIs of assets, and normalizes the URIs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _USER_IS_CONTAINER: Final = frozenset({"abfs", "abfss", "wasb", "wasbs"})
 
 
 class _Needs(NamedTuple):
-    """The parts that a scheme cannot do without."""
+    """The parts that a scheme requires."""
 
     authority: str | None = None
     path: tuple[str, ...] = ()
     optional: int = 0
-    """How many of the path's parts may be left out."""
+    """How many parts of the path may be missing."""
 
     @property
     def example(self) -> str:
@@ -57,19 +57,19 @@ _NEEDS: Final[dict[str, _Needs]] = {
 
 
 def _shown(uri: str) -> str:
-    """Return how an error names a URI that was not taken apart: no password may reach a log."""
+    """Return how an error message shows a URI that was not parsed: no password may reach a log."""
     return _USERINFO.sub("//", uri)
 
 
 class CredentialsInUri(UserWarning):
-    """An asset's URI held a user name or a password; they were dropped."""
+    """An asset's URI had a user name or a password, which was dropped."""
 
 
 def check_identifier(value: object, what: str) -> str:
-    """Return `value` if it can name something.
+    """Return `value` if it is a valid name.
 
     Raises:
-        DagError: It is no string, empty, too long, or holds other than printable ASCII.
+        DagError: It is not a string, is empty or too long, or has characters other than printable ASCII.
     """
     if not isinstance(value, str):
         raise DagError(f"{what} must be a string, not {value!r}")
@@ -91,16 +91,16 @@ def check_identifier(value: object, what: str) -> str:
 
 
 def normalize_uri(value: object, *, stacklevel: int = 2) -> str:
-    """Return the form in which the URI is kept and compared.
+    """Return the form of the URI that is stored and compared.
 
-    The scheme is lower-cased and credentials are dropped with a `CredentialsInUri` warning;
-    everything else stays as it was written, for URIs are case-sensitive and two spellings are two
-    assets. A string without a scheme is kept as it is, and so is, but for the case of its scheme,
-    one whose scheme starts with `x-`: neither is looked into. Normalizing twice changes nothing.
+    The scheme becomes lower case, and credentials are dropped with a `CredentialsInUri` warning. Everything
+    else stays as it was written: URIs are case-sensitive, so two spellings are two assets. A string without a
+    scheme is not changed, and of one whose scheme starts with `x-` only the scheme is. Normalizing twice
+    changes nothing.
 
     Raises:
-        DagError: Not ASCII, empty, characters outside RFC 3986, a reserved scheme, or a part that
-            its scheme needs is missing. The message names the URI, without its credentials.
+        DagError: Not ASCII, empty, characters outside RFC 3986, a reserved scheme, or a part that the scheme
+            requires is missing. The message shows the URI without its credentials.
     """
     uri = check_identifier(value, "the URI")
     match = _SCHEME.match(uri)
@@ -117,14 +117,13 @@ def normalize_uri(value: object, *, stacklevel: int = 2) -> str:
     _check_characters(uri)
     try:
         parts = urlsplit(uri)
-        _ = parts.port  # urllib checks it only when it is read
+        _ = parts.port  # urllib checks it when it is read
     except ValueError as error:
         raise DagError(f"{_shown(uri)!r} is not a URI: {error}") from error
     bare = _without_credentials(parts, stacklevel=stacklevel + 1)
-    # As it was written, for its author to find: urlunsplit() has a spelling of its own.
+    # Shown as it was written, so that its author finds it: urlunsplit() may spell it differently.
     _check_parts(bare, str(value) if bare is parts else _shown(str(value)))
-    # urlunsplit() would also drop an empty query and turn file:x into file:///x; only touch what
-    # was asked for.
+    # Not urlunsplit(), if nothing was dropped: it also drops an empty query and turns file:x into file:///x.
     return uri if bare is parts else urlunsplit(bare)
 
 
@@ -162,7 +161,7 @@ def _check_parts(parts: SplitResult, shown: str) -> None:
     if needs is None:
         return
     hint = f"it looks like {parts.scheme}://{needs.example}"
-    # A port alone is no host, and neither is an empty container before an account.
+    # Neither a port alone is a host, nor an empty container before an account.
     if needs.authority and not parts.hostname:
         raise DagError(f"{shown!r} names no {needs.authority}", hint=hint)
     if needs.authority and "@" in needs.authority and not parts.username:

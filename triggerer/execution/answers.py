@@ -1,4 +1,4 @@
-"""Answers what the tasks of a run ask about asset events."""
+"""Answers the queries of a run's tasks about asset events."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _log = structlog.get_logger(__name__)
 async def answer(
     database: Database, result_writer: ResultWriter, order: RunOrder, question: dict[str, Any]
 ) -> dict[str, Any]:
-    """The reply to a worker's question; while the store is away, the question waits."""
+    """Return the reply to a worker's query. While the store is away, the query waits."""
     what, fields = question["what"], question["fields"]
     if what.startswith("inlet"):
-        # What earlier tasks of this run have emitted is among the events that it sees.
+        # The query sees what earlier tasks of this run have emitted.
         await result_writer.written(order.run_pk)
     try:
         value = await retry(

@@ -34,7 +34,7 @@ class WorkerContext:
 
     dags_folder: Path
     query: Callable[..., Any]
-    """`QueryEvents` for the run whose primary key comes first; so also below."""
+    """`QueryEvents`, with the run's primary key in front, as for the callables below."""
     spark: SparkHolder
     output: Output
     on_start: Callable[[int, TaskStart], None]
@@ -42,7 +42,7 @@ class WorkerContext:
 
 
 def execute_run(order: RunOrder, worker: WorkerContext) -> None:
-    """Execute a run and report it, with its last task in one report with its end.
+    """Execute a run and report its results; the last task and the end of the run are in one report.
 
     Raises:
         WorkerStopped: The executor wants the worker to stop; the run's end is not reported.

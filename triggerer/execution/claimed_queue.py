@@ -1,4 +1,4 @@
-"""How many runs to claim ahead of the workers, and which. Synchronous; no store, no clock."""
+"""Runs that are claimed ahead of the workers, and how many there may be. Synchronous; no store, no clock."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Final
 from triggerer.domain.attempts import RunOrder
 
 _AHEAD_S: Final = 0.2
-"""Claimed runs ought to start within this time: for as long, one claim may serve for many."""
+"""So much work is claimed ahead: a claimed run starts within about this time."""
 _MOST_AHEAD: Final = 64
 _WEIGHT: Final = 0.2
 
 
 class PrefetchLimit:
-    """How long runs take, lately; and so how many are worth claiming ahead.
+    """How many runs are worth claiming ahead, by how long runs have taken lately.
 
-    A claim costs a transaction, whatever the number of runs in it. With runs that end at once,
-    claiming one at a time would have the workers wait for the store; with runs that take longer
-    than a claim, claiming ahead only keeps them from another executor that could start them now.
+    A claim costs one transaction, however many runs it takes. If runs end at once and are claimed one
+    by one, workers wait for the store. If runs take longer than a claim, claiming them ahead only keeps
+    them from another executor that could start them now.
     """
 
     def __init__(self, workers: int) -> None:
@@ -27,7 +27,7 @@ class PrefetchLimit:
     def note(self, seconds: float) -> None:
         """A run has taken this long."""
         before = seconds if self._seconds is None else self._seconds
-        # A long one counts at once, so that nothing is claimed ahead behind its like.
+        # A long run counts in full: nothing is claimed ahead while runs are slow.
         weight = _WEIGHT if seconds < before else 1.0
         self._seconds = before + weight * (seconds - before)
 
@@ -66,14 +66,14 @@ class ClaimedQueue:
 
         Args:
             free: Workers that have nothing to do.
-            warming: A session is being opened; runs that wait for it must not keep others out.
+            warming: A Spark session is being opened. Runs that wait for it take no room from others.
         """
         waiting = len(self._orders)
         if warming:
             held = sum(order.needs_spark for order in self._orders.values())
             waiting -= min(held, free)
         room = free + ahead - waiting
-        # Not one by one while there is enough to do: a claim is worth it when half is used up.
+        # While all workers are busy, not one by one: a claim is worth it once half of the room is free.
         if free == 0 and room * 2 < ahead:
             return 0
         return max(room, 0)

@@ -1,4 +1,4 @@
-"""The executor's transactions on runs that it does not execute yet, or not any more."""
+"""The executor's transactions on runs that it does not execute yet, or no longer executes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Claims:
         return queries.claimed_runs(rows, log_home=self._home)
 
     async def to_cancel(self) -> list[int]:
-        """The runs of ours that are to be cancelled; queued ones are cancelled on the spot."""
+        """Return our running runs that are to be cancelled. Queued ones are cancelled here and now."""
         async with self._database.transaction() as session:
             ended = await queries.cancel_queued(session)
             if ended:
@@ -44,11 +44,11 @@ class Claims:
         return [pk for pk, run in ours.items() if run.cancel_requested]
 
     async def sweep(self, known: Set[int]) -> dict[int, HeldRun]:
-        """Put right what nobody announces; return what the store shows as running here.
+        """Find what no announcement tells of; return the runs that the store shows as running here.
 
-        The runs of dead executors go back into the queue, and so do runs that became ours by a
-        claim whose outcome was unknown, which are those that we do not know. Of those to be cancelled, queued
-        ones are cancelled on the spot, as by `to_cancel`.
+        Runs of dead executors are queued again. So are runs of ours that are not in `known`: they were
+        claimed in a transaction whose outcome was unknown. Queued runs that are to be cancelled are
+        cancelled, as by `to_cancel`.
         """
         alone = self._database.dialect == "sqlite"
         async with self._database.transaction() as session:
@@ -70,7 +70,7 @@ class Claims:
         return ours
 
     async def requeue(self, orders: Sequence[RunOrder]) -> None:
-        """Put runs back, unless they are somebody else's by now; these attempts do not count."""
+        """Queue runs again, unless another executor has them by now. The attempts do not count."""
         if not orders:
             return
         async with self._database.transaction() as session:

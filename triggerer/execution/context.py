@@ -69,7 +69,7 @@ class RunContext:
             case "outlet_events":
                 return outlet_events
             case "inlet_events":
-                # Not kept: each try sees what has been recorded until then.
+                # Made anew for each try, which sees what was recorded before it.
                 return InletEvents(self._query, task.inlets)
             case "dag_run":
                 return self.dag_run

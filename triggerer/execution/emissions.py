@@ -1,4 +1,4 @@
-"""Turns the events that tasks leave behind into rows, in the transaction that ends the task."""
+"""Records the events that tasks emit, in the transaction that writes the end of the task."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Emission:
     def idempotency_key(self) -> str:
         """The same for each attempt of the run: a repeat of the task emits nothing twice."""
         key = "/".join((self.order.dag_id, self.order.run_id, self.task_id, self.event.asset_uri))
-        # Each of the four may be long, and a URI alone longer than any key.
+        # Each of the four may be long; a URI alone may be longer than a key can be.
         encoded = key.encode()
         return key if len(encoded) <= MAX_KEY_BYTES else f"sha256:{sha256(encoded).hexdigest()}"
 
@@ -50,8 +50,7 @@ async def record_emissions(session: AsyncSession, emissions: Sequence[Emission])
         return
     identities = {(one.event.asset_name, one.event.asset_uri) for one in emissions}
     try:
-        # In one order, so that two transactions that make the same assets do not wait for one
-        # another.
+        # Sorted, so that two transactions that create the same assets cannot deadlock.
         assets = {
             (name, uri): (await ensure_asset(session, name=name, uri=uri)).id
             for name, uri in sorted(identities)

@@ -12,12 +12,12 @@ from typing import Any, Final, NamedTuple, Protocol, overload
 from triggerer.domain.assets import Asset, AssetAlias
 from triggerer.execution.protocol import PAGE_SIZE
 
-_PAGES_KEPT: Final = 8
+_CACHED_PAGES: Final = 8
 """Enough for a loop, or two side by side; a sequence of millions does not stay in memory."""
 
 
 class QueryEvents(Protocol):
-    """Puts a question to the executor and waits for the answer; for any thread of the worker."""
+    """Sends a query to the executor and waits for the reply. May be called from any thread of the worker."""
 
     def __call__(self, what: str, **fields: Any) -> Any: ...
 
@@ -65,49 +65,49 @@ class AssetEvent:
 _Row = dict[str, Any]
 
 
-class _FromOneEnd:
-    """Reads a sequence from one of its ends by page, and keeps the pages that were used last.
+class _PagedReader:
+    """Reads a sequence page by page from one of its ends, and caches the pages that were used last.
 
     Args:
-        fetch: Is given all but the `last_id` of a `triggerer.store.queries.execution.run_events.Page`.
+        fetch: Takes the fields of a `triggerer.store.queries.execution.run_events.Page`, save for `last_id`.
     """
 
     def __init__(self, fetch: Callable[..., list[_Row]], *, newest_first: bool) -> None:
         self._fetch = fetch
         self._newest_first = newest_first
         self._pages: dict[int, list[_Row]] = {}
-        """By the index of the first row, counted from this end; the last of the dict was used last."""
+        """By the index of their first row, counted from this end; the least recently used comes first."""
         self._ahead = 1
 
     def at(self, index: int) -> _Row | None:
-        """The row at this index; None: the sequence ends before.
+        """Return the row at this index, or None if the sequence is shorter.
 
-        Who asks for one gets one; who goes on asking has ever more of them fetched at once.
+        The first fetch is of one row, and each further one is of twice as many, up to a page.
         """
-        page, first = self._kept(index)
+        page, first = self._cached(index)
         if not page:
             page, first = self.page(index, self._ahead), index
             self._ahead = min(2 * self._ahead, PAGE_SIZE)
         return page[index - first] if page else None
 
     def rows(self, index: int, count: int) -> list[_Row]:
-        """The rows from this index on: so many, unless the sequence ends before."""
+        """Return `count` rows from this index on, or fewer if the sequence ends before."""
         found: list[_Row] = []
         while len(found) < count and (page := self.page(index + len(found), count - len(found))):
             found += page
         return found[:count]
 
     def page(self, index: int, count: int = PAGE_SIZE) -> list[_Row]:
-        """The rows from this index on, at least one unless the sequence ends before.
+        """Return rows from this index on: none if the sequence ends before it, otherwise at least one.
 
         Args:
-            count: How many are fetched, at most, where none are kept.
+            count: How many are fetched, at most, where none are cached.
         """
-        page, first = self._kept(index)
+        page, first = self._cached(index)
         if page:
             return page[index - first :]
-        # Beyond a row that is known, if there is one; or else the store counts off those before.
-        known, first = self._kept(index - 1)
+        # Continue after the row before it, if that is cached. Otherwise the store skips the rows before.
+        known, first = self._cached(index - 1)
         page = self._fetch(
             newest_first=self._newest_first,
             beyond=known[index - 1 - first]["id"] if known else None,
@@ -116,12 +116,12 @@ class _FromOneEnd:
         )
         if page:
             self._pages[index] = page
-        if len(self._pages) > _PAGES_KEPT:
+        if len(self._pages) > _CACHED_PAGES:
             del self._pages[next(iter(self._pages))]
         return page
 
-    def _kept(self, index: int) -> tuple[list[_Row], int]:
-        """The page that has this index, and its first; empty: none has."""
+    def _cached(self, index: int) -> tuple[list[_Row], int]:
+        """Return the cached page with this index, and the index of its first row; an empty page if there is none."""
         for first, page in self._pages.items():
             if first <= index < first + len(page):
                 self._pages[first] = self._pages.pop(first)
@@ -130,15 +130,15 @@ class _FromOneEnd:
 
 
 class AssetEvents(Sequence[AssetEvent]):
-    """The events of one asset, oldest first; nothing is fetched before it is looked at.
+    """The events of one asset, oldest first. Nothing is fetched before it is used.
 
-    The sequence is fixed when it is first looked at: what is recorded later is not part of it. (What another
-    transaction was recording at that moment may be, on PostgreSQL.) Indices and slices cost what they give, and the way
-    to it from the nearer end, as far as that is known: the length is counted when it is first needed. Iterating holds
-    one page at a time, however long the sequence is.
+    The sequence is fixed when it is first used: events that are recorded later are not part of it. (On PostgreSQL, an
+    event that another transaction was recording at that moment may be.) An index or a slice costs the rows that it
+    returns, and skipping those before them: from the nearer end, once the length is known. The length is counted when
+    it is first needed. Iterating holds one page at a time, however long the sequence is.
 
     Args:
-        fetch: See `_FromOneEnd`.
+        fetch: See `_PagedReader`.
         last_id: The id of the newest event; 0: there is none.
         total: The length, or what counts it.
     """
@@ -146,8 +146,8 @@ class AssetEvents(Sequence[AssetEvent]):
     def __init__(
         self, fetch: Callable[..., list[_Row]], last_id: int, total: int | Callable[[], int]
     ) -> None:
-        self._oldest = _FromOneEnd(fetch, newest_first=False)
-        self._newest = _FromOneEnd(fetch, newest_first=True)
+        self._oldest = _PagedReader(fetch, newest_first=False)
+        self._newest = _PagedReader(fetch, newest_first=True)
         self._last_id = last_id
         self._total = total
 
@@ -187,7 +187,7 @@ class AssetEvents(Sequence[AssetEvent]):
         return f"<{total}asset events>"
 
     def pages(self) -> Iterator[list[_Row]]:
-        """The events as rows of plain JSON, up to `PAGE_SIZE` at a time; for those who want many fast.
+        """Yield the events as rows of plain JSON, up to `PAGE_SIZE` at a time: the fastest way to read many.
 
         Raises:
             LookupError: Events were deleted since they were counted.
@@ -200,11 +200,11 @@ class AssetEvents(Sequence[AssetEvent]):
             _expect(index, self._total)
 
     def to_dataframe(self, spark: Any, *, extra_schema: Any = None) -> Any:
-        """A Spark DataFrame with one row for each event, without a Python object for any.
+        """Return a Spark DataFrame with one row for each event. No Python object is made for an event.
 
         Args:
-            extra_schema: The type of the column `extra`, where it is not to be found from the
-                events; see `triggerer.spark.dataframe`, also for the other columns.
+            extra_schema: The type of the column `extra`; None: it is inferred from the events.
+                `triggerer.spark.dataframe` describes all columns.
         """
         from triggerer.spark.dataframe import to_dataframe
 
@@ -257,7 +257,7 @@ def _fetcher(
 
 
 def asset_key(key: Asset | str, known: Sequence[Asset]) -> Asset:
-    """The asset that `key` means: itself, or the one of `known` with that URI or name.
+    """Return the asset of `known` that equals `key`, or has it as URI or name.
 
     Raises:
         KeyError: There is none.

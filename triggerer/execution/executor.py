@@ -30,27 +30,27 @@ from triggerer.synchronization import AutoResetEvent
 _log = structlog.get_logger(__name__)
 
 _WRITE_SECONDS: Final = 5.0
-"""At shutdown, how long to wait for the store; what it has not taken by then is done again."""
+"""At shutdown, how long to wait for the store. Runs whose results it has not taken by then are executed again."""
 _STALE_SECONDS: Final = 2.0
-"""A claimed run that has waited so long for a worker goes back: somebody else may have one free."""
+"""A claimed run that has waited this long for a worker is queued again: another executor may have a free one."""
 
 
 class Executor:
-    """Executes queued runs, each in a worker process of its own, several one after the other.
+    """Executes queued runs in worker processes, one run at a time in each.
 
-    A run is executed by whoever claimed it, once per attempt; what it leaves is written by the
-    (executor, attempt) that the store shows, or not at all. It is a `LeaseHolder`: told that its
-    lease is over it ends what it executes, which others may begin.
+    Whoever claims a run executes it, once per attempt. Its results are written only as long as the
+    store shows this executor and this attempt. The executor is a `LeaseHolder`: when its lease is over,
+    it ends what it executes, since others may begin it.
 
     Args:
         instance_id: The row in `instance` that the caller keeps alive.
-        workers: How many runs at a time. A process is started when it is needed first.
+        workers: How many runs at a time. A process is started when it is first needed.
         spark: `[spark]` as a mapping: mode, master, remote, conf.
-        prewarm: Whether a session is opened ahead when a known DAG needs one.
+        prewarm: Whether a Spark session is opened in advance if a DAG needs one.
         cancel_grace: How long a cancelled run has from SIGTERM to SIGKILL.
         timeout_grace: How long a task may outlive its own timeout before its worker is killed.
         shutdown_grace: How long running runs have to end when the executor is cancelled.
-        sweep_every: How often the store is looked at though nobody announced anything.
+        sweep_every: How often the store is checked even if nothing was announced.
     """
 
     def __init__(
@@ -104,10 +104,10 @@ class Executor:
         return [slot.worker.pid for slot in self._slots if slot.worker is not None]
 
     def note_lease_lost(self) -> None:
-        """Others may execute our runs from now on: end them, and begin none until the lease is kept again.
+        """Others may execute our runs from now on: end them, and begin none until the lease is held again.
 
-        They stand in the store as ours, and we know them no longer: unless others take them first, a sweep queues them
-        again, and these attempts do not count.
+        The store still shows them as ours. Unless others take them first, our next sweep queues them again, and the
+        attempts do not count.
         """
         self._is_lease_held = False
         self._leases_lost += 1
@@ -117,7 +117,7 @@ class Executor:
                 slot.cut_short()
 
     def note_lease_kept(self) -> None:
-        """Nobody takes our runs; which of them others have taken meanwhile is looked up first."""
+        """The lease is held again. A sweep comes first: it finds the runs that others have taken meanwhile."""
         self._is_lease_held = True
         self._sweep_due = 0.0
         self._more = self._cancels = self._dags = True
@@ -130,7 +130,7 @@ class Executor:
         they are killed and go back into the queue. No worker is left.
         """
         async with anyio.create_task_group() as tasks:
-            # Not `start`: cancelled, that would wait for the end of what only we can stop.
+            # Not `start`: cancelled, it would wait for a task that ends only after the `finally` below.
             tasks.start_soon(self._work)
             try:
                 with self._wakeups.subscribe(
@@ -144,7 +144,7 @@ class Executor:
                 self._stopping.set()
 
     async def _work(self) -> None:
-        # Shielded: what runs outlives a cancellation by its grace, which `_wind_down` bounds.
+        # Shielded: after a cancellation, runs still have their grace, which `_wind_down` bounds.
         with anyio.CancelScope(shield=True):
             async with anyio.create_task_group() as work:
                 work.start_soon(self._result_writer.run)
@@ -170,7 +170,7 @@ class Executor:
                 await self._changed.wait()
                 continue
             try:
-                await self._look_after(tasks)
+                await self._catch_up(tasks)
             except TransientStoreError as error:
                 if isinstance(error, OutcomeUnknown):
                     # Runs may have become ours without our knowing which: a sweep finds them.
@@ -189,9 +189,9 @@ class Executor:
             with anyio.move_on_after(seconds) as patience:
                 await self._changed.wait()
             if patience.cancelled_caught and self._claimed_queue:
-                await self._give_back()
+                await self._requeue_waiting()
 
-    async def _look_after(self, tasks: TaskGroup) -> None:
+    async def _catch_up(self, tasks: TaskGroup) -> None:
         if time.monotonic() >= self._sweep_due:
             self._cancels = False
             self._cancel(await self._sweep(), tasks)
@@ -211,18 +211,19 @@ class Executor:
                 await self._result_writer.perform_with_next_commit(self._claims.claim_step(room))
             )
             if leases_lost != self._leases_lost:
-                # They were claimed under a lease that is over, and may be somebody else's: a sweep tells.
+                # The lease has ended meanwhile, so they may be somebody else's: a sweep tells.
                 return
             self._more |= len(orders) == room
             for order in orders:
                 if not self._is_executing(order):
                     self._claimed_queue.add(order)
-            self._hand_out()
+            self._assign_runs()
             if self._more:
                 self._changed.set()
 
     def _is_executing(self, order: RunOrder) -> bool:
-        # Others took us for dead before this attempt had begun, and gave its number back: it is ours again.
+        # Others took us for dead before this attempt began, and queued the run again. Now we have claimed it again,
+        # and its attempt has the same number.
         return any(
             slot.run is not None
             and (slot.run.run_pk, slot.run.attempt) == (order.run_pk, order.attempt)
@@ -236,7 +237,7 @@ class Executor:
             warming=any(slot.spark is Spark.WARMING for slot in self._slots),
         )
 
-    def _hand_out(self) -> None:
+    def _assign_runs(self) -> None:
         for order in self._claimed_queue.waiting():
             slot = choose_slot(self._slots, needs_spark=order.needs_spark)
             if slot is not None:
@@ -250,9 +251,9 @@ class Executor:
             return
         if order is not None:
             self._prefetch.note(seconds)
-            # A session that a run has lost is opened again ahead of the next one.
+            # If the run has lost its session, another one is opened before the next run needs it.
             self._wants_warm |= self._prewarm and order.needs_spark and slot.spark is Spark.COLD
-        self._hand_out()
+        self._assign_runs()
         self._warm_up()
         if self._more:
             self._changed.set()
@@ -262,12 +263,12 @@ class Executor:
             return
         slot = choose_slot(self._slots, needs_spark=True)
         if slot is not None:
-            # Asked for once: where Spark cannot be had, trying again and again would not help.
+            # Tried once: where Spark cannot be started, trying again would not help.
             self._wants_warm = False
             slot.give(WarmUp())
 
     async def _sweep(self) -> list[int]:
-        """Put right what nobody announces; return the runs here that are to be cancelled."""
+        """Find what no announcement tells of; return our runs that are to be cancelled."""
         executing = [(slot, slot.run) for slot in self._slots if slot.run is not None]
         known = {run.run_pk for _, run in executing} | self._result_writer.unwritten
         known |= {order.run_pk for order in self._claimed_queue.waiting()}
@@ -292,7 +293,7 @@ class Executor:
                 if slot.run is not None and slot.run.run_pk == run_pk and not slot.is_stopping:
                     tasks.start_soon(slot.stop, verdict)
 
-    async def _give_back(self) -> None:
+    async def _requeue_waiting(self) -> None:
         if any(slot.spark is Spark.WARMING for slot in self._slots):
             return
         await self._requeue(self._claimed_queue.take_all())
@@ -301,8 +302,8 @@ class Executor:
         try:
             await self._claims.requeue(orders)
         except TransientStoreError as error:
-            # They still stand there as ours, and we do not know them: a sweep of ours, or of
-            # whoever comes after us, puts them back.
+            # The store still shows them as ours. Our next sweep, or another executor's once we are
+            # gone, queues them again.
             _log.warning("runs could not be put back yet", runs=len(orders), error=str(error))
             self._sweep_due = 0.0
 
@@ -313,7 +314,7 @@ class Executor:
             for slot in self._slots:
                 await slot.idle()
         killed = [slot.run for slot in self._slots if slot.run is not None and not slot.is_stopping]
-        # A process that does not even die by SIGKILL does not keep the service.
+        # A process that does not even die by SIGKILL must not keep the service from stopping.
         with anyio.move_on_after(_WRITE_SECONDS):
             async with anyio.create_task_group() as endings:
                 for slot in self._slots:

@@ -1,4 +1,4 @@
-"""What is told about a task that failed, and about a worker that died."""
+"""The error texts of a task that failed and of a worker that died."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _LONGEST: Final = 6000
 
 
 class TaskTimeout(BaseException):
-    """A task's time is up. No `Exception`, so that the task's own handlers do not swallow it."""
+    """A task's time is up. Not an `Exception`, so that the task's own handlers do not catch it."""
 
 
 class WorkerStopped(BaseException):
-    """The executor wants this worker to stop. No `Exception`, for the same reason."""
+    """The executor wants this worker to stop. Not an `Exception`, for the same reason."""
 
 
 def explain(error: BaseException, dags_folder: Path) -> str:
-    """A traceback of the user's own lines, storable as text; the full one belongs in the log.
+    """Return a traceback with the user's own lines only, as text that can be stored. The log has the full one.
 
-    Where no line of the DAGs folder is involved, only the exception is told.
+    If no line of the DAGs folder is involved, it is the exception alone.
     """
     summary = traceback.TracebackException.from_exception(error)
     _trim(summary, f"{DagsFolder(dags_folder).root}/", set())
@@ -43,7 +43,7 @@ def _trim(summary: traceback.TracebackException, folder: str, seen: set[int]) ->
 
 
 def storable(text: str) -> str:
-    """`text` without what databases refuse, and cut in the middle if it is very long."""
+    """Return the text without what databases refuse, and cut in the middle if it is very long."""
     text = storable_text(text)
     if len(text) > _LONGEST:
         half = _LONGEST // 2
@@ -52,7 +52,7 @@ def storable(text: str) -> str:
 
 
 def worker_death(code: int, *, is_taken: bool) -> str:
-    """What became of a worker, as the predicate of a sentence.
+    """Say how a worker died, as the predicate of a sentence.
 
     Args:
         code: As `WorkerProcess.reap` returns it.

@@ -22,7 +22,7 @@ def tail(path: str | Path, size: int = 4000) -> str:
 
 
 def open_log(path: Path) -> int:
-    """A descriptor that appends to a run's log, made with its folder if need be, for this user alone.
+    """Open a run's log for appending; return the descriptor. The file and its folders are made for this user alone.
 
     Raises:
         OSError: The file cannot be written.
@@ -31,16 +31,16 @@ def open_log(path: Path) -> int:
     try:
         return os.open(path, flags, 0o600)
     except FileNotFoundError:
-        # <home>/logs/<dag_id>: a mode holds for the last folder of a path, those above it get the default one.
+        # <home>/logs/<dag_id>, one by one: mkdir gives its mode to the last folder of a path only.
         for folder in (*reversed(path.parents[1:3]), path.parent):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return os.open(path, flags, 0o600)
 
 
 def end_log(path: str, run_id: str, how: str) -> None:
-    """Append the line that the worker would have written, had it lived to see its run end.
+    """Append the last line of a run's log, in place of a worker that did not live to write it.
 
-    For the executor, on the worker's host, when the worker is gone and nobody else can have begun the run.
+    For the executor, when the worker is gone and nobody else can have begun the run.
 
     Args:
         how: What comes after `run <run_id>:`, such as `failed: the worker ...`.
@@ -51,8 +51,8 @@ def end_log(path: str, run_id: str, how: str) -> None:
     # A task that was killed may have been in the middle of a line.
     if tail(path, 1) not in ("", "\n"):
         line = "\n" + line
-    # What keeps this line from being written, a full disk say, has kept the run's own output as well; the store has
-    # the run's end, and why.
+    # If this line cannot be written (a full disk, say), the run's own output could not be either. The store has the
+    # run's end and its error.
     with suppress(OSError), open(open_log(Path(path)), "ab") as log:
         log.write(line.encode("utf-8", "backslashreplace"))
 
@@ -66,11 +66,11 @@ def set_up_logging() -> None:
         stream = getattr(sys, f"__{name}__")
         if stream.closed:
             number = {"stdout": 1, "stderr": 2}[name]
-            # Not closing: the number is redirected from run to run.
+            # closefd=False: the descriptor is redirected from run to run.
             stream = open(number, "w", buffering=1, closefd=False)  # noqa: SIM115
             setattr(sys, f"__{name}__", stream)
         setattr(sys, name, stream)
-        # By the line: what a killed process has printed is in the log.
+        # Line by line, so that the log has what a process printed before it was killed.
         stream.reconfigure(line_buffering=True)
     root = logging.getLogger()
     if root.handlers != [_handler]:
@@ -95,10 +95,10 @@ _handler.setFormatter(_FORMATTER)
 
 
 class Output:
-    """Standard output and standard error of this process, also of what it starts."""
+    """Standard output and standard error of this process and of those that it starts."""
 
     def __init__(self) -> None:
-        # Copies that children do not inherit, to come back to after a run.
+        # Copies, which children do not inherit, to restore after a run.
         self._original = (os.dup(1), os.dup(2))
         self._run: int | None = None
 
@@ -120,9 +120,9 @@ class Output:
 
     @contextmanager
     def of_the_worker(self) -> Iterator[None]:
-        """Let what is started inside keep the worker's own output.
+        """Give what is started inside the worker's own output instead of the run's log.
 
-        A JVM outlives the run that happens to need it first, and would write into its log for ever.
+        A JVM outlives the run that starts it, and would go on writing into its log.
         """
         self._point(*self._original)
         try:
@@ -134,7 +134,7 @@ class Output:
     @staticmethod
     def _point(out: int, err: int) -> None:
         for stream in (sys.stdout, sys.stderr):
-            # Closed or replaced by the run, or its disk is full: what is left has no place to go.
+            # The run closed or replaced the stream, or the disk is full: what is left cannot be written.
             with suppress(OSError, ValueError, AttributeError):
                 stream.flush()
         os.dup2(out, 1)

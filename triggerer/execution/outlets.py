@@ -1,4 +1,4 @@
-"""The events that a task emits: `outlet_events`, and what becomes of it when the task succeeds."""
+"""The events that a task emits: `outlet_events`, and the events that are made of it when the task succeeds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from triggerer.errors import RowRefused
 
 
 class OutletEvent:
-    """What a task says about the event that it leaves for one of its outlets."""
+    """What a task sets for the event of one of its outlets."""
 
     __slots__ = ("_added", "extra", "outlet")
 
@@ -60,7 +60,7 @@ class OutletEvents(Mapping[Asset | AssetAlias, OutletEvent]):
         return len(self._entries)
 
     def apply(self, metadata: Metadata) -> None:
-        """Take what a task yielded as if it had been set on the outlet, or added to the alias."""
+        """Apply what a task yielded as if it had been set on the outlet, or added to the alias."""
         if metadata.alias is not None:
             self[metadata.alias].add(metadata.asset, metadata.extra)
         else:
@@ -99,7 +99,7 @@ class OutletEvents(Mapping[Asset | AssetAlias, OutletEvent]):
 
 
 def checked(asset: Asset, extra: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of `extra` as the store will give it back.
+    """Return a copy of `extra`, as the store will give it back.
 
     Raises:
         RowRefused: It is no mapping, JSON cannot hold it, or it has a NUL character.

@@ -1,8 +1,8 @@
-"""An executor's lease on its runs: kept while the store takes its heartbeats, and over in time where it does not.
+"""An executor's lease on its runs: held while the store takes its heartbeats, and given up in time if it does not.
 
-Others queue the runs of an executor again once its registration has expired, by the database's clock. They cannot know
-that it lives and only does not reach the database; it cannot know whether it is the one that is cut off, or everybody
-is. So it goes by its own clock: what it executes has ended before anybody else may begin it.
+Once an executor's registration has expired, by the database's clock, others queue its runs again. They cannot tell an
+executor that is dead from one that cannot reach the database, and it cannot tell whether they still reach the database.
+So it goes by its own clock: what it executes has ended before anybody else may begin it.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from triggerer.store.engine.database import Database
 _log = structlog.get_logger(__name__)
 
 _KIND: Final = "executor"
-_GOODBYE: Final = timedelta(seconds=2)
-# Parts of the lease.
+_DEREGISTER_TIMEOUT: Final = timedelta(seconds=2)
+# Fractions of the lease.
 _INTERVAL: Final = 1 / 3
-_AGAIN: Final = 1 / 10
-"""From one that failed to the next."""
-_PATIENCE: Final = 1 / 6
-"""For what a heartbeat asks, and again for its commit: one that hangs, on a connection that is dead without our
-knowing, leaves the time for another one."""
+_RETRY_INTERVAL: Final = 1 / 10
+"""From a heartbeat that failed to the next."""
+_TIMEOUT: Final = 1 / 6
+"""For the statements of a heartbeat, and again for its commit. If it hangs on a dead connection, there is time for
+another."""
 _MARGIN: Final = 1 / 10
-"""For what is ended here to be gone."""
+"""For what is executed here to end."""
 
 
 class LeaseHolder(Protocol):
-    """Who executes under the lease; told on the event loop."""
+    """Executes under the lease. Called on the event loop."""
 
     def note_lease_lost(self) -> None:
-        """It is over, and was not extended: nothing that others may begin now is to run here any more."""
+        """The lease is over, and was not extended: nothing that others may begin now may go on here."""
 
     def note_lease_kept(self) -> None:
-        """A heartbeat was taken after that."""
+        """A heartbeat has succeeded again."""
 
 
 class Registration:
@@ -48,7 +48,7 @@ class Registration:
 
     Args:
         expiry: How long a heartbeat holds.
-        holder: None: nobody else can take its runs (SQLite), whether it is shown or not.
+        holder: None: nobody else can take its runs (SQLite).
     """
 
     def __init__(
@@ -67,29 +67,29 @@ class Registration:
         self._end: asyncio.TimerHandle | None = None
 
     async def renew(self) -> None:
-        """Stay alive for as long again, counted from now.
+        """Extend the lease: it holds for `expiry` from now.
 
         Raises:
             TransientStoreError: The lease ends when it would have, unless a repeat succeeds.
         """
         began = anyio.current_time()
-        patience = self._expiry * _PATIENCE
+        timeout = self._expiry * _TIMEOUT
         try:
-            with anyio.fail_after(patience.total_seconds()):
-                async with self._database.transaction(commit_timeout=patience) as session:
-                    # Registering anew is a heartbeat, and brings back a row that others took for a dead one's: what
-                    # they did with our runs meanwhile is fenced by the runs' attempts.
+            with anyio.fail_after(timeout.total_seconds()):
+                async with self._database.transaction(commit_timeout=timeout) as session:
+                    # To register again is the heartbeat. It also restores a row that others removed because they
+                    # took us for dead; what they did with our runs meanwhile is fenced by the runs' attempts.
                     await leases.register_instance(
                         session, self._instance_id, kind=_KIND, expiry=self._expiry
                     )
         except TimeoutError as error:
             raise StoreUnavailable(
-                f"{self._database.name} did not take a heartbeat within {patience.total_seconds():g} s"
+                f"{self._database.name} did not take a heartbeat within {timeout.total_seconds():g} s"
             ) from error
         self._hold_until(began + self._expiry.total_seconds() * (1 - _MARGIN))
 
     async def keep(self) -> None:
-        """Renew until cancelled, then sign off: others need not wait for the expiry."""
+        """Renew until cancelled, then deregister: others need not wait for the expiry."""
         lease_s = self._expiry.total_seconds()
         due = anyio.current_time() + lease_s * _INTERVAL
         try:
@@ -100,13 +100,13 @@ class Registration:
                     await self.renew()
                 except TransientStoreError as error:
                     _log.warning("the executor's heartbeat failed", error=str(error))
-                    due = began + lease_s * _AGAIN
+                    due = began + lease_s * _RETRY_INTERVAL
                 else:
                     due = began + lease_s * _INTERVAL
         finally:
             if self._end is not None:
                 self._end.cancel()
-            await self._sign_off()
+            await self._deregister()
 
     def _hold_until(self, when: float) -> None:
         if self._holder is None:
@@ -125,10 +125,12 @@ class Registration:
         self._is_lost = True
         holder.note_lease_lost()
 
-    async def _sign_off(self) -> None:
-        with anyio.move_on_after(_GOODBYE.total_seconds(), shield=True):
+    async def _deregister(self) -> None:
+        with anyio.move_on_after(_DEREGISTER_TIMEOUT.total_seconds(), shield=True):
             try:
-                async with self._database.transaction(commit_timeout=_GOODBYE) as session:
+                async with self._database.transaction(
+                    commit_timeout=_DEREGISTER_TIMEOUT
+                ) as session:
                     await leases.deregister_instance(session, self._instance_id)
             except StoreError as error:
                 # It expires by itself.

@@ -1,4 +1,4 @@
-"""Writes what becomes of runs into the store, in groups, and keeps it until that has worked."""
+"""Writes the results of runs into the store, in groups, and keeps them until they are written."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _LARGEST_GROUP: Final = 200
 """Updates per transaction: the gain is gone by then, and SQLite's one writer is not held for long."""
 
 _JOINED_STEP_SECONDS: Final = 60.0
-"""Longer than the store takes to say that it is away."""
+"""Longer than the store takes to fail."""
 
 
 class _JoinedStep:
-    """A step that is performed along with the next group, and what came of it."""
+    """A step that is performed with the next group, and its outcome."""
 
     def __init__(self, step: Step) -> None:
         self.step = step
@@ -55,10 +55,10 @@ class _JoinedStep:
 
 
 class ResultWriter(GroupCommit[list[AttemptUpdate]]):
-    """Takes results at once and writes them as soon as the last group is written.
+    """Takes results without waiting, and writes them as soon as the last group is written.
 
-    A store that is away delays the writing and nothing else; what was submitted is kept, in order,
-    until it is written, or the store shows that the attempt is not this executor's any more.
+    While the store is away, results are kept in order. An update is dropped if the store shows that the
+    run has been given to another attempt.
     """
 
     refusals = RowRefused
@@ -84,12 +84,12 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     async def perform_with_next_commit(self, step: Step) -> list[Row]:
         """Perform a step with the next group, or by itself if there is none; return its rows.
 
-        An executor that has ended a run asks for the next one, and a second transaction would cost as
-        much as the first.
+        An executor that writes the end of a run also claims the next one; a second transaction would
+        cost as much as the first.
 
         Raises:
-            As `Database.perform_steps`. The group is written all the same.
-        Cancellation: What has begun is finished, and returned.
+            As `Database.perform_steps`. The group is written nevertheless.
+        Cancellation: A step that has begun is finished, and its rows are returned.
         """
         joined = _JoinedStep(step)
         self._joined_steps.append(joined)
@@ -101,7 +101,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
             if joined in self._joined_steps:
                 self._joined_steps.remove(joined)
                 raise
-            # Nobody else would know of what it does.
+            # Nobody else would learn what the step did, such as which runs it claimed.
             with anyio.move_on_after(_JOINED_STEP_SECONDS, shield=True):
                 await joined.done.wait()
             if not joined.done.is_set():
@@ -111,7 +111,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         return joined.rows
 
     async def begin(self, order: RunOrder) -> bool:
-        """Write that an attempt begins, when the store can be had; whether it is this executor's still.
+        """Write that an attempt begins, as soon as the store can be reached; return whether it is still ours.
 
         Cancellation: It may be written or not.
         """
@@ -129,11 +129,11 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
 
     @property
     def unwritten(self) -> frozenset[int]:
-        """The runs that something is still to be written of."""
+        """The runs with updates that are not written yet."""
         return frozenset(self._unwritten)
 
     async def written(self, run_pk: int | None = None) -> None:
-        """Wait until nothing is left to be written: of this run, or at all."""
+        """Wait until all updates are written: those of this run, or all."""
         while self._unwritten if run_pk is None else run_pk in self._unwritten:
             await self._written.wait()
 
@@ -173,7 +173,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     async def _write_with(
         self, group: Sequence[AttemptUpdate], steps: Sequence[Step]
     ) -> list[list[Row]]:
-        """Write a group, and perform other steps; the rows of those."""
+        """Write a group and perform other steps; return the rows of those."""
         if not group:
             return await self._database.perform_steps(steps)
         save = SaveResults(
@@ -229,7 +229,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         return ([_without_refused(update, str(error))],)
 
     def _as_refused(self, update: AttemptUpdate) -> AttemptUpdate:
-        """The update, whose run has not succeeded if the store refused a result of it."""
+        """The update, with a failed run instead of a successful one if the store refused a result of this attempt."""
         end = update.end
         refused = self._refused.get(_attempt(update.order))
         if end is None or refused is None or end.state is not RunState.SUCCESS:
@@ -239,7 +239,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
     async def _announce_ends(
         self, group: Sequence[AttemptUpdate], held: Mapping[int, HeldRun]
     ) -> None:
-        # Also for what had been written before: perhaps by a commit whose outcome nobody saw.
+        # Also if the end was written before, perhaps by a commit whose outcome was unknown.
         ended = {
             update.order.dag_id
             for update in group
@@ -250,7 +250,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
 
     def _is_ours(self, update: AttemptUpdate, held: Mapping[int, HeldRun]) -> bool:
         if _is_held(update.order, held):
-            # Ended: by the very update whose commit had an unknown outcome.
+            # Ended already: by this very update, whose first commit had an unknown outcome.
             return held[update.order.run_pk].state is RunState.RUNNING
         _log.warning(
             "a result came too late: the run was given to another attempt",
@@ -271,7 +271,7 @@ def _is_held(order: RunOrder, held: Mapping[int, HeldRun]) -> bool:
 
 
 def _without_refused(update: AttemptUpdate, reason: str) -> AttemptUpdate:
-    """What is stored instead when the store will not have the events, or, last, the tasks."""
+    """What is stored instead if the store refuses the events or, after that, the tasks."""
     end = update.end
     if not any(task.events for task in update.tasks):
         error = f"the store refused it: {reason}"

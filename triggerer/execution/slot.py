@@ -1,4 +1,4 @@
-"""One of the executor's places for a worker: it has a process while it needs one, and one run at a time."""
+"""One of the executor's slots: a worker process while it needs one, and one run at a time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Spark(Enum):
 
 
 class _AfterJob(Enum):
-    """What a slot can do after it has been at a job."""
+    """What a slot does after a job."""
 
     NEXT_JOB = auto()
     """With the same worker."""
@@ -69,7 +69,7 @@ class SlotSettings:
 
 @dataclass(slots=True)
 class Slot:
-    """Executes what it is given, one after the other. `serve` is its only task.
+    """Executes one job after the other. `serve` is its only task.
 
     Args:
         on_free: Called, on the event loop, each time that it can be given something again, with the
@@ -121,25 +121,25 @@ class Slot:
         self._arrived.set()
 
     async def stop(self, verdict: RunEnd) -> None:
-        """End the run that it executes, gently at first; unless it ends by itself, it ends so."""
+        """End the run, gently at first. Unless it ends by itself, it ends as `verdict` says."""
         self._verdict = verdict
         self._call_off_beginning()
         await self._end_worker()
 
     async def abandon(self) -> None:
-        """End what it executes at once, and write nothing of it: it is somebody else's."""
+        """Kill the run and write nothing of it: another executor has it."""
         self.cut_short()
         self._abandoned = True
         if self.worker is not None:
             await self.worker.gone.wait()
 
     def cut_short(self) -> None:
-        """End what it executes at once, as others may execute it from now on; write only what it was told to before."""
+        """Kill the run, since others may execute it from now on. A verdict from before is still written."""
         self._may_end_log = False
         self._kill()
 
     async def end_now(self) -> None:
-        """End what it executes at once, for others to execute; write only what it was told to before."""
+        """Kill the run, for others to execute, and wait until it is gone. A verdict from before is still written."""
         self._kill()
         try:
             await self.idle()
@@ -267,10 +267,10 @@ class Slot:
             return _AfterJob.END_WORKER
 
     async def _begin(self, worker: WorkerProcess, order: RunOrder) -> bool:
-        """Have written that this attempt begins; whether it is to be executed.
+        """Have it written that this attempt begins; return whether it is to be executed.
 
-        A service that dies from here on may have been killed by the run. Before, it was not, however often
-        it is killed while it starts; so a worker is there first.
+        If the service dies after that, the run may have killed it, and the attempt counts. So the worker
+        is started before: attempts do not count for a service that is killed while it starts.
         """
         is_ours = False
         try:

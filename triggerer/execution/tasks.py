@@ -38,9 +38,9 @@ class TaskRunner:
     """Executes tasks of one attempt of a run, on the worker's main thread.
 
     Args:
-        on_start: Told of each try before the user's code is entered; and, without a timeout, when the try
-            has failed and waits to be followed by another.
-        on_abandoned: Told when a try that may have left work behind (on Spark, say) timed out.
+        on_start: Called at each try before the user's code is entered; and again, without a timeout, when
+            the try has failed and the next one waits for its time.
+        on_abandoned: Called when a try has timed out: it may have left work behind, on Spark, say.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class TaskRunner:
         self._on_abandoned = on_abandoned
 
     def execute(self, task: Task, results: Mapping[str, Any]) -> Finished:
-        """Try the task until it succeeds or its retries are used up; whatever it raises is told.
+        """Try the task until it succeeds or its retries are used up; what it raises becomes the error of the result.
 
         Raises:
             WorkerStopped: The executor wants the worker to stop; the task's `finally` blocks have run.
@@ -91,7 +91,7 @@ class TaskRunner:
                 return Finished(result, value)
             if try_number <= task.retries:
                 logger.info("task %s is tried again in %s", task.task_id, task.retry_delay)
-                # The try is over, and the wait is none of its time.
+                # The try is over: its timeout does not hold for the wait.
                 self._on_start(dataclasses.replace(start, timeout_s=None))
                 time.sleep(task.retry_delay.total_seconds())
         ended_at = datetime.now(UTC)
@@ -103,7 +103,7 @@ class TaskRunner:
         self, task: Task, results: Mapping[str, Any], outlet_events: OutletEvents
     ) -> tuple[Any, tuple[EmittedEvent, ...]]:
         arguments = self._context.arguments(task, outlet_events)
-        # What "queued to the first line" is measured by: nothing of ours comes after it.
+        # The time from queued to the first line is measured by this: nothing of ours comes after it.
         logger.info(
             "task %s begins %.6f s after the run was queued",
             task.task_id,

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class Worker:
-    """What happens in one worker process."""
+    """One worker process."""
 
     def __init__(self, channel: ChildChannel, setup: dict[str, Any]) -> None:
         from triggerer.execution.attempt import WorkerContext
@@ -93,7 +93,7 @@ class Worker:
         from triggerer.execution.attempt import execute_run
 
         if order["type"] == "run":
-            self._tidy_up()
+            self._reset()
             execute_run(RunOrder.from_json(order["run"]), self._context)
             return
         error = None
@@ -105,8 +105,8 @@ class Worker:
             error = storable(str(reason))
         self._send(message("warmed", error=error))
 
-    def _tidy_up(self) -> None:
-        # The last run's code may have left things otherwise than it found them.
+    def _reset(self) -> None:
+        # The last run's code may have changed any of these.
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         os.chdir(self._folder)
@@ -160,7 +160,7 @@ def main() -> NoReturn:
     """Run a worker over the inherited channel."""
     channel = connect_to_parent()
     setup = channel.receive()
-    # Where processors are short, the way of a message into its run goes before what runs do.
+    # Where processors are short, starting runs comes before what they do.
     give_way(_NICENESS)
     set_up_logging()
     Worker(channel, setup).serve()

@@ -1,4 +1,4 @@
-"""Which runs should exist, and making them exist."""
+"""Creates the runs that waiting events ask for."""
 
 from triggerer.scheduler.loop import Scheduler
 

@@ -12,20 +12,20 @@ from triggerer.domain.conditions import Condition, Leaf, is_satisfied
 
 @dataclass(frozen=True, slots=True)
 class WaitingAsset:
-    """An asset of which a DAG has events queued."""
+    """An asset with events that are queued for a DAG."""
 
     asset_id: int
     name: str
     uri: str
     queued: int
-    """How many, at least 1; counted no further than the snapshot's bound."""
+    """How many, at least 1; not counted beyond the snapshot's bound."""
     aliases: frozenset[str] = frozenset()
     """The names of the DAG's aliases that resolve to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DagSnapshot:
-    """A DAG that may be due, as the database showed it under a lock."""
+    """A DAG that may be due, as read from the database."""
 
     dag_id: str
     condition: Condition
@@ -49,29 +49,29 @@ class RunsToCreate:
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """What to do about one snapshot."""
+    """What is to be done for one snapshot."""
 
     runs: tuple[RunsToCreate, ...]
     recheck: tuple[str, ...]
-    """DAGs that may be due for more as soon as these runs exist: the limit or the bound was hit."""
+    """DAGs that may be due for more runs as soon as these exist: the limit or the bound was reached."""
     at_capacity: tuple[str, ...] = ()
-    """DAGs that are at `max_active_runs` once these runs exist: the end of a run may make them due."""
+    """DAGs that have `max_active_runs` once these runs exist: the end of a run may make them due."""
 
     @property
     def unserved(self) -> tuple[str, ...]:
-        """Those of `recheck` that got no run at all: they come first the next time."""
+        """Those of `recheck` that get no run at all: they come first the next time."""
         served = {due.dag_id for due in self.runs}
         return tuple(dag_id for dag_id in self.recheck if dag_id not in served)
 
 
 def decide(snapshot: Sequence[DagSnapshot], *, limit: int, bound: int) -> Decisions:
-    """Say which runs to create: for each DAG those that its expression and its capacity allow.
+    """Return the runs to create: for each DAG those that its expression and its capacity allow.
 
-    A DAG at `max_active_runs` gets none; its events stay queued, and the end of a run is what brings
-    it back. At most `limit` runs are created, shared out in the snapshot's order; see `unserved`.
+    A DAG with `max_active_runs` gets none. Its events stay queued until the end of a run makes it due. At most
+    `limit` runs are created, in the snapshot's order; see `unserved`.
 
     Args:
-        bound: How far `WaitingAsset.queued` was counted.
+        bound: `WaitingAsset.queued` was counted up to this number.
     """
     runs: list[RunsToCreate] = []
     again: list[str] = []
@@ -80,7 +80,7 @@ def decide(snapshot: Sequence[DagSnapshot], *, limit: int, bound: int) -> Decisi
     for dag in snapshot:
         capacity = max(dag.max_active_runs - dag.active_runs, 0)
         wanted = _due(dag, at_most=capacity)
-        # Where counting stopped at the bound, more runs may be due than `wanted` says.
+        # If counting stopped at the bound, more runs may be due than `wanted`.
         cut_short = dag.events_per_run is not None and any(
             asset.queued >= bound for asset in dag.waiting
         )
@@ -97,7 +97,7 @@ def decide(snapshot: Sequence[DagSnapshot], *, limit: int, bound: int) -> Decisi
 
 
 def _due(dag: DagSnapshot, *, at_most: int) -> int:
-    """How many runs in a row the expression asks for."""
+    """Return how many runs in a row the expression asks for."""
     queued = {asset: asset.queued for asset in dag.waiting}
     count = 0
     while count < at_most and is_satisfied(dag.condition, partial(_has, queued)):

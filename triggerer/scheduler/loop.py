@@ -1,4 +1,4 @@
-"""Makes the runs that waiting events ask for: woken by commits, with a slow sweep as a safety net."""
+"""Creates the runs that waiting events ask for: woken by commits, and by a slow sweep as a safety net."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _log = structlog.get_logger(__name__)
 
 SWEEP_INTERVAL: Final = timedelta(seconds=30)
 MAX_RUNS_PER_LOOP: Final = 32
-# So many DAGs are locked and read in one transaction.
+# DAGs that are locked and read in one transaction.
 _MAX_DAGS: Final = 100
-_NOBODY_CALLED: Final[Announced] = {Signal.EVENTS_QUEUED: {ALL}}
+_SWEEP_ALL: Final[Announced] = {Signal.EVENTS_QUEUED: {ALL}}
 
 
 class Scheduler:
-    """Creates asset-triggered runs. Several may run at once: what one decides about a DAG holds only if no other has.
+    """Creates asset-triggered runs. Several schedulers may run at once.
 
-    It is decided under a lock of the DAG's row, or carried out on condition that the row is as it was. Every queued
-    event goes into exactly one run of its DAG: the run and the move of its events are one transaction. The DAG's
-    file is never loaded here.
+    Each decides under a lock of the DAG's row, or creates the run on condition that the row has not changed since it
+    was read. Every queued event goes into exactly one run of its DAG: the run is created, and its events are moved, in
+    one transaction. The DAG's file is never loaded here.
 
     Args:
         wakeups: As a rule `database.wakeups`.
-        max_dagruns_to_create_per_loop: Bounds one transaction.
-        sweep_interval: How long an event can wait at worst, should a wakeup be lost.
-        random: For the jitter of what is tried again.
+        max_dagruns_to_create_per_loop: At most so many runs are created in one transaction.
+        sweep_interval: The longest that an event can wait if a wakeup is lost.
+        random: For the jitter of retries.
         find_candidates: The DAGs for which an event waits, asked in a session that reads.
     """
 
@@ -58,25 +58,25 @@ class Scheduler:
         self._limit = max(max_dagruns_to_create_per_loop, 1)
         self._sweep_interval = sweep_interval
         self._find_candidates = find_candidates
-        # SQLite has one writer at a time: a plan under a lock is a single turn of the connection's thread there.
+        # On SQLite, which has one writer at a time, a plan under a lock is a single turn of the connection's thread.
         self._optimistic_planner = (
             None if database.dialect == "sqlite" else OptimisticPlanner(database, limit=self._limit)
         )
         self._backoff = Backoff(first=0.05, longest=5.0, random=random or Random())
-        # Ordered: who was left out last time is first this time.
+        # Ordered: a DAG that got no run last time comes first.
         self._dirty: dict[str, None] = {}
         self._sweep_due = True
         self._at_capacity: frozenset[str] = frozenset()
         self._reported: dict[str, str] = {}
         self.trouble: TriggererError | None = None
-        """Why no runs can be made at present; None while all is well."""
+        """Why no runs can be created at present; None if they can."""
         self.runs_created = 0
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Create runs until cancelled; started once nothing that is announced can be missed.
+        """Create runs until cancelled; started once it is subscribed to announcements.
 
-        Cancellation: A transaction that has not committed is rolled back; what it was about is
-        found again by the sweep with which the next one starts.
+        Cancellation: A transaction that has not committed is rolled back. The next scheduler begins with a
+        sweep, which finds the same events again.
         """
         signals = (Signal.EVENTS_QUEUED, Signal.RUNS_ENDED, Signal.DAGS_CHANGED)
         with self._wakeups.subscribe(*signals) as subscription:
@@ -85,14 +85,14 @@ class Scheduler:
                 self._note(subscription.take_nowait())
                 if not self._dirty and not self._sweep_due:
                     woken = await subscription.wait(self._sweep_interval)
-                    self._note(woken or _NOBODY_CALLED)
+                    self._note(woken or _SWEEP_ALL)
                 await self._turn()
 
     async def run_once(self) -> int:
-        """Look at every DAG and create all runs that are due now; return how many.
+        """Create all runs that are due now, of all DAGs; return how many.
 
         Raises:
-            StoreError: The database did not do its part; some of the runs may exist.
+            StoreError: From the database; some of the runs may exist.
         """
         before = self.runs_created
         self._sweep_due = True
@@ -105,8 +105,8 @@ class Scheduler:
             if ALL in dag_ids:
                 self._sweep_due = True
             if signal is Signal.RUNS_ENDED:
-                # The end of a run makes nothing due but what the cap had held back when we last
-                # looked: whatever was queued since has woken us by itself.
+                # The end of a run only makes DAGs due that were at their capacity when we last planned for them:
+                # events that were queued since then have woken us by themselves.
                 dag_ids &= self._at_capacity
             self._dirty.update(dict.fromkeys(sorted(dag_ids - {ALL})))
 
@@ -114,8 +114,7 @@ class Scheduler:
         try:
             await self._work()
         except StoreError as error:
-            # Nothing was written, or (outcome unknown) a second look finds what there is left to
-            # do.
+            # Nothing was written, or the outcome is unknown: the next attempt finds what is left to do.
             self.trouble = error
             delay = self._backoff.next_delay()
             _log.warning(
@@ -127,7 +126,7 @@ class Scheduler:
             self.trouble = None
 
     async def _work(self) -> None:
-        """Handle one chunk of what is dirty; whatever was not handled is dirty afterwards."""
+        """Plan for one chunk of the dirty DAGs; those that are not done stay dirty."""
         if self._sweep_due:
             async with self._database.reading() as session:
                 found = await self._find_candidates(session)
@@ -148,13 +147,13 @@ class Scheduler:
         for dag_id in chunk:
             self._dirty.pop(dag_id, None)
         decisions = plan.decisions
-        # A DAG that could take all the runs of every loop goes behind those that got none.
+        # A DAG that could use up the limit of every loop goes behind those that got no run.
         self._at_capacity = (self._at_capacity - set(chunk)) | set(decisions.at_capacity)
         self._dirty = dict.fromkeys((*decisions.unserved, *self._dirty, *decisions.recheck))
         self.runs_created += plan.runs_created
 
     def _report(self, plan: Plan) -> None:
-        """One DAG of another release must not stop the others; said once for each reason."""
+        """Log each DAG whose schedule cannot be read, once for each reason. It must not stop the others."""
         for dag_id in plan.readable:
             self._reported.pop(dag_id, None)
         for dag_id, reason in plan.unreadable.items():

@@ -21,22 +21,22 @@ _MAX_REMEMBERED: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """A run that is to be made if nobody has changed the DAG's row since."""
+    """A run that is to be created if nobody has changed the DAG's row since it was read."""
 
     run: RunsToCreate
     params: Mapping[str, Any]
     unchanged: Unchanged
     is_lasting: bool
-    """Whether what made it due makes the next one due: it takes all that waits, and no alias is resolved anew."""
+    """Whether events of the same assets make the next run due: it takes all that waits, and there is no alias."""
 
 
 class OptimisticPlanner:
-    """Plans for one DAG in a round trip or two, where a transaction with a lock takes four.
+    """Plans for one DAG in one or two round trips; a transaction with a lock takes four.
 
-    The first time it looks, and makes the run unless the DAG's row has changed since. From then on it knows which
-    assets were enough for a run, and asks for the next one outright: more than these can only make an expression
-    truer. The statement itself sees to it that the row is as it was, that these assets have events again, and that
-    there is room for one more run; where it makes none, there is another look.
+    The first time, it reads the queue, and creates the run unless the DAG's row has changed since. It remembers which
+    assets made the run due, and tries to create the next one without reading: events of these assets are enough, and
+    others cannot make the expression false. The statement checks that the row is as it was, that these assets have
+    events again, and that the DAG may have one more run. If it creates none, the queue is read again.
     """
 
     def __init__(self, database: Database, *, limit: int) -> None:
@@ -45,7 +45,7 @@ class OptimisticPlanner:
         self._remembered: dict[str, _Due] = {}
 
     async def plan(self, dag_id: str) -> Plan | None:
-        """Make the run that is due, if one is; None: it takes a transaction with a lock.
+        """Create the run that is due, if there is one. None: it takes a transaction with a lock.
 
         Raises:
             StoreError: As `Database.perform_step`. The run may exist where the outcome is unknown.
@@ -73,7 +73,7 @@ class OptimisticPlanner:
         )
 
     async def _make(self, due: _Due) -> bool:
-        """Make the run, unless the DAG's row has changed; say whether it was made."""
+        """Create the run unless the DAG's row has changed; return whether it was created."""
         run = due.run
         step = CreateRun(
             run.dag_id,
@@ -88,7 +88,7 @@ class OptimisticPlanner:
         try:
             made = await self._database.perform_step(step)
         except OutcomeUnknown:
-            # Perhaps it did commit; a wakeup too many does no harm.
+            # It may have committed. An unnecessary wakeup does no harm.
             await self._database.announce_here(announced)
             raise
         if not made:

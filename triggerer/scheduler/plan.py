@@ -1,4 +1,4 @@
-"""What the database shows of some DAGs, what is decided about it, and the transaction that does it under a lock."""
+"""Planning for DAGs: from the rows of the database to decisions, and the transaction that does it under a lock."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from triggerer.store.engine.script import Script
 from triggerer.store.queries.scheduling.candidates import WaitingRow, create_run, lock_and_read
 from triggerer.store.queries.scheduling.new_run import EventSelection
 
-# Queued events of one asset are counted this far; a DAG that has more is looked at again.
+# Queued events of one asset are counted up to this number; a DAG with more is planned for again.
 BOUND: Final = 1_000
 _TICK: Final = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What was decided about some DAGs, and what came of it."""
+    """What was decided for some DAGs, and how many runs were created."""
 
     decisions: Decisions
     readable: tuple[str, ...]
@@ -33,7 +33,7 @@ class Plan:
 
 
 def evaluate(rows: Sequence[WaitingRow], dag_ids: Sequence[str], *, limit: int) -> Plan:
-    """Decide about what `SNAPSHOT` showed of these DAGs, which come in this order."""
+    """Decide by what `SNAPSHOT` has read of these DAGs, in this order."""
     snapshots, unreadable = _read(rows)
     order = {dag_id: index for index, dag_id in enumerate(dag_ids)}
     snapshots.sort(key=lambda dag: order[dag.dag_id])
@@ -42,7 +42,7 @@ def evaluate(rows: Sequence[WaitingRow], dag_ids: Sequence[str], *, limit: int) 
 
 
 def plan_locked(dag_ids: Sequence[str], *, limit: int) -> Script[Plan]:
-    """Keep others off these DAGs, look at them, and make the runs that are due."""
+    """Lock these DAGs, and create the runs that are due."""
     rows = yield from lock_and_read(dag_ids, bound=BOUND)
     plan = evaluate(rows, dag_ids, limit=limit)
     params = {row.dag_id: row.params for row in rows}
@@ -52,7 +52,7 @@ def plan_locked(dag_ids: Sequence[str], *, limit: int) -> Script[Plan]:
 
 
 def selection_of(due: RunsToCreate) -> EventSelection:
-    """Which events each of these runs takes."""
+    """Return which events each of these runs takes."""
     return EventSelection(
         due.events_per_run, () if due.events_per_run is None else tuple(due.asset_ids)
     )
@@ -73,7 +73,7 @@ def _create(due: RunsToCreate, params: Mapping[str, Any]) -> Script[None]:
 
 
 def _read(rows: Iterable[WaitingRow]) -> tuple[list[DagSnapshot], dict[str, str]]:
-    """What `decide` looks at, and why some DAGs are not among it."""
+    """Return the snapshot for `decide`, and why some DAGs are not in it."""
     snapshots: list[DagSnapshot] = []
     unreadable: dict[str, str] = {}
     for dag_id, group in groupby(rows, key=lambda row: row.dag_id):

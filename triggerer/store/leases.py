@@ -1,8 +1,7 @@
-"""Which processes live, and which of them owns which stream (contract, rule 15).
+"""Which triggerers and executors are alive, and which triggerer owns which stream (contract, rule 15).
 
-A lease is (owner, epoch, expiry). Whoever claims a stream raises its epoch, so that the owner before
-can be told from the present one in every transaction: see `EventRecorder`, which locks the stream's
-row while it writes. All instants are the database's clock.
+A lease is (owner, epoch, expiry). Each claim raises the stream's epoch, so that every transaction can tell the present
+owner from the one before: `EventRecorder` locks the stream's row while it writes. All instants are the database's.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ _REMEMBERED: Final = timedelta(days=1)
 async def register_instance(
     session: AsyncSession, instance_id: str, *, kind: str, expiry: timedelta = LEASE_EXPIRY
 ) -> None:
-    """Make this process known as alive for `expiry`; repeating it is a heartbeat.
+    """Show this process as alive for `expiry`; to repeat it is the heartbeat.
 
-    Those that died long ago without a word are removed by the way.
+    Rows of processes that expired long ago are deleted.
 
     Args:
         instance_id: `<host>:<pid>:<random>`, new at every start.
@@ -40,7 +39,7 @@ async def register_instance(
         .values(id=instance_id, kind=kind, started_at=now, expires_at=now + expiry)
         .on_conflict_do_update(index_elements=[Instance.id], set_={"expires_at": now + expiry})
     )
-    # What somebody else is removing, or brings back at this moment, is passed over.
+    # Rows that another transaction is deleting or renewing are skipped.
     dead = select(Instance.id).where(Instance.expires_at < now - _REMEMBERED)
     await session.execute(
         delete(Instance).where(Instance.id.in_(dead.with_for_update(skip_locked=True)))
@@ -48,7 +47,7 @@ async def register_instance(
 
 
 async def deregister_instance(session: AsyncSession, instance_id: str) -> None:
-    """Leave: the process's streams are free at once, and it counts no longer as alive."""
+    """Show this process as gone: its streams are free at once."""
     await session.execute(
         update(Stream).where(Stream.owner == instance_id).values(owner=None, expires_at=None)
     )
@@ -56,24 +55,24 @@ async def deregister_instance(session: AsyncSession, instance_id: str) -> None:
 
 
 async def live_instances(session: AsyncSession, *, kind: str) -> list[str]:
-    """The instances of this kind that are alive, in one order everywhere."""
+    """Return the ids of the live instances of this kind, sorted."""
     now = await database_now(session)
     alive = select(Instance.id).where(Instance.kind == kind, Instance.expires_at > now)
     return list(await session.scalars(alive.order_by(Instance.id)))
 
 
 async def forget_instances(session: AsyncSession) -> None:
-    """Take everybody for dead: all streams are free, nobody is registered.
+    """Free all streams, and delete all registrations.
 
-    For a standalone that starts under `lock_exclusively`, which proves it: no lease has to expire
-    before it goes on where a killed one stopped.
+    For a standalone that starts under `lock_exclusively`, which proves that everybody else is dead. It need
+    not wait for the leases of one that was killed.
     """
     await session.execute(update(Stream).values(owner=None, expires_at=None))
     await session.execute(delete(Instance))
 
 
 async def evict_others(session: AsyncSession, instance_id: str, *, kind: str) -> None:
-    """Take all other instances of this kind for dead: their streams are free, they are not registered.
+    """Free the streams of all other instances of this kind, and delete their registrations.
 
     As `forget_instances`, for one part of a standalone whose other parts have registered already.
     """
@@ -98,14 +97,14 @@ async def claim_streams(
     sizes: Mapping[str, int],
     expiry: timedelta = LEASE_EXPIRY,
 ) -> list[Fence]:
-    """Take up to `limit` streams that are free or whose lease expired; empty if there are none.
+    """Claim up to `limit` streams that are free or whose lease expired; empty if there are none.
 
-    Streams that somebody else is claiming at this moment are passed over. The leases hold from the
-    caller's commit on; if that is unknown, `owned_streams` says what came of it.
+    Streams that another instance is claiming at this moment are skipped. The leases hold from the caller's
+    commit on. If its outcome is unknown, `owned_streams` tells.
 
     Args:
-        room: How many triggers they may have together; what does not fit is passed over.
-        sizes: The streams that may be taken, with the number of their triggers.
+        room: How many triggers they may have together; streams that do not fit are skipped.
+        sizes: The streams that may be claimed, with the number of their triggers.
     """
     fitting = [digest for digest, size in sizes.items() if size <= room]
     if limit <= 0 or not fitting:
@@ -133,7 +132,7 @@ async def claim_streams(
 
 
 async def owned_streams(session: AsyncSession, instance_id: str) -> list[Fence]:
-    """The streams that the store shows as this instance's, expired or not."""
+    """Return the leases that the store shows for this instance, expired or not."""
     owned = select(Stream.digest, Stream.epoch).where(Stream.owner == instance_id)
     return [
         Fence(digest, instance_id, epoch)
@@ -144,9 +143,9 @@ async def owned_streams(session: AsyncSession, instance_id: str) -> list[Fence]:
 async def extend_leases(
     session: AsyncSession, fences: Iterable[Fence], *, expiry: timedelta = LEASE_EXPIRY
 ) -> list[Fence]:
-    """Extend the leases that still hold, and return those; whatever is missing is lost.
+    """Extend the leases that still hold, and return them; those that are missing are lost.
 
-    A lease that expired and that nobody took is extended as well: its epoch is still ours.
+    A lease that expired, but that nobody has claimed since, is extended as well: its epoch is still ours.
     """
     held = await _held(session, fences)
     if held:
@@ -159,7 +158,7 @@ async def extend_leases(
 
 
 async def release_streams(session: AsyncSession, fences: Iterable[Fence]) -> None:
-    """Give up those leases that still hold; the streams may be claimed at once."""
+    """Release the leases that still hold; their streams may be claimed at once."""
     held = await _held(session, fences)
     if held:
         digests = [fence.stream_digest for fence in held]
@@ -169,7 +168,7 @@ async def release_streams(session: AsyncSession, fences: Iterable[Fence]) -> Non
 
 
 async def _held(session: AsyncSession, fences: Iterable[Fence]) -> list[Fence]:
-    """Lock the rows of those leases that still hold, in one order everywhere."""
+    """Lock the streams whose lease still holds, by digest, and return those leases."""
     wanted = list(fences)
     if not wanted:
         return []

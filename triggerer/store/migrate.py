@@ -1,4 +1,4 @@
-"""Brings the database's tables to this release, and says where they stand."""
+"""Upgrades the database's tables to this release, and checks their revision."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
-# Any number that is ours: two services that start together upgrade one after the other.
+# Two services that start together upgrade one after the other. Any number that nobody else uses.
 _ADVISORY_LOCK: Final = 0x7269_6767
 
 
 async def current(database: Database) -> str | None:
-    """The revision of the database's tables; None if it has none of ours.
+    """Return the revision of the tables; None if there are none of ours.
 
     Raises:
         StoreUnavailable: As `Database.reading`.
@@ -33,7 +33,7 @@ async def current(database: Database) -> str | None:
 
 
 async def check(database: Database) -> None:
-    """Return if the tables are those of this release.
+    """Check that the tables are those of this release.
 
     Raises:
         ConfigurationError: They are older, or newer; the hint says what to do.
@@ -54,10 +54,10 @@ async def check(database: Database) -> None:
 
 
 async def upgrade(database: Database) -> bool:
-    """Bring the tables to this release's revision; True if there was something to do.
+    """Upgrade the tables to this release's revision; return whether there was something to do.
 
-    Everything happens in one transaction: a failed upgrade changes nothing. Nothing to do costs one
-    short query, and Alembic is not even imported.
+    It is one transaction: an upgrade that fails changes nothing. If there is nothing to do, it costs one
+    short query, and Alembic is not imported.
 
     Raises:
         ConfigurationError: The tables are those of a newer release.
@@ -107,7 +107,7 @@ def _run_scripts(connection: Connection) -> None:
 
 
 def configuration() -> Config:
-    """Alembic's configuration, which has no file of its own."""
+    """Return Alembic's configuration; there is no alembic.ini."""
     from alembic.config import Config
 
     config = Config()

@@ -1,4 +1,4 @@
-"""The clock of a SQLite database, and of whoever hands over events: the host's, or a test's."""
+"""Where the present instant comes from, on SQLite and for events that are submitted: from the host, or from a test."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 Now = Callable[[], datetime]
 NOW_KEY: Final = "triggerer.now"
-"""Where a session's `info` has it."""
+"""The key of a session's `Now` in its `info`."""
 
 
 def utc_now() -> datetime:
-    """The host's clock."""
+    """Return the host's time."""
     return datetime.now(UTC)
 
 
 class TurnClock:
-    """The host's clock, read once in each turn of the event loop: what comes in one turn is of one instant.
+    """The host's time, read once in each turn of the event loop.
 
-    So one reading, and one conversion of it, serve all that is submitted together.
+    All events that are submitted in one turn have the same instant, which is read and converted once.
     """
 
     def __init__(self) -> None:
@@ -40,6 +40,6 @@ class TurnClock:
 
 
 def now_of(session: AsyncSession) -> Now:
-    """The clock of a session that `Database` gave."""
+    """Return the `Now` of a session that `Database` gave."""
     now: Now = session.info.get(NOW_KEY, utc_now)
     return now

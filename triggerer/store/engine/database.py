@@ -1,4 +1,4 @@
-"""The database as the service sees it: transactions, and what went wrong in our words."""
+"""Transactions on the database; driver errors are translated into ours."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ class Database:
         """How messages name it; without the password."""
         self.wakeups: Final = wakeups
         self.writer: Final = writer
-        """The engine that writes, for migrations and tests; everybody else uses `transaction`."""
+        """The engine that writes, for migrations and tests; all others use `transaction`."""
         self.transport: Final = transport
         """How announcements reach other processes."""
         self._reader = reader
         self._runner = runner
         self._commit_timeout = commit_timeout
         self._now = now
-        # SQLite has one writer at a time. Ours queue here, first come first served, rather than in
-        # SQLite's busy handler, which sleeps and is unfair.
+        # SQLite has one writer at a time. Those of this process wait here, first come first served: SQLite's
+        # busy handler sleeps, and is not fair.
         self._turn = anyio.Lock() if self.dialect == "sqlite" else None
 
     @property
@@ -81,19 +81,18 @@ class Database:
     ) -> AsyncIterator[AsyncSession]:
         """Give a session whose work is committed when the block ends, and not at all if it raises.
 
-        On SQLite the write lock is held from the first line to the last: keep the block short, wait
-        for nothing else in it, and never open a second one inside.
+        On SQLite the write lock is held from the first line of the block to the last: keep it short, wait
+        for nothing else in it, and never open a second transaction inside.
 
         Args:
-            commit_timeout: After it the commit's outcome is unknown; None: as the database was opened with.
+            commit_timeout: How long to wait for the commit, whose outcome is then unknown; None: as of `open_database`.
         Raises:
             StoreUnavailable, Conflict: Nothing was written; the same block may succeed later.
-            RowRefused: Nothing was written, and a repeat brings the same answer.
-            OutcomeUnknown: The commit was sent, its answer was not seen.
+            RowRefused: Nothing was written, and a repeat is refused again.
+            OutcomeUnknown: The commit was sent, and no answer came.
             ConfigurationError: Tables or rights are missing.
-        Cancellation: Before the commit nothing is written. The commit itself is shielded, up to its
-            deadline; no checkpoint follows it, so what the caller does next on the same line of
-            execution still happens.
+        Cancellation: Before the commit, nothing is written. The commit itself is shielded, up to its
+            deadline. No checkpoint follows it: what the caller does next, up to its next wait, still happens.
         """
         timeout = self._commit_timeout if commit_timeout is None else commit_timeout
         if self._turn is None:
@@ -104,11 +103,11 @@ class Database:
                 yield session
 
     async def perform(self, script: Script[T]) -> T:
-        """Have a script performed in a transaction of its own, and committed; return what it returns.
+        """Perform a script in a transaction of its own; return what it returns.
 
         Raises:
             As `transaction`; and what the script raises, after which nothing is written.
-        Cancellation: As `transaction`. On SQLite a script that has begun is performed to its end, and
+        Cancellation: As `transaction`. On SQLite a script that has begun is performed to its end and
             committed.
         """
         announced: Announced = {}
@@ -126,7 +125,7 @@ class Database:
         return result
 
     async def perform_step(self, step: Step) -> list[Row]:
-        """Have one step performed and committed; return its rows. It announces nothing: see `announce_here`.
+        """Perform one step in a transaction of its own; return its rows. It announces nothing, see `announce_here`.
 
         Raises:
             As `transaction`.
@@ -138,10 +137,10 @@ class Database:
             return await self._runner.perform_step(step)
 
     async def perform_steps(self, steps: Sequence[Step]) -> list[list[Row]]:
-        """Have steps performed that do not depend on one another; return the rows of each.
+        """Perform steps that do not depend on one another; return the rows of each.
 
-        On SQLite they are one transaction. On PostgreSQL each is one by itself, in this order: two round trips more
-        would make one of them all. It announces nothing: see `announce_here`.
+        On SQLite they are one transaction. On PostgreSQL each is one of its own, in this order: a single one would take
+        two round trips more. It announces nothing, see `announce_here`.
 
         Raises:
             As `transaction`. On PostgreSQL the steps before the one that failed are committed.
@@ -173,7 +172,7 @@ class Database:
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncSession]:
-        """Give a session that cannot write; on SQLite beside the writer, not behind it.
+        """Give a session that cannot write. On SQLite it does not wait for the writer.
 
         Raises:
             StoreUnavailable, ConfigurationError: As `transaction`.
@@ -188,7 +187,7 @@ class Database:
             await self._close(session)
 
     def _session(self, engine: AsyncEngine) -> AsyncSession:
-        # Rows are read after the commit by those who wrote them; nobody reloads them.
+        # Whoever wrote rows may read them after the commit; they are never reloaded.
         return AsyncSession(engine, expire_on_commit=False, info={NOW_KEY: self._now})
 
     async def _notify(self, session: AsyncSession) -> None:
@@ -209,20 +208,20 @@ class Database:
             raise OutcomeUnknown(f"{self.name} did not confirm a commit within {seconds:g} s")
 
     async def _close(self, session: AsyncSession) -> None:
-        """Roll back what is open and return the connection, or drop it where that fails."""
+        """Roll back what is open and return the connection to the pool, or drop it if that fails."""
         seconds = CLOSE_TIMEOUT.total_seconds()
         with anyio.move_on_after(seconds, shield=True) as scope:
             try:
                 await session.close()
             except Exception as error:  # noqa: BLE001 (see below)
-                # The block's own outcome, or its error, is what the caller has to know. A
-                # connection that cannot roll back leaves the pool; the database undoes its work.
+                # The caller has to know the outcome of the block, or its error, not this one. A connection
+                # that cannot roll back leaves the pool; the database undoes its work.
                 _log.warning("a connection was dropped", database=self.name, error=str(error))
         if scope.cancelled_caught:
             _log.warning("a connection was abandoned", database=self.name, after_s=seconds)
 
     async def announce_here(self, announced: Announced) -> None:
-        """Wake the subscribers of this process, and a standalone on the same SQLite database."""
+        """Wake the subscribers in this process, and a standalone on the same SQLite database."""
         for signal, subjects in announced.items():
             self.wakeups.publish(signal, *subjects)
         await self.transport.send(announced)
@@ -237,7 +236,7 @@ def _all(steps: Sequence[Step]) -> Script[list[list[Row]]]:
 
 
 async def database_now(session: AsyncSession) -> datetime:
-    """The database's clock, which all instances share; on SQLite the host's, as there is one."""
+    """Return the database's time, which all instances share; on SQLite, which has one host, the host's."""
     if session.get_bind().dialect.name == "sqlite":
         return now_of(session)()
     connection = await session.connection()
@@ -264,18 +263,18 @@ async def open_database(
     pool_size: int = engines.POSTGRES_POOL_SIZE,
     now: Now = utc_now,
 ) -> AsyncIterator[Database]:
-    """Open a database that answers; its tables are `triggerer.store.migrate`'s business.
+    """Open a database, and check that it answers. Its tables are made by `triggerer.store.migrate`.
 
     Args:
         home: Where a relative SQLite path starts; None: the working directory.
         create: Whether a SQLite file that is not there is made, with its folder.
-        wakeups: None: a new one, to be had as `database.wakeups`.
-        commit_timeout: After it a commit's outcome is unknown.
+        wakeups: None: new ones; see `database.wakeups`.
+        commit_timeout: How long to wait for a commit, whose outcome is then unknown.
         busy_timeout: How long a SQLite write waits for a writer in another process.
-        now: The clock of a SQLite database; PostgreSQL has its own.
+        now: The time of a SQLite database; PostgreSQL has its own.
     Raises:
-        ConfigurationError: The URL is wrong, or leads to something that we cannot use.
-        StoreUnavailable: The URL may be right, but nobody answers there now.
+        ConfigurationError: The URL is wrong, or names something that we cannot use.
+        StoreUnavailable: The URL may be right, but nothing answers there now.
     """
     parsed = parse_database_url(
         url if isinstance(url, str) else url.render_as_string(hide_password=False), home=home
@@ -350,7 +349,7 @@ def _prepare_file(path: Path, *, create: bool) -> None:
         )
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # It holds what messages held. SQLite makes the files beside it with the mode of this one.
+        # For this user alone: it holds the contents of messages. SQLite gives the files beside it the same mode.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except OSError as error:
         raise ConfigurationError(

@@ -1,7 +1,7 @@
-"""Driver exceptions become ours here, at the edge of the store, and travel no further.
+"""Translates the drivers' exceptions into ours, at the edge of the store.
 
-Source: the manual's table of SQLSTATE codes (PostgreSQL 15, appendix A) and of SQLite's result
-codes, and what the two drivers raise by themselves when there is no answer at all.
+Source: the manuals' tables of SQLSTATE codes (PostgreSQL 15, appendix A) and of SQLite's result codes; and what the
+two drivers raise by themselves if there is no answer at all.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from triggerer.errors import (
 
 _MIGRATE: Final = "run `triggerer db migrate`"
 
-# The first SQLSTATE prefix that fits decides.
+# The first prefix of SQLSTATE that matches decides.
 _POSTGRES: Final[tuple[tuple[str, type[TriggererError], str | None], ...]] = (
     ("40001", Conflict, None),
     ("40P01", Conflict, None),
@@ -81,10 +81,10 @@ _SQLITE: Final[dict[int, tuple[type[TriggererError], str | None]]] = {
 
 @contextmanager
 def translated(database: str) -> Iterator[None]:
-    """Raise a driver's exception as ours; everything else, cancellation included, passes as it is.
+    """Raise a driver's exception as ours. Everything else, cancellation included, passes unchanged.
 
     Args:
-        database: How a message names the database.
+        database: The database's name in the message.
     """
     try:
         yield
@@ -96,7 +96,7 @@ def translated(database: str) -> Iterator[None]:
 
 
 def translate(error: Exception, database: str) -> TriggererError | None:
-    """What `error` means for the caller; None if it does not come from the driver."""
+    """Return the error of ours that tells the caller what to do; None if this one does not come from the driver."""
     if isinstance(error, TriggererError):
         return None
     if isinstance(error, PoolTimeout):
@@ -106,10 +106,10 @@ def translate(error: Exception, database: str) -> TriggererError | None:
     if isinstance(error, DBAPIError):
         return _translate_driver(error.orig, error, database)
     if _is_of_a_driver(error):
-        # From a script, past SQLAlchemy.
+        # From a script, which does not go through SQLAlchemy.
         return _translate_driver(error, None, database)
     if isinstance(error, StatementError) and isinstance(error.orig, ValueError | OverflowError):
-        # A value that its column type refuses before the driver sees it.
+        # SQLAlchemy's column type refused a value before the driver saw it.
         return RowRefused(f"{database} was given a value that it cannot hold: {error.orig}")
     if isinstance(error, OverflowError | UnicodeEncodeError):
         return RowRefused(f"{database} was given a value that it cannot hold: {error}")
@@ -121,14 +121,14 @@ def translate(error: Exception, database: str) -> TriggererError | None:
 
 
 def translate_commit(error: Exception, database: str) -> TriggererError:
-    """The same for an error of COMMIT itself, after which a broken connection leaves a doubt."""
+    """Return the same for an error of COMMIT: if no answer came, its outcome is unknown."""
     cause: object = error.orig if isinstance(error, DBAPIError) else error
     answered = getattr(cause, "sqlstate", None)
     code = _sqlite_code(cause)
     if answered and not answered.startswith(("08", "57", "40003")):
         unknown = False
     elif code is not None:
-        # A failed fsync leaves the commit record in the file or not; only a repeat makes it sure.
+        # After an fsync that failed, the commit record may be in the file or not.
         unknown = code == sqlite3.SQLITE_IOERR
     else:
         unknown = True
@@ -154,7 +154,7 @@ def _translate_driver(
             kind, hint = ConfigurationError, _MIGRATE
         return kind(f"{database} answered: {cause}", hint=hint)
     if "invalid input for query argument" in str(cause):
-        # asyncpg's encoders, which speak before the server does.
+        # asyncpg's encoders refused it before anything was sent.
         return RowRefused(f"{database} was given a value that it cannot hold: {cause}")
     is_broken = error is not None and error.connection_invalidated
     if is_broken or "connection" in str(cause).lower():

@@ -1,4 +1,4 @@
-"""Engines as each database wants them: which connections exist and how each is set up."""
+"""SQLAlchemy's engines for each database: which connections there are, and how they are set up."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 # How long a write waits for a writer in another process (a command beside a standalone). The
-# recorder waits longer by repeating; a command reports after this.
+# recorder repeats its write; a command reports an error.
 SQLITE_BUSY_TIMEOUT: Final = timedelta(seconds=3)
 POSTGRES_POOL_SIZE: Final = 5
-# A peer that vanished without a word is noticed by then; no statement of ours takes so long.
+# A server that vanished without closing the connection is noticed by then; no statement of ours takes so long.
 POSTGRES_STATEMENT_TIMEOUT: Final = timedelta(seconds=60)
 POSTGRES_CONNECT: Final[dict[str, Any]] = {
     "timeout": 10,
     "command_timeout": POSTGRES_STATEMENT_TIMEOUT.total_seconds(),
-    # Compiling a plan takes longer than any query of ours.
-    # And a literal of ours is read as it is meant (`triggerer.store.engine.script.literal`).
+    # JIT: compiling a plan takes longer than any query of ours.
+    # Strings: as `triggerer.store.engine.script.literal` writes them.
     "server_settings": {
         "application_name": "triggerer",
         "jit": "off",
@@ -33,7 +33,7 @@ SQLITE_WRITER_PRAGMAS: Final = (
     # A commit that the broker is told about must survive a power cut.
     "synchronous=FULL",
     "foreign_keys=ON",
-    # 16 MiB: a checkpoint syncs the database's file too, so let it be rare at speed.
+    # 16 MiB. A checkpoint also syncs the database's file, so it should be rare under load.
     "wal_autocheckpoint=4000",
     "journal_size_limit=67108864",
     "cache_size=-16384",
@@ -44,20 +44,20 @@ SQLITE_WRITER_PRAGMAS: Final = (
 class AbandonedConnections:
     """SQLite connections whose statement was cancelled, until their threads have ended.
 
-    A thread cannot be cancelled: it finishes the statement, then rolls back and closes. SQLAlchemy
-    would wait for that in a task of its own, which a second cancellation leaves behind; so it is
-    told only to order the end, and who closes the database waits for it.
+    A thread cannot be cancelled: it finishes the statement, then rolls back and closes. SQLAlchemy would
+    wait for that in a task of its own, which a second cancellation leaves behind. So SQLAlchemy only orders
+    the end, and whoever closes the database waits for it.
     """
 
     def __init__(self) -> None:
         self._ending: set[asyncio.Future[Any]] = set()
 
     def abandon(self, dbapi_connection: Any) -> None:
-        """Order the end of a pooled connection, without waiting."""
+        """Tell the thread of a pooled connection to end, without waiting for it."""
         self.add(dbapi_connection.driver_connection)
 
     def add(self, connection: aiosqlite.Connection) -> None:
-        """The same for a connection of aiosqlite's own."""
+        """The same for a connection of aiosqlite."""
         future: asyncio.Future[Any] | None = connection.stop()
         if future is not None:
             self._ending.add(future)
@@ -72,10 +72,10 @@ class AbandonedConnections:
 def sqlite_writer(
     url: URL, *, busy_timeout: timedelta, abandoned: AbandonedConnections
 ) -> AsyncEngine:
-    """One connection, whose transactions take the write lock when they begin.
+    """Make an engine with one connection, whose transactions take the write lock when they begin.
 
-    A transaction that began by reading could not be upgraded behind another writer (SQLITE_BUSY at
-    once, whatever the timeout).
+    A transaction that begins by reading fails at once (SQLITE_BUSY, whatever the timeout) if it writes after
+    another writer has committed.
     """
     engine = _sqlite_engine(url, 1, busy_timeout, abandoned)
 
@@ -93,7 +93,7 @@ def sqlite_writer(
 def sqlite_reader(
     url: URL, *, busy_timeout: timedelta, abandoned: AbandonedConnections
 ) -> AsyncEngine:
-    """A few connections that cannot write, beside the writer."""
+    """Make an engine with a few connections that cannot write, and do not wait for the writer."""
     engine = _sqlite_engine(url, 2, busy_timeout, abandoned)
 
     @event.listens_for(engine.sync_engine, "connect")
@@ -114,7 +114,7 @@ def _sqlite_engine(
         url,
         pool_size=pool_size,
         max_overflow=0 if pool_size == 1 else 2,
-        # isolation_level=None: the driver begins nothing by itself, the events below do.
+        # isolation_level=None: the driver begins no transaction by itself; the events above do.
         connect_args={"isolation_level": None, "timeout": busy_timeout.total_seconds()},
     )
     engine.dialect.do_terminate = abandoned.abandon  # type: ignore[method-assign]
@@ -129,7 +129,7 @@ def _pragmas(connection: Any, *pragmas: str) -> None:
 
 
 def postgres_engine(url: URL, *, pool_size: int = POSTGRES_POOL_SIZE) -> AsyncEngine:
-    """A small pool that hands out no connection whose server is known to have gone."""
+    """Make an engine with a small pool, which gives no connection that is known to be closed."""
     engine = create_async_engine(
         url,
         pool_size=pool_size,
@@ -140,8 +140,8 @@ def postgres_engine(url: URL, *, pool_size: int = POSTGRES_POOL_SIZE) -> AsyncEn
 
     @event.listens_for(engine.sync_engine, "checkout")
     def refuse_closed(connection: Any, _record: Any, _proxy: Any) -> None:
-        # A server that restarts closes its sockets, which asyncpg notices at once: no need for the
-        # round trip of `pool_pre_ping` before each transaction.
+        # When a server restarts, its sockets are closed, and asyncpg notices at once: the round trip of
+        # `pool_pre_ping` before each transaction is not needed.
         if connection.driver_connection.is_closed():
             raise DisconnectionError("the server closed the connection")
 
@@ -149,18 +149,18 @@ def postgres_engine(url: URL, *, pool_size: int = POSTGRES_POOL_SIZE) -> AsyncEn
 
 
 def asyncpg_options(url: URL) -> dict[str, Any]:
-    """What `asyncpg.connect` is given, for those who connect past SQLAlchemy.
+    """Return the arguments of `asyncpg.connect`, for connections that SQLAlchemy does not make.
 
-    Never the URL itself: asyncpg would send the server, as settings of its own, the options that it does
-    not know, and each connection would be refused.
+    Not the URL itself: asyncpg would send options that it does not know to the server, as settings, and the
+    server would refuse the connection.
     """
-    # Imported here: a command on SQLite would pay for it with a twentieth of its time.
+    # Imported here: it would take a twentieth of the time of a command on SQLite.
     from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
 
     dialect: Any = PGDialect_asyncpg
     options: dict[str, Any] = dialect().create_connect_args(url)[1]
     options.update(POSTGRES_CONNECT)
-    # What SQLAlchemy calls by another name (as users of PgBouncer set it), or has of its own.
+    # SQLAlchemy has another name for the one (users of PgBouncer set it); the other is its own.
     if "prepared_statement_cache_size" in options:
         options["statement_cache_size"] = options.pop("prepared_statement_cache_size")
     options.pop("prepared_statement_name_func", None)

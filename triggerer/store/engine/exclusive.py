@@ -16,13 +16,13 @@ from triggerer.store.engine.database import Database
 def lock_exclusively(
     database: Database, *, purpose: str = "triggerer standalone"
 ) -> Iterator[None]:
-    """Keep every other service off this SQLite database; nothing to do for PostgreSQL.
+    """Lock this SQLite database against other services; for PostgreSQL it does nothing.
 
-    Commands that read, and those that write a row or two, do not take it. The lock ends with the
-    process, however it ends; the file stays and means nothing without the lock.
+    Commands do not take the lock, whether they read or write a row or two. It ends with the process, however
+    that ends. The file stays; without the lock it has no meaning.
 
     Args:
-        purpose: What the process that is refused is told about us.
+        purpose: How the message to a process that is refused names this one.
     Raises:
         ConfigurationError: Another process holds it; the message names its process id.
     """

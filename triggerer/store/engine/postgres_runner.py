@@ -1,4 +1,4 @@
-"""A script's transaction on PostgreSQL, straight through asyncpg."""
+"""Performs scripts on PostgreSQL, directly through asyncpg."""
 
 from __future__ import annotations
 
@@ -30,22 +30,21 @@ from triggerer.store.wakeups.signals import Announced
 _log = structlog.get_logger(__name__)
 
 ROLLBACK_TIMEOUT: Final = timedelta(seconds=5)
-# One each for those who record, schedule, claim and keep books; they do not wait for one another.
+# One each for recording events, scheduling, claiming runs and writing results, which do not wait for one another.
 _SIZE: Final = 4
-# Plans are kept. One that was made when a table was small goes through all of it for as long as nobody has analysed it
-# since: without this, a server's time per run grew by a third within the first 1,600 runs. All that is asked here has
-# its index.
+# Plans are cached. One that was made while a table was small scans the whole table until it is analysed: without this
+# setting, the server's time per run grew by a third within the first 1,600 runs. Every statement here has an index.
 _SETTINGS: Final = "SET enable_seqscan = off"
 T = TypeVar("T")
 
 
 class PostgresRunner(ScriptRunner):
-    """A few connections, each opened when all others are in use.
+    """A few connections; another one is opened when all are in use.
 
-    asyncpg's own pool does more, and costs each transaction a task and a proxy: a quarter of its time.
+    asyncpg's own pool does more. It costs each transaction a task and a proxy, a quarter of its time.
 
     Args:
-        encode: Makes a NOTIFY's payload of an announcement.
+        encode: Makes the payload of NOTIFY from an announcement.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class PostgresRunner(ScriptRunner):
 
     @contextmanager
     def _until_committed(self, connection: Any) -> Iterator[None]:
-        """Around what commits: shielded up to the deadline, and its errors judged as a commit's."""
+        """Shield what commits, up to the deadline, and translate its errors as those of a commit."""
         seconds = self._commit_timeout.total_seconds()
         with anyio.move_on_after(seconds, shield=True) as scope:
             try:
@@ -110,8 +109,8 @@ class PostgresRunner(ScriptRunner):
             try:
                 yield connection
             except BaseException:
-                # Whatever is known of it: a BEGIN that was cancelled on its way may have begun, and
-                # what the next user takes for committed would not be.
+                # In any case: a BEGIN that was cancelled on its way may have begun. The next user would take its
+                # work for committed, and it would not be.
                 if not connection.is_closed():
                     await self._roll_back(connection)
                 raise
@@ -129,23 +128,23 @@ class PostgresRunner(ScriptRunner):
         return connection
 
     def _take_idle(self) -> Any:
-        """A connection that is open as far as is known; None: there is none."""
+        """Return a connection that is not known to be closed; None if there is none."""
         while self._idle:
-            # The last one used: the others may be closed by whatever ends idle connections.
+            # The one used last: those that are idle for long may be closed by a proxy or a firewall.
             connection = self._idle.pop()
             if not connection.is_closed():
                 return connection
         return None
 
     async def _roll_back(self, connection: Any) -> None:
-        """Roll back what is open, or drop the connection where that fails."""
+        """Roll back what is open, or drop the connection if that fails."""
         seconds = ROLLBACK_TIMEOUT.total_seconds()
         with anyio.move_on_after(seconds, shield=True):
             try:
                 await connection.execute("ROLLBACK")
             except Exception as error:  # noqa: BLE001 (see below)
-                # The transaction's own error is what the caller has to know. The server undoes the
-                # work of a connection that has gone.
+                # The caller has to know the transaction's own error, not this one. The server undoes the work of a
+                # connection that is gone.
                 _log.warning("a connection was dropped", database=self._name, error=str(error))
             else:
                 return

@@ -1,12 +1,12 @@
 """Transactions written as scripts: generators that yield one step after the other and are sent its rows.
 
-A script decides in plain Python between its steps and does no IO, so that it can be performed in three
-ways: on SQLite in one turn of the connection's thread from BEGIN to COMMIT, on PostgreSQL straight
-through the driver with a round trip for each step (both: `Database.perform`), and within somebody's
-session (`perform`). Each statement that goes through SQLAlchemy costs the event loop 0.2 to 0.3 ms, a
-transaction 0.3 to 1.1 ms more; a turn of the thread costs 0.07 ms whatever it does
-(tests/benchmarks/store_bench.py). The transactions between a message and its run are scripts; all
-others are written as everywhere.
+Between its steps a script decides in plain Python, and it does no I/O. So it can be performed in three ways: on SQLite
+in one turn of the connection's thread, from BEGIN to COMMIT; on PostgreSQL directly through the driver, with a round
+trip for each step (both by `Database.perform`); or as part of a session's transaction (`perform`).
+
+A statement through SQLAlchemy costs the event loop 0.2 to 0.3 ms, and a transaction 0.3 to 1.1 ms more; a turn of the
+thread costs 0.07 ms, whatever it does (tests/benchmarks/store_bench.py). So the transactions between a message and its
+run are scripts, and all others are written with SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ T = TypeVar("T")
 
 
 class Step(Protocol):
-    """One thing that a script asks of the database."""
+    """One operation that a script asks of the database."""
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
-        """Do it, within the transaction that is open; return its rows as the driver gives them."""
+        """Perform it in the open transaction; return its rows as the driver gives them."""
 
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
-        """The statement that does it, in asyncpg's form, and its arguments."""
+        """Return the statement that performs it, in asyncpg's form, and its arguments."""
 
 
 @runtime_checkable
 class Opening(Step, Protocol):
-    """A step whose rows nobody needs: on PostgreSQL it can go along with BEGIN, in one round trip."""
+    """A step whose rows are not needed: on PostgreSQL it can be sent with BEGIN, in one round trip."""
 
     def with_begin(self) -> str:
-        """The statement with its values written out, see `literal`."""
+        """Return the statement with its values as literals, see `literal`."""
 
 
 def single_step(step: Step) -> Script[list[Row]]:
-    """A script of one step, which returns its rows."""
+    """Make a script of one step, which returns its rows."""
     return (yield step)
 
 
 def literal(value: str) -> str:
-    """A string in PostgreSQL's SQL; what holds a NUL byte, which no database of ours stores, is refused there."""
+    """Write a string as a literal of PostgreSQL's SQL. The server refuses one with a NUL byte."""
     return "'" + value.replace("'", "''") + "'"
 
 
@@ -65,18 +65,18 @@ class Announcement:
 
 
 Script = Generator[Step | Announcement, list[Row], T]
-"""What `perform` takes; it is performed once and returns a T."""
+"""A script is performed once, and returns a T."""
 
 PerformStep = Callable[[Step], Awaitable[list[Row]]]
-"""Does a step, and returns its rows."""
+"""Performs a step and returns its rows."""
 
 
 class ScriptRunner(ABC):
-    """Gives scripts transactions of their own, on connections of its own beside those of SQLAlchemy's pools."""
+    """Performs scripts in transactions of their own, on connections that do not belong to SQLAlchemy's pools."""
 
     @abstractmethod
     async def perform(self, script: Script[T], announced: Announced) -> T:
-        """Begin, perform, commit. What the script announces is in `announced`, also if this raises.
+        """Begin, perform, commit. What the script announces is added to `announced`, also if this raises.
 
         Raises:
             StoreUnavailable, Conflict, RowRefused, OutcomeUnknown, ConfigurationError: As
@@ -86,16 +86,16 @@ class ScriptRunner(ABC):
 
     @abstractmethod
     async def perform_step(self, step: Step) -> list[Row]:
-        """Make a transaction of one step: on PostgreSQL a single round trip. Raises as `perform`."""
+        """Perform one step as a transaction: on PostgreSQL a single round trip. Raises as `perform`."""
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Close the connections; nothing is performed any more."""
+        """Close the connections; nothing may be performed afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseNow:
-    """The database's clock, which all instants share; on SQLite the host's, as there is one."""
+    """A step: the database's time, see `database_now`."""
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         return [(now(),)]
@@ -105,14 +105,14 @@ class DatabaseNow:
 
 
 def database_instant() -> Script[datetime]:
-    """The present instant of the database's clock, aware."""
+    """Return the database's time, aware."""
     ((now,),) = yield DatabaseNow()
     assert isinstance(now, datetime)
     return now.astimezone(UTC)
 
 
 async def perform(session: AsyncSession, script: Script[T]) -> T:
-    """Perform a script as a part of the session's transaction.
+    """Perform a script as part of the session's transaction.
 
     Raises:
         sqlite3.Error, sqlalchemy.exc.DBAPIError: `Database.transaction` translates them.
@@ -143,7 +143,7 @@ def perform_on_sqlite(
     """Perform a script in the connection's thread; what it announces is added to `announced`.
 
     Raises:
-        sqlite3.Error: As the driver says it. The transaction is still open.
+        sqlite3.Error: As the driver raises it. The transaction is still open.
     """
     try:
         step = next(script)
@@ -161,7 +161,7 @@ def perform_on_sqlite(
 
 
 async def perform_stepwise(perform_step: PerformStep, script: Script[T], announced: Announced) -> T:
-    """The same, waiting for one step after the other. Raises what `answer` raises."""
+    """Perform a script, waiting for one step after the other. Raises what `perform_step` raises."""
     try:
         step = next(script)
         while True:

@@ -1,4 +1,4 @@
-"""A script's whole transaction in one turn of a SQLite connection's thread."""
+"""Performs a script on SQLite: a whole transaction in one turn of the connection's thread."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ T = TypeVar("T")
 
 
 class _CommitFailed(Exception):
-    """Its cause comes from COMMIT itself."""
+    """COMMIT failed, with the cause."""
 
 
 class _RollbackFailed(Exception):
-    """Its cause is what the rollback was for; the transaction is still open."""
+    """A rollback failed, so the transaction is still open; the cause is the error before it."""
 
 
 class SqliteRunner(ScriptRunner):
-    """One connection. Whoever calls `perform` holds the turn of this process's writers."""
+    """One connection. Whoever calls `perform` holds the lock of this process's writers."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class SqliteRunner(ScriptRunner):
         with translated(self._name):
             connection = self._connection or await self._open()
         seconds = self._commit_timeout.total_seconds()
-        # A thread cannot be called back, and nobody may take for undone what it is about to commit.
+        # A thread cannot be interrupted, and it will commit: the caller must not take that for undone.
         with anyio.move_on_after(seconds, shield=True):
             try:
                 with translated(self._name):
@@ -108,7 +108,7 @@ class SqliteRunner(ScriptRunner):
         connection = await aiosqlite.connect(
             self._path, isolation_level=None, timeout=self._busy_timeout.total_seconds()
         )
-        # At once, so that it is closed whatever happens next.
+        # Set at once, so that it is closed whatever happens next.
         self._connection = connection
         try:
             for pragma in SQLITE_WRITER_PRAGMAS:
@@ -119,7 +119,7 @@ class SqliteRunner(ScriptRunner):
         return connection
 
     def _drop(self) -> None:
-        """Order the connection's end, without waiting for what its thread still does."""
+        """Have the connection end, without waiting for what its thread still does."""
         connection, self._connection = self._connection, None
         if connection is not None:
             self._abandoned.add(connection)

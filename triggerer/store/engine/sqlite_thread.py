@@ -1,9 +1,4 @@
-"""Several statements of a SQLite transaction in one turn of its connection's thread.
-
-Each statement that goes through SQLAlchemy and aiosqlite costs some 0.3 ms of the event loop's time, a
-turn of the thread 0.07 ms whatever it does (tests/benchmarks/store_bench.py). Scripts take this way
-(`triggerer.store.engine.script`); all others are written as everywhere.
-"""
+"""Calls a function in the thread of a SQLite connection; see `triggerer.store.engine.script`."""
 
 from __future__ import annotations
 
@@ -20,14 +15,14 @@ T = TypeVar("T")
 async def in_thread(
     session: AsyncSession | AsyncConnection, work: Callable[[sqlite3.Connection], T]
 ) -> T:
-    """Call `work` with the transaction's own connection, in that connection's thread; return what it returns.
+    """Call `work` with the transaction's connection, in the connection's thread; return what it returns.
 
-    `work` neither begins nor commits. `session` is a session's or an engine's on SQLite.
+    `work` neither begins nor commits.
 
     Raises:
-        sqlite3.Error: As the driver says it; `Database.transaction` translates it.
-    Cancellation: `work` runs to its end in the thread; what follows on the connection, a rollback say,
-        comes after it.
+        sqlite3.Error: As the driver raises it; `Database.transaction` translates it.
+    Cancellation: `work` runs to its end in the thread. Whatever else is to be done on the connection, such as
+        a rollback, comes after it.
     """
     connection = await session.connection() if isinstance(session, AsyncSession) else session
     driver: Any = (await connection.get_raw_connection()).driver_connection
@@ -37,8 +32,8 @@ async def in_thread(
 async def call_in_thread(
     connection: aiosqlite.Connection, work: Callable[[sqlite3.Connection], T]
 ) -> T:
-    """The same with a connection of aiosqlite's own."""
+    """The same with a connection of aiosqlite."""
     driver: Any = connection
-    # It has no public name for "call this in your thread"; all of its own methods use this one.
+    # There is no public name for "call this in your thread"; all of its methods use this one.
     result: T = await driver._execute(work, driver._conn)  # noqa: SLF001
     return result

@@ -1,7 +1,7 @@
-"""Statements of the hot path: text written once for both databases, sent past the compiler.
+"""Statements of the hot path: text, written once for both databases, that SQLAlchemy does not have to compile.
 
-A `Statement` is formatted when its module is imported and handed to the driver as it is; with its values
-it is a step of a script. Everything that is not on that path is written with SQLAlchemy as usual.
+A `Statement` is formatted when its module is imported, and given to the driver as it is. Called with its values it is
+a step of a script. Whatever is not on the hot path is written with SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from triggerer.store.engine.script import Row
 class Statement:
     """A template with `{parameter}`s, and `{CONSTANT}`s that differ between the databases.
 
-    Called with its values it is a step: its rows are as the driver gives them, on SQLite JSON and
-    instants are text; it has none if it only changes rows. Values are given alike for both databases:
-    an instant, which must be aware, becomes what the columns hold, a list what `in_list` takes.
+    Called with its values it is a step, whose rows are as the driver gives them: on SQLite, JSON and
+    instants are text. Values are the same for both databases: an instant, which must be aware, becomes
+    what the columns hold, and a list what `in_list` takes.
 
     Args:
-        constants: For each constant its text on SQLite and on PostgreSQL; may hold parameters in turn.
+        constants: For each constant its text on SQLite and on PostgreSQL, which may hold parameters.
     """
 
     def __init__(self, template: str, **constants: tuple[str, str]) -> None:
@@ -75,19 +75,19 @@ def _for_sqlite(value: Any) -> Any:
 
 
 def sqlite_instant(instant: datetime) -> str:
-    """The text that SQLAlchemy's DateTime writes: naive UTC with microseconds."""
+    """Return the text that SQLAlchemy's DateTime writes: naive UTC with microseconds."""
     return instant.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
 def instant_from(value: str | datetime | None) -> datetime | None:
-    """An instant out of a fetched row, aware."""
+    """Return an instant of a fetched row, aware."""
     if isinstance(value, str):
         return datetime.fromisoformat(value).replace(tzinfo=UTC)
     return None if value is None else value.astimezone(UTC)
 
 
 def json_from(value: Any) -> Any:
-    """A JSON object or array out of a fetched row; PostgreSQL's driver has decoded it already."""
+    """Return a JSON object or array of a fetched row; PostgreSQL's driver has decoded it already."""
     return orjson.loads(value) if isinstance(value, str) else value
 
 
@@ -98,14 +98,14 @@ class ParameterRows:
     rows: Sequence[Sequence[Any]]
 
     def as_json(self, instant: Callable[[datetime], str]) -> str:
-        """A JSON array of arrays, whose instants are what the columns take."""
+        """Return a JSON array of arrays, with instants in the form that the columns take."""
         return orjson.dumps(
             [[instant(v) if isinstance(v, datetime) else v for v in row] for row in self.rows]
         ).decode()
 
 
 def in_list(parameter: str, kind: str) -> tuple[str, str]:
-    """A constant: that what stands before it is in the list given as a parameter, of PostgreSQL's type."""
+    """Return a constant: `IN` the list that is the parameter; `kind` is PostgreSQL's type of its items."""
     return (
         f"IN (SELECT value FROM json_each({{{parameter}}}))",
         f"= ANY({{{parameter}}}::{kind}[])",
@@ -113,7 +113,7 @@ def in_list(parameter: str, kind: str) -> tuple[str, str]:
 
 
 def parameter_rows(**columns: str) -> tuple[str, str]:
-    """A constant: the `ParameterRows` of the parameter `{rows}` as a table, with these columns and PostgreSQL types."""
+    """Return a constant: the `ParameterRows` of the parameter `{rows}` as a table; `columns` has PostgreSQL's types."""
     extracted = ", ".join(f"json_extract(value, '$[{i}]') AS {c}" for i, c in enumerate(columns))
     cast = ", ".join(f"(v ->> {i})::{kind} AS {c}" for i, (c, kind) in enumerate(columns.items()))
     return (
@@ -129,6 +129,6 @@ def _filled(template: str, constants: Mapping[str, str]) -> str:
 
 
 def _parameters(template: str) -> tuple[str, ...]:
-    """The names of the parameters, each once, in order."""
+    """Return the names of the parameters, each once, in order."""
     fields = (field for _, field, _, _ in string.Formatter().parse(template))
     return tuple(dict.fromkeys(field for field in fields if field))

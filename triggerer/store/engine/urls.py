@@ -1,4 +1,4 @@
-"""What an operator may write as the database's URL, and what is said when it cannot be used."""
+"""Reads the database's URL as an operator writes it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def parse_database_url(text: str, *, home: Path | None = None) -> URL:
 
 def _with_absolute_path(url: URL, home: Path | None) -> URL:
     if not url.database or url.database == ":memory:" or url.database.startswith("file:"):
-        # Several connections read while one writes; a database in memory belongs to one connection.
+        # We use several connections; a database in memory belongs to one.
         raise ConfigurationError(
             "SQLite needs a file that several connections can open",
             hint="write sqlite:///path/to/triggerer.db",
@@ -58,16 +58,16 @@ def _with_absolute_path(url: URL, home: Path | None) -> URL:
 
 
 def _with_known_ssl(url: URL) -> URL:
-    # libpq's name, which every PostgreSQL user knows; asyncpg takes the same values under its own.
+    # libpq's name, which PostgreSQL's users know; asyncpg takes the same values as `ssl`.
     if "sslmode" not in url.query:
         return url
     return url.difference_update_query(["sslmode"]).update_query_dict({"ssl": url.query["sslmode"]})
 
 
 def describe(url: URL) -> str:
-    """The database as a message names it, without the password."""
+    """Return how messages name the database; without the password."""
     if url.get_backend_name() == "sqlite":
         return f"the SQLite database {url.database}"
-    # As it was written: the driver is our choice.
+    # Without the driver, which is our choice.
     shown = url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True)
     return f"the PostgreSQL database {shown}"

@@ -32,7 +32,7 @@ class Asset(Base):
 
 
 class AssetAlias(Base):
-    """A name that events are attached to, and DAGs wait for, before its assets are known."""
+    """A name that events may be attached to, and DAGs may wait for, before its assets are known."""
 
     __tablename__ = "asset_alias"
 
@@ -50,22 +50,22 @@ class AssetAliasMember(Base):
 
 
 class AssetEvent(Base):
-    """Something happened to an asset.
+    """Something that happened to an asset.
 
-    Ids are unique but say nothing of commit order: nobody may use one as a cursor.
+    Ids do not follow the order of commits: they must not be used as cursors.
     """
 
     __tablename__ = "asset_event"
     __table_args__ = (
-        # What makes a redelivered message, a repeated commit and a repeated task idempotent
-        # (contract, rule 13). The writer makes a key of its own ("~" and a UUID) where the broker gives none, so the
-        # column is never null. The key comes first: what is written together lies together then, and a row costs no
-        # more where a thousand watchers take turns.
+        # Makes a redelivered message, a repeated commit and a repeated task idempotent (contract, rule 13). If the
+        # broker gives no key, the writer makes one ("~" and a UUID), so the column is never null. The key comes first:
+        # rows that are written together are then next to one another in the index, so that a row costs no more where
+        # a thousand watchers take turns.
         UniqueConstraint(
             "idempotency_key", "watcher_id", "ordinal", "asset_id", name="uq_asset_event_identity"
         ),
         Index("ix_asset_event_asset_id_id", "asset_id", "id"),
-        # What tasks emitted; the events of watchers are not in it.
+        # Events of tasks only.
         Index(
             "ix_asset_event_source",
             "source_dag_id",
@@ -73,31 +73,31 @@ class AssetEvent(Base):
             sqlite_where=_BY_TASKS,
             postgresql_where=_BY_TASKS,
         ),
-        # Without it SQLite hands out the highest ids again once their rows are deleted, and a queue
-        # entry that outlived its event would name another one.
+        # Without it SQLite uses the highest ids again once their rows are deleted, and a queue entry that
+        # outlived its event would refer to another one.
         {"sqlite_autoincrement": True},
     )
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
     asset_id: Mapped[int] = mapped_column(BigId)
-    """No foreign key: asset rows are never deleted, and its check took a fifth of an insert."""
+    """No foreign key: rows of assets are never deleted, and the check took a fifth of the insert's time."""
     extra: Mapped[dict[str, Any]] = mapped_column(Json)
     timestamp: Mapped[datetime] = mapped_column(UtcDateTime)
     watcher_id: Mapped[int] = mapped_column(BigId, default=0)
-    """0: not from a watcher. No foreign key: a watcher may go while its events stay."""
+    """0: not from a watcher. No foreign key: a watcher may be deleted while its events stay."""
     idempotency_key: Mapped[str] = mapped_column(TextByBytes)
     ordinal: Mapped[int] = mapped_column(default=0)
-    """Counts the events that one watcher derived from one message."""
+    """The number of this event among those that one watcher derived from one message."""
     source_dag_id: Mapped[str | None] = mapped_column(Text)
     source_run_id: Mapped[str | None] = mapped_column(Text)
     source_task_id: Mapped[str | None] = mapped_column(Text)
 
 
 class QueuedAssetEvent(Base):
-    """An asset event and a DAG that waits for it; `run_pk` is the run that took it, or None.
+    """An asset event that waits, or has waited, for a DAG; `run_pk` is the run that took it, or None.
 
-    The primary key is what keeps an event out of two runs of a DAG. Rows are written in the event's
-    own transaction, for paused DAGs too, and leave with their run or by an operator's delete.
+    The primary key keeps an event out of two runs of a DAG. Rows are written in the event's own
+    transaction, also for paused DAGs. They are deleted with their run, or by an operator.
     """
 
     __tablename__ = "queued_asset_event"

@@ -11,15 +11,15 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.types import TypeDecorator
 
-# SQLite counts rows by itself only in a column that is declared INTEGER.
+# SQLite generates ids only in a column that is declared INTEGER.
 BigId = BigInteger().with_variant(Integer, "sqlite")
 TextByBytes = Text().with_variant(Text(collation="C"), "postgresql")
-"""Looked up, and never sorted for people: to compare by the rules of a language takes much longer."""
+"""For text that is looked up and never sorted for people: to compare by a language's rules takes much longer."""
 Json = JSON().with_variant(postgresql.JSONB, "postgresql")
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An aware instant; SQLite, which knows no time zones, stores it as naive UTC text."""
+    """An aware instant. SQLite has no time zones and stores it as naive UTC text."""
 
     impl = DateTime(timezone=True)
     cache_ok = True

@@ -1,4 +1,4 @@
-"""What the DAG processor found in the files."""
+"""DAG files, and the DAGs that the DAG processor found in them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Dag(Base):
     description: Mapped[str | None] = mapped_column(Text)
     tags: Mapped[list[str]] = mapped_column(Json, default=list)
     schedule: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    """The asset expression as `triggerer.domain.conditions` writes it; None: only by hand."""
+    """The asset expression as `triggerer.domain.conditions` writes it; None: runs are triggered by hand only."""
     max_active_runs: Mapped[int] = mapped_column(default=16)
     events_per_run: Mapped[int | None]
     params: Mapped[dict[str, Any]] = mapped_column(Json, default=dict)
@@ -43,7 +43,7 @@ class Dag(Base):
     """In order: [{"task_id", "upstream": [task ids], "outlets", "inlets", "needs_spark"}]."""
     is_paused: Mapped[bool] = mapped_column(default=False)
     is_stale: Mapped[bool] = mapped_column(default=False)
-    """Its file, or its definition in the file, is gone: kept, not scheduled."""
+    """Its file, or its definition in the file, is gone. It is kept, and not scheduled."""
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 

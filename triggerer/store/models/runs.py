@@ -28,7 +28,7 @@ class DagRun(Base):
             sqlite_where=_ACTIVE,
             postgresql_where=_ACTIVE,
         ),
-        # A DAG's newest runs, for those who look.
+        # For listing a DAG's newest runs.
         Index("ix_dag_run_dag_id_id", "dag_id", "id"),
         Index(
             "ix_dag_run_unsuccessful",
@@ -37,7 +37,7 @@ class DagRun(Base):
             sqlite_where=_UNSUCCESSFUL,
             postgresql_where=_UNSUCCESSFUL,
         ),
-        # See asset_event: queue entries name a run by its id.
+        # As for asset_event: queue entries refer to a run by its id.
         {"sqlite_autoincrement": True},
     )
 
@@ -58,9 +58,9 @@ class DagRun(Base):
     ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     error: Mapped[str | None] = mapped_column(Text)
     exit_code: Mapped[int | None]
-    """Of the worker process, where it died; negative: the signal."""
+    """Of the worker process, if it died; negative: the signal that killed it."""
     log_home: Mapped[str | None] = mapped_column(Text)
-    """Under which its log lies, on the executor's machine; see `triggerer.domain.logs`."""
+    """The folder of its log, on the executor's machine; see `triggerer.domain.logs`."""
     executor: Mapped[str | None] = mapped_column(String(80))
     """The instance that claimed it. A result is only taken from (executor, attempt)."""
     attempt: Mapped[int] = mapped_column(default=0)

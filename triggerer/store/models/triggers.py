@@ -28,10 +28,10 @@ class Trigger(Base):
 
 
 class Watcher(Base):
-    """An asset's watcher, identified by asset and name; it survives a change of arguments.
+    """An asset's watcher, identified by asset and name, whatever the arguments of its trigger.
 
-    And its removal: its id is part of what tells a redelivered message from a new one, so that one that
-    is declared again must have the same.
+    The row stays when the watcher is removed: its id is part of what identifies a redelivered message, so a
+    watcher that is declared again must have the same.
     """
 
     __tablename__ = "watcher"
@@ -54,8 +54,8 @@ class Watcher(Base):
 class Stream(Base):
     """The unit of ownership (contract, rule 15): a stream key, or one trigger that runs on its own.
 
-    The lease is (owner, epoch); `epoch` grows with every change of owner, so that a fenced owner's
-    transaction can be told from the present owner's. Instants are the database's.
+    The lease is (owner, epoch). `epoch` grows with every claim, so that a transaction of a former owner can
+    be told from one of the present owner. Instants are the database's.
     """
 
     __tablename__ = "stream"
@@ -66,7 +66,7 @@ class Stream(Base):
     Or "trigger-" and the trigger's digest for one that runs on its own.
     """
     key: Mapped[str] = mapped_column(Text)
-    """The key as people read it."""
+    """The key, for people."""
     owner: Mapped[str | None] = mapped_column(String(80))
     epoch: Mapped[int] = mapped_column(BigId, default=0)
     expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

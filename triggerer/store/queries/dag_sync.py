@@ -1,4 +1,4 @@
-"""Brings the store to what the DAG files define, and writes only what differs."""
+"""Updates the store to what the DAG files define; only differences are written."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from triggerer.store.models import (
 )
 from triggerer.store.wakeups.signals import Signal, announce
 
-# Two processors on one database take turns; the number is ours alone.
+# Two DAG processors on one database take turns. Any number that nobody else uses.
 _LOCK: Final = 0x7472_6967
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What was written; all empty when nothing was."""
+    """What was written; all empty if nothing was."""
 
     files: set[str] = field(default_factory=set)
     dag_ids: set[str] = field(default_factory=set)
@@ -42,7 +42,7 @@ class Changed:
 
 
 async def read_incumbents(session: AsyncSession) -> Incumbents:
-    """Return what is in force: DAGs that are not stale, declared assets, watchers, and the files known."""
+    """Return what is in force: DAGs that are not stale, declared assets, watchers, and known files."""
     if session.get_bind().dialect.name == "postgresql":
         await session.execute(select(func.pg_advisory_xact_lock(_LOCK)))
     dags = await session.execute(select(Dag.dag_id, Dag.path).where(~Dag.is_stale))
@@ -72,10 +72,10 @@ async def sync_folder(
 ) -> Changed:
     """Write what differs from the folder, in the caller's transaction, and announce it.
 
-    What comes from a file that is broken, contradicts another or is not parsed yet stays as it is.
-    DAGs of files that are gone become stale; watchers, triggers and streams without owner go. A
-    DAG's pause is set when it is new and never again. A watcher keeps its row when its trigger
-    changes, an asset its row when its name or its URI does.
+    What comes from a file that is broken, contradicts another or is not parsed yet stays as it is. DAGs of
+    files that are gone become stale; their watchers, triggers and streams are removed, a stream once it is
+    free. Whether a DAG is paused is only set when it is new. A watcher keeps its row when its trigger changes,
+    an asset when its name or its URI does.
 
     Args:
         folder: What all files define together.
@@ -103,7 +103,7 @@ async def sync_folder(
 
 
 def _assign(row: object, **values: Any) -> bool:
-    """Set what differs; say whether anything did. An equal value would be written all the same."""
+    """Set what differs; return whether anything did. An equal value that is assigned would be written too."""
     different = {name: value for name, value in values.items() if getattr(row, name) != value}
     for name, value in different.items():
         setattr(row, name, value)
@@ -131,7 +131,7 @@ async def _sync_files(
         if row is None:
             row = DagFile(path=path)
             session.add(row)
-        # How long it took is no reason to write: a parse that finds nothing new leaves no trace.
+        # A parse that finds nothing new writes nothing, not even how long it took.
         if _assign(row, **values):
             _assign(row, parsed_at=now, parse_seconds=file.parse_seconds)
             changed.files.add(path)
@@ -162,10 +162,10 @@ async def _sync_assets(
 async def _rename_assets(
     session: AsyncSession, rows: dict[AssetKey, Asset], wanted: Iterable[AssetKey], now: datetime
 ) -> None:
-    """Give rows that nobody names any more to the assets that took over their name or their URI.
+    """Give rows of assets that are no longer defined to those that have taken over their name or their URI.
 
-    Their events and watchers go with them. A row whose name went one way and its URI the other
-    keeps its events under a name that nobody can have taken.
+    Their events and watchers go with them. If the name went to one asset and the URI to another, the row that
+    is left keeps its events under a name that no asset can have.
     """
     wanted = set(wanted)
     free = {key: row for key, row in rows.items() if key not in wanted}
@@ -185,7 +185,7 @@ async def _rename_assets(
             retired = f"x-retired:{row.id}"
             renamed.append((row, AssetKey(retired, retired)))
             del rows[old]
-    # Two assets may have swapped their URIs, which no order of single updates gets past the keys.
+    # Two assets may have swapped their URIs: in any order, single updates would violate the unique keys.
     for row, _ in renamed:
         _assign(row, name=f"x-renaming:{row.id}", uri=f"x-renaming:{row.id}")
     if renamed:
@@ -243,7 +243,7 @@ async def _sync_schedules(
     aliases: Mapping[str, int],
     changed: Changed,
 ) -> None:
-    """Write for which assets and aliases events are queued; a stale DAG's stay, and queue none."""
+    """Write for which assets and aliases events are queued. Those of a stale DAG stay, and queue nothing."""
     asset_rows = {
         (r.dag_id, r.asset_id): r for r in await session.scalars(select(DagScheduleAsset))
     }
@@ -304,7 +304,7 @@ async def _sync_watchers(
             changed.stream_digests.add(trigger.stream_digest)
             if row.trigger_id is not None:
                 changed.stream_digests.add(by_id[row.trigger_id].stream_digest)
-            # Whatever failed did so with the arguments of before.
+            # An error was that of the former arguments.
             _assign(row, trigger_id=trigger.id, state="waiting", error=None, updated_at=now)
         _assign(row, path=path)
         rows[key] = row
@@ -355,8 +355,8 @@ async def _drop_unused(
         if row.id not in used:
             await session.delete(row)
     await session.flush()
-    # A stream that is leased is still being closed by its owner; a later sync takes it. Checked and
-    # deleted in one statement: its owner may be renewing its lease.
+    # A stream with a lease is still being closed by its owner; a later sync deletes it. Checked again as it
+    # is deleted, since its owner may be renewing the lease.
     is_unused = ~exists().where(Trigger.stream_digest == Stream.digest)
     may_go = and_(is_unused, is_free(await database_now(session)))
     if await session.scalar(select(Stream.digest).where(may_go).limit(1)):

@@ -1,4 +1,4 @@
-"""What a host of streams asks: which triggers its streams have, and how they are doing."""
+"""Queries of a host of streams: the triggers of its streams, and the states of their watchers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from triggerer.store.models import Asset, Stream, Trigger, Watcher
 
 @dataclass(frozen=True, slots=True)
 class TriggerRow:
-    """A trigger and the watchers that it serves; never without one."""
+    """A trigger and the watchers that it serves, at least one."""
 
     trigger_id: int
     classpath: str
@@ -35,17 +35,17 @@ class TriggerRow:
 
 @dataclass(frozen=True, slots=True)
 class StreamLoad:
-    """A stream, what it weighs, and who hosts it."""
+    """A stream, the number of its triggers, and its host."""
 
     digest: str
     triggers: int
     owner: str | None
-    """None where nobody does: it has no owner, or its owner's lease has expired."""
+    """None: it has no owner, or its owner's lease has expired."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatcherState:
-    """How a watcher is doing, as its host says under `fence`."""
+    """A watcher's state, as its host reports it under `fence`."""
 
     watcher_id: int
     trigger_id: int
@@ -55,7 +55,7 @@ class WatcherState:
 
 
 async def load_triggers(session: AsyncSession, stream_digests: Iterable[str]) -> list[TriggerRow]:
-    """The triggers of these streams, by id: the order in which they join is the same at every start."""
+    """Return the triggers of these streams, by id, so that they join in the same order at every start."""
     rows = await session.execute(
         select(Trigger, Watcher.id, Watcher.asset_id, Watcher.name, Asset.name)
         .join(Watcher, Watcher.trigger_id == Trigger.id)
@@ -78,7 +78,7 @@ async def load_triggers(session: AsyncSession, stream_digests: Iterable[str]) ->
 
 
 async def stream_loads(session: AsyncSession) -> list[StreamLoad]:
-    """All streams with the number of their triggers, by digest."""
+    """Return all streams with the number of their triggers, by digest."""
     now = await database_now(session)
     rows = await session.execute(
         select(Stream.digest, Stream.owner, Stream.expires_at, func.count(Trigger.id))
@@ -93,9 +93,9 @@ async def stream_loads(session: AsyncSession) -> list[StreamLoad]:
 
 
 async def show_waiting(session: AsyncSession, reasons: Mapping[str, str]) -> None:
-    """Show why the watchers of these streams wait, by digest; one that somebody claims meanwhile is left alone."""
+    """Show why the watchers of these streams wait, by digest. A stream that is being claimed is skipped."""
     now = await database_now(session)
-    # Locked, as a claim would: nobody can show them as running before we have committed.
+    # Locked, as by a claim: nobody can show them as running before we have committed.
     free = (
         select(Stream.digest)
         .where(Stream.digest.in_(list(reasons)), is_free(now))
@@ -117,7 +117,7 @@ async def show_waiting(session: AsyncSession, reasons: Mapping[str, str]) -> Non
 
 
 async def existing_watchers(session: AsyncSession, watcher_ids: Iterable[int]) -> set[int]:
-    """Which of these watchers are still declared, by whatever trigger."""
+    """Return those of these watchers that are still declared, with whatever trigger."""
     declared = select(Watcher.id).where(
         Watcher.id.in_(list(watcher_ids)), Watcher.trigger_id.is_not(None)
     )
@@ -125,7 +125,7 @@ async def existing_watchers(session: AsyncSession, watcher_ids: Iterable[int]) -
 
 
 async def write_states(session: AsyncSession, states: Sequence[WatcherState]) -> None:
-    """Show these states; one whose stream has another owner by now, or whose trigger changed, is left alone."""
+    """Show these states, except where the stream has another owner by now, or the watcher another trigger."""
     connection = await session.connection()
     owned = exists().where(
         Stream.digest == bindparam("b_digest"),
@@ -161,7 +161,7 @@ async def write_states(session: AsyncSession, states: Sequence[WatcherState]) ->
 
 
 async def show_released(session: AsyncSession, stream_digests: Iterable[str], owner: str) -> None:
-    """Show the watchers of these streams as waiting for an owner, where `owner` was the last."""
+    """Show the watchers of these streams as waiting for an owner, if `owner` was the last one."""
     triggers = select(Trigger.id).where(Trigger.stream_digest.in_(list(stream_digests)))
     await session.execute(
         update(Watcher)

@@ -1,10 +1,10 @@
-"""Asset events and their queue entries, many in one statement: the hot path of the store.
+"""Inserts asset events and their queue entries, many in one statement: the hot path of the store.
 
-Measured on two shared cores, SQLite 3.40 and PostgreSQL 15 (tests/benchmarks/store_bench.py): on
-SQLite a statement for each 100 to 150 rows beats one over `json_each` by two, and one for each row by 1.5, or by
-four beside a busy event loop: the interpreter's lock is let go for each statement, and has to be had back. One for each
-1,000 rows lets the whole way from message to row go by a seventh faster again. On PostgreSQL one statement over arrays
-that are unnested beats all that goes through the ORM by a factor of ten.
+Measured on two shared cores, SQLite 3.40 and PostgreSQL 15 (tests/benchmarks/store_bench.py). On SQLite, a statement
+for each 100 to 150 rows is twice as fast as one over `json_each`. It is 1.5 times as fast as one for each row, or four
+times beside a busy event loop: each statement releases the interpreter's lock, and takes up to half a millisecond to
+get it back. With one statement for each 1,000 rows, the whole way from message to row is faster by another seventh. On
+PostgreSQL, one statement that unnests arrays is ten times as fast as the ORM.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from triggerer.store.engine.script import Row, Script
 
 
 class EventRow(NamedTuple):
-    """One row of `asset_event` that has no id yet."""
+    """A new row of `asset_event`, without its id."""
 
     asset_id: int
     extra: str
@@ -39,20 +39,19 @@ class EventRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Inserted:
-    """What became of a bulk insert."""
+    """The outcome of a bulk insert."""
 
     dag_ids: tuple[str, ...]
-    """DAGs for which at least one of the rows may now wait."""
+    """DAGs for which at least one of the rows may wait now."""
     event_ids: tuple[int, ...]
-    """Of the new rows, in the order given; repeats have none. Empty where nobody asked for them."""
+    """Of the new rows, in the order given; repeats have none. Empty unless they were asked for."""
 
 
 _COLUMNS: Final = ", ".join(EventRow._fields)
 
-# The interpreter's lock is let go for each statement, and to get it back beside a busy event loop takes up to half a
-# millisecond. Older SQLites take 999 parameters.
+# The sizes of the statements. An older SQLite takes 999 parameters.
 _SQLITE_ROWS: Final = (1_000, 100, 16, 1)
-# The new rows are those above the highest id before: the write lock keeps everybody else out.
+# The new rows are those with an id above the highest one before: nobody else can write at the same time.
 _SQLITE_HIGHEST: Final = (
     "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'asset_event'), 0)"
 )
@@ -72,10 +71,10 @@ _SQLITE_WAITING: Final = (
 )
 
 # Ids follow the order of the rows, since defaults are computed after the sort. A timestamp is never
-# later than the server's clock, so no run, which takes its instant from there, is older than an
-# event of its own however far the hosts' clocks are apart.
+# later than the server's time. A run's instant is the server's too, so no run is older than one of its
+# events, however far the hosts' clocks are apart.
 PLAIN_FIELDS: Final = EventRow._fields[:-3]
-"""Those that events have which no task has emitted: all but their source."""
+"""The fields of events that no task has emitted: all but the source."""
 _ARRAYS: Final = "$2::bigint[], $3::text[], $4::timestamptz[], $5::bigint[], $6::text[], $7::int[]"
 POSTGRES_INSERT: Final = """
 new AS (
@@ -94,7 +93,7 @@ new AS (
     JOIN dag d ON d.dag_id = s.dag_id AND NOT d.is_stale
     RETURNING dag_id
 )"""
-"""The two tables of a WITH that insert and queue; its arguments start at the second."""
+"""The two common table expressions that insert and queue; their arguments start at $2."""
 
 
 def _values(columns: Sequence[str]) -> str:
@@ -115,14 +114,14 @@ WITH {
 SELECT (SELECT array_agg(DISTINCT dag_id) FROM queued),
        CASE WHEN $1::boolean THEN (SELECT array_agg(id ORDER BY id) FROM new) END
 """
-# Trigger events have no source, and sending three arrays of nulls takes a tenth of the whole time.
+# Trigger events have no source. To send three arrays of nulls would take a tenth of the whole time.
 POSTGRES_PLAIN_ARRAYS: Final = _ARRAYS
 POSTGRES_PLAIN_VALUES: Final = _values(PLAIN_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
 class InsertEvents:
-    """A step: one row of the DAGs that may wait now and, if wanted, of the new events' ids; see `insert_events`."""
+    """A step: one row, with the DAGs that may wait now and, if wanted, the new events' ids; see `insert_events`."""
 
     rows: Sequence[EventRow]
     want_ids: bool
@@ -139,10 +138,10 @@ class InsertEvents:
 
 
 def insert_events(rows: Sequence[EventRow], *, want_ids: bool = False) -> Script[Inserted]:
-    """Insert the rows that are new by their identity, and queue them for every DAG that waits.
+    """Insert the rows whose identity is new, and queue them for every DAG that waits.
 
-    Paused DAGs wait too, stale ones do not. Who wakes the scheduler is the caller's business. If a row
-    is refused none of them is written.
+    Paused DAGs wait too, stale ones do not. To wake the scheduler is left to the caller. If one row is
+    refused, none is written.
     """
     if not rows:
         return Inserted((), ())
@@ -155,7 +154,7 @@ def insert_into_sqlite(
 ) -> tuple[Sequence[str], Sequence[int]]:
     """Insert and queue; return the DAGs that may wait and, if wanted, the new ids.
 
-    Without a step in Python for each row: the event loop waits for the interpreter's lock meanwhile.
+    Nothing is done in Python for each row: the event loop would wait for the interpreter's lock meanwhile.
 
     Args:
         columns: The fields of at least one `EventRow`, one list each; the last three may be left out.
@@ -193,7 +192,7 @@ def _sqlite_insert(rows: int, columns: int) -> str:
 
 
 def _sqlite_instants(instants: Sequence[datetime]) -> Sequence[str]:
-    """In the format of SQLAlchemy's DateTime, naive UTC with microseconds; many of them are one instant."""
+    """Write instants as `sqlite_instant` does, each different one once: many of them are equal."""
     texts = {
         instant: instant.replace(tzinfo=None).isoformat(" ", "microseconds")
         for instant in set(instants)

@@ -1,4 +1,4 @@
-"""Asset events from those who have a transaction of their own: tasks' outlets, `assets emit`."""
+"""Records asset events in the caller's transaction: those of tasks' outlets, and of `assets emit`."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ _MAX_EXTRA_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class NewAssetEvent:
-    """An asset event to be recorded."""
+    """An asset event that is to be recorded."""
 
     asset_id: int
     extra: Mapping[str, Any] = field(default_factory=dict)
     idempotency_key: str | None = None
-    """With `ordinal` and the asset what makes a repeat one; None: never a repeat."""
+    """The same key, ordinal and asset are a repeat; None: never a repeat."""
     ordinal: int = 0
     timestamp: datetime | None = None
-    """None: the database's present instant."""
+    """None: the database's time."""
     source_dag_id: str | None = None
     source_run_id: str | None = None
     source_task_id: str | None = None
@@ -53,7 +53,7 @@ class NewAssetEvent:
 
 @dataclass(frozen=True, slots=True)
 class StoredAsset:
-    """An asset's row, as far as others need it."""
+    """The identity of an asset's row."""
 
     id: int
     name: str
@@ -61,7 +61,7 @@ class StoredAsset:
 
 
 async def record_events(session: AsyncSession, events: Sequence[NewAssetEvent]) -> list[int]:
-    """Record events in the caller's transaction, queue them for the DAGs that wait, announce it.
+    """Record events in the caller's transaction, queue them for the DAGs that wait, and announce it.
 
     Returns:
         The ids of the new events, in the order given; a repeat has none.
@@ -102,7 +102,7 @@ def _row(event: NewAssetEvent, now: datetime) -> EventRow:
 async def _attach(
     session: AsyncSession, alias_ids: Sequence[int], row: EventRow, new_ids: Sequence[int]
 ) -> set[str]:
-    """Resolve the aliases to the event's asset; return the DAGs that now wait because of them."""
+    """Resolve the aliases to the event's asset, and queue the event for DAGs that wait for them; return those DAGs."""
     event_id = await session.scalar(
         select(AssetEvent.id).where(
             AssetEvent.watcher_id == row.watcher_id,
@@ -112,7 +112,7 @@ async def _attach(
         )
     )
     if event_id is None or event_id not in new_ids:
-        # A repeat: all of this was done the first time.
+        # A repeat: this was done the first time.
         return set()
     await session.execute(
         insert_into(session, AssetAliasMember)
@@ -144,9 +144,9 @@ async def _attach(
 async def ensure_asset(
     session: AsyncSession, *, name: str | None = None, uri: str | None = None
 ) -> StoredAsset:
-    """Return the asset of this name and URI; make it, with a warning, if no DAG declares it.
+    """Return the asset of this name and URI; create it, with a warning, if no DAG declares it.
 
-    Either may be left out: an asset that exists is found by the other, a new one uses it for both.
+    One of them may be omitted: an existing asset is found by the other; a new one has the other as both.
 
     Raises:
         AssetConflict: The name belongs to another URI, or the URI to another name.
@@ -166,7 +166,7 @@ async def ensure_asset(
             declared_in=None,
             created_at=await database_now(session),
         )
-        # Somebody else may be making it at this moment.
+        # Another transaction may be creating it at this moment.
         .on_conflict_do_nothing()
     )
     found = await _find(session, declared.name, declared.uri)

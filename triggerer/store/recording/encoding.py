@@ -1,4 +1,4 @@
-"""What an event carries, as the JSON text that is stored; what cannot be stored is refused here."""
+"""Encodes what an event carries as the JSON text that is stored; what cannot be stored is refused."""
 
 from __future__ import annotations
 
@@ -27,22 +27,21 @@ _MAX_ORDINAL: Final = 2**31 - 1
 def encode_extra(payload: Any, *, max_bytes: int) -> str:
     """Return the event's `extra`: the payload if it is a mapping, else `{"payload": payload}`.
 
-    Instants become ISO 8601, UUIDs, decimals and paths strings, enums their values, dataclasses and
-    mappings objects, sets and tuples arrays; keys that are not strings become some. NaN and the
-    infinities become null, since JSON has none. Bytes are refused: how they are to be read is the
-    filter's to say.
+    Instants become ISO 8601; UUIDs, decimals and paths become strings; enums their values; dataclasses and
+    mappings objects; sets and tuples arrays; keys become strings. NaN and the infinities become null, since
+    JSON has none. Bytes are refused: the filter has to decode them.
 
     Raises:
         RowRefused: It is no JSON, too large, or has a NUL character, which PostgreSQL cannot store.
     """
-    # First what almost all are: asking an abstract class takes longer than encoding.
+    # First what almost all are: a check against an abstract class takes longer than encoding.
     is_mapping = type(payload) is dict or isinstance(payload, Mapping)
     document = payload if is_mapping else {"payload": payload}
     try:
         try:
             encoded = orjson.dumps(document, default=_plain)
         except TypeError:
-            # Slower for everybody, so only where a first try shows the need.
+            # It makes encoding slower, so it is used only where it is needed.
             encoded = orjson.dumps(document, default=_plain, option=orjson.OPT_NON_STR_KEYS)
     except (TypeError, ValueError, RecursionError) as error:
         raise RowRefused(
@@ -63,7 +62,7 @@ def encode_extra(payload: Any, *, max_bytes: int) -> str:
 
 
 def check_identity(key: str, ordinal: int) -> None:
-    """Return if both can be stored as an event's identity.
+    """Check that both can be stored as an event's identity.
 
     Raises:
         RowRefused: The key is too long, has a NUL character or is no Unicode; or the ordinal.
@@ -91,6 +90,6 @@ def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, AbstractSet):
-        # The same set has to give the same text in every process.
+        # The same set has to have the same text in every process.
         return sorted(value, key=repr)
     raise TypeError(f"{type(value).__name__} has no JSON form")

@@ -1,4 +1,4 @@
-"""The step that stores trigger events under the leases of their streams: all that a flush of the recorder does."""
+"""The step that stores trigger events under the leases of their streams: a flush of the recorder."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from triggerer.store.wakeups.signals import Signal
 
 @dataclass(frozen=True, slots=True)
 class RecordEvents:
-    """One row: the DAGs for which events may wait now, and the numbers (from 1) of the fences that hold.
+    """A step: one row, with the DAGs for which events may wait now, and the numbers (from 1) of the fences that hold.
 
-    Nobody takes the streams of these fences over until the transaction has ended. Rows whose fence does
-    not hold are left out. On PostgreSQL other processes are told in the same statement, so that it can be
-    a transaction by itself; on SQLite there are none that would have to be.
+    Rows whose fence does not hold are not stored. Nobody can take over the streams of the others until the
+    transaction has ended. On PostgreSQL the statement also notifies other processes, so that it can be a
+    transaction by itself; on SQLite there are none to notify.
 
     Args:
         columns: The `PLAIN_FIELDS` of all rows, a list for each field.
         fence_numbers: For each row the number (from 1) of its fence in `fences`; 0: it needs none.
-        sender: How this process knows its own announcements.
+        sender: See `AnnouncementTransport`.
     """
 
     columns: Sequence[Sequence[Any]]
@@ -69,7 +69,7 @@ WITH held AS MATERIALIZED (
     SELECT f.number
     FROM unnest($9::text[], $10::text[], $11::bigint[]) WITH ORDINALITY AS f(digest, owner, epoch, number)
     JOIN stream s ON s.digest = f.digest AND s.owner = f.owner AND s.epoch = f.epoch
-    -- In one order everywhere, or two flushes could wait for one another.
+    -- Sorted, or two flushes could deadlock.
     ORDER BY s.digest
     FOR SHARE OF s
 ), {

@@ -36,7 +36,7 @@ _log = structlog.get_logger(__name__)
 MAX_EVENT_BYTES: Final = 1024 * 1024
 # At 30,000 rows/s a flush of this size holds SQLite's writer for a sixth of a second.
 MAX_BATCH_ROWS: Final = 5_000
-# A batch of large payloads is bounded by what it weighs.
+# Bounds a batch of large payloads.
 MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
 
 
@@ -44,13 +44,13 @@ class EventRecorder(GroupCommit[EventBatch]):
     """The runtime's `EventSink`. Events are stored, and settled, in the order of their submission.
 
     `complete(None)` is called once the rows of all of the event's watchers are durable, in this
-    transaction or, for a repeat, in an earlier one. While the database is away the events wait and
-    nothing is settled; the runtime bounds how many that can be. Cancelling `run` settles nothing.
+    transaction or, for a repeat, in an earlier one. While the database is away, events wait and
+    nothing is completed; the runtime bounds their number. Cancelling `run` completes nothing.
 
     Args:
-        on_fenced: Called, on the event loop, when a stream turned out to be owned by somebody else.
-        now: An event's timestamp is the instant of its submission. None: the host's, once in each turn of the loop.
-        random: For the jitter of what is tried again.
+        on_fenced: Called on the event loop when a lease no longer holds: another instance owns the stream.
+        now: The timestamp of an event that is submitted; None: the host's time, once in each turn of the loop.
+        random: For the jitter of retries.
     """
 
     # If its commit went through all the same, the keys absorb the repeat.
@@ -78,9 +78,9 @@ class EventRecorder(GroupCommit[EventBatch]):
         self._writing = 0
         self._settled = anyio.Event()
         self.trouble: TriggererError | None = None
-        """Why nothing can be written at present; None while all is well."""
+        """Why nothing can be written at present; None if it can."""
         self.rows_written = 0
-        """Rows handed to the database in transactions that committed, repeats included."""
+        """Rows of transactions that committed, repeats included."""
         self.flushes = 0
 
     @property
@@ -101,7 +101,7 @@ class EventRecorder(GroupCommit[EventBatch]):
         Its payload is encoded here.
         """
         if key is None:
-            # No redelivery will be recognised, but a repeat of this very commit must be.
+            # A redelivery will not be recognised, but a repeat of this commit must be.
             key = "~" + uuid4().hex
         batch = self._filling
         try:
@@ -150,7 +150,7 @@ class EventRecorder(GroupCommit[EventBatch]):
         return ()
 
     async def _flush(self, batch: EventBatch) -> frozenset[Fence]:
-        """Write what the fences allow in one transaction; return the fences that do not hold."""
+        """Write the rows whose fences hold, in one transaction; return the fences that do not hold."""
         rows = len(batch.keys)
         if not rows:
             return frozenset()
@@ -191,6 +191,6 @@ class EventRecorder(GroupCommit[EventBatch]):
     def _recovered(self) -> None:
         if self.trouble is not None:
             self.trouble = None
-            # A commit whose answer was lost may have queued what its repeat finds queued already.
+            # A commit whose answer was lost may have queued events, which its repeat did not announce.
             self._database.wakeups.publish(Signal.EVENTS_QUEUED)
             _log.info("asset events are written again", events=self.unsettled)

@@ -1,1 +1,1 @@
-"""Who is woken by which commit, in this process and in others."""
+"""Announcements: commits wake parts of the service, in this process and in others."""

@@ -32,9 +32,9 @@ async def listen(
 ) -> None:
     """Publish other processes' announcements until cancelled; started once it listens.
 
-    On PostgreSQL a lost connection is made again with growing delays, and everybody is then woken
-    about everything, since what was announced meanwhile is gone. On SQLite the caller holds
-    `lock_exclusively`: there is one listener for each database.
+    If a connection to PostgreSQL is lost, it is opened again, with growing delays. All subscribers are then woken about
+    everything, since announcements made meanwhile are lost. On SQLite the caller holds `lock_exclusively`, so there is
+    one listener for each database.
     """
     wakeups = wakeups or database.wakeups
     if database.dialect == "sqlite":
@@ -49,7 +49,7 @@ async def _listen_on_socket(
     path = database.transport.socket_path
     assert path is not None
     with transport.datagram_socket() as receiver:
-        # Left behind by a standalone that was killed; a living one holds the lock that we hold.
+        # A standalone that was killed left it behind. No other one is alive: we hold the lock.
         path.unlink(missing_ok=True)
         with transport.short_path(path) as address:
             receiver.bind(address)
@@ -101,7 +101,7 @@ async def _listen_on_postgres(
                 "the database does not announce", error=str(error), retry_after_s=round(delay, 3)
             )
             if not started:
-                # Before the first success too: `publish_everything` makes up for what is missed.
+                # Also before the first success: `publish_everything` makes up for what is missed.
                 started = True
                 task_status.started()
         else:
@@ -110,7 +110,7 @@ async def _listen_on_postgres(
 
 
 async def _until_lost(connection: Any, lost: anyio.Event) -> None:
-    """Return when the connection is closed; raise when it no longer answers."""
+    """Return when the connection is closed; raise if it no longer answers."""
     while not lost.is_set():
         with anyio.move_on_after(_LIVENESS.total_seconds()):
             await lost.wait()

@@ -1,4 +1,4 @@
-"""NOTIFY as a part of a statement, so that one round trip is a whole transaction with its announcement."""
+"""NOTIFY as part of a statement, so that a transaction and its announcement are one round trip."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from triggerer.store.wakeups.transport import CHANNEL, MAX_PAYLOAD
 
 
 def notify_cte(signal: Signal, *, sender: str, dag_ids: str) -> str:
-    """PostgreSQL: the common table expression `notified`, which announces `signal` to other processes.
+    """Return PostgreSQL's common table expression `notified`, which announces `signal` to other processes.
 
-    It has a row if something was announced, and is evaluated only if the statement asks for it.
+    It has a row if something was announced. It is evaluated only if the statement reads it.
 
     Args:
-        sender: The parameter that holds how this process knows its own announcements: `$1`, say.
-        dag_ids: What gives one row with one column, an array of DAG ids or NULL.
+        sender: The parameter with the sender's id, `$1` say; see `AnnouncementTransport`.
+        dag_ids: A query for one row with one column, an array of DAG ids or NULL.
     """
     return f"""notified AS (
     SELECT pg_notify('{CHANNEL}', CASE WHEN octet_length(text) <= {MAX_PAYLOAD} THEN text ELSE

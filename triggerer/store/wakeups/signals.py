@@ -1,7 +1,7 @@
-"""Who is woken by which commit: nothing in the service polls the database.
+"""Which commit wakes which part of the service: nothing polls the database.
 
-A wakeup is a hint that something changed, never the change itself: who is woken reads the database.
-So a wakeup may be repeated or be too broad, but it must not be lost.
+A wakeup is a hint that something changed, never the change itself: whoever is woken reads the database. So a wakeup may
+be repeated, or be too broad, but it must not be lost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from triggerer.synchronization import AutoResetEvent
 ALL: Final = "*"
 """The subject that means every subject."""
 
-# A subscription that nobody reads stays this small; beyond it "all" is cheaper to act on anyway.
+# Bounds a subscription that is not read. Beyond it, "all" is cheaper to act on anyway.
 _MAX_SUBJECTS: Final = 10_000
 _ANNOUNCED: Final = "triggerer.announced"
 
@@ -46,7 +46,7 @@ Announced = dict[Signal, set[str]]
 
 
 class Subscription:
-    """What one part of the service is woken by. For one task; close it, or use it in a `with`."""
+    """What wakes one part of the service. For one task; close it, or use it in a `with`."""
 
     def __init__(self, wakeups: Wakeups, signals: frozenset[Signal]) -> None:
         self._wakeups = wakeups
@@ -58,7 +58,7 @@ class Subscription:
         """Return all subjects since the last call, by signal; wait for the first if there are none.
 
         Args:
-            timeout: After it the answer is an empty dict. None: wait for as long as it takes.
+            timeout: After it, an empty dict is returned. None: no timeout.
         Cancellation: What arrived is kept for the next call.
         """
         if self._pending:
@@ -99,7 +99,7 @@ class Wakeups:
         self._subscriptions: dict[Subscription, None] = {}
 
     def subscribe(self, *signals: Signal) -> Subscription:
-        """From now on keep what is published under these signals."""
+        """Subscribe to these signals: from now on, what is published is kept for the next `wait`."""
         subscription = Subscription(self, frozenset(signals))
         self._subscriptions[subscription] = None
         return subscription
@@ -108,13 +108,13 @@ class Wakeups:
         self._subscriptions.pop(subscription, None)
 
     def publish(self, signal: Signal, *subjects: str) -> None:
-        """Wake the signal's subscribers at once; without subjects: about all."""
+        """Wake the signal's subscribers at once. No subjects: all of them."""
         for subscription in self._subscriptions:
             if signal in subscription.signals:
                 subscription.deliver(signal, subjects or (ALL,))
 
     def publish_everything(self) -> None:
-        """Wake everybody about everything: something may have been missed."""
+        """Wake all subscribers about everything: something may have been missed."""
         for signal in Signal:
             self.publish(signal)
 
@@ -122,7 +122,7 @@ class Wakeups:
 def announce(session: AsyncSession, signal: Signal, *subjects: str) -> None:
     """Wake the signal's subscribers in all processes when the session's transaction has committed.
 
-    Nothing is delivered if it rolls back. Without subjects: about all. The session must come from
+    Nothing is delivered if it rolls back. No subjects: all of them. The session must come from
     `Database.transaction`.
     """
     announced: Announced = session.info.setdefault(_ANNOUNCED, {})
@@ -130,6 +130,6 @@ def announce(session: AsyncSession, signal: Signal, *subjects: str) -> None:
 
 
 def announced_in(session: AsyncSession) -> Announced:
-    """What was announced in the session's transaction so far."""
+    """Return what was announced in the session's transaction so far."""
     announced: Announced = session.info.get(_ANNOUNCED, {})
     return announced

@@ -1,4 +1,4 @@
-"""How an announcement reaches other processes: NOTIFY, or a socket beside a SQLite file."""
+"""How announcements reach other processes: by NOTIFY, or by a socket beside a SQLite file."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from triggerer.store.wakeups.signals import ALL, Announced, Signal, Wakeups
 _log = structlog.get_logger(__name__)
 
 CHANNEL: Final = "triggerer"
-"""PostgreSQL's channel; it is the database's own, so two services in two databases do not meet."""
+"""PostgreSQL's channel. Each database has its own, so services in two databases do not hear one another."""
 
-# NOTIFY takes less than 8000 bytes; a datagram could be longer, but one limit is enough.
+# Of NOTIFY it is less than 8000 bytes. A datagram could be longer, but one limit is enough.
 MAX_PAYLOAD: Final = 7_900
 _SEND_TIMEOUT_S: Final = 1.0
 # sun_path holds 108 bytes, the final zero included.
@@ -34,15 +34,15 @@ class AnnouncementTransport:
 
     def __init__(self, url: URL) -> None:
         self.sender: Final = uuid4().hex
-        """By which this process knows its own announcements."""
+        """The id by which this process recognises its own announcements."""
         sqlite = url.get_backend_name() == "sqlite"
         self.socket_path: Final = Path(f"{url.database}.wake") if sqlite else None
         """Where a standalone listens on SQLite; None for PostgreSQL."""
         self.is_listening = False
-        """Set by `listen`: then nobody else listens on this socket, and nothing has to be sent."""
+        """Set by `listen`: this process has the socket, so nothing has to be sent."""
 
     def encode(self, announced: Announced) -> str:
-        """The announcement as a message. Too many subjects become "all"."""
+        """Return the announcement as a message. Too many subjects become "all"."""
         message: dict[str, str | list[str]] = {"from": self.sender}
         message.update({signal.value: list(subjects) for signal, subjects in announced.items()})
         body = orjson.dumps(message)
@@ -61,17 +61,17 @@ class AnnouncementTransport:
             for name, subjects in fields.items():
                 wakeups.publish(Signal(name), *map(str, subjects))
         except (ValueError, AttributeError, TypeError):
-            # Another release's words, or a stranger on our channel: something happened.
+            # From another release, or from something else on our channel. Something may have happened.
             _log.warning("an announcement could not be read", message=str(message)[:200])
             wakeups.publish_everything()
 
     async def send(self, announced: Announced) -> None:
-        """Wake the standalone on this SQLite database; nothing to do for PostgreSQL."""
+        """Send it to the standalone on this SQLite database; for PostgreSQL it does nothing."""
         if self.socket_path is None or self.is_listening or not announced:
             return
         payload = self.encode(announced).encode()
         with datagram_socket() as sender, short_path(self.socket_path) as address:
-            # Shielded: the commit is done; its caller must not take it for undone.
+            # Shielded: the commit is done, and its caller must not take it for undone.
             with anyio.move_on_after(_SEND_TIMEOUT_S, shield=True) as scope:
                 while True:
                     try:
@@ -80,7 +80,7 @@ class AnnouncementTransport:
                     except BlockingIOError:
                         await anyio.wait_writable(sender)
                     except OSError:
-                        # Nobody listens: no standalone, or one that starts and will read all.
+                        # Nobody listens: there is no standalone, or it is starting and will read everything.
                         return
             if scope.cancelled_caught:
                 _log.warning("the standalone did not take a wakeup; its sweep will find the change")
@@ -88,7 +88,7 @@ class AnnouncementTransport:
 
 @contextmanager
 def datagram_socket() -> Iterator[socket.socket]:
-    """A socket that never blocks, closed at the end of the block."""
+    """Give a non-blocking socket, which is closed at the end of the block."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.setblocking(False)
         yield sock
@@ -96,7 +96,7 @@ def datagram_socket() -> Iterator[socket.socket]:
 
 @contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """A name for `path` that fits into a socket address, for as long as the block lasts."""
+    """Give a name of `path` that fits into a socket address, valid within the block."""
     if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
         yield str(path)
         return

@@ -1,1 +1,1 @@
-"""What the executor asks, and what it writes of runs and tasks."""
+"""The executor's queries, and what it writes about runs and tasks."""

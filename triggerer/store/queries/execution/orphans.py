@@ -1,4 +1,4 @@
-"""Runs whose executor died."""
+"""Recovers runs whose executor died."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from triggerer.store.models import DagRun, Instance, TaskRun
 from triggerer.store.queries.run_states import RUNNING
 
 MAX_ATTEMPTS: Final = 3
-"""A run whose executors died this often is given up: it may be what kills them."""
+"""A run whose executors died this often is given up: it may have killed them."""
 
 _RUNS: Final = typing.cast(Table, DagRun.__table__)
 _TASKS: Final = typing.cast(Table, TaskRun.__table__)
@@ -26,7 +26,7 @@ _NEVER_BEGAN: Final = and_(_RUNS.c.attempt > 1, _RUNS.c.started_at.is_(None))
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What became of runs whose executor is gone."""
+    """The runs whose executor was gone."""
 
     requeued: list[str]
     """DAG ids, one for each run."""
@@ -36,13 +36,12 @@ class Recovered:
 async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) -> Recovered:
     """Queue the running runs of dead executors again, or fail those that were begun too often.
 
-    An attempt that its executor did not live to begin does not count: it cannot be what killed it. Its number is
-    given to the next one, so that (executor, attempt) may come again if the executor was not dead after all.
+    An attempt that its executor died before it began does not count: it cannot have killed the executor. The next
+    attempt has the same number, so an executor that was not dead after all may have the same (executor, attempt) again.
 
     Args:
-        alone: No other executor can be alive (SQLite, whose database is locked for this process):
-            every other executor's run is an orphan. Otherwise those whose instance is deregistered
-            or has expired.
+        alone: No other executor can be alive (SQLite, which is locked for this process): the runs of all
+            others are orphans. Otherwise those whose instance is deregistered or has expired.
     """
     gone: list[ColumnElement[bool]] = [
         or_(_RUNS.c.executor.is_(None), _RUNS.c.executor != executor)

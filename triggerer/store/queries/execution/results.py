@@ -1,4 +1,4 @@
-"""The step that writes what became of runs: one statement on PostgreSQL, a few on SQLite."""
+"""The step that writes the results of runs: one statement on PostgreSQL, a few on SQLite."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from triggerer.store.wakeups.signals import Signal
 
 @dataclass(frozen=True, slots=True)
 class AttemptUpdate:
-    """What became of an attempt: tasks that run or have ended, and maybe the run's end."""
+    """News of an attempt: tasks that run or have ended, and maybe the end of the run."""
 
     order: RunOrder
     tasks: tuple[TaskResult, ...] = ()
@@ -30,7 +30,7 @@ class AttemptUpdate:
 
 @dataclass(frozen=True, slots=True)
 class HeldRun:
-    """What the store says about a run that this executor believes to hold."""
+    """What the store shows of a run that this executor has claimed."""
 
     attempt: int
     state: RunState
@@ -39,15 +39,17 @@ class HeldRun:
 
 @dataclass(frozen=True, slots=True)
 class SaveResults:
-    """A row (primary key, attempt, state, cancel_requested) for each of the runs that `executor` was the last to claim.
+    """A step that writes updates of those runs that are running, as claimed by `executor` for the same attempt.
 
-    They are as they were before; `held_runs` reads them. Of those that run, in the attempt of the update, tasks are
-    inserted or replaced, and the end is written; unless it is a success, tasks that still run end with it. On
-    PostgreSQL other processes are told of the ends in the same statement, so that it can be a transaction by itself.
+    Tasks are inserted or replaced, and the end is written. Unless it is a success, tasks that still run end with it. On
+    PostgreSQL the statement also notifies other processes of the ends, so that it can be a transaction by itself.
+
+    It has a row (primary key, attempt, state, cancel_requested) for each run that `executor` was the last to claim, as
+    it was before; `held_runs` reads them.
 
     Args:
-        updates: In order: of what they say of one task the last holds. No two of them end one run.
-        sender: How this process knows its own announcements.
+        updates: In order: the last one with a task counts. No two of them end the same run.
+        sender: See `AnnouncementTransport`.
     """
 
     executor: str
@@ -117,7 +119,7 @@ class SaveResults:
 
 
 def held_runs(rows: Sequence[Row]) -> dict[int, HeldRun]:
-    """By primary key, what the rows of `SaveResults` say."""
+    """Return what the rows of `SaveResults` show, by primary key."""
     return {
         pk: HeldRun(attempt, RunState(state), bool(cancel)) for pk, attempt, state, cancel in rows
     }
@@ -167,12 +169,12 @@ FROM {_ENDS[0].format(rows=":rows")} AS given
 WHERE task_run.run_pk = given.pk AND task_run.state = '{TaskState.RUNNING}'
 """
 
-# A row is changed once at most in one statement, so the tasks that end with their run are those that are not given.
+# One statement can change a row only once, so the tasks that end with their run are those without an update.
 _POSTGRES: Final = f"""
 WITH held AS MATERIALIZED (
     SELECT id, attempt, state, cancel_requested FROM dag_run
     WHERE id = ANY($3::bigint[]) AND executor = $2::text
-    -- In one order everywhere, or two who write could wait for one another.
+    -- Sorted, or two writers could deadlock.
     ORDER BY id
     FOR UPDATE
 ), ours AS (

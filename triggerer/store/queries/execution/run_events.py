@@ -1,4 +1,4 @@
-"""The asset events that a run's tasks look at, by page."""
+"""The asset events that a run's tasks read, by page."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from triggerer.store.models import (
 _EventId = ColumnElement[int] | InstrumentedAttribute[int]
 
 PAGE_CHARACTERS: Final = 4 * 2**20
-"""Of `extra`: a page ends with the event that exceeds it."""
-# Rows are fetched by so many, and what was fetched after the page's end is thrown away.
+"""The size of a page, in characters of `extra`: it ends with the event that exceeds it."""
+# Rows are fetched in portions; those after the end of the page are discarded.
 _FETCHED_AT_ONCE: Final = 200
-# Each is a part of one statement; SQLite takes 500.
+# Each asset is a part of one statement; SQLite takes 500 parts.
 _ASSETS_MERGED: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class TriggeringAsset:
-    """An asset that some of a run's triggering events are about."""
+    """An asset of some of a run's triggering events."""
 
     name: str
     uri: str
@@ -50,23 +50,23 @@ class TriggeringAsset:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Which events of a sequence, which is ordered by id, are wanted.
+    """A page of a sequence of events, which is ordered by id.
 
-    A page ends early where its events are large; it has one at least unless the sequence ends before. It costs what it
-    has; what is skipped is counted off in an index.
+    A page ends early if its events are large. It has at least one event, unless the sequence ends before it. Events
+    that are skipped are counted in an index.
     """
 
     last_id: int
-    """Events with a greater id came later and are not part of the sequence."""
+    """Events with a greater id are not part of the sequence."""
     newest_first: bool
     beyond: int | None
-    """The id after which the page begins, in the order asked for; None: at the sequence's end."""
+    """The page begins after this id, in its own order; None: at that end of the sequence."""
     skip: int
     limit: int
 
 
 async def triggering_assets(session: AsyncSession, run_pk: int) -> list[TriggeringAsset]:
-    """The assets of a run's triggering events, and how many there are of each; ordered by name."""
+    """Return the assets of a run's triggering events, and the number of events of each; by name."""
     rows = await session.execute(
         select(Asset.name, Asset.uri, func.count(), func.max(QueuedAssetEvent.asset_event_id))
         .join(QueuedAssetEvent, QueuedAssetEvent.asset_id == Asset.id)
@@ -80,8 +80,8 @@ async def triggering_assets(session: AsyncSession, run_pk: int) -> list[Triggeri
 async def last_event(
     session: AsyncSession, *, uri: str | None = None, alias: str | None = None
 ) -> int:
-    """The id of the newest event of an asset, or of the assets of an alias; 0: they have none."""
-    # For each asset by itself: that is one step down an index.
+    """Return the id of the newest event of an asset, or of the assets of an alias; 0: there is none."""
+    # Each asset by itself is one index lookup.
     newest = (
         select(func.max(AssetEvent.id))
         .where(AssetEvent.asset_id == Asset.id)
@@ -94,7 +94,7 @@ async def last_event(
 async def count_events(
     session: AsyncSession, *, last_id: int, uri: str | None = None, alias: str | None = None
 ) -> int:
-    """How many events they have up to that one; takes as long as there are many."""
+    """Return how many events they have, up to that one. It takes the longer the more there are."""
     counted = (
         select(func.count())
         .select_from(AssetEvent)
@@ -107,14 +107,14 @@ async def count_events(
 async def page_of_asset(
     session: AsyncSession, page: Page, *, uri: str | None = None, alias: str | None = None
 ) -> list[dict[str, Any]]:
-    """A page of what an asset, or the assets of an alias, have had.
+    """Return a page of the events of an asset, or of the assets of an alias.
 
-    Of an alias with more than 100 assets it takes as long as there are events beyond the page's begin.
+    For an alias with more than 100 assets, it takes the longer the more events there are after the page's begin.
     """
     asset_ids = (await session.scalars(select(Asset.id).where(_about(uri, alias)))).all()
     if not asset_ids:
         return []
-    # No index has the events of several assets in order. So the first ones of each, and of those the first.
+    # No index has the events of several assets in order. So take the first ones of each, and the first of those.
     apart = [[one] for one in asset_ids] if len(asset_ids) <= _ASSETS_MERGED else [asset_ids]
     firsts = [
         _in_order(select(AssetEvent.id).where(AssetEvent.asset_id.in_(ids)), AssetEvent.id, page)
@@ -131,7 +131,7 @@ async def page_of_asset(
 async def page_of_run(
     session: AsyncSession, page: Page, *, run_pk: int, uri: str
 ) -> list[dict[str, Any]]:
-    """A page of those that triggered a run, for one asset."""
+    """Return a page of the events of one asset that triggered a run."""
     event_id = QueuedAssetEvent.asset_event_id
     asset_id = select(Asset.id).where(Asset.uri == uri).scalar_subquery()
     ours = select(event_id).where(
@@ -153,7 +153,7 @@ def _about(uri: str | None, alias: str | None) -> ColumnElement[bool]:
 
 
 def _in_order(query: Select[int], event_id: _EventId, page: Page) -> Select[int]:
-    """What there is of the sequence beyond the page's begin, in the order asked for."""
+    """Restrict a query to the sequence after the page's begin, in the page's order."""
     query = query.where(event_id <= page.last_id)
     if page.beyond is not None:
         query = query.where(event_id < page.beyond if page.newest_first else event_id > page.beyond)
@@ -161,9 +161,9 @@ def _in_order(query: Select[int], event_id: _EventId, page: Page) -> Select[int]
 
 
 def _columns(session: AsyncSession, events: Select[int]) -> Select[*tuple[Any, ...]]:
-    """What a page says of its events, `extra` last, for a query that has `asset_event` among its tables."""
-    # `extra` is passed on as the text that it is: reading thousands of them only to write them
-    # again would hold up the event loop for longer than all the rest.
+    """Give a query, which reads from `asset_event`, the columns of a page; `extra` is the last."""
+    # `extra` is passed on as text: decoding thousands of them, only to encode them again, would hold up the
+    # event loop for longer than all the rest.
     postgresql = session.get_bind().dialect.name == "postgresql"
     extra = cast(AssetEvent.extra, Text) if postgresql else type_coerce(AssetEvent.extra, Text)
     return (
@@ -187,7 +187,7 @@ def _columns(session: AsyncSession, events: Select[int]) -> Select[*tuple[Any, .
 async def _read(
     session: AsyncSession, page: Page, ids: Select[int], events: Select[int], event_id: _EventId
 ) -> list[dict[str, Any]]:
-    """Find the page's first and last event by `ids`, which are in order, then read `events` from one to the other."""
+    """Find the page's first and last event by `ids`, which are sorted, then read `events` between them."""
     wanted = ids.limit(page.limit).offset(page.skip).subquery()
     bounds = select(func.min(wanted.c[0]), func.max(wanted.c[0]))
     lowest, highest = (await session.execute(bounds)).one()

@@ -1,7 +1,7 @@
-"""Runs and tasks as the executor moves them; committing is left to the caller.
+"""Transitions of runs and tasks, as executors make them; the caller commits.
 
-A result is taken only from the (executor, attempt) that the row still shows: an executor that was
-given up on, and whose runs somebody else has queued again, can write nothing.
+A result is taken only from the (executor, attempt) that the row still shows. So an executor that was taken for dead,
+and whose runs were queued again, can write nothing.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ _TASKS: Final = typing.cast(Table, TaskRun.__table__)
 def claim_runs(*, executor: str, limit: int, log_home: str) -> BoundStatement:
     """A step: move up to `limit` queued runs to running, oldest first, for this executor alone.
 
-    Each claim is a new attempt; `begin_run` says which ones have to be begun besides. Runs that other executors
-    are claiming right now are passed over, not waited for. `claimed_runs` reads the rows.
+    Each claim is a new attempt; see also `begin_run`. Runs that other executors are claiming at this moment are
+    skipped. `claimed_runs` reads the rows.
     """
     now = datetime.now(UTC)
     return _CLAIM(executor=executor, limit=limit, log_home=log_home, now=now)
 
 
 def begin_run(*, executor: str, run_pk: int, attempt: int) -> BoundStatement:
-    """A step: note that a worker begins an attempt of ours now; one row if it is ours still, none otherwise.
+    """A step: note that a worker begins an attempt now; one row if the run is still this executor's, none otherwise.
 
-    For every attempt but the first. That one is taken for begun when it is claimed: nearly all runs need no other,
-    and a transaction more would cost each of them. `recover_orphans` counts those that were begun.
+    For every attempt but the first, which counts as begun when it is claimed: nearly all runs need only that one,
+    and another transaction would cost each of them. `recover_orphans` counts attempts that were begun.
     """
     now = datetime.now(UTC)
     return _BEGIN(executor=executor, run_pk=run_pk, attempt=attempt, now=now)
 
 
 def claimed_runs(rows: Sequence[Row], *, log_home: str) -> list[RunOrder]:
-    """What the step `claim_runs` made ours, oldest first."""
+    """Return the runs that the step `claim_runs` has claimed, oldest first."""
     return sorted((_order(row, log_home) for row in rows), key=lambda order: order.run_pk)
 
 
@@ -83,9 +83,9 @@ def _present(value: str | datetime) -> datetime:
     return instant
 
 
-# The state is written out twice: only so can the planner see that the partial index covers it. SQLite has to be told
-# all the same: not knowing the limit, it would rather go through all the runs that ever were, in order. On PostgreSQL
-# it is an array, so that the runs are picked once, whatever the planner makes of the rest.
+# Why the state is written twice, see `triggerer.store.queries.run_states`. SQLite has to be told which index to use:
+# not knowing the limit, it would walk all runs that there ever were. On PostgreSQL the ids are an array, so that the
+# runs are picked only once, whatever the planner makes of the rest.
 _PICKED: Final = """
 SELECT r.id FROM dag_run r {HINT}
 WHERE r.state IN ('queued', 'running') AND r.state = 'queued' AND NOT r.cancel_requested
@@ -117,13 +117,13 @@ RETURNING id
 
 
 async def requeue_runs(session: AsyncSession, *, executor: str, attempts: Mapping[int, int]) -> int:
-    """Put runs of ours back into the queue; how many were still ours.
+    """Queue runs of this executor again; return how many were still its own.
 
-    The attempt that is given up does not count, however far it had come: attempts are counted to find a run that
-    kills its executors, and an executor that hands runs back is alive.
+    The attempt does not count, however far it had come: attempts are counted to find a run that kills its executors,
+    and an executor that queues runs again is alive.
 
     Args:
-        attempts: By primary key, the attempt that is given up.
+        attempts: The attempt of each run, by primary key.
     """
     requeued = 0
     for pk, attempt in attempts.items():
@@ -145,7 +145,7 @@ async def requeue_runs(session: AsyncSession, *, executor: str, attempts: Mappin
 
 
 async def running_of(session: AsyncSession, *, executor: str) -> dict[int, HeldRun]:
-    """The runs that the store shows as running on this executor."""
+    """Return the runs that the store shows as running on this executor."""
     rows = await session.execute(
         select(_RUNS.c.id, _RUNS.c.attempt, _RUNS.c.cancel_requested).where(
             RUNNING, _RUNS.c.executor == executor
@@ -158,9 +158,8 @@ async def request_cancel(session: AsyncSession, run_pk: int) -> RunState | None:
     """Cancel a run: at once while it is queued, otherwise ask its executor to.
 
     Returns:
-        The state that the run is in now: cancelled; running (its executor will end it); success or
-        failed (it had ended before). None: there is no such run. The caller announces RUNS_ENDED or
-        RUNS_CANCELLED accordingly.
+        The run's state now: cancelled; running (its executor will end it); success or failed (it had ended
+        before). None: there is no such run. The caller announces RUNS_ENDED or RUNS_CANCELLED accordingly.
     """
     state = (
         await session.execute(select(_RUNS.c.state).where(_RUNS.c.id == run_pk).with_for_update())
@@ -179,7 +178,7 @@ async def request_cancel(session: AsyncSession, run_pk: int) -> RunState | None:
 
 
 async def cancel_queued(session: AsyncSession) -> list[str]:
-    """End the queued runs that are to be cancelled; their DAG ids."""
+    """End the queued runs that are to be cancelled; return their DAG ids."""
     now = datetime.now(UTC)
     ended = await session.execute(
         update(_RUNS)
@@ -194,7 +193,7 @@ async def cancel_queued(session: AsyncSession) -> list[str]:
 
 
 async def _cancel_tasks(session: AsyncSession, run_pks: Sequence[int], now: datetime) -> None:
-    """End the tasks that an attempt has left as running: its executor died, or handed the run back."""
+    """End the tasks that a former attempt has left as running: its executor died, or queued the run again."""
     await session.execute(
         update(_TASKS)
         .where(_TASKS.c.run_pk.in_(run_pks), _TASKS.c.state == TaskState.RUNNING.value)
@@ -203,7 +202,7 @@ async def _cancel_tasks(session: AsyncSession, run_pks: Sequence[int], now: date
 
 
 async def any_dag_needs_spark(session: AsyncSession) -> bool:
-    """Whether a DAG that may run has a task that names `spark`."""
+    """Return whether a DAG that may run has a task that names `spark`."""
     rows = await session.execute(
         select(Dag.tasks).where(Dag.is_stale.is_(False), Dag.is_paused.is_(False))
     )

@@ -1,1 +1,1 @@
-"""What the commands show."""
+"""The queries of the commands that list and show."""

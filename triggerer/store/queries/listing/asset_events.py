@@ -13,7 +13,7 @@ from triggerer.store.queries.listing.filters import asset_ids, limited
 from triggerer.store.queries.listing.views import AssetEventView, view_of
 
 EVENT_STATES: Final = ("queued", "consumed", "unused")
-_LONGEST_STRETCH: Final = 16_000
+_LARGEST_WINDOW: Final = 16_000
 
 
 async def list_asset_events(
@@ -27,13 +27,13 @@ async def list_asset_events(
 ) -> list[AssetEventView]:
     """Return events, newest first.
 
-    `unused` may go through all of history, where hardly any is: nothing marks an event that nobody waited for, and a
-    mark would be paid for by the insert of each. With `asset` or `dag` it goes through theirs.
+    With `unused` it may walk the whole history if hardly any event is: no index has the events that nobody waited for,
+    since every insert would have to maintain it. With `asset` or `dag` it walks theirs.
 
     Args:
-        dag: Leaves those that the DAG's runs emitted.
-        state: `queued`: a DAG still waits to take it into a run. `consumed`: all that waited have. `unused`: none
-            did. The first two take as long as there are queued events besides those listed.
+        dag: Only events that the DAG's runs emitted.
+        state: `queued`: a DAG still waits to take it into a run. `consumed`: all DAGs that waited have taken it.
+            `unused`: none waited. The first two take the longer the more other events are queued.
     """
     wanted: list[ColumnElement[bool]] = []
     if asset is not None:
@@ -79,31 +79,31 @@ async def _walk(
     *,
     are_consumed: bool,
 ) -> list[Any]:
-    """Return rows of a query for `wanted` events, stretch by stretch from the newest until there are enough."""
+    """Return rows of a query for `wanted` events: window by window, from the newest, until there are enough."""
     found: list[Any] = []
     dags = await session.scalar(select(func.count()).select_from(Dag)) or 0
     upper = await session.scalar(select(func.max(AssetEvent.id))) or 0
     width = 1_000
     while not limit or len(found) < limit:
         if are_consumed:
-            # What nobody waited for is passed over at once.
+            # Events that nobody waited for are skipped at once.
             upper = await _newest_in_queue(session, upper)
         beyond = select(AssetEvent.id).where(*wanted, AssetEvent.id <= upper)
-        stretch = beyond.order_by(AssetEvent.id.desc()).limit(width).subquery()
-        bounds = select(func.count(), func.min(stretch.c.id), func.max(stretch.c.id))
+        window = beyond.order_by(AssetEvent.id.desc()).limit(width).subquery()
+        bounds = select(func.count(), func.min(window.c.id), func.max(window.c.id))
         count, lowest, highest = (await session.execute(bounds)).one()
         if not count:
             break
         candidates = beyond.where(AssetEvent.id.between(lowest, highest)).correlate(None)
         in_queue = QueuedAssetEvent.asset_event_id
-        # The queue has no index by event alone, which each event would pay for. So a piece of each DAG's entries, or
-        # each DAG's entry of each candidate, whichever is less to look at.
+        # The queue has no index by event alone, since every insert would have to maintain it. So read a range of each
+        # DAG's entries, or each DAG's entry for each candidate, whichever is less.
         are_few = count * dags < highest - lowest
         entries = select(in_queue).where(
             QueuedAssetEvent.dag_id.in_(select(Dag.dag_id)),
             in_queue.in_(candidates) if are_few else in_queue.between(lowest, highest),
         )
-        # Not by NOT IN, which on PostgreSQL compares each with each where it expects many.
+        # Not by NOT IN: where PostgreSQL expects many rows, it compares each with each.
         if are_consumed:
             is_in_state = except_(
                 entries.where(QueuedAssetEvent.run_pk.is_not(None)),
@@ -113,12 +113,12 @@ async def _walk(
             is_in_state = except_(candidates, entries)
         rows = query.where(AssetEvent.id.between(lowest, highest), AssetEvent.id.in_(is_in_state))
         found += await session.execute(limited(rows, limit and limit - len(found)))
-        upper, width = lowest - 1, min(4 * width, _LONGEST_STRETCH)
+        upper, width = lowest - 1, min(4 * width, _LARGEST_WINDOW)
     return found
 
 
 async def _newest_in_queue(session: AsyncSession, upper: int) -> int:
-    """The newest event, up to this one, for which a DAG waits or has waited; 0: there is none."""
+    """Return the newest event, up to this one, for which a DAG waits or has waited; 0: there is none."""
     of_dag = (
         select(func.max(QueuedAssetEvent.asset_event_id))
         .where(QueuedAssetEvent.dag_id == Dag.dag_id, QueuedAssetEvent.asset_event_id <= upper)

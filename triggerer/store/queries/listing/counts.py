@@ -1,4 +1,4 @@
-"""How much there is of what: for displays, and for those who check that nothing was lost."""
+"""Counts of rows: for displays, and for checks that nothing was lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from triggerer.store.models import (
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """One look at the store; what is zero is left out."""
+    """The numbers of rows; those that are zero are omitted."""
 
     events: Mapping[str, int] = field(default_factory=dict)
     """Asset events by asset name."""
@@ -32,25 +32,25 @@ class Counts:
     """Events that no run has taken yet, by DAG id and asset name."""
     runs: Mapping[tuple[str, RunState], int] = field(default_factory=dict)
     tasks: int = 0
-    """Tasks that have begun; one that takes less than half a second counts when it has ended."""
+    """Tasks that have begun. One that takes less than half a second counts when it has ended."""
     watchers: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
-    """State and error of each asset's watcher, by asset name; of several the last."""
+    """State and error of each asset's watcher, by asset name; the last one if there are several."""
     file_errors: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class AssetCounts:
-    """Where one asset's events are, for one DAG that waits for it."""
+    """The numbers of one asset's events, for one DAG that waits for it."""
 
     events: int
     different: int
-    """Events with keys that differ: a message that was taken twice counts once."""
+    """Different keys: a message that was recorded twice counts once."""
     in_successful_runs: int
     waiting: int
 
 
 class EventInRun(NamedTuple):
-    """An event of a run: when the message was sent, as its watcher wrote it, and the run."""
+    """An event of a run: when its message was sent, as the watcher wrote it, and the run."""
 
     sent: Any
     run_id: str
@@ -58,7 +58,7 @@ class EventInRun(NamedTuple):
 
 
 async def count_all(session: AsyncSession) -> Counts:
-    """Count everything; walks an index over all events, so not for every millisecond.
+    """Count everything. It walks an index over all events, so call it rarely.
 
     On PostgreSQL, unless the session reads from one snapshot, the counts may be some commits apart.
     """

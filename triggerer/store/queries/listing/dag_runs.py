@@ -26,14 +26,14 @@ async def list_runs(
     state: str | None = None,
     with_events: bool = False,
 ) -> list[RunView]:
-    """Return runs, newest first; `asset` leaves those that were given an event of it, see `_given`."""
+    """Return runs, newest first. `asset`: only those that took an event of it, see `_with_events_of`."""
     query = select(DagRun).order_by(DagRun.id.desc())
     if dag is not None:
         query = query.where(DagRun.dag_id == dag)
     if run_id is not None:
         query = query.where(DagRun.run_id == run_id)
     if state in ("queued", "running"):
-        # Apart from the rest: the planners would sooner go through all runs, which come in the right order.
+        # As a query of its own: otherwise the planners walk all runs, which are in the right order.
         active = select(DagRun.id).where(ACTIVE, DagRun.state == state)
         query = query.where(DagRun.id.in_(active))
     elif state in ("failed", "cancelled"):
@@ -44,13 +44,13 @@ async def list_runs(
         rows = list(await session.scalars(limited(query, limit)))
     else:
         dags = select(Dag.dag_id) if dag is None else select(Dag.dag_id).where(Dag.dag_id == dag)
-        rows = await _given(session, query, dags, await asset_ids(session, asset), limit)
+        rows = await _with_events_of(session, query, dags, await asset_ids(session, asset), limit)
     events = await _events_of(session, [row.id for row in rows]) if with_events else {}
     return [_run_view(row, events.get(row.id, [])) for row in rows]
 
 
 async def find_run(session: AsyncSession, dag_id: str, run_id: str) -> int | None:
-    """Return the key by which the executor knows the run; None: there is no such run."""
+    """Return the run's primary key; None: there is no such run."""
     query = select(DagRun.id).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
     found: int | None = await session.scalar(query)
     return found
@@ -67,18 +67,18 @@ async def list_task_runs(session: AsyncSession, dag_id: str, run_id: str) -> lis
     return [view_of(row, TaskRunView) for row in await session.scalars(query)]
 
 
-async def _given(
+async def _with_events_of(
     session: AsyncSession,
     query: Select[DagRun],
     dags: Select[str],
     assets: Sequence[int],
     limit: int,
 ) -> list[DagRun]:
-    """Return the runs of a query, which are of these DAGs, that were given an event of one of the assets.
+    """Return the runs of a query, which are of these DAGs, that took an event of one of the assets.
 
-    Takes a few times as long as what is less: to look at each of the assets' events once for each DAG, or at each run
-    that is newer than the page's last. An asset with a long history that no run has been given lately has much of both:
-    the index that would have its runs in order would be paid for by each event that a run takes.
+    It takes a few times as long as the quicker of two ways: to read each event of the assets once for each DAG, or to
+    read each run that is newer than the last one on the page. Both are slow for an asset with a long history, if no run
+    has taken one of its events lately: an index with its runs in order would have to be maintained for each event.
     """
     given = exists().where(
         QueuedAssetEvent.run_pk == DagRun.id, QueuedAssetEvent.asset_id.in_(assets)
@@ -86,28 +86,30 @@ async def _given(
     events = select(AssetEvent.id).where(AssetEvent.asset_id.in_(assets))
     found: list[DagRun] = []
     upper = await session.scalar(select(func.max(DagRun.id))) or 0
-    width, looks = 100, None
+    width, entries = 100, None
     while upper > 0 and (not limit or len(found) < limit):
-        stretch = query.where(DagRun.id <= upper)
-        if looks is None and width > 100:
-            looks = await _looks(session, dags, events, upper)
-        if looks is not None and looks <= width:
+        page = query.where(DagRun.id <= upper)
+        if entries is None and width > 100:
+            entries = await _count_entries(session, dags, events, upper)
+        if entries is not None and entries <= width:
             # What is left of the runs by way of the events.
             runs = select(QueuedAssetEvent.run_pk).where(
                 QueuedAssetEvent.dag_id.in_(dags), QueuedAssetEvent.asset_event_id.in_(events)
             )
-            stretch = stretch.where(DagRun.id.in_(runs))
+            page = page.where(DagRun.id.in_(runs))
             lower = 0
         else:
             lower = upper - width
-            stretch = stretch.where(DagRun.id > lower, given)
-        found += await session.scalars(limited(stretch, limit and limit - len(found)))
+            page = page.where(DagRun.id > lower, given)
+        found += await session.scalars(limited(page, limit and limit - len(found)))
         upper, width = lower, 4 * width
     return found
 
 
-async def _looks(session: AsyncSession, dags: Select[str], events: Select[int], enough: int) -> int:
-    """How many queue entries there may be of these events; from `enough` on it is not counted exactly."""
+async def _count_entries(
+    session: AsyncSession, dags: Select[str], events: Select[int], enough: int
+) -> int:
+    """Return how many queue entries these events may have; from `enough` on it is not counted exactly."""
     count = await session.scalar(select(func.count()).select_from(dags.subquery())) or 1
     some = events.limit(enough // count + 1).subquery()
     return count * (await session.scalar(select(func.count()).select_from(some)) or 0)

@@ -1,8 +1,8 @@
-"""What the commands show: newest first where things happen in time, else by name.
+"""Lists for the commands: newest first for what happens in time, otherwise by name.
 
-Every function takes `limit` (0: all) and optional filters that are combined by "and"; an asset is
-named by its name or its URI. History grows for ever, so that a page is read from the end of an index; where none
-has the order, it says what is walked instead.
+Every function takes `limit` (0: all) and optional filters, which are combined by "and". An asset is given by its name
+or its URI. History grows for ever, so a page is read from the end of an index; if no index has the order, the docstring
+says what is walked instead.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ async def list_assets(
     """Return assets by name.
 
     Args:
-        dag: Leaves those that the DAG waits for.
-        state: One of `ASSET_STATES`: whether a file declares it, or it was only ever emitted to.
+        dag: Only those that the DAG waits for.
+        state: One of `ASSET_STATES`: whether a file declares it, or only events have named it.
     """
-    # By the newest id rather than max(timestamp): that is one step down an index for each asset.
+    # By the newest id rather than max(timestamp): that is one index lookup for each asset.
     any_event = aliased(AssetEvent)
     newest = (
         select(func.max(any_event.id))
@@ -86,10 +86,10 @@ async def list_dags(
     """Return DAGs by id.
 
     Args:
-        asset: Leaves the DAGs that wait for it.
-        state: `active`, `paused` or `stale`; a stale DAG is neither of the others.
+        asset: Only DAGs that wait for it.
+        state: `active`, `paused` or `stale`; a stale DAG is neither active nor paused.
     """
-    # All at once: asked for one DAG, SQLite goes through all that the DAG ever had queued.
+    # For all DAGs at once: for a single one, SQLite walks everything that the DAG ever had queued.
     queued = (
         select(QueuedAssetEvent.dag_id, func.count())
         .where(QueuedAssetEvent.run_pk.is_(None))
@@ -146,7 +146,7 @@ async def list_watchers(
     dag: str | None = None,
     state: str | None = None,
 ) -> list[WatcherView]:
-    """Return watchers by asset and name; `dag` leaves those of assets that the DAG waits for."""
+    """Return watchers by asset and name. `dag`: only those of assets that the DAG waits for."""
     query = (
         select(Watcher, Asset.name, Trigger, Stream.key)
         .join(Asset, Asset.id == Watcher.asset_id)

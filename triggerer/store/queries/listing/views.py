@@ -1,4 +1,4 @@
-"""What the commands and, later, the API show; the field names are those of the contract's §9."""
+"""What the commands show. The names of the fields are those of the contract, §9."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _View = TypeVar("_View", bound="DataclassInstance")
 
 @dataclass(frozen=True, slots=True)
 class AssetView:
-    """An asset, the file that declares it (None: nobody), and when it was last updated."""
+    """An asset, the file that declares it (None: no file), and when its last event came."""
 
     id: int
     name: str
@@ -107,7 +107,7 @@ class RunView:
 
 @dataclass(frozen=True, slots=True)
 class WatcherView:
-    """A watcher, its trigger's class, the stream that it belongs to, and who hosts it."""
+    """A watcher, its trigger's class, its stream, and its host."""
 
     asset_name: str
     name: str

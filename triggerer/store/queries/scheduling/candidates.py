@@ -1,4 +1,4 @@
-"""Which DAGs may be due, and the runs that are made of their waiting events."""
+"""The DAGs that may be due, and the runs that are created from their waiting events."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ _LOCK: Final = Statement(
 
 @dataclass(frozen=True, slots=True)
 class LockDags:
-    """A step: keep other schedulers off these DAGs until the commit. On SQLite nobody else can be writing.
+    """A step: lock these DAGs against other schedulers until the commit. On SQLite nobody else can be writing.
 
-    The lock is the weaker one that lets others insert runs, which refer to the row.
+    The lock is the weaker one: others may still insert runs, which refer to the row.
     """
 
     dag_ids: Collection[str]
@@ -68,9 +68,9 @@ class LockDags:
         return _LOCK.postgres.replace("$1", f"ARRAY[{dag_ids}]")
 
 
-# One row for each asset that waits, found by one index probe (not by EXISTS, of which PostgreSQL
-# makes a join with all that waits); a backlog is never counted beyond the bound. The assets are
-# what the DAG waits for, by itself or through an alias.
+# One row for each asset of the DAG with events queued, which one index lookup finds. (With EXISTS, PostgreSQL would
+# join with the whole queue.) Queued events are never counted beyond the bound. The assets are those that the DAG waits
+# for, directly or through an alias.
 SNAPSHOT: Final = Statement(
     """
 SELECT d.dag_id, d.schedule, d.max_active_runs, d.events_per_run, d.params,
@@ -107,7 +107,7 @@ ORDER BY d.dag_id, w.asset_id
 
 @dataclass(frozen=True, slots=True)
 class WaitingRow:
-    """One asset of one DAG that has events queued; a DAG's rows are adjacent."""
+    """One asset of one DAG with events queued; the rows of a DAG are adjacent."""
 
     dag_id: str
     schedule: Any
@@ -121,11 +121,11 @@ class WaitingRow:
     alias: str | None
     queued: int
     version: str | None
-    """Of the DAG's row, see `Unchanged`."""
+    """The version of the DAG's row, see `Unchanged`."""
 
 
 async def find_candidates(session: AsyncSession) -> list[str]:
-    """DAGs that are neither paused nor stale and for which an event waits, in order."""
+    """Return the DAGs, neither paused nor stale, for which an event waits; by id."""
     return await perform(session, _candidates())
 
 
@@ -135,21 +135,21 @@ def _candidates() -> Script[list[str]]:
 
 
 def lock_and_read(dag_ids: Collection[str], *, bound: int) -> Script[list[WaitingRow]]:
-    """Show what waits for these DAGs, and keep other schedulers off them until the commit.
+    """Lock these DAGs against other schedulers until the commit, and return what waits for them.
 
     Args:
-        bound: How far the queued events of an asset are counted, where that matters.
+        bound: The queued events of an asset are counted up to this number.
     """
     if not dag_ids:
         return []
-    # A statement of its own: what waited for the lock in the snapshot's own statement would still
-    # see the queue as it was before the other scheduler's commit.
+    # A statement of its own: a snapshot that locks the rows itself, and has to wait for the lock, still
+    # sees the queue as it was before the other scheduler's commit.
     yield LockDags(dag_ids)
     return waiting_rows((yield SNAPSHOT(dag_ids=list(dag_ids), bound=bound)))
 
 
 def waiting_rows(rows: Sequence[Row]) -> list[WaitingRow]:
-    """What the step `SNAPSHOT` has shown."""
+    """Return what the step `SNAPSHOT` has read."""
     return [
         WaitingRow(dag_id, json_from(schedule), most, each, json_from(params), *others)
         for dag_id, schedule, most, each, params, *others in rows
@@ -168,11 +168,11 @@ def create_run(
     """Insert a queued run with the events that it takes, and announce it.
 
     Args:
-        run_after: None: the present instant, at which none of the events that it takes is yet to come.
-            Where the run takes events, one that is given is the earliest. Where the id made of it is taken,
-            the next free microsecond is used instead.
+        run_after: None: the present instant, which is not before that of any event that the run takes. For a
+            run that takes events, a given instant is only a lower bound. If the id made of it is taken, the next
+            free microsecond is used.
         run_id: None: `<type>__<run_after>`.
-        selection: Which of the events that are queued for the DAG become the run's. None: none of them.
+        selection: The run takes these of the events that are queued for the DAG; None: none of them.
     Raises:
         RowRefused: The DAG has a run of this id.
     """
@@ -196,10 +196,10 @@ async def create_manual_run(
     run_id: str | None = None,
     params: Mapping[str, Any] | None = None,
 ) -> CreatedRun:
-    """Queue a run by hand. Pause and `max_active_runs` hold back events, not a person.
+    """Queue a run that a person has asked for: also if the DAG is paused, or has `max_active_runs`.
 
     Args:
-        params: Take the place of the DAG's own of the same name.
+        params: They replace those of the DAG with the same names.
     Raises:
         UnknownDag: There is no such DAG.
         DagError: Its file is gone.

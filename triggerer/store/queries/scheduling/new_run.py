@@ -1,4 +1,4 @@
-"""The step that makes a run and moves its events into it: one statement on PostgreSQL, a few on SQLite."""
+"""The step that creates a run and gives it its events: one statement on PostgreSQL, a few on SQLite."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from triggerer.store.engine.statement import sqlite_instant
 from triggerer.store.wakeups.notify import notify_cte
 from triggerer.store.wakeups.signals import Signal
 
-# SQLite, which keeps no statistics unless told to, would go through a DAG's whole history by the
-# primary key; PostgreSQL sees for itself that the partial index is the small one.
+# Without statistics, SQLite would walk a DAG's whole history by the primary key. PostgreSQL sees by itself that the
+# partial index is smaller.
 _INDEX: Final = "INDEXED BY ix_queued_asset_event_waiting"
 HINT: Final = (_INDEX, "")
 
 
 @dataclass(frozen=True, slots=True)
 class CreatedRun:
-    """A run that was made."""
+    """A run that was created."""
 
     pk: int
     dag_id: str
@@ -39,8 +39,7 @@ class EventSelection:
     """Which of a DAG's waiting events a run takes.
 
     Args:
-        per_asset: None: all of them. Otherwise at most so many of each asset, the oldest.
-        asset_ids: The assets that `per_asset` is about.
+        per_asset: At most so many of each of `asset_ids`, the oldest. None: all that wait.
     """
 
     per_asset: int | None = None
@@ -49,16 +48,16 @@ class EventSelection:
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """A run is made unless the row of its DAG has changed since it was read: nobody has planned since.
+    """A condition: the row of the DAG has not changed since it was read, so nobody has planned since.
 
-    PostgreSQL only: the step is then a transaction by itself, which tells other processes of the run. On SQLite
-    nobody else can be writing between a look and what is done about it.
+    PostgreSQL only: the step is then a transaction by itself, and notifies other processes of the run. On SQLite
+    nobody else can write between reading and creating a run.
 
     Args:
-        version: As `SNAPSHOT`, or the run before, gave it.
-        sender: How this process knows its own announcements.
-        waits_for: For whoever has not looked since: a run is made if for each of these assets an event waits, and
-            the DAG has room for one more run. None: a look has just shown both.
+        version: Of the DAG's row, as `SNAPSHOT` or the previous run gave it.
+        sender: See `AnnouncementTransport`.
+        waits_for: Another condition, if the queue was not read just before: for each of these assets an event waits,
+            and the DAG may have one more run.
     """
 
     version: str
@@ -68,11 +67,11 @@ class Unchanged:
 
 @dataclass(frozen=True, slots=True)
 class CreateRun:
-    """A step: (primary key, run id, run_after) of the new run, or no row if there is one of this id.
+    """A step: a row (primary key, run id, run_after) of the new run; no row if its id is taken.
 
     See `triggerer.store.queries.scheduling.candidates.create_run`. A run that takes events also changes the row of its
-    DAG, so that whoever planned for the DAG meanwhile notices. With `unchanged` there is no row either if the DAG's
-    row has changed; the row that there is ends with the version that the DAG's row has now.
+    DAG, so that whoever is planning for the DAG at the same time notices. With `unchanged`, there is no row either if
+    the condition is false; otherwise the row ends with the new version of the DAG's row.
     """
 
     dag_id: str
@@ -85,7 +84,7 @@ class CreateRun:
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         assert self.unchanged is None
-        # Nobody else can be writing: whatever is queued was queued before this instant.
+        # Nobody else can be writing: everything in the queue was queued before this instant.
         run_after = self.run_after or now()
         run_id = self.run_id or f"{self.run_type}__{run_after.isoformat(timespec='microseconds')}"
         values = {
@@ -120,18 +119,18 @@ class CreateRun:
             self._params(),
         ]
         selection = self.selection
-        kind = _Kind(selection is not None, self.unchanged is not None)
+        variant = _Variant(selection is not None, self.unchanged is not None)
         if selection is not None and selection.per_asset is None:
-            kind = replace(kind, takes_all=True)
+            variant = replace(variant, takes_all=True)
         elif selection is not None:
             arguments += [selection.per_asset, *selection.asset_ids]
-            kind = replace(kind, assets=len(selection.asset_ids))
+            variant = replace(variant, assets=len(selection.asset_ids))
         if self.unchanged is not None:
             arguments += [self.unchanged.version, self.unchanged.sender]
             if self.unchanged.waits_for is not None:
                 arguments.append(self.unchanged.waits_for)
-                kind = replace(kind, looks=True)
-        return _postgres(kind), arguments
+                variant = replace(variant, checks_queue=True)
+        return _postgres(variant), arguments
 
     def _params(self) -> str:
         return orjson.dumps(dict(self.params)).decode()
@@ -148,8 +147,8 @@ ON CONFLICT (dag_id, run_id) DO NOTHING RETURNING id
 _SQLITE_TAKE_ALL: Final = f"""
 UPDATE queued_asset_event {_INDEX} SET run_pk = :run_pk WHERE dag_id = :dag_id AND run_pk IS NULL
 """
-# Up to the last one's id, rather than a list of ids: the inner query is then asked once, whatever
-# the planner believes about the sizes of its parts. The same on PostgreSQL.
+# Up to the id of the last one, rather than a list of ids: the inner query is then evaluated once, whatever the planner
+# assumes about sizes. The same on PostgreSQL.
 _SQLITE_TAKE_OLDEST: Final = f"""
 UPDATE queued_asset_event {_INDEX} SET run_pk = :run_pk
 WHERE dag_id = :dag_id AND asset_id = :asset_id AND run_pk IS NULL AND asset_event_id <= (
@@ -162,19 +161,19 @@ WHERE dag_id = :dag_id AND asset_id = :asset_id AND run_pk IS NULL AND asset_eve
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
-    """Which statement of PostgreSQL's."""
+class _Variant:
+    """The variant of PostgreSQL's statement."""
 
     takes: bool
     is_conditional: bool
-    looks: bool = False
+    checks_queue: bool = False
     takes_all: bool = False
     assets: int = 0
 
 
-# One statement has one snapshot, taken before the clock is read: a run is not older than one of its
-# events, whatever is committed meanwhile. Where it takes events, an instant that is given is only the
-# earliest: others may have been committed since it was read.
+# A statement has one snapshot, which is taken before the time is read: a run is not older than any of its
+# events, whatever is committed meanwhile. If the run takes events, a given instant is only a lower bound, since
+# others may have been committed after it was read.
 _POSTGRES: Final = f"""
 at AS MATERIALIZED (
     SELECT {{now}} AS now {{condition}}
@@ -188,7 +187,7 @@ at AS MATERIALIZED (
     ON CONFLICT (dag_id, run_id) DO NOTHING
     RETURNING id, dag_id, run_id, run_after
 )"""
-# Whoever waits here for somebody who changes the row finds the version of what that one has committed.
+# Whoever has to wait here, for another transaction that changes the row, then sees the version that it committed.
 _POSTGRES_CHANGED: Final = """dag_row AS (
     UPDATE dag SET is_stale = is_stale WHERE dag_id = $2::text {condition} RETURNING xmin::text AS version
 )"""
@@ -217,22 +216,24 @@ _POSTGRES_TAKE_OLDEST: Final = """(
 
 
 @cache
-def _postgres(kind: _Kind) -> str:
-    moves = [_POSTGRES_TAKE_ALL] if kind.takes_all else []
-    moves += [_POSTGRES_TAKE_OLDEST.format(place=7 + n) for n in range(kind.assets)]
-    which = "greatest" if kind.takes else "coalesce"
+def _postgres(variant: _Variant) -> str:
+    moves = [_POSTGRES_TAKE_ALL] if variant.takes_all else []
+    moves += [_POSTGRES_TAKE_OLDEST.format(place=7 + n) for n in range(variant.assets)]
+    which = "greatest" if variant.takes else "coalesce"
     now = f"{which}($1::timestamptz, clock_timestamp())"
-    last = 6 + kind.assets if kind.assets else 5
+    last = 6 + variant.assets if variant.assets else 5
     parts = []
-    if kind.takes:
-        same = f"AND xmin = ${last + 1}::text::xid" if kind.is_conditional else ""
-        if kind.looks:
+    if variant.takes:
+        same = f"AND xmin = ${last + 1}::text::xid" if variant.is_conditional else ""
+        if variant.checks_queue:
             same += _POSTGRES_STILL_DUE.format(place=last + 3)
         parts.append(_POSTGRES_CHANGED.format(condition=same))
-    parts.append(_POSTGRES.format(now=now, condition="FROM dag_row" if kind.is_conditional else ""))
+    parts.append(
+        _POSTGRES.format(now=now, condition="FROM dag_row" if variant.is_conditional else "")
+    )
     parts += [f"taken_{n} AS {move}" for n, move in enumerate(moves)]
     answer = "SELECT id, run_id, run_after FROM run"
-    if kind.is_conditional:
+    if variant.is_conditional:
         ids = "SELECT array_agg(dag_id) FROM run"
         parts.append(notify_cte(Signal.RUNS_QUEUED, sender=f"${last + 2}", dag_ids=ids))
         answer = "SELECT run.id, run.run_id, run.run_after, dag_row.version FROM run, dag_row"

@@ -1,4 +1,4 @@
-"""Holding a DAG back, and letting it go."""
+"""Pauses and unpauses DAGs."""
 
 from __future__ import annotations
 
