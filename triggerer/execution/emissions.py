@@ -11,8 +11,8 @@ from triggerer.domain.attempts import EmittedEvent, RunOrder
 from triggerer.errors import AssetConflict, RowRefused
 from triggerer.store.queries.execution.aliases import ensure_aliases
 from triggerer.store.queries.execution.results import AttemptUpdate
+from triggerer.store.recording.emitting import NewAssetEvent, ensure_asset, record_events
 from triggerer.store.recording.encoding import MAX_KEY_BYTES
-from triggerer.store.recording.recorder import NewAssetEvent, ensure_asset, record_events
 
 
 async def record_emitted(session: AsyncSession, updates: Sequence[AttemptUpdate]) -> None:
