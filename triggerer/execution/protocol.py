@@ -1,4 +1,4 @@
-"""What the executor and its workers say to one another over `triggerer.ipc`.
+"""The messages between the executor and its workers, over `triggerer.ipc`.
 
 To the worker: `run` (a `RunOrder`), `warm` (open a Spark session now), `reply` (to `query`).
 From it: `ready` (it takes orders), `spark` (whether its session is open now), `started` (a
@@ -27,7 +27,7 @@ class TaskStart:
     try_number: int
     started_at: datetime
     timeout_s: float | None
-    """None: it has no limit, or none any more: it has failed, and the next one waits for its time."""
+    """None: it has no timeout; or the try has failed, and the next one waits for its time."""
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> TaskStart:
@@ -54,5 +54,5 @@ class RunReport:
 
 
 def message(kind: str, **fields: Any) -> dict[str, Any]:
-    """A frame's content."""
+    """Make the content of a frame."""
     return {"type": kind, **fields}

@@ -21,7 +21,7 @@ from triggerer.errors import (
     TransientStoreError,
     TriggererError,
 )
-from triggerer.execution.emissions import Emission, record_emissions
+from triggerer.execution.emissions import record_emitted
 from triggerer.store.engine.database import Database
 from triggerer.store.engine.script import Row, Step, perform, single_step
 from triggerer.store.group_commit import GroupCommit
@@ -190,8 +190,7 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
             async with self._database.transaction() as session:
                 held = held_runs(await perform(session, single_step(save)))
                 ours = [update for update in group if self._is_ours(update, held)]
-                emissions = [one for update in ours for one in Emission.all_of(update)]
-                await record_emissions(session, emissions)
+                await record_emitted(session, ours)
                 answers = [await perform(session, single_step(step)) for step in steps]
         await self._announce_ends(group, held)
         return answers

@@ -63,13 +63,13 @@ class SparkHolder:
         return self._session
 
     def warm(self) -> None:
-        """Open a session and make it do something, so that the first run finds it quick."""
+        """Open a session and run something on it, so that the first run need not wait for that."""
         from triggerer.spark import warm_up
 
         warm_up(self.get())
 
     def interrupt(self) -> None:
-        """Stop what the session is doing; for work that nobody waits for any more."""
+        """Stop what the session is doing, since nobody waits for it any more."""
         if self._session is None:
             return
         if hasattr(self._session, "_jsparkSession"):

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from triggerer.errors import ConfigurationError, OutcomeUnknown, TriggererError
 from triggerer.store.engine import engines
 from triggerer.store.engine.clock import NOW_KEY, Now, now_of, utc_now
-from triggerer.store.engine.driver_errors import translate_commit, translated
+from triggerer.store.engine.driver_errors import committing, translated
 from triggerer.store.engine.script import Row, Script, ScriptRunner, Step
 from triggerer.store.engine.sqlite_runner import SqliteRunner
 from triggerer.store.engine.urls import describe, parse_database_url
@@ -161,7 +161,8 @@ class Database:
                 await session.flush()
                 await self._notify(session)
             try:
-                await self._commit(session, commit_timeout)
+                with committing(self.name, commit_timeout):
+                    await session.commit()
             except OutcomeUnknown:
                 # Perhaps it did commit; a wakeup too many does no harm.
                 await self.announce_here(announced_in(session))
@@ -196,16 +197,6 @@ class Database:
             payload = self.transport.encode(announced)
             connection = await session.connection()
             await connection.exec_driver_sql("SELECT pg_notify($1, $2)", (CHANNEL, payload))
-
-    async def _commit(self, session: AsyncSession, timeout: timedelta) -> None:
-        seconds = timeout.total_seconds()
-        with anyio.move_on_after(seconds, shield=True) as scope:
-            try:
-                await session.commit()
-            except Exception as error:
-                raise translate_commit(error, self.name) from error
-        if scope.cancelled_caught:
-            raise OutcomeUnknown(f"{self.name} did not confirm a commit within {seconds:g} s")
 
     async def _close(self, session: AsyncSession) -> None:
         """Roll back what is open and return the connection to the pool, or drop it if that fails."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Final
 
+import anyio
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -136,6 +138,24 @@ def translate_commit(error: Exception, database: str) -> TriggererError:
     if ours is not None:
         return ours
     return OutcomeUnknown(f"{database} did not say whether it committed: {cause}")
+
+
+@contextmanager
+def committing(database: str, timeout: timedelta) -> Iterator[None]:
+    """Shield what commits, up to a deadline, and raise its errors as ours.
+
+    Raises:
+        OutcomeUnknown: No answer came, or not in time.
+        StoreUnavailable, Conflict, RowRefused: Nothing was written.
+    """
+    seconds = timeout.total_seconds()
+    with anyio.move_on_after(seconds, shield=True) as scope:
+        try:
+            yield
+        except Exception as error:
+            raise translate_commit(error, database) from error
+    if scope.cancelled_caught:
+        raise OutcomeUnknown(f"{database} did not confirm a commit within {seconds:g} s")
 
 
 def _translate_driver(

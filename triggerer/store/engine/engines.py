@@ -77,55 +77,44 @@ def sqlite_writer(
     A transaction that begins by reading fails at once (SQLITE_BUSY, whatever the timeout) if it writes after
     another writer has committed.
     """
-    engine = _sqlite_engine(url, 1, busy_timeout, abandoned)
-
-    @event.listens_for(engine.sync_engine, "connect")
-    def set_up(connection: Any, _record: Any) -> None:
-        _pragmas(connection, *SQLITE_WRITER_PRAGMAS)
-
-    @event.listens_for(engine.sync_engine, "begin")
-    def begin(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-    return engine
+    engine = _sqlite_engine(url, busy_timeout, abandoned, pool_size=1, max_overflow=0)
+    return _set_up(engine, "BEGIN IMMEDIATE", *SQLITE_WRITER_PRAGMAS)
 
 
 def sqlite_reader(
     url: URL, *, busy_timeout: timedelta, abandoned: AbandonedConnections
 ) -> AsyncEngine:
     """Make an engine with a few connections that cannot write, and do not wait for the writer."""
-    engine = _sqlite_engine(url, 2, busy_timeout, abandoned)
-
-    @event.listens_for(engine.sync_engine, "connect")
-    def set_up(connection: Any, _record: Any) -> None:
-        _pragmas(connection, "query_only=ON", "temp_store=MEMORY", "cache_size=-4096")
-
-    @event.listens_for(engine.sync_engine, "begin")
-    def begin(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN")
-
-    return engine
+    engine = _sqlite_engine(url, busy_timeout, abandoned, pool_size=2, max_overflow=2)
+    return _set_up(engine, "BEGIN", "query_only=ON", "temp_store=MEMORY", "cache_size=-4096")
 
 
 def _sqlite_engine(
-    url: URL, pool_size: int, busy_timeout: timedelta, abandoned: AbandonedConnections
+    url: URL, busy_timeout: timedelta, abandoned: AbandonedConnections, **pool: int
 ) -> AsyncEngine:
     engine = create_async_engine(
         url,
-        pool_size=pool_size,
-        max_overflow=0 if pool_size == 1 else 2,
-        # isolation_level=None: the driver begins no transaction by itself; the events above do.
+        **pool,
+        # isolation_level=None: the driver begins no transaction by itself; `_set_up` does.
         connect_args={"isolation_level": None, "timeout": busy_timeout.total_seconds()},
     )
     engine.dialect.do_terminate = abandoned.abandon  # type: ignore[method-assign]
     return engine
 
 
-def _pragmas(connection: Any, *pragmas: str) -> None:
-    cursor = connection.cursor()
-    for pragma in pragmas:
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
+def _set_up(engine: AsyncEngine, begin: str, *pragmas: str) -> AsyncEngine:
+    @event.listens_for(engine.sync_engine, "connect")
+    def apply_pragmas(connection: Any, _record: Any) -> None:
+        cursor = connection.cursor()
+        for pragma in pragmas:
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    @event.listens_for(engine.sync_engine, "begin")
+    def begin_transaction(connection: Connection) -> None:
+        connection.exec_driver_sql(begin)
+
+    return engine
 
 
 def postgres_engine(url: URL, *, pool_size: int = POSTGRES_POOL_SIZE) -> AsyncEngine:

@@ -13,7 +13,7 @@ import structlog
 from sqlalchemy import URL
 
 from triggerer.errors import OutcomeUnknown
-from triggerer.store.engine.driver_errors import translate_commit, translated
+from triggerer.store.engine.driver_errors import committing, translated
 from triggerer.store.engine.engines import asyncpg_options
 from triggerer.store.engine.script import (
     Opening,
@@ -74,7 +74,7 @@ class PostgresRunner(ScriptRunner):
     async def perform_step(self, step: Step) -> list[Row]:
         statement, arguments = step.on_postgres()
         async with self._connection() as connection:
-            with self._until_committed(connection):
+            with self._committing(connection):
                 rows: list[Row] = await connection.fetch(statement, *arguments)
         return rows
 
@@ -85,21 +85,17 @@ class PostgresRunner(ScriptRunner):
             # never otherwise.
             payload = literal(self._encode(announced))
             statement = f"NOTIFY {transport.CHANNEL}, {payload}; COMMIT"
-        with self._until_committed(connection):
+        with self._committing(connection):
             await connection.execute(statement)
 
     @contextmanager
-    def _until_committed(self, connection: Any) -> Iterator[None]:
-        """Shield what commits, up to the deadline, and translate its errors as those of a commit."""
-        seconds = self._commit_timeout.total_seconds()
-        with anyio.move_on_after(seconds, shield=True) as scope:
-            try:
+    def _committing(self, connection: Any) -> Iterator[None]:
+        try:
+            with committing(self._name, self._commit_timeout):
                 yield
-            except Exception as error:
-                raise translate_commit(error, self._name) from error
-        if scope.cancelled_caught:
+        except OutcomeUnknown:
             connection.terminate()
-            raise OutcomeUnknown(f"{self._name} did not confirm a commit within {seconds:g} s")
+            raise
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:

@@ -1,4 +1,4 @@
-"""Trigger events that are written together, as they were when submitted: every repeat writes the same rows."""
+"""A batch of trigger events, as they were submitted, so that each repeat writes the same rows."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from triggerer.errors import LeaseLost, RowRefused, StoreError
 
 
 class EventBatch:
-    """Rows column by column, as both databases take them, so that thousands of events are no more than a few lists.
+    """Rows by column, as both databases take them: thousands of events are a few lists.
 
-    It is filled by `add` and `add_without_rows`, and written once nothing is added any more.
+    `add` and `add_without_rows` fill it. Nothing is added once it is being written.
     """
 
     __slots__ = (
@@ -35,10 +35,10 @@ class EventBatch:
 
     def __init__(self) -> None:
         self._events: list[PendingEvent | None] = []
-        """For each row the event that it is the first one of; None for an event's further rows."""
+        """For each row its event, if it is the first row of that; None for further rows."""
         self._further_rows = 0
         self._rowless: list[tuple[int, PendingEvent, RowRefused | None]] = []
-        """Events without rows, in order, each with the number of rows before it and what there is to say of it."""
+        """Events without rows, in order, each with the number of rows before it, and its refusal if any."""
         self.asset_ids: list[int] = []
         self.extras: list[str] = []
         self.timestamps: list[datetime] = []
@@ -49,7 +49,7 @@ class EventBatch:
         """For each row the number (from 1) of its fence in `fences`; 0: it needs none."""
         self.fences: dict[Fence, int] = {}
         """The leases under which the events were derived, with their numbers, which count from 1."""
-        # Those of the row before: almost all are alike.
+        # Of the previous row: almost all rows have the same fence.
         self._fence: Fence | None = None
         self._fence_number = 0
         self.size_bytes = 0
@@ -67,7 +67,7 @@ class EventBatch:
         )
 
     def __len__(self) -> int:
-        """How many events it is of, with rows or without."""
+        """Return the number of events, with rows or without."""
         return len(self._events) - self._further_rows + len(self._rowless)
 
     # Filling
@@ -109,13 +109,13 @@ class EventBatch:
         )
 
     def add_without_rows(self, event: PendingEvent, refused: RowRefused | None) -> None:
-        """Take an event that has nothing to be written; it is settled when its turn comes."""
+        """Add an event for which nothing is to be written; it is completed in its turn."""
         self._rowless.append((len(self._events), event, refused))
 
     # Writing
 
     def halves(self) -> tuple[EventBatch, EventBatch] | None:
-        """The same in two batches, neither of them without a row; None where all rows are of one event."""
+        """Split it into two batches, each with rows; None if all rows are of one event."""
         starts = [row for row, event in enumerate(self._events) if event is not None]
         if len(starts) < 2:
             return None

@@ -23,13 +23,10 @@ from triggerer.errors import (
 from triggerer.store.engine.clock import Now, TurnClock
 from triggerer.store.engine.database import Database
 from triggerer.store.group_commit import GroupCommit
-from triggerer.store.recording.emitting import NewAssetEvent, ensure_asset, record_events
 from triggerer.store.recording.encoding import check_identity, encode_extra
 from triggerer.store.recording.event_batch import EventBatch
 from triggerer.store.recording.record_step import RecordEvents
 from triggerer.store.wakeups.signals import Signal
-
-__all__ = ["EventRecorder", "NewAssetEvent", "ensure_asset", "record_events"]
 
 _log = structlog.get_logger(__name__)
 

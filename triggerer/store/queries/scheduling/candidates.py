@@ -22,6 +22,7 @@ from triggerer.store.engine.script import (
     database_instant,
     literal,
     perform,
+    single_step,
 )
 from triggerer.store.engine.statement import Statement, in_list, json_from
 from triggerer.store.models import Dag
@@ -126,11 +127,7 @@ class WaitingRow:
 
 async def find_candidates(session: AsyncSession) -> list[str]:
     """Return the DAGs, neither paused nor stale, for which an event waits; by id."""
-    return await perform(session, _candidates())
-
-
-def _candidates() -> Script[list[str]]:
-    rows = yield _CANDIDATES()
+    rows = await perform(session, single_step(_CANDIDATES()))
     return [dag_id for (dag_id,) in rows]
 
 
