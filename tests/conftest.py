@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import os
 import signal
 import uuid
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -11,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.services import stores
-from tests.services.availability import keep_logs, restart_stopped, service
+from tests.services.availability import keep_logs, restart_stopped, service, skip_or_fail
 from tests.services.kafka import KafkaServer, open_kafka
 from tests.services.postgres import PostgresServer, open_postgres
+from tests.services.process import ServiceUnavailable
+from tests.services.spark import TrainedHome, train_home
 from tests.services.stores import create_migrated_database, create_migrated_file
 
 _SERVERS = {"postgres_server", "durable_postgres_server", "kafka_server"}
@@ -44,6 +47,17 @@ def kafka_server() -> Iterator[KafkaServer]:
     """One Kafka broker for the session; use topics and groups with names of your own."""
     with service(open_kafka()) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def trained_home(tmp_path_factory: pytest.TempPathFactory) -> TrainedHome:
+    """A home with an archive of Spark's classes, made once for all workers of the session."""
+    own = tmp_path_factory.getbasetemp()
+    shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    try:
+        return train_home(shared)
+    except ServiceUnavailable as absent:
+        skip_or_fail(str(absent))
 
 
 @pytest.fixture

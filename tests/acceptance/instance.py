@@ -12,6 +12,8 @@ from pathlib import Path
 
 import psutil
 
+from tests.services.process import still_alive
+
 
 class Instance:
     """`triggerer standalone` with a home of its own; its output goes to `<home>/service.log`."""
@@ -74,8 +76,7 @@ class Instance:
 
     def orphans(self, *, within_s: float = 20) -> list[psutil.Process]:
         """Children that outlive it for longer than `within_s`."""
-        _, alive = psutil.wait_procs(self._children, timeout=within_s)
-        return alive
+        return still_alive(self._children, within_s=within_s)
 
     def tail(self, lines: int = 40) -> str:
         """The end of its log."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,25 @@ class Records:
 
     def value(self, query: str) -> Any:
         return self.rows(query)[0][0]
+
+    def holds(self, query: str) -> bool:
+        """Whether a query of one value answers true; not as long as there are no tables."""
+        try:
+            return bool(self.value(query))
+        except (sqlite3.OperationalError, asyncpg.UndefinedTableError):
+            return False
+
+    def wait_until(self, query: str, *, within_s: float = 60) -> None:
+        """Poll a query of one value; a command would take a hundred times as long to answer.
+
+        Raises:
+            TimeoutError: It did not come true in time.
+        """
+        deadline = time.monotonic() + within_s
+        while not self.holds(query):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not within {within_s:g} s: {query}")
+            time.sleep(0.05)
 
     def positions(self) -> dict[str, Counter[tuple[int, int]]]:
         """(partition, offset) of every asset event, counted, by asset name."""

@@ -67,12 +67,22 @@ class Site:
         return json.loads(done.stdout)
 
     def watcher(self, name: str) -> dict[str, Any]:
-        """The watcher of an asset; empty where it is not shown yet."""
-        if not (self.instance.home / "store.sqlite").exists():
-            return {}
-        done = self.run("watchers", "list", "--json")
-        shown = json.loads(done.stdout) if done.returncode == 0 else []
-        return next((row for row in shown if row["asset_name"] == f"x-test://{name}"), {})
+        """The watcher of an asset, as the command shows it."""
+        (shown,) = [
+            watcher
+            for watcher in self.json("watchers", "list")
+            if watcher["asset_name"] == f"x-test://{name}"
+        ]
+        return dict(shown)
+
+    def wait_until_watcher_is(self, state: str) -> None:
+        wait_until(
+            lambda: self.records.holds(f"SELECT count(*) FROM watcher WHERE state = '{state}'"),
+            within_s=60,
+            what=f"the watcher is {state}",
+            of=self.instance,
+            every_s=0.05,
+        )
 
     def events(self) -> int:
         count: int = self.records.value("SELECT count(*) FROM asset_event")
@@ -105,26 +115,23 @@ def test_a_broken_dag_file_is_shown_with_file_line_and_reason_and_breaks_nothing
     site.instance.start()
     kafka_server.produce("fine", ['{"n": 1}'])
     wait_until(
-        lambda: (site.instance.home / "store.sqlite").exists() and _has_run(site),
+        lambda: site.records.holds("SELECT count(*) FROM dag_run WHERE state = 'success'"),
         within_s=30,
         what="the run of the file that is fine",
         of=site.instance,
+        every_s=0.05,
     )
+    assert "broken.py" in site.run("dags", "list").stderr
     (site.dags / "broken.py").write_text("x = 1\n")
     wait_until(
-        lambda: "broken.py" not in site.run("dags", "list").stdout,
+        lambda: site.records.holds(
+            "SELECT count(*) FROM dag_file WHERE path = 'broken.py' AND errors NOT LIKE '%syntax%'"
+        ),
         within_s=20,
-        what="a mended file is shown as fine",
+        what="a mended file is fine",
+        every_s=0.05,
     )
-
-
-def _has_run(site: Site) -> bool:
-    try:
-        runs = site.records.rows("SELECT state FROM dag_run")
-    except Exception as error:  # noqa: BLE001 (the tables may not be there yet)
-        print(error)
-        return False
-    return runs == [("success",)]
+    assert "broken.py" not in site.run("dags", "list").stderr
 
 
 def test_an_unknown_topic_is_the_watchers_error_until_the_topic_is_there(
@@ -132,13 +139,10 @@ def test_an_unknown_topic_is_the_watchers_error_until_the_topic_is_there(
 ) -> None:
     site.watch("late", "late-topic")
     site.instance.start()
-    wait_until(
-        lambda: site.watcher("late").get("state") == "failing",
-        within_s=30,
-        what="the watcher is shown as failing",
-        of=site.instance,
-    )
-    error = site.watcher("late")["error"]
+    site.wait_until_watcher_is("failing")
+    watcher = site.watcher("late")
+    assert watcher["state"] == "failing"
+    error = watcher["error"]
     assert "late-topic" in error
     assert "create" in error
     kafka_server.create_topic("late-topic")
@@ -152,13 +156,10 @@ def test_a_broker_that_is_not_there_is_the_watchers_error(tmp_path: Path) -> Non
     site.watch("nowhere", "topic")
     site.instance.start()
     try:
-        wait_until(
-            lambda: site.watcher("nowhere").get("state") == "failing",
-            within_s=60,
-            what="the watcher is shown as failing",
-            of=site.instance,
-        )
-        assert f"127.0.0.1:{port}" in site.watcher("nowhere")["error"]
+        site.wait_until_watcher_is("failing")
+        watcher = site.watcher("nowhere")
+        assert watcher["state"] == "failing"
+        assert f"127.0.0.1:{port}" in watcher["error"]
         assert site.instance.stop() == 0
     finally:
         if site.instance.is_running:
@@ -179,6 +180,8 @@ def test_a_wrong_database_url_is_refused_in_one_line_that_names_it(
 ) -> None:
     site = Site(tmp_path, "127.0.0.1:1")
     text = site.instance.config.read_text().replace(site.url, url)
+    # What does not answer is waited for, and not for half a minute here.
+    text = text.replace("[database]\n", "[database]\nstart_timeout = 2\n")
     site.instance.config.write_text(text)
     refused = site.run("standalone")
     assert refused.returncode == 1
@@ -240,12 +243,7 @@ def test_a_full_disk_is_reported_and_once_there_is_room_nothing_is_lost(
     filler = small_disk / "filler"
     site.instance.start()
     try:
-        wait_until(
-            lambda: site.watcher("large").get("state") == "running",
-            within_s=40,
-            what="the watcher runs",
-            of=site.instance,
-        )
+        site.wait_until_watcher_is("running")
         _fill(filler)
         messages = [json.dumps({"n": n, "text": "x" * 1000}) for n in range(500)]
         kafka_server.produce("large", messages)

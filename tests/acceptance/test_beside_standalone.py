@@ -8,12 +8,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+
+from tests.acceptance.instance import wait_until
+from tests.acceptance.records import Records
+from tests.services.process import still_alive
 
 DAGS = """
 import time
@@ -53,6 +57,7 @@ class Standalone:
         (folder / "dags").mkdir()
         (folder / "dags" / "orders.py").write_text(DAGS)
         self.log = folder / "service.log"
+        self.records = Records(f"sqlite:///{folder / 'triggerer.db'}")
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -96,32 +101,24 @@ class Standalone:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    def until(self, ask: Callable[[], Any], *, within_s: float = 60) -> Any:
-        """Ask until there is an answer; what a command shows can only be polled."""
-        deadline = time.monotonic() + within_s
-        while True:
-            answer = ask()
-            if answer:
-                return answer
-            if time.monotonic() > deadline:
-                pytest.fail(f"not within {within_s} s; the log:\n{self.log.read_text()[-4000:]}")
-            time.sleep(0.2)
+    def until(self, query: str) -> None:
+        """Wait until the database says so; a command would hold the service up that is waited for."""
+        try:
+            self.records.wait_until(query)
+        except TimeoutError as late:
+            pytest.fail(f"{late}; the log:\n{self.log.read_text()[-4000:]}")
 
     def until_listed(self) -> None:
-        def listed() -> bool:
-            done = self.run("dags", "list", "--json")
-            return done.returncode == 0 and len(json.loads(done.stdout)) == 3
+        self.until("SELECT count(*) = 3 FROM dag")
 
-        self.until(listed)
+    def until_running(self) -> None:
+        self.until("SELECT count(*) FROM dag_run WHERE state = 'running'")
 
     def ended(self, dag_id: str) -> Any:
-        return self.until(
-            lambda: [
-                run
-                for run in self.json("runs", "list", "--dag", dag_id)
-                if run["state"] not in {"queued", "running"}
-            ]
-        )
+        ended = "state NOT IN ('queued', 'running')"
+        self.until(f"SELECT count(*) FROM dag_run WHERE dag_id = '{dag_id}' AND {ended}")
+        runs = self.json("runs", "list", "--dag", dag_id)
+        return [run for run in runs if run["state"] not in {"queued", "running"}]
 
 
 @pytest.fixture
@@ -137,8 +134,7 @@ def standalone(tmp_path: Path) -> Iterator[Standalone]:
         children = parent.children(recursive=True) if parent.is_running() else []
         service.process.kill()
         service.process.wait()
-        _, left = psutil.wait_procs(children, timeout=15)
-        assert not left, "children outlived the service"
+        assert not still_alive(children, within_s=15), "children outlived the service"
 
 
 def test_an_emitted_event_goes_through_both_dags(standalone: Standalone) -> None:
@@ -187,7 +183,7 @@ def test_a_paused_dag_keeps_its_events_until_it_is_unpaused(standalone: Standalo
 def test_a_running_run_is_cancelled(standalone: Standalone) -> None:
     triggered = standalone.json("dags", "trigger", "slow", "--params", '{"seconds": 3600}')
     assert triggered["state"] == "queued"
-    standalone.until(lambda: standalone.json("runs", "list", "--state", "running"))
+    standalone.until_running()
     began = time.monotonic()
     done = standalone.run("runs", "cancel", "slow", triggered["run_id"])
     assert done.returncode == 0, done.stderr
@@ -205,13 +201,10 @@ def test_a_running_run_is_cancelled(standalone: Standalone) -> None:
 
 def test_a_broken_file_is_shown_and_breaks_nothing_else(standalone: Standalone) -> None:
     (standalone.folder / "dags" / "broken.py").write_text(BROKEN)
-
-    def broken() -> str:
-        shown = standalone.run("dags", "list")
-        return shown.stderr if "broken" in shown.stderr else ""
-
-    assert "broken.py:3: " in standalone.until(broken)
-    assert "not today" in broken()
+    standalone.until("SELECT count(*) FROM dag_file WHERE errors LIKE '%not today%'")
+    shown = standalone.run("dags", "list")
+    assert "broken.py:3: " in shown.stderr
+    assert "not today" in shown.stderr
     checked = standalone.run("check")
     assert checked.returncode == 1
     assert "broken.py:3: " in checked.stderr
@@ -240,8 +233,7 @@ def test_it_stops_when_told_to_and_leaves_no_process(
     children = psutil.Process(standalone.process.pid).children(recursive=True)
     assert children
     assert standalone.stop(signum) == 0, standalone.log.read_text()
-    _, left = psutil.wait_procs(children, timeout=10)
-    assert not left
+    assert not still_alive(children, within_s=10)
     # The database is free for the next one.
     assert standalone.run("db", "check").returncode == 0
 
@@ -249,9 +241,14 @@ def test_it_stops_when_told_to_and_leaves_no_process(
 def test_a_second_signal_ends_it_at_once(standalone: Standalone) -> None:
     assert standalone.process is not None
     standalone.json("dags", "trigger", "slow", "--params", '{"seconds": 3600}')
-    standalone.until(lambda: standalone.json("runs", "list", "--state", "running"))
+    standalone.until_running()
     standalone.process.send_signal(signal.SIGINT)
-    standalone.until(lambda: '"stopping"' in standalone.log.read_text())
+    wait_until(
+        lambda: '"stopping"' in standalone.log.read_text(),
+        within_s=60,
+        what="it stops",
+        every_s=0.05,
+    )
     standalone.process.send_signal(signal.SIGINT)
     assert standalone.process.wait(10) == 128 + signal.SIGINT
 
@@ -260,8 +257,8 @@ def test_a_run_that_was_cut_short_is_executed_again_at_the_next_start(
     standalone: Standalone,
 ) -> None:
     assert standalone.process is not None
-    standalone.json("dags", "trigger", "slow", "--params", '{"seconds": 6}')
-    standalone.until(lambda: standalone.json("runs", "list", "--dag", "slow", "--state", "running"))
+    standalone.json("dags", "trigger", "slow", "--params", '{"seconds": 3}')
+    standalone.until_running()
     standalone.process.kill()
     standalone.process.wait()
     standalone.start()

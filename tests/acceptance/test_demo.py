@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.services.process import still_alive
+
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("TRIGGERER")}
 # No Java of the system's: the demo has to bring its own.
 ENVIRONMENT.pop("JAVA_HOME", None)
@@ -98,8 +100,7 @@ def test_ctrl_c_stops_the_demo_cleanly(start: Start, wait_for: str) -> None:
     assert demo.returncode == 130, out
     assert "Interrupted" in out
     assert "Traceback" not in out
-    _, left = psutil.wait_procs(children, timeout=10)
-    assert not left
+    assert not still_alive(children, within_s=10)
 
 
 def test_a_home_that_is_not_empty_is_refused(tmp_path: Path, start: Start) -> None:

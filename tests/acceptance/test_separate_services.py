@@ -8,13 +8,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
+
+from tests.acceptance.records import Records
 
 PARTS = ("triggerer", "scheduler", "dag-processor", "executor")
 DAG = """
@@ -48,6 +49,7 @@ class Services:
             "TRIGGERER__CORE__SHUTDOWN_GRACE": "2",
             "TRIGGERER__DATABASE__URL": url,
         }
+        self.records = Records(url)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, part: str) -> None:
@@ -74,19 +76,22 @@ class Services:
         )
         return json.loads(done.stdout) if done.returncode == 0 else None
 
-    def until(self, *arguments: str, shows: Any) -> Any:
-        deadline = time.monotonic() + 60
-        while True:
-            answer = self.json(*arguments)
-            if answer is not None and shows(answer):
-                return answer
-            if time.monotonic() > deadline:
-                logs = "\n".join(
-                    f"{part}:\n{(self.folder / f'{part}.log').read_text()[-1500:]}"
-                    for part in self.processes
-                )
-                pytest.fail(f"{arguments} shows {answer}\n{logs}")
-            time.sleep(0.2)
+    def until(self, query: str) -> None:
+        """Wait until the database says so; a command would hold the services up that are waited for."""
+        try:
+            self.records.wait_until(query)
+        except TimeoutError as late:
+            logs = "\n".join(
+                f"{part}:\n{(self.folder / f'{part}.log').read_text()[-1500:]}"
+                for part in self.processes
+            )
+            pytest.fail(f"{late}\n{logs}")
+
+    def until_watching(self) -> None:
+        self.until("SELECT count(*) FROM watcher WHERE state = 'running'")
+
+    def until_successful(self) -> None:
+        self.until("SELECT count(*) FROM dag_run WHERE state = 'success'")
 
 
 @pytest.fixture
@@ -106,14 +111,13 @@ def services(tmp_path: Path, empty_postgres_url: str) -> Iterator[Services]:
 def test_a_file_becomes_an_event_a_run_and_a_result_across_four_processes(
     services: Services,
 ) -> None:
-    services.until(
-        "watchers", "list", shows=lambda found: [w["state"] for w in found] == ["running"]
-    )
+    services.until_watching()
+    (watcher,) = services.json("watchers", "list")
+    assert watcher["state"] == "running"
     (services.inbox / "go").touch()
-    (run,) = services.until(
-        "runs", "list", shows=lambda found: [r["state"] for r in found] == ["success"]
-    )
-    assert run["dag_id"] == "on_files"
+    services.until_successful()
+    (run,) = services.json("runs", "list")
+    assert (run["dag_id"], run["state"]) == ("on_files", "success")
     (event,) = services.json("assets", "events")
     assert event["source_watcher"] == "inbox"
     assert run["asset_event_ids"] == [event["id"]]
@@ -126,26 +130,24 @@ def test_a_file_becomes_an_event_a_run_and_a_result_across_four_processes(
 
 
 def test_a_scheduler_that_was_away_finds_what_came_meanwhile(services: Services) -> None:
-    services.until(
-        "watchers", "list", shows=lambda found: [w["state"] for w in found] == ["running"]
-    )
+    services.until_watching()
     services.processes["scheduler"].kill()
     services.processes["scheduler"].wait()
     (services.inbox / "go").touch()
-    services.until("dags", "list", shows=lambda found: found[0]["queued_events"] == 1)
+    services.until("SELECT count(*) FROM queued_asset_event")
+    (dag,) = services.json("dags", "list")
+    assert dag["queued_events"] == 1
     assert services.json("runs", "list") == []
     services.start("scheduler")
-    services.until("runs", "list", shows=lambda found: [r["state"] for r in found] == ["success"])
+    services.until_successful()
 
 
 def test_streams_and_runs_are_held_as_long_as_their_own_setting_says(
     services: Services, empty_postgres_url: str
 ) -> None:
-    services.until(
-        "watchers", "list", shows=lambda found: [w["state"] for w in found] == ["running"]
-    )
+    services.until_watching()
     (services.inbox / "go").touch()
-    services.until("runs", "list", shows=lambda found: [r["state"] for r in found] == ["success"])
+    services.until_successful()
 
     async def leases() -> dict[str, float]:
         connection = await asyncpg.connect(empty_postgres_url.replace("+asyncpg", ""))

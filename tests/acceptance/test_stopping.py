@@ -15,6 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.services.process import still_alive
+
 DAG = """
 from triggerer import DAG, Asset, AssetWatcher, task
 from watchers.directory import DirectoryFileDeleteTrigger
@@ -105,7 +107,7 @@ class Command:
 
     def has_left_nothing(self) -> bool:
         """Whether no process is left a moment later, and no lock."""
-        _, left = psutil.wait_procs(self.family(), timeout=10)
+        left = still_alive(self.family(), within_s=10)
         lock = self.folder / "triggerer.db.lock"
         if lock.exists():
             with lock.open() as file:

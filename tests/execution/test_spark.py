@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from tests.execution.conftest import House
 from tests.execution.test_deaths import _all_gone, _descendants
+from tests.services.spark import TrainedHome
 from triggerer.execution import Executor
 
 READS = """
@@ -38,7 +39,8 @@ READS = """
 
 
 @pytest.fixture
-async def spark_house(house: House) -> House:
+async def spark_house(house: House, trained_home: TrainedHome) -> House:
+    trained_home.lend_archive(house.home)
     await house.add_dag("reads", READS, needs_spark=True)
     return house
 

@@ -1,6 +1,7 @@
 """A real Apache Kafka broker (KRaft, one node) on free loopback ports, its data in a directory."""
 
 import asyncio
+import fcntl
 import hashlib
 import os
 import shutil
@@ -64,27 +65,30 @@ def find_kafka() -> str:
     """
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "triggerer-tests"
     jars = root / f"kafka-{hashlib.sha256(POM.read_bytes()).hexdigest()[:12]}"
-    if not jars.is_dir():
-        if (maven := shutil.which("mvn")) is None:
-            raise ServiceUnavailable("no Kafka broker: Maven (mvn), which gets it, is not on PATH")
-        root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=root) as scratch:
-            done = subprocess.run(
-                [
-                    maven, "--batch-mode", "--quiet", f"--file={POM}",
-                    "dependency:copy-dependencies", "-DincludeScope=runtime",
-                    f"-DoutputDirectory={scratch}/jars",
-                ],
-                stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-            )  # fmt: skip
-            if done.returncode != 0:
-                raise ServiceUnavailable(f"Maven could not get Kafka: {done.stdout.strip()[:500]}")
-            try:
-                Path(scratch, "jars").rename(jars)
-            except OSError:
-                if not jars.is_dir():  # else somebody else was first, with the same jars
-                    raise
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / "lock").open("w") as lock:
+        # Other workers of the session want it at the same time.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not jars.is_dir():
+            _take_jars(jars)
     return f"{jars}/*"
+
+
+def _take_jars(target: Path) -> None:
+    if (maven := shutil.which("mvn")) is None:
+        raise ServiceUnavailable("no Kafka broker: Maven (mvn), which gets it, is not on PATH")
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        done = subprocess.run(
+            [
+                maven, "--batch-mode", "--quiet", f"--file={POM}",
+                "dependency:copy-dependencies", "-DincludeScope=runtime",
+                f"-DoutputDirectory={scratch}/jars",
+            ],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise ServiceUnavailable(f"Maven could not get Kafka: {done.stdout.strip()[:500]}")
+        Path(scratch, "jars").rename(target)
 
 
 class KafkaServer:

@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -172,9 +172,7 @@ class Daemon:
             except psutil.NoSuchProcess:
                 continue
         self._process.wait()
-        deadline = time.monotonic() + 30
-        while any(map(_is_alive, family)) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        still_alive(family, within_s=30)
         self._forget()
 
     def log_tail(self, lines: int = 12) -> str:
@@ -192,10 +190,23 @@ class Daemon:
             self._reaper = None
 
 
+def still_alive(processes: Iterable[psutil.Process], *, within_s: float) -> list[psutil.Process]:
+    """Those that have not ended in this time; returns as soon as all have.
+
+    A zombie has: it holds nothing any more, and who inherited it may take a second to notice.
+    """
+    deadline = time.monotonic() + within_s
+    alive = list(processes)
+    while alive := [process for process in alive if _is_alive(process)]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+    return alive
+
+
 def _is_alive(process: psutil.Process) -> bool:
-    # A zombie holds nothing any more; who inherited it may take a second to notice.
     try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 

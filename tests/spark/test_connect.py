@@ -36,7 +36,8 @@ def connect_server(home: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
         "spark.connect.grpc.binding.port": port,
         "spark.ui.enabled": "false",
         "spark.sql.warehouse.dir": home / "connect",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"
+        f" -XX:SharedArchiveFile='{found.archive.path}'",
     }
     options = [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
     server = "org.apache.spark.sql.connect.service.SparkConnectServer"

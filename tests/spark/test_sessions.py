@@ -6,15 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.conftest import Trained
+from tests.services.spark import TrainedHome
 from tests.spark.processes import processes_of, run_python, start_python, wait_until_gone
 
 pytestmark = pytest.mark.timeout(300)
 
 
-def test_of_two_processes_that_train_at_once_one_makes_the_archive(trained: Trained) -> None:
-    assert sorted(trained.made) == ["False", "True"]
-    left = {path.suffix for path in (trained.home / "spark" / "classes").iterdir()}
+def test_of_two_processes_that_train_at_once_one_makes_the_archive(
+    trained_home: TrainedHome,
+) -> None:
+    assert sorted(trained_home.made) == ["False", "True"]
+    left = {path.suffix for path in (trained_home.path / "spark" / "classes").iterdir()}
     assert left == {"", ".jsa", ".size"}
 
 
