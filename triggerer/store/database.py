@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Final, Literal, TypeVar
 
 import anyio
-import structlog
 from sqlalchemy import URL, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from triggerer.errors import ConfigurationError, OutcomeUnknown, TriggererError
+from triggerer.logging_setup import LazyLogger
 from triggerer.store import engines, relay
 from triggerer.store.clock import CLOCK, Clock, clock_of, utc_now
 from triggerer.store.driver_errors import translate_commit, translated
@@ -23,7 +23,7 @@ from triggerer.store.sqlite_runner import SqliteRunner
 from triggerer.store.urls import describe, parse_database_url
 from triggerer.store.wakeups import Announced, Wakeups, announced_in
 
-_log = structlog.get_logger(__name__)
+_log = LazyLogger(__name__)
 
 COMMIT_TIMEOUT: Final = timedelta(seconds=30)
 CLOSE_TIMEOUT: Final = timedelta(seconds=5)

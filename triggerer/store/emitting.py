@@ -8,13 +8,13 @@ from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
-import structlog
 from sqlalchemy import or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.assets import Asset as DomainAsset
 from triggerer.errors import AssetConflict
+from triggerer.logging_setup import LazyLogger
 from triggerer.store.bulk import EventRow, insert_events
 from triggerer.store.database import database_now
 from triggerer.store.encoding import check_identity, encode_extra
@@ -29,7 +29,7 @@ from triggerer.store.models import (
 from triggerer.store.script import perform
 from triggerer.store.wakeups import Signal, announce
 
-_log = structlog.get_logger(__name__)
+_log = LazyLogger(__name__)
 
 _MAX_EXTRA_BYTES = 1024 * 1024
 

@@ -8,15 +8,15 @@ from typing import Any, Final
 
 import anyio
 import asyncpg
-import structlog
 from anyio.abc import TaskStatus
 
+from triggerer.logging_setup import LazyLogger
 from triggerer.store import relay
 from triggerer.store.database import Database
 from triggerer.store.engines import asyncpg_options
 from triggerer.store.wakeups import Wakeups
 
-_log = structlog.get_logger(__name__)
+_log = LazyLogger(__name__)
 
 _FIRST_DELAY_S: Final = 0.2
 _LONGEST_DELAY_S: Final = 5.0

@@ -9,17 +9,17 @@ from typing import Any, Final, TypeVar
 
 import anyio
 import asyncpg
-import structlog
 from sqlalchemy import URL
 
 from triggerer.errors import OutcomeUnknown
+from triggerer.logging_setup import LazyLogger
 from triggerer.store import relay
 from triggerer.store.driver_errors import translate_commit, translated
 from triggerer.store.engines import asyncpg_options
 from triggerer.store.script import Opening, Row, Script, ScriptRunner, Step, literal, perform_steps
 from triggerer.store.wakeups import Announced
 
-_log = structlog.get_logger(__name__)
+_log = LazyLogger(__name__)
 
 ROLLBACK_TIMEOUT: Final = timedelta(seconds=5)
 # One each for those who record, schedule, claim and keep books; they do not wait for one another.

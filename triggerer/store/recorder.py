@@ -13,7 +13,6 @@ from typing import Final
 from uuid import uuid4
 
 import anyio
-import structlog
 
 from triggerer.domain.events import Carrier, EventSource, Fence, UnsettledEvent
 from triggerer.errors import (
@@ -25,6 +24,7 @@ from triggerer.errors import (
     StoreUnavailable,
     TriggererError,
 )
+from triggerer.logging_setup import LazyLogger
 from triggerer.store.clock import Clock, TurnClock
 from triggerer.store.database import Database
 from triggerer.store.emitting import NewAssetEvent, ensure_asset, record_events
@@ -35,7 +35,7 @@ from triggerer.store.wakeups import Signal
 
 __all__ = ["EventRecorder", "NewAssetEvent", "ensure_asset", "record_events"]
 
-_log = structlog.get_logger(__name__)
+_log = LazyLogger(__name__)
 
 MAX_EVENT_BYTES: Final = 1024 * 1024
 # At 30,000 rows/s a flush of this size holds SQLite's writer for a sixth of a second.

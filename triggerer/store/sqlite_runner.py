@@ -8,7 +8,6 @@ from typing import TypeVar
 
 import aiosqlite
 import anyio
-import structlog
 
 from triggerer.errors import OutcomeUnknown
 from triggerer.store.clock import Clock
@@ -17,8 +16,6 @@ from triggerer.store.engines import SQLITE_WRITER_PRAGMAS, Abandoned
 from triggerer.store.script import Row, Script, ScriptRunner, Step, one, perform_on_sqlite
 from triggerer.store.sqlite_thread import call_in_thread
 from triggerer.store.wakeups import Announced
-
-_log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
