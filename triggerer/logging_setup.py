@@ -1,4 +1,8 @@
-"""Where log lines go and how they look: ours through structlog, libraries' through `logging`."""
+"""Where log lines go and how they look: ours through structlog, libraries' through `logging`.
+
+structlog imports Rich, together a tenth of what a command imports that asks the database something and logs nothing.
+So it is imported with the first line.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,13 @@ import logging
 import math
 import sys
 from collections.abc import Sequence
-from typing import Any, Final, TextIO
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
-import structlog
-from structlog.typing import Processor
+if TYPE_CHECKING:
+    from structlog.typing import Processor
 
-from triggerer.config import CoreSettings
+    from triggerer.config import CoreSettings
 
 # What a library says of each connection is of use to those who ask for "debug" only.
 _QUIET: Final = ("aiokafka", "kafka", "sqlalchemy", "alembic", "watchfiles", "asyncio", "py4j")
@@ -22,6 +27,8 @@ def set_up_logging(settings: CoreSettings, stream: TextIO | None = None) -> None
 
     Called once, by the process that owns the streams; a library never calls it.
     """
+    import structlog
+
     stream = stream or sys.stderr
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     as_json = settings.log_format == "json" or (
@@ -63,6 +70,43 @@ def set_up_logging(settings: CoreSettings, stream: TextIO | None = None) -> None
         logging.getLogger(name).setLevel(max(level, logging.WARNING) if level > 10 else level)
 
 
+def set_up_logging_when_used(settings: CoreSettings) -> None:
+    """Do what `set_up_logging` does with the first line, of a `LazyLogger` or a library's logger."""
+    logging.getLogger().handlers = [_SetUpWhenUsed(settings)]
+
+
+class LazyLogger:
+    """A structlog logger for modules that commands import."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, method: str) -> Any:
+        return getattr(self._logger, method)
+
+    @cached_property
+    def _logger(self) -> Any:
+        import structlog
+
+        for handler in logging.getLogger().handlers:
+            if isinstance(handler, _SetUpWhenUsed):
+                handler.set_up()
+        return structlog.get_logger(self._name)
+
+
+class _SetUpWhenUsed(logging.Handler):
+    def __init__(self, settings: CoreSettings) -> None:
+        super().__init__()
+        self._settings = settings
+
+    def set_up(self) -> None:
+        set_up_logging(self._settings)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.set_up()
+        logging.getLogger().handle(record)
+
+
 class SeldomRepeats(logging.Filter):
     """Lets a library say the same thing, whatever its arguments, once in `every_s` seconds.
 
@@ -90,6 +134,8 @@ class SeldomRepeats(logging.Filter):
 
 
 def _renderers(as_json: bool, stream: TextIO) -> Sequence[Processor]:
+    import structlog
+
     if not as_json:
         # Rich's tracebacks print every local variable, and with them secrets.
         plain = structlog.dev.plain_traceback

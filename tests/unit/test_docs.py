@@ -16,7 +16,7 @@ import pytest
 import typer
 
 from producers.kafka.settings import KafkaSettings
-from triggerer.cli.app import app
+from triggerer.cli.app import LazyCommand, app
 from triggerer.config import SECTIONS, load_settings
 from triggerer.dag_processing import parse_once
 from triggerer.domain.arguments import CONTEXT_ARGUMENTS
@@ -163,6 +163,8 @@ def test_the_operating_page_has_every_command() -> None:
 
 
 def commands(command: Any, path: str) -> Iterator[str]:
+    if isinstance(command, LazyCommand):
+        command = command.load()
     inner: Mapping[str, Any] = getattr(command, "commands", {})
     if not inner:
         yield path

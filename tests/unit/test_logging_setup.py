@@ -1,6 +1,12 @@
 """What reaches the log."""
 
+import json
 import logging
+import subprocess
+import sys
+from typing import Any
+
+import pytest
 
 from triggerer.logging_setup import SeldomRepeats
 
@@ -31,3 +37,45 @@ def test_another_message_and_another_library_are_not_withheld() -> None:
     assert seldom.filter(_record("aiokafka.conn", "two %s", 0))
     assert seldom.filter(_record("triggerer.x", "one %s", 0))
     assert seldom.filter(_record("triggerer.x", "one %s", 0))
+
+
+_FIRST_LINE = """
+import logging, sys
+from triggerer.config import CoreSettings
+from triggerer.logging_setup import LazyLogger, set_up_logging_when_used
+
+set_up_logging_when_used(CoreSettings(log_level="warning", log_format="json"))
+ours = LazyLogger("ours")
+before = "structlog" in sys.modules
+{log}
+print(before, "structlog" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "logged", "is_imported"),
+    [
+        ("", None, False),
+        ('logging.getLogger("a.library").info("unheard")', None, False),
+        ('ours.info("unheard")', None, True),
+        ('ours.warning("heard", n=1)', {"logger": "ours", "n": 1}, True),
+        ('logging.getLogger("a.library").warning("%s", "heard")', {"logger": "a.library"}, True),
+    ],
+)
+def test_logging_may_be_set_up_with_the_first_line(
+    log: str, logged: dict[str, Any] | None, is_imported: bool
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _FIRST_LINE.format(log=log)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == f"False {is_imported}\n"
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    if logged is None:
+        assert lines == []
+    else:
+        (line,) = lines
+        assert line.items() >= {"event": "heard", "level": "warning", **logged}.items()

@@ -1,27 +1,91 @@
-"""The commands, as Typer knows them."""
+"""The commands, as Typer knows them: each is imported when it is chosen."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from triggerer.cli import (
-    assets,
-    check,
-    config,
-    dags,
-    database,
-    demo,
-    runs,
-    services,
-    simulate,
-    watchers,
-)
 from triggerer.errors import TriggererError
+
+COMMANDS: Final = {
+    "standalone": (
+        "triggerer.cli.services:standalone",
+        "Run everything in one process tree, until SIGTERM or Ctrl-C.",
+    ),
+    "triggerer": (
+        "triggerer.cli.services:triggerer",
+        "Host the watchers' streams. Needs PostgreSQL; several share the streams.",
+    ),
+    "scheduler": (
+        "triggerer.cli.services:scheduler",
+        "Turn queued asset events into runs. Needs PostgreSQL.",
+    ),
+    "dag-processor": (
+        "triggerer.cli.services:dag_processor",
+        "Read the DAG files and follow their changes. Needs PostgreSQL.",
+    ),
+    "executor": (
+        "triggerer.cli.services:executor",
+        "Execute queued runs in worker processes. Needs PostgreSQL.",
+    ),
+    "demo": (
+        "triggerer.cli.demo:demo",
+        "Run the whole service on real data: flights and weather, from messages to an answer.",
+    ),
+    "check": (
+        "triggerer.cli.check:check",
+        "Check the settings, the DAG files and the brokers, without a database; exit code 1 if something is wrong.",
+    ),
+    "simulate": (
+        "triggerer.cli.simulate:simulate",
+        "Run your watchers' filters and your DAGs' expressions against a broker and a store that fail.",
+    ),
+    "dags": ("triggerer.cli.dags:app", "DAGs: list, show, trigger, pause."),
+    "assets": ("triggerer.cli.assets:app", "Assets and their events."),
+    "runs": ("triggerer.cli.runs:app", "Runs: list, show, logs, cancel."),
+    "watchers": ("triggerer.cli.watchers:app", "Watchers: list, show."),
+    "db": ("triggerer.cli.database:app", "The database's schema: migrate, check."),
+    "config": ("triggerer.cli.config:app", "The configuration in force."),
+}
+"""By name: where a function, or a Typer with a group of commands, is found, and its line in `triggerer --help`."""
+
+
+class LazyCommand(TyperCommand):
+    """Stands for a command, or a group of them, until its arguments are parsed."""
+
+    def __init__(self, name: str, target: str, help_: str) -> None:
+        super().__init__(name, help=help_)
+        self._target = target
+
+    def load(self) -> Any:
+        """Import the command and return it as Typer has made it."""
+        module, _, attribute = self._target.partition(":")
+        target = getattr(import_module(module), attribute)
+        if isinstance(target, typer.Typer):
+            group = typer.main.get_group(target)
+            group.name, group.help = self.name, self.help
+            return group
+        app = typer.Typer(add_completion=False)
+        app.command(self.name)(target)
+        return typer.main.get_command(app)
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        return self.load().make_context(*args, **options)
+
+
+class _LazyGroup(TyperGroup):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for name, (target, help_) in COMMANDS.items():
+            self.add_command(LazyCommand(name, target, help_))
+
 
 app = typer.Typer(
     name="triggerer",
+    cls=_LazyGroup,
     help="Turns broker messages into durable asset events, and asset events into Spark runs.",
     no_args_is_help=True,
     # A TriggererError is one line on standard error; any other error is ours, with its traceback.
@@ -49,12 +113,6 @@ def _options(
 ) -> None:
     # All is done by the option's own callback.
     pass
-
-
-for group in (dags, assets, runs, watchers, database, config):
-    app.add_typer(group.app)
-for commands in (services, demo, check, simulate):
-    commands.register(app)
 
 
 def print_error(error: BaseException) -> None:

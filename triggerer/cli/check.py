@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 Offline = Annotated[bool, typer.Option("--offline", help="Ask no broker.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command()(check)
-
-
 def check(
     dags_folder: options.DagsFolder = None,
     offline: Offline = False,

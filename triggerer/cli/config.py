@@ -15,13 +15,7 @@ from triggerer.cli.session import settings_for
 from triggerer.cli.tables import Column, Kind, print_table
 from triggerer.redaction import redact
 
-app = typer.Typer(name="config", help="The configuration in force.", no_args_is_help=True)
-
-
-@app.callback()
-def _group() -> None:
-    # Without a callback Typer would make a group of one command that command itself.
-    pass
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.command()

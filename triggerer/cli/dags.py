@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from triggerer.store.queries.listing.views import DagFileView, DagView
 
-app = typer.Typer(name="dags", help="DAGs: list, show, trigger, pause.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 DagId = Annotated[str, typer.Argument(metavar="DAG_ID")]
 _STATES = ("active", "paused", "stale")
 

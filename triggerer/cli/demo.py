@@ -11,11 +11,6 @@ import typer
 from triggerer.errors import ConfigurationError
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command()(demo)
-
-
 def demo(
     everything: Annotated[
         bool, typer.Option("--all", help="The whole year, not two months: some minutes.")

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Final
 
+from triggerer.cli.gc_pause import gc_paused
 from triggerer.errors import TriggererError
 from triggerer.signals import STOPPING, leave_when_told
 
@@ -40,7 +41,8 @@ def main() -> None:
     elif is_interruptible:
         leave_when_told(INTERRUPTED, signal.SIGINT)
 
-    from triggerer.cli import app as commands
+    with gc_paused():
+        from triggerer.cli import app as commands
 
     if is_interruptible and not is_service:
         # From here on there is something to be closed.

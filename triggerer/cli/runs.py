@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from triggerer.store.queries.listing.views import RunView, TaskRunView
 
-app = typer.Typer(name="runs", help="Runs: list, show, logs, cancel.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 DagId = Annotated[str, typer.Argument(metavar="DAG_ID")]
 RunId = Annotated[str, typer.Argument(metavar="RUN_ID")]
 
@@ -145,7 +145,7 @@ def logs(
     """Print the log of a run: what its tasks printed and logged."""
     row, _ = _find(config, dag_id, run_id)
     if row.log_path is None:
-        raise TriggererError(f"the run {run_id!r} is {row.state}: it has no log yet")
+        raise _no_log(row)
     try:
         with Path(row.log_path).open("rb") as log:
             if json:
@@ -164,11 +164,10 @@ def logs(
                 sys.stdout.buffer.flush()
     except BrokenPipeError:
         raise
+    except FileNotFoundError as error:
+        raise _no_log(row) from error
     except OSError as error:
-        raise TriggererError(
-            f"the log of {run_id!r} cannot be read: {error}",
-            hint=f"it lies on the machine of the executor {row.executor}",
-        ) from error
+        raise TriggererError(f"the log of {run_id!r} cannot be read: {error}") from error
 
 
 @app.command()
@@ -214,6 +213,29 @@ def _find(config: Path | None, dag_id: str, run_id: str) -> tuple[RunView, list[
     if not found:
         raise _unknown_run(dag_id, run_id)
     return found[0], tasks
+
+
+def _no_log(row: RunView) -> TriggererError:
+    """Why there is no file: nobody has begun the run, somebody has on another machine, or it is gone."""
+    from triggerer.domain.runs import RunState
+    from triggerer.instance_ids import is_on_this_host
+
+    run = f"the run {row.run_id!r}"
+    if row.state == RunState.QUEUED:
+        return TriggererError(f"{run} is queued: nothing is logged yet")
+    # Claimed and not begun: the executor holds it until one of its workers is free.
+    waits = TriggererError(f"{run} waits for its worker: nothing is logged yet")
+    if row.state == RunState.RUNNING and row.started_at is None:
+        return waits
+    if row.executor is not None and not is_on_this_host(row.executor):
+        may_wait = ", unless the run still waits for its worker" * (row.state == RunState.RUNNING)
+        return TriggererError(
+            f"there is no log of {run} on this machine: no file {row.log_path}",
+            hint=f"it lies on the machine of the executor {row.executor}{may_wait}",
+        )
+    if row.state == RunState.RUNNING:
+        return waits
+    return TriggererError(f"{run} is {row.state} and has no log")
 
 
 def _unknown_run(dag_id: str, run_id: str) -> TriggererError:

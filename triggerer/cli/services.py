@@ -5,20 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from triggerer.cli import options
 from triggerer.cli.session import settings_for
 
 if TYPE_CHECKING:
     from triggerer.service import Part
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
-    app.command()(standalone)
-    for command in (triggerer, scheduler, dag_processor, executor):
-        app.command()(command)
 
 
 def standalone(dags_folder: options.DagsFolder = None, config: options.Config = None) -> None:

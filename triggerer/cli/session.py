@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+
+from triggerer.cli.gc_pause import gc_paused
 
 # What a command imports is the greater part of its time: what reads the settings and the database is imported
 # where that is done, so that help and wrong use wait for neither.
@@ -65,6 +66,7 @@ def write(config: Path | None, change: Callable[[AsyncSession], Awaitable[_T]]) 
     return with_database(config, changing)
 
 
+@gc_paused()
 def with_database(
     config: Path | None, work: Callable[[Database], Awaitable[_T]], *, create: bool = False
 ) -> _T:
@@ -75,10 +77,10 @@ def with_database(
     quiet = replace(settings.core, log_level="warning", log_format="console")
 
     async def run() -> _T:
-        from triggerer.logging_setup import set_up_logging
+        from triggerer.logging_setup import set_up_logging_when_used
         from triggerer.store.engine.database import open_database
 
-        set_up_logging(quiet)
+        set_up_logging_when_used(quiet)
 
         async with open_database(
             settings.database.url,
@@ -88,9 +90,4 @@ def with_database(
         ) as database:
             return await work(database)
 
-    # Modules are being imported in there: looking for cycles among them is in vain.
-    gc.disable()
-    try:
-        return anyio.run(run)
-    finally:
-        gc.enable()
+    return anyio.run(run)

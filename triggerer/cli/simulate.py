@@ -32,11 +32,6 @@ Messages = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the application."""
-    app.command()(simulate)
-
-
 def simulate(
     dags_folder: options.DagsFolder = None,
     seeds: Seeds = 100,

@@ -13,17 +13,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from statistics import median_high
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import typer
 
 from triggerer.cli.output import print_note, text
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 _EMPTY: Final = text(None)
 _GAP: Final = 2
 _INDENT: Final = 4
 _BREAKS: Final = re.compile(r"\s*[\t\n\r\v\f]\s*")
+_Line = list[tuple[str, str]]
+"""What is printed side by side, each with its style."""
 _STYLES: Final = {
     "success": "green",
     "running": "cyan",
@@ -62,19 +63,17 @@ def print_table(
     Args:
         columns: A plain string is the name of a column that is kept whole.
     """
-    from rich.console import Console
-
-    console = Console(highlight=False)
     shown = [[_BREAKS.sub(" ", text(cell)) for cell in row] for row in rows]
     if not shown:
-        console.print(empty)
+        typer.echo(empty)
         return
     heads = [Column(column) if isinstance(column, str) else column for column in columns]
-    room = console.width if sys.stdout.isatty() else None
-    widths = fit(heads, shown, room)
-    for line in _lines(heads, shown, widths, room):
-        # Rich would break what is wider than the terminal, which then could not be copied.
-        console.print(line, soft_wrap=True)
+    if sys.stdout.isatty():
+        widths = _print_on_terminal(heads, shown)
+    else:
+        widths = fit(heads, shown, None)
+        for line in _lines(heads, shown, widths, None):
+            sys.stdout.write("".join(cell for cell, _ in line).rstrip() + "\n")
     left_out = [
         head.name for at, head in enumerate(heads) if head.kind is Kind.MINOR and at not in widths
     ]
@@ -82,6 +81,21 @@ def print_table(
         print_note(f"Left out, for want of width: {', '.join(left_out)}; --json has all.")
     if limit and len(shown) == limit:
         print_note(f"The first {limit}; --limit 0 shows all.")
+
+
+def _print_on_terminal(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> dict[int, int]:
+    # Imported here: where nothing is coloured, a command has no use for it.
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    widths = fit(columns, rows, console.width)
+    for line in _lines(columns, rows, widths, console.width):
+        shown = Text.assemble(*line)
+        shown.rstrip()
+        # Rich would break what is wider than the terminal, which then could not be copied.
+        console.print(shown, soft_wrap=True)
+    return widths
 
 
 def fit(
@@ -132,13 +146,11 @@ def _lines(
     rows: Sequence[Sequence[str]],
     widths: Mapping[int, int],
     room: int | None,
-) -> Iterator[Text]:
-    from rich.text import Text
-
-    yield _side_by_side([Text(columns[at].name, "bold") for at in widths], widths)
+) -> Iterator[_Line]:
+    yield _side_by_side([(columns[at].name, "bold") for at in widths], widths)
     for row in rows:
         fits = {at for at, width in widths.items() if _width(row[at]) <= width}
-        side = [Text(row[at], _STYLES.get(row[at], "")) if at in fits else Text() for at in widths]
+        side = [(row[at], _STYLES.get(row[at], "")) if at in fits else ("", "") for at in widths]
         yield _side_by_side(side, widths)
         for at, head in enumerate(columns):
             is_shown = at in fits or (head.kind is Kind.MINOR and at not in widths)
@@ -146,19 +158,14 @@ def _lines(
                 yield from _beneath(head, row[at], room)
 
 
-def _side_by_side(cells: Sequence[Text], widths: Mapping[int, int]) -> Text:
-    from rich.text import Text
-
-    line = Text()
-    for cell, width in zip(cells, widths.values(), strict=True):
-        line.append_text(cell).append(" " * (width - cell.cell_len + _GAP))
-    line.rstrip()
+def _side_by_side(cells: _Line, widths: Mapping[int, int]) -> _Line:
+    line = []
+    for (cell, style), width in zip(cells, widths.values(), strict=True):
+        line += [(cell, style), (" " * (width - _width(cell) + _GAP), "")]
     return line
 
 
-def _beneath(column: Column, cell: str, room: int | None) -> Iterator[Text]:
-    from rich.text import Text
-
+def _beneath(column: Column, cell: str, room: int | None) -> Iterator[_Line]:
     indent = " " * _INDENT
     label = f"{indent}{column.name}: "
     lines = textwrap.wrap(
@@ -170,10 +177,8 @@ def _beneath(column: Column, cell: str, room: int | None) -> Iterator[Text]:
         break_on_hyphens=False,
     )
     for number, line in enumerate(lines):
-        shown = Text(line)
-        if number == 0:
-            shown.stylize("dim", 0, len(label))
-        yield shown
+        at = len(label) if number == 0 else 0
+        yield [(line[:at], "dim"), (line[at:], "")]
 
 
 def _width(cell: str) -> int:

@@ -239,6 +239,9 @@ def _build_section(
                 f"{source}: unknown key {key!r} in [{name}]{_nearest(key, known)}"
             )
     sources |= {(name, key): given[key].source if key in given else "default" for key in known}
+    if not given:
+        # To have pydantic check nothing costs as much as to have it check something.
+        return kind()
     try:
         return TypeAdapter(kind).validate_python({key: item.value for key, item in given.items()})
     except ValidationError as error:

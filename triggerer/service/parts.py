@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from dataclasses import asdict
 from datetime import timedelta
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Final
-from uuid import uuid4
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from triggerer.config import Settings
+from triggerer.instance_ids import new_instance_id
 from triggerer.service.supervising import Runs, once_it_answers, unless_it_returns, without_status
 from triggerer.store.engine.database import Database
 
@@ -71,7 +69,7 @@ async def _start_triggerer(
     )
     host = TriggerHost(
         database,
-        instance_id=_new_instance_id(),
+        instance_id=new_instance_id(),
         factory=TriggerFactory(
             partial(
                 load_trigger_class,
@@ -136,7 +134,7 @@ async def _start_executor(
     from triggerer.execution.executor import Executor
     from triggerer.execution.registration import Registration
 
-    instance_id = _new_instance_id()
+    instance_id = new_instance_id()
     executor = Executor(
         database,
         database.wakeups,
@@ -172,7 +170,3 @@ async def _stay_registered(
     await once_it_answers(registration.renew, patience)
     task_status.started()
     await registration.keep()
-
-
-def _new_instance_id() -> str:
-    return f"{socket.gethostname()[:40]}:{os.getpid()}:{uuid4().hex[:8]}"

@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import structlog
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.errors import ConfigurationError
+from triggerer.logging_setup import LazyLogger
 from triggerer.store.engine.database import Database
 from triggerer.store.migrations import HEAD
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
-_log = structlog.get_logger(__name__)
+_log = LazyLogger(__name__)
 
 # Two services that start together upgrade one after the other. Any number that nobody else uses.
 _ADVISORY_LOCK: Final = 0x7269_6767

@@ -6,6 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
+
+from triggerer.cli.app import COMMANDS, app
 
 _RUN = """
 import json, sys
@@ -17,9 +20,11 @@ finally:
 """
 
 # What is slow to import, by who needs it.
-STORE = {"sqlalchemy", "alembic", "aiosqlite", "asyncpg", "structlog"}
+STORE = {"sqlalchemy", "alembic", "aiosqlite", "asyncpg"}
+LOG = {"structlog", "rich.console", "pygments"}
 SERVICE = {"jinja2", "opentelemetry", "prometheus_client", "uvloop", "watchfiles"}
 USERS = {"aiokafka", "pandas", "pyarrow", "pyspark", "watchers", "producers"}
+COMMAND_MODULES = {target.partition(":")[0] for target, _ in COMMANDS.values()}
 
 
 def loaded_by(folder: Path, *arguments: str) -> set[str]:
@@ -37,25 +42,50 @@ def loaded_by(folder: Path, *arguments: str) -> set[str]:
     return set(json.loads(done.stderr.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["dags", "list", "--help"], ["--version"]])
-def test_help_reads_neither_settings_nor_the_database(tmp_path: Path, arguments: list[str]) -> None:
-    assert (
-        loaded_by(tmp_path, *arguments) & ({"triggerer.config"} | STORE | SERVICE | USERS) == set()
-    )
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
+def test_without_a_command_none_is_imported(tmp_path: Path, arguments: list[str]) -> None:
+    loaded = loaded_by(tmp_path, *arguments)
+    unused = {"triggerer.config", "pydantic", "structlog"} | STORE | SERVICE | USERS
+    assert loaded & (unused | COMMAND_MODULES) == set()
+
+
+def test_the_help_of_a_command_reads_neither_settings_nor_the_database(tmp_path: Path) -> None:
+    loaded = loaded_by(tmp_path, "dags", "list", "--help")
+    unused = {"triggerer.config", "structlog"} | STORE | SERVICE | USERS
+    assert loaded & (unused | COMMAND_MODULES) == {"triggerer.cli.dags"}
 
 
 def test_showing_the_settings_opens_no_database(tmp_path: Path) -> None:
-    assert loaded_by(tmp_path, "config", "show", "--json") & (STORE | SERVICE | USERS) == set()
+    loaded = loaded_by(tmp_path, "config", "show", "--json")
+    assert loaded & (STORE | LOG | SERVICE | USERS) == set()
 
 
 def test_checking_opens_no_database(tmp_path: Path) -> None:
-    unused = (STORE - {"structlog"}) | SERVICE | USERS
-    assert loaded_by(tmp_path, "check", "--json") & unused == set()
+    assert loaded_by(tmp_path, "check", "--json") & (STORE | SERVICE | USERS) == set()
 
 
-@pytest.mark.parametrize("arguments", [["dags", "list"], ["runs", "list"], ["assets", "events"]])
-def test_reading_from_sqlite_imports_what_that_takes(tmp_path: Path, arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["dags", "list"],
+        ["runs", "list"],
+        ["assets", "events"],
+        ["watchers", "list"],
+        ["assets", "list", "--json"],
+        ["db", "check"],
+    ],
+)
+def test_what_asks_sqlite_imports_what_that_takes(tmp_path: Path, arguments: list[str]) -> None:
     loaded_by(tmp_path, "db", "migrate")
-    loaded = loaded_by(tmp_path, *arguments, "--json")
+    loaded = loaded_by(tmp_path, *arguments)
     assert {"sqlalchemy", "aiosqlite"} <= loaded
-    assert loaded & ({"alembic", "asyncpg"} | SERVICE | USERS) == set()
+    unused = {"alembic", "asyncpg", "sqlalchemy.dialects.postgresql"} | LOG | SERVICE | USERS
+    assert loaded & unused == set()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_says_of_each_what_its_own_help_says_first(name: str) -> None:
+    listed = get_command(app).commands[name]  # type: ignore[attr-defined]
+    loaded = listed.load()
+    assert loaded.name == name
+    assert loaded.help.partition("\n\n")[0].replace("\n", " ") == listed.help

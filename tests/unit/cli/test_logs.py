@@ -1,15 +1,18 @@
 """`runs logs`: what is printed of a log."""
 
 import json
+import re
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.cli.views import run
+from tests.unit.cli.views import AT, run
 from triggerer.cli import runs
 from triggerer.errors import TriggererError
+from triggerer.instance_ids import new_instance_id
 
 LOG = b"hello\nh\xe9llo \x1b[1mbold\n"
 """With a byte that is no UTF-8, and one that JSON escapes."""
@@ -38,7 +41,51 @@ def test_as_json_it_is_the_text_of_one_object_whatever_the_tasks_printed(
     assert (shown["state"], shown["log_path"]) == ("success", str(log))
 
 
-def test_a_log_that_lies_elsewhere_is_an_error_that_says_where(log: Path) -> None:
-    log.unlink()
-    with pytest.raises(TriggererError, match="machine of the executor vm:17391"):
+HERE = new_instance_id()
+ELSEWHERE = "another:17391:7e812030"
+
+
+@pytest.mark.parametrize(
+    ("state", "started_at", "executor", "said"),
+    [
+        ("queued", None, HERE, "is queued: nothing is logged yet"),
+        ("queued", None, ELSEWHERE, "is queued: nothing is logged yet"),
+        ("running", AT, HERE, "waits for its worker: nothing is logged yet"),
+        ("running", None, ELSEWHERE, "waits for its worker: nothing is logged yet"),
+        ("cancelled", AT, HERE, "is cancelled and has no log"),
+        ("success", AT, ELSEWHERE, "machine of the executor another:17391:7e812030$"),
+        ("running", AT, ELSEWHERE, "another:17391:7e812030, unless the run still waits for its"),
+    ],
+)
+def test_why_there_is_no_log(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    state: str,
+    started_at: datetime | None,
+    executor: str,
+    said: str,
+) -> None:
+    row = replace(
+        run(None),
+        state=state,
+        started_at=started_at,
+        executor=executor,
+        log_path=str(tmp_path / "none.log"),
+    )
+    monkeypatch.setattr(runs, "read", lambda config, ask: ([row], []))
+    with pytest.raises(TriggererError) as refused:
         runs.logs("d", "r", json=True)
+    assert re.search(said, f"{refused.value.message}\n{refused.value.hint or ''}", re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [("queued", "is queued: nothing is logged yet"), ("cancelled", "is cancelled and has no log")],
+)
+def test_a_run_that_nobody_claimed_has_no_log(
+    monkeypatch: pytest.MonkeyPatch, state: str, said: str
+) -> None:
+    row = replace(run(None), state=state, executor=None, started_at=None, log_path=None)
+    monkeypatch.setattr(runs, "read", lambda config, ask: ([row], []))
+    with pytest.raises(TriggererError, match=said):
+        runs.logs("d", "r")

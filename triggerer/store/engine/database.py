@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import anyio
-import structlog
 from sqlalchemy import URL, select, text
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from triggerer.errors import ConfigurationError, OutcomeUnknown, TriggererError
+from triggerer.logging_setup import LazyLogger
 from triggerer.store.engine import engines
 from triggerer.store.engine.clock import NOW_KEY, Now, now_of, utc_now
 from triggerer.store.engine.driver_errors import committing, translated
@@ -26,9 +25,11 @@ from triggerer.store.wakeups.signals import Announced, Wakeups, announced_in
 from triggerer.store.wakeups.transport import CHANNEL, AnnouncementTransport
 
 if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql, sqlite
+
     from triggerer.store.models import Base
 
-_log = structlog.get_logger(__name__)
+_log = LazyLogger(__name__)
 
 COMMIT_TIMEOUT: Final = timedelta(seconds=30)
 CLOSE_TIMEOUT: Final = timedelta(seconds=5)
@@ -238,8 +239,13 @@ async def database_now(session: AsyncSession) -> datetime:
 
 def insert_into(session: AsyncSession, table: type[Base]) -> sqlite.Insert | postgresql.Insert:
     """An INSERT in the session's dialect, which knows ON CONFLICT."""
-    is_sqlite = session.get_bind().dialect.name == "sqlite"
-    return sqlite.insert(table) if is_sqlite else postgresql.insert(table)
+    if session.get_bind().dialect.name == "sqlite":
+        from sqlalchemy.dialects import sqlite
+
+        return sqlite.insert(table)
+    from sqlalchemy.dialects import postgresql
+
+    return postgresql.insert(table)
 
 
 @asynccontextmanager

@@ -9,10 +9,10 @@ from typing import Any, Final, TypeVar
 
 import anyio
 import asyncpg
-import structlog
 from sqlalchemy import URL
 
 from triggerer.errors import OutcomeUnknown
+from triggerer.logging_setup import LazyLogger
 from triggerer.store.engine.driver_errors import committing, translated
 from triggerer.store.engine.engines import asyncpg_options
 from triggerer.store.engine.script import (
@@ -27,7 +27,7 @@ from triggerer.store.engine.script import (
 from triggerer.store.wakeups import transport
 from triggerer.store.wakeups.signals import Announced
 
-_log = structlog.get_logger(__name__)
+_log = LazyLogger(__name__)
 
 ROLLBACK_TIMEOUT: Final = timedelta(seconds=5)
 # One each for recording events, scheduling, claiming runs and writing results, which do not wait for one another.

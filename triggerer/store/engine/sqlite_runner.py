@@ -8,7 +8,6 @@ from typing import TypeVar
 
 import aiosqlite
 import anyio
-import structlog
 
 from triggerer.errors import OutcomeUnknown
 from triggerer.store.engine.clock import Now
@@ -24,8 +23,6 @@ from triggerer.store.engine.script import (
 )
 from triggerer.store.engine.sqlite_thread import call_in_thread
 from triggerer.store.wakeups.signals import Announced
-
-_log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 

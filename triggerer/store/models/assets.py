@@ -71,7 +71,6 @@ class AssetEvent(Base):
             "source_dag_id",
             "id",
             sqlite_where=_BY_TASKS,
-            postgresql_where=_BY_TASKS,
         ),
         # Without it SQLite uses the highest ids again once their rows are deleted, and a queue entry that
         # outlived its event would refer to another one.
@@ -108,7 +107,6 @@ class QueuedAssetEvent(Base):
             "asset_id",
             "asset_event_id",
             sqlite_where=text("run_pk IS NULL"),
-            postgresql_where=text("run_pk IS NULL"),
         ),
         Index(
             "ix_queued_asset_event_run",
@@ -116,7 +114,6 @@ class QueuedAssetEvent(Base):
             "asset_id",
             "asset_event_id",
             sqlite_where=text("run_pk IS NOT NULL"),
-            postgresql_where=text("run_pk IS NOT NULL"),
         ),
         {"sqlite_with_rowid": False},
     )

@@ -26,7 +26,6 @@ class DagRun(Base):
             "state",
             "id",
             sqlite_where=_ACTIVE,
-            postgresql_where=_ACTIVE,
         ),
         # For listing a DAG's newest runs.
         Index("ix_dag_run_dag_id_id", "dag_id", "id"),
@@ -35,7 +34,6 @@ class DagRun(Base):
             "state",
             "id",
             sqlite_where=_UNSUCCESSFUL,
-            postgresql_where=_UNSUCCESSFUL,
         ),
         # As for asset_event: queue entries refer to a run by its id.
         {"sqlite_autoincrement": True},

@@ -8,12 +8,12 @@ from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
-import structlog
 from sqlalchemy import or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.assets import Asset as DomainAsset
 from triggerer.errors import AssetConflict
+from triggerer.logging_setup import LazyLogger
 from triggerer.store.engine.database import database_now, insert_into
 from triggerer.store.engine.script import perform
 from triggerer.store.models import (
@@ -28,7 +28,7 @@ from triggerer.store.recording.bulk import EventRow, insert_events
 from triggerer.store.recording.encoding import check_identity, encode_extra
 from triggerer.store.wakeups.signals import Signal, announce
 
-_log = structlog.get_logger(__name__)
+_log = LazyLogger(__name__)
 
 _MAX_EXTRA_BYTES = 1024 * 1024
 

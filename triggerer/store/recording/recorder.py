@@ -9,7 +9,6 @@ from typing import Final
 from uuid import uuid4
 
 import anyio
-import structlog
 
 from triggerer.backoff import Backoff
 from triggerer.domain.events import EventSource, Fence, HasPayload, PendingEvent
@@ -20,6 +19,7 @@ from triggerer.errors import (
     TransientStoreError,
     TriggererError,
 )
+from triggerer.logging_setup import LazyLogger
 from triggerer.store.engine.clock import Now, TurnClock
 from triggerer.store.engine.database import Database
 from triggerer.store.group_commit import GroupCommit
@@ -28,7 +28,7 @@ from triggerer.store.recording.event_batch import EventBatch
 from triggerer.store.recording.record_step import RecordEvents
 from triggerer.store.wakeups.signals import Signal
 
-_log = structlog.get_logger(__name__)
+_log = LazyLogger(__name__)
 
 MAX_EVENT_BYTES: Final = 1024 * 1024
 # At 30,000 rows/s a flush of this size holds SQLite's writer for a sixth of a second.

@@ -8,16 +8,16 @@ from typing import Any, Final
 
 import anyio
 import asyncpg
-import structlog
 from anyio.abc import TaskStatus
 
 from triggerer.backoff import Backoff
+from triggerer.logging_setup import LazyLogger
 from triggerer.store.engine.database import Database
 from triggerer.store.engine.engines import asyncpg_options
 from triggerer.store.wakeups import transport
 from triggerer.store.wakeups.signals import Wakeups
 
-_log = structlog.get_logger(__name__)
+_log = LazyLogger(__name__)
 
 _MAX_DATAGRAM: Final = 65_536
 # A server that vanished without closing its socket is noticed after this.

@@ -12,12 +12,12 @@ from uuid import uuid4
 
 import anyio
 import orjson
-import structlog
 from sqlalchemy import URL
 
+from triggerer.logging_setup import LazyLogger
 from triggerer.store.wakeups.signals import ALL, Announced, Signal, Wakeups
 
-_log = structlog.get_logger(__name__)
+_log = LazyLogger(__name__)
 
 CHANNEL: Final = "triggerer"
 """PostgreSQL's channel. Each database has its own, so services in two databases do not hear one another."""
