@@ -15,7 +15,7 @@ import pytest
 from tests.isolation.conftest import until
 from tests.isolation.processes import lives
 from triggerer.child_process import ChildProcess
-from triggerer.ipc import ChannelClosed
+from triggerer.ipc import CHANNEL_VARIABLE, LIFELINE_VARIABLE, ChannelClosed
 
 _PRELUDE = """
 import os, signal, subprocess, sys, time
@@ -93,7 +93,8 @@ channel.send(done.stdout)
         said = await child.channel.receive()
     # The fourth is the listing's own.
     assert said.startswith("['0', '1', '2', '3'] ")
-    assert "TRIGGERER_" not in said
+    assert CHANNEL_VARIABLE not in said
+    assert LIFELINE_VARIABLE not in said
 
 
 async def test_the_end_of_its_output_is_kept(start: Start) -> None:

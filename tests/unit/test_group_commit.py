@@ -8,6 +8,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from triggerer.backoff import Backoff
 from triggerer.errors import (
     ConfigurationError,
     OutcomeUnknown,
@@ -25,12 +26,12 @@ class Numbers(GroupCommit[list[int]]):
     refusals = RowRefused
 
     def __init__(self, store: Callable[[list[int]], None] = lambda group: None) -> None:
-        super().__init__()
+        super().__init__(Backoff(first=0, longest=0))
         self.waiting: list[int] = []
         self.tried: list[list[int]] = []
         self.written: list[list[int]] = []
         self.refused: list[int] = []
-        self.delays: list[int] = []
+        self.failures: list[int] = []
         self._store = store
 
     def submit_nowait(self, *numbers: int) -> None:
@@ -48,8 +49,8 @@ class Numbers(GroupCommit[list[int]]):
         self._store(group)
         self.written.append(group)
 
-    async def _hold_back(self, error: TriggererError, failures: int) -> None:
-        self.delays.append(failures)
+    def _note_failure(self, error: TriggererError, delay: float) -> None:
+        self.failures.append(self._backoff.failures)
 
     def _halves(self, group: list[int]) -> tuple[list[int], list[int]] | None:
         half = len(group) // 2
@@ -95,7 +96,7 @@ async def test_a_group_that_is_not_taken_now_is_repeated_as_it_was(error: Trigge
     numbers.submit_nowait(1, 2)
     await until_idle(numbers)
     assert numbers.tried == [*[[1, 2]] * 4, [9, 9, 9]]
-    assert numbers.delays == [0, 1, 2]
+    assert numbers.failures == [1, 2, 3]
 
 
 async def test_an_item_that_is_refused_is_found_and_the_others_keep_their_order() -> None:
@@ -109,7 +110,7 @@ async def test_an_item_that_is_refused_is_found_and_the_others_keep_their_order(
     # In place of 7 something else is written.
     assert [one for group in numbers.written for one in group] == [1, 3, 6, -7, 8]
     assert numbers.refused == [2, 7]
-    assert numbers.delays == []
+    assert numbers.failures == []
 
 
 async def test_an_error_that_is_neither_ends_it() -> None:
