@@ -1,8 +1,8 @@
-"""What is taken from Airflow, imported when the first trigger needs it.
+"""What is used of Airflow, imported when the first trigger needs it.
 
-Importing Airflow takes seconds and makes its home directory, so nobody pays for that who has no such trigger. Two
-names that Airflow keeps to itself are used, since they are how its `reject_shared_stream_event` finds the open event;
-a release that has moved them is refused here, by name, rather than rejecting nothing in silence.
+Importing Airflow takes seconds and creates its home directory, so it is not imported without need. Two private names
+are used: through them Airflow's `reject_shared_stream_event` finds the open event. A release without them is refused;
+otherwise rejections would silently do nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Bridge:
             ) from error
 
     def is_acknowledged(self, kind: type[Any]) -> bool:
-        """Whether the class overrides `create_shared_stream_producer`, as Airflow itself asks."""
+        """Whether the class overrides `create_shared_stream_producer`; Airflow decides it the same way."""
         default = self.BaseEventTrigger.create_shared_stream_producer.__func__
         made_by: Any = getattr(kind, "create_shared_stream_producer")  # noqa: B009  (mypy: type has no such attribute)
         return getattr(made_by, "__func__", made_by) is not default
@@ -57,7 +57,7 @@ class Bridge:
 
 
 class _Rejections:
-    """Stands where Airflow's function expects the group."""
+    """Takes the place of the group that Airflow's function calls."""
 
     def _reject_pending_event(self, *, trigger_id: int, event_id: int) -> None:
         reject_shared_stream_event()
@@ -68,7 +68,7 @@ def bridge() -> Bridge:
     """Import Airflow and have its hooks find the connections of our configuration.
 
     Raises:
-        PluginError: Airflow is missing, or a release that is not known here.
+        PluginError: Airflow is missing, or its release is not supported.
     """
     made = Bridge()
     importlib.import_module("watchers.airflow.connections").install()
@@ -79,7 +79,7 @@ def load_class(classpath: str) -> type[Any]:
     """Return a trigger class of an installed provider package; nothing else is imported.
 
     Raises:
-        PluginError: The path lies in no provider package, or there is no event trigger.
+        PluginError: The path is in no provider package, or is no event trigger.
     """
     module, _, name = classpath.rpartition(".")
     if not any(module == one or module.startswith(f"{one}.") for one in _provider_packages()):
@@ -108,7 +108,7 @@ def check_class(airflow: Bridge, found: object) -> type[Any]:
 
 def _provider_packages() -> frozenset[str]:
     return frozenset(
-        # `some.provider.get_provider_info:get_provider_info`: the package is what holds that module.
+        # `some.provider.get_provider_info:get_provider_info`: the package is the parent of that module.
         point.module.rpartition(".")[0] or point.module
         for point in entry_points(group=_PROVIDERS)
     )

@@ -20,14 +20,14 @@ _CALLBACKS: Final = ("on_commit",)
 
 
 class TriggererConnections(BaseSecretsBackend):  # type: ignore[misc]  # Airflow is not there when types are checked
-    """Looks connections up in our configuration; what it does not know, Airflow looks for elsewhere."""
+    """Looks up connections in our configuration. Airflow looks elsewhere for those that it does not have."""
 
     def get_connection(self, conn_id: str, team_name: str | None = None) -> Any:
-        """Return Airflow's connection, or None: `AIRFLOW_CONN_<ID>` is asked next."""
+        """Return Airflow's connection, or None: Airflow then tries `AIRFLOW_CONN_<ID>`."""
         try:
             settings = get_connection(conn_id)
         except ConfigurationError as error:
-            # Airflow goes on to its other places, and says in the end only that there is none.
+            # Airflow tries its other sources, and its own error says only that there is none.
             logger.warning(
                 "Airflow's connection %r is not in the configuration: %s", conn_id, error
             )
@@ -41,8 +41,8 @@ class TriggererConnections(BaseSecretsBackend):  # type: ignore[misc]  # Airflow
 def as_airflow(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of Airflow's `Connection`: its own fields by name, and everything else in `extra`.
 
-    For Kafka, names are written as librdkafka has them, so that one table serves `KafkaEventTrigger` too:
-    `bootstrap_servers` becomes `bootstrap.servers`.
+    For Kafka, names become those of librdkafka (`bootstrap_servers` becomes `bootstrap.servers`), so that the same
+    table also serves `KafkaEventTrigger`.
     """
     fields = {name: settings[name] for name in FIELDS if name in settings}
     rest = {name: value for name, value in settings.items() if name not in FIELDS}

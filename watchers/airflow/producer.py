@@ -1,4 +1,4 @@
-"""An Airflow producer as ours."""
+"""Adapts an Airflow producer."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from watchers.airflow.threads import StreamThread
 
 
 class AirflowProducer(SharedStreamProducer):
-    """Hands everything on, outcomes as Airflow's own.
+    """Passes all calls on to an Airflow producer, with Airflow's classes for outcomes.
 
-    Airflow's producers name no idempotency key, so a redelivered message creates its asset events again; one that has
-    a `get_idempotency_key` is asked.
+    Airflow's producers have no idempotency keys, so that a redelivered message creates its asset events again. If a
+    producer has a `get_idempotency_key`, it is used.
     """
 
     def __init__(self, producer: Any, airflow: Bridge) -> None:

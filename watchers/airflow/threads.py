@@ -7,13 +7,13 @@ from contextlib import contextmanager
 
 
 class StreamThread:
-    """One thread: asgiref would have a single one do the blocking calls of all streams, each waiting for the others.
+    """One stream's thread. By default asgiref makes the blocking calls of all streams in one thread, one at a time.
 
-    Calls of one stream stay in order, so that a client is closed after its last poll has returned.
+    The calls of a stream stay in order, so that a client is closed after its last poll has returned.
     """
 
     def __init__(self) -> None:
-        # Airflow's providers bring it; the module can be imported without.
+        # Airflow's providers depend on it; this module can be imported without it.
         from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 
         self._sync_to_async = SyncToAsync
@@ -32,7 +32,7 @@ class StreamThread:
             self._sync_to_async.thread_sensitive_context.reset(token)
 
     def close(self) -> None:
-        """Let the thread go once it has finished what it was given."""
+        """End the thread after its last call, without waiting for that."""
         executor = self._sync_to_async.context_to_thread_executor.pop(self._context, None)
         if executor is not None:
             executor.shutdown(wait=False)

@@ -1,4 +1,4 @@
-"""An Airflow event trigger as ours."""
+"""Adapts an Airflow event trigger."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _CLASSPATH: Final = "watchers.airflow.AirflowEventTrigger"
 
 
 class AirflowEventTrigger(BaseEventTrigger):
-    """Runs a `BaseEventTrigger` of an Airflow provider package, unchanged, its producer included.
+    """Runs a `BaseEventTrigger` of an Airflow provider package, unchanged, with its producer.
 
-    Sharing, acknowledgement, order and restarts are this runtime's, for the trigger's own key, filter and producer.
-    Hooks find their connections in `[connections.<id>]`. A class of your own, a subclass of a provider's for
-    instance, is wrapped by a subclass of this one in the DAGs folder::
+    This runtime does the sharing, acknowledgement, ordering and restarts, with the trigger's key, filter and
+    producer. Hooks find their connections in `[connections.<id>]`. To use a class of your own, such as a subclass of
+    a provider's, wrap it by a subclass of this one in the DAGs folder::
 
         class Orders(AirflowEventTrigger):
             wraps = OrdersTrigger  # an Airflow trigger
@@ -30,14 +30,14 @@ class AirflowEventTrigger(BaseEventTrigger):
         AssetWatcher("orders", Orders(OrdersTrigger(topics=["orders"])))
 
     Args:
-        trigger: Airflow's trigger. It is made again from what its `serialize()` says, as it will be when it runs.
+        trigger: Airflow's trigger. It is made again from the result of its `serialize()`, as it will be when it runs.
     Raises:
-        DagError: It is no event trigger, or its `serialize()` says something else than it is.
+        DagError: It is no event trigger, or its `serialize()` names another class.
         PluginError: Airflow or the provider package is missing.
     """
 
     wraps: ClassVar[type[Any] | None] = None
-    """The Airflow class, for subclasses; None: whatever class of a provider package the trigger is."""
+    """For subclasses: the Airflow class. None: the trigger may be of any class of a provider package."""
 
     def __new__(
         cls,
@@ -137,7 +137,7 @@ def _make_producer(cls: type[AirflowEventTrigger], kwargs: dict[str, Any]) -> Sh
 
 
 class _Acknowledged(AirflowEventTrigger):
-    """What `AirflowEventTrigger` makes where the stream is acknowledged."""
+    """The class of an `AirflowEventTrigger` whose stream is acknowledged."""
 
     create_shared_stream_producer = classmethod(_make_producer)
 
@@ -145,7 +145,7 @@ class _Acknowledged(AirflowEventTrigger):
 async def _translated(
     shared_stream: AsyncIterator[Any], airflow: Bridge
 ) -> AsyncGenerator[Any, None]:
-    """Hand events on as they are pulled, and a timeout as the one that an Airflow filter knows."""
+    """Yield the stream's events, and raise our ack timeout as Airflow's, which the filter knows."""
     try:
         async for event in shared_stream:
             yield event
@@ -166,7 +166,7 @@ def _described(trigger: Any) -> tuple[str, dict[str, Any]]:
 def _check_same(trigger: Any, kind: type[Any], *, wraps: type[Any] | None) -> None:
     given = type(trigger)
     if given is not kind and (wraps is not None or issubclass(given, kind)):
-        # It would run as its base class, with the base class's filter, and nobody would be told.
+        # Otherwise it would silently run as its base class, with the base class's filter.
         raise DagError(
             f"{given.__qualname__} would run as {kind.__qualname__}",
             hint=f"subclass AirflowEventTrigger with `wraps = {given.__qualname__}`",
@@ -174,7 +174,7 @@ def _check_same(trigger: Any, kind: type[Any], *, wraps: type[Any] | None) -> No
 
 
 def _as_json(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Write as Airflow does what JSON does not know: dates, durations, sets."""
+    """Encode values that JSON does not have (dates, durations, sets) as Airflow does."""
     return {name: _encoded(value) for name, value in arguments.items()}
 
 
