@@ -16,10 +16,11 @@ from triggerer.domain.runs import RunState
 from triggerer.errors import Conflict, OutcomeUnknown, StoreUnavailable
 from triggerer.execution.backlog import Backlog, Pace
 from triggerer.execution.bookkeeper import Bookkeeper, Entry
+from triggerer.execution.choosing import Spark, choose_slot
 from triggerer.execution.claims import Claims
 from triggerer.execution.logs import end_log
 from triggerer.execution.protocol import RunEnd, RunOrder
-from triggerer.execution.slot import Slot, SlotSettings, Spark, Warm, choose_slot
+from triggerer.execution.slot import Slot, SlotSettings, Warm
 from triggerer.plugins import DagsFolder
 from triggerer.runtime.backoff import Backoff
 from triggerer.store.database import Database

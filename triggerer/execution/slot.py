@@ -16,6 +16,7 @@ import structlog
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.execution.answers import answer
 from triggerer.execution.bookkeeper import Bookkeeper, Entry
+from triggerer.execution.choosing import Spark
 from triggerer.execution.failures import storable, worker_death
 from triggerer.execution.logs import end_log, tail
 from triggerer.execution.process import WorkerGone, WorkerProcess, open_worker
@@ -27,14 +28,6 @@ _log = structlog.get_logger(__name__)
 
 _SHOWN_AS_RUNNING_AFTER_S: Final = 0.5
 """A task that ends sooner is written once only, when it has ended."""
-
-
-class Spark(Enum):
-    """How far a slot's Spark session is."""
-
-    COLD = auto()
-    WARMING = auto()
-    WARM = auto()
 
 
 class _Then(Enum):
@@ -378,21 +371,3 @@ class Slot:
     def _end_log(self, how: str) -> None:
         if self.run is not None and self._may_end_log:
             end_log(self.run.log_path, self.run.run_id, how)
-
-
-def choose_slot(slots: list[Slot], *, needs_spark: bool) -> Slot | None:
-    """The slot to give a run to; None: wait for one.
-
-    A run that needs Spark prefers a warm session, then waits for one that is being opened rather
-    than open a second one next to it. Any other run leaves warm sessions to those that need them.
-    """
-    free = [slot for slot in slots if slot.is_free]
-    if needs_spark:
-        warm = [slot for slot in free if slot.spark is Spark.WARM]
-        if warm:
-            return warm[0]
-        if any(slot.spark is Spark.WARMING for slot in slots):
-            return None
-    # Processes that are there come before ones that have to be started.
-    free.sort(key=lambda slot: (slot.worker is None, slot.spark is Spark.WARM))
-    return free[0] if free else None
