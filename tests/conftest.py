@@ -11,8 +11,9 @@ import pytest
 from tests.services.availability import keep_logs, restart_stopped, service
 from tests.services.kafka import KafkaServer, open_kafka
 from tests.services.postgres import PostgresServer, open_postgres
+from tests.services.spark import SparkCluster, open_spark_cluster
 
-_SERVERS = {"postgres_server", "kafka_server"}
+_SERVERS = {"postgres_server", "kafka_server", "spark_cluster"}
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +28,13 @@ def kafka_server() -> Iterator[KafkaServer]:
     """One Kafka broker for the session; use topics and groups with names of your own."""
     with service(open_kafka()) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def spark_cluster() -> Iterator[SparkCluster]:
+    """One standalone cluster for the session: a master, and a worker with 2 cores."""
+    with service(open_spark_cluster()) as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ _BREAKS: Final = re.compile(r"\s*[\t\n\r\v\f]\s*")
 _STYLES: Final = {
     "success": "green",
     "running": "cyan",
+    "running (waiting)": "yellow",
     "queued": "yellow",
     "waiting": "yellow",
     "failing": "red",

@@ -15,10 +15,10 @@ import structlog
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreError, StoreUnavailable
 from triggerer.execution.emissions import Emission, record_emissions
-from triggerer.execution.protocol import RunEnd, RunOrder, RunReport, TaskResult
+from triggerer.execution.protocol import RunEnd, RunOrder, RunReport, TaskResult, Wait
 from triggerer.runtime.backoff import Backoff
 from triggerer.store.database import Database
-from triggerer.store.queries.execution import begin_run
+from triggerer.store.queries.execution import begin_run, note_wait
 from triggerer.store.queries.results import HeldRun, RunEndRow, SaveResults, TaskRow, held_runs
 from triggerer.store.script import Row, Step, one, perform
 from triggerer.store.wakeups import Signal
@@ -34,12 +34,13 @@ _RIDE_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Something that became of an attempt: tasks that run or ended, and maybe the run's end."""
+    """Something that became of an attempt: tasks that run or ended, a wait, and maybe the run's end."""
 
     order: RunOrder
     tasks: tuple[TaskRow, ...] = ()
     events: tuple[Emission, ...] = ()
     end: RunEnd | None = None
+    wait: Wait | None = None
 
     @classmethod
     def of_report(cls, order: RunOrder, report: RunReport) -> Entry:
@@ -243,8 +244,11 @@ class Bookkeeper:
         if not group:
             return await self._database.each(along)
         step = self._results(group)
+        # After the ends: an ended run waits for nothing.
+        waits = [self._wait_step(entry, entry.wait) for entry in group if entry.wait is not None]
         if not any(entry.events for entry in group):
-            rows, *answers = await self._database.each([step, *along])
+            rows, *answers = await self._database.each([step, *waits, *along])
+            answers = answers[len(waits) :]
             held = held_runs(rows)
             for entry in group:
                 self._is_ours(entry, held)
@@ -253,6 +257,8 @@ class Bookkeeper:
                 held = held_runs(await perform(session, one(step)))
                 ours = [entry for entry in group if self._is_ours(entry, held)]
                 await record_emissions(session, [event for entry in ours for event in entry.events])
+                for wait in waits:
+                    await perform(session, one(wait))
                 answers = [await perform(session, one(other)) for other in along]
         await self._announce_ends(group, held)
         return answers
@@ -291,6 +297,16 @@ class Bookkeeper:
             attempt=entry.order.attempt,
         )
         return False
+
+    def _wait_step(self, entry: Entry, wait: Wait) -> Step:
+        order = entry.order
+        return note_wait(
+            executor=self._executor,
+            run_pk=order.run_pk,
+            attempt=order.attempt,
+            waiting_for=wait.reason,
+            waiting_since=None if wait.reason is None else wait.since,
+        )
 
     def _end_row(self, entry: Entry, end: RunEnd) -> RunEndRow:
         order = entry.order

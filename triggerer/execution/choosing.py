@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from triggerer.execution.slot import Slot
+
+_WARMING_S: Final = 60.0
+"""A session that is still not open may wait for its cluster, for however long."""
 
 
 class Spark(Enum):
@@ -15,6 +20,16 @@ class Spark(Enum):
     COLD = auto()
     WARMING = auto()
     WARM = auto()
+
+
+class Warm:
+    """The order to open a Spark session before anybody needs it."""
+
+
+def is_session_near(slots: Iterable[Slot]) -> bool:
+    """Whether a session is being opened ahead that a run had better wait for."""
+    now = time.monotonic()
+    return any(slot.spark is Spark.WARMING and now - slot.given_at < _WARMING_S for slot in slots)
 
 
 def choose_slot(slots: list[Slot], *, needs_spark: bool) -> Slot | None:
@@ -28,7 +43,7 @@ def choose_slot(slots: list[Slot], *, needs_spark: bool) -> Slot | None:
         warm = [slot for slot in free if slot.spark is Spark.WARM]
         if warm:
             return warm[0]
-        if any(slot.spark is Spark.WARMING for slot in slots):
+        if is_session_near(slots):
             return None
     # Processes that are there come before ones that have to be started.
     free.sort(key=lambda slot: (slot.worker is None, slot.spark is Spark.WARM))

@@ -16,11 +16,11 @@ from triggerer.domain.runs import RunState
 from triggerer.errors import Conflict, OutcomeUnknown, StoreUnavailable
 from triggerer.execution.backlog import Backlog, Pace
 from triggerer.execution.bookkeeper import Bookkeeper, Entry
-from triggerer.execution.choosing import Spark, choose_slot
+from triggerer.execution.choosing import Spark, Warm, choose_slot, is_session_near
 from triggerer.execution.claims import Claims
 from triggerer.execution.logs import end_log
 from triggerer.execution.protocol import RunEnd, RunOrder
-from triggerer.execution.slot import Slot, SlotSettings, Warm
+from triggerer.execution.slot import Slot, SlotSettings
 from triggerer.plugins import DagsFolder
 from triggerer.runtime.backoff import Backoff
 from triggerer.store.database import Database
@@ -87,7 +87,8 @@ class Executor:
             timeout_grace=timeout_grace,
         )
         self._slots = [
-            Slot(database, self._bookkeeper, settings, self._on_free) for _ in range(workers)
+            Slot(database, self._bookkeeper, settings, self._on_free, self._on_wait)
+            for _ in range(workers)
         ]
         self._changed = anyio.Event()
         self._more = self._cancels = self._dags = True
@@ -228,7 +229,7 @@ class Executor:
         return self._backlog.room(
             free=sum(slot.is_free for slot in self._slots),
             ahead=self._pace.ahead,
-            warming=any(slot.spark is Spark.WARMING for slot in self._slots),
+            warming=is_session_near(self._slots),
         )
 
     def _hand_out(self) -> None:
@@ -249,8 +250,16 @@ class Executor:
             self._wants_warm |= self._prewarm and order.needs_spark and slot.spark is Spark.COLD
         self._hand_out()
         self._warm_up()
+        # Without this, one session that always has a next run would keep the cluster to itself.
+        if any(other.is_waiting for other in self._slots):
+            slot.release_executors()
         if self._more:
             self._changed.set()
+
+    def _on_wait(self, slot: Slot) -> None:
+        for other in self._slots:
+            if other is not slot and other.is_free:
+                other.release_executors()
 
     def _warm_up(self) -> None:
         if not self._wants_warm or any(slot.spark is not Spark.COLD for slot in self._slots):
@@ -288,7 +297,7 @@ class Executor:
                     tasks.start_soon(slot.stop, verdict)
 
     async def _give_back(self) -> None:
-        if any(slot.spark is Spark.WARMING for slot in self._slots):
+        if is_session_near(self._slots):
             return
         await self._requeue(self._backlog.take_all())
 

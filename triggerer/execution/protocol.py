@@ -1,9 +1,10 @@
 """What the executor and its workers say to one another over `triggerer.ipc`.
 
-To the worker: `run` (a `RunOrder`), `warm` (open a Spark session now), `reply` (to `ask`).
+To the worker: `run` (a `RunOrder`), `warm` (open a Spark session now), `release` (the session's executors, as
+others wait for them), `reply` (to `ask`).
 From it: `ready` (it takes orders), `spark` (whether its session is open now), `started` (a
-`TaskStart`), `results` (a `RunReport`), `ask` (a page of events; answered by `reply` with the same
-number). Every message is an object with `type`. Instants travel as ISO 8601 text.
+`TaskStart`), `waiting` (a `Wait`), `results` (a `RunReport`), `ask` (a page of events; answered
+by `reply` with the same number). Every message is an object with `type`. Instants travel as ISO 8601 text.
 """
 
 from __future__ import annotations
@@ -84,6 +85,19 @@ class TaskStart:
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> TaskStart:
         return cls(**{**document, "started_at": datetime.fromisoformat(document["started_at"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A run that is being executed waits, or does not any more."""
+
+    reason: str | None
+    """What it waits for, such as an executor of its Spark cluster; None: it goes on."""
+    since: datetime
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Wait:
+        return cls(document["reason"], datetime.fromisoformat(document["since"]))
 
 
 @dataclass(frozen=True, slots=True)

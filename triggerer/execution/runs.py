@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,9 +20,10 @@ from triggerer.execution.context import RunContext
 from triggerer.execution.events import Ask
 from triggerer.execution.failures import Stopped, explain, storable
 from triggerer.execution.logs import Output
-from triggerer.execution.protocol import RunEnd, RunOrder, RunReport, TaskResult, TaskStart
+from triggerer.execution.protocol import RunEnd, RunOrder, RunReport, TaskResult, TaskStart, Wait
 from triggerer.execution.session import SparkHolder
 from triggerer.execution.tasks import TaskRunner
+from triggerer.execution.waiting import ClusterWatch
 
 logger = logging.getLogger("triggerer.run")
 
@@ -37,6 +38,7 @@ class Surroundings:
     spark: SparkHolder
     output: Output
     on_start: Callable[[int, TaskStart], None]
+    on_wait: Callable[[int, Wait], None]
     report: Callable[[int, RunReport], None]
 
 
@@ -80,7 +82,10 @@ class _Attempt:
         if dag is None:
             self._end((), [f"{order.path} does not define the DAG {order.dag_id} any more"])
             return
-        self._run_tasks(dag, loaded.modules)
+        on_wait = functools.partial(self._around.on_wait, order.run_pk)
+        with ClusterWatch(self._around.spark.why_waiting, on_wait, order.log_path) as watch:
+            tasks, failures = self._run_tasks(dag, loaded.modules, watch)
+        self._end(tasks, failures)
 
     def _load(self) -> LoadedFile:
         folder = self._around.dags_folder
@@ -89,8 +94,16 @@ class _Attempt:
             logger.warning("%s:%s: %s", problem.file, problem.line, problem.reason)
         return loaded
 
-    def _run_tasks(self, dag: DAG, modules: tuple[ModuleType, ...]) -> None:
-        spark = functools.partial(self._around.spark.get, modules)
+    def _run_tasks(
+        self, dag: DAG, modules: tuple[ModuleType, ...], watch: ClusterWatch
+    ) -> tuple[list[TaskResult], list[str]]:
+        """Execute the tasks; return the results that are not reported yet, and what failed."""
+
+        def spark() -> Any:
+            if self._around.spark.needs_cluster:
+                watch.start()
+            return self._around.spark.get(modules)
+
         ask: Ask = functools.partial(self._around.ask, self._order.run_pk)
         context = RunContext(self._order, dag, ask, spark)
         runner = TaskRunner(
@@ -120,7 +133,7 @@ class _Attempt:
                 values[task.task_id] = finished.value
             else:
                 failures.append(f"task {task.task_id} failed: {finished.result.error}")
-        self._end(tuple(unreported), failures)
+        return unreported, failures
 
     def _abandon(self) -> None:
         if self._around.spark.is_open:
@@ -131,11 +144,11 @@ class _Attempt:
             except Exception:
                 logger.exception("what Spark was doing could not be stopped; this worker ends")
 
-    def _end(self, tasks: tuple[TaskResult, ...], failures: list[str]) -> None:
+    def _end(self, tasks: Sequence[TaskResult], failures: list[str]) -> None:
         state = RunState.FAILED if failures else RunState.SUCCESS
         logger.info("run %s: %s", self._order.run_id, state)
         end = RunEnd(state, datetime.now(UTC), "\n\n".join(failures) or None)
-        self._report(RunReport(tasks, end, retire=self._retire))
+        self._report(RunReport(tuple(tasks), end, retire=self._retire))
 
     def _report(self, report: RunReport) -> None:
         self._around.report(self._order.run_pk, report)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
@@ -16,11 +17,11 @@ import structlog
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.execution.answers import answer
 from triggerer.execution.bookkeeper import Bookkeeper, Entry
-from triggerer.execution.choosing import Spark
+from triggerer.execution.choosing import Spark, Warm
 from triggerer.execution.failures import storable, worker_death
 from triggerer.execution.logs import end_log, tail
 from triggerer.execution.process import WorkerGone, WorkerProcess, open_worker
-from triggerer.execution.protocol import RunEnd, RunOrder, RunReport, TaskStart, message
+from triggerer.execution.protocol import RunEnd, RunOrder, RunReport, TaskStart, Wait, message
 from triggerer.store.database import Database
 from triggerer.store.queries.results import TaskRow
 
@@ -39,10 +40,6 @@ class _Then(Enum):
     """The job is done, and the worker is not to be used again."""
     SAME_JOB = auto()
     """With another worker: this one has died without having begun it."""
-
-
-class Warm:
-    """The order to open a Spark session before anybody needs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +61,25 @@ class Slot:
     Args:
         on_free: Called, on the event loop, each time that it can be given something again, with the
             run that it executed (None: it warmed up) and how many seconds that took.
+        on_wait: Called when the run that it executes has begun to wait for its Spark cluster.
     """
 
     database: Database
     bookkeeper: Bookkeeper
     settings: SlotSettings
     on_free: Callable[[Slot, RunOrder | None, float], None]
+    on_wait: Callable[[Slot], None]
     spark: Spark = Spark.COLD
     worker: WorkerProcess | None = None
     run: RunOrder | None = None
+    is_waiting: bool = False
+    """Its run waits for the Spark cluster."""
+    _release_first: bool = False
     _job: RunOrder | Warm | None = None
     _arrived: anyio.Event = field(default_factory=anyio.Event)
     _freed: anyio.Event = field(default_factory=anyio.Event)
-    _given_at: float = 0.0
+    given_at: float = 0.0
+    """When it was given its job, on the monotonic clock."""
     _verdict: RunEnd | None = None
     _abandoned: bool = False
     _may_end_log: bool = True
@@ -94,6 +97,15 @@ class Slot:
         """Whether it was told how its run ends."""
         return self._verdict is not None
 
+    def release_executors(self) -> None:
+        """Have its session leave the cluster's cores to others: now if it is free, else before the run it was given."""
+        if self.worker is None or self.spark is not Spark.WARM:
+            return
+        if self.is_free:
+            self.worker.tasks.start_soon(_send, self.worker, message("release"))
+        else:
+            self._release_first = True
+
     async def idle(self) -> None:
         """Wait until it executes no run."""
         while self.run is not None:
@@ -102,7 +114,7 @@ class Slot:
     def give(self, job: RunOrder | Warm) -> None:
         """Have it execute a run, or warm up; only while it is free."""
         assert self._job is None
-        self._job, self._given_at = job, time.monotonic()
+        self._job, self.given_at = job, time.monotonic()
         self._verdict, self._abandoned, self._may_end_log = None, False, True
         if isinstance(job, RunOrder):
             self.run = job
@@ -192,10 +204,11 @@ class Slot:
 
     def _free(self) -> None:
         run, self.run, self._job = self.run, None, None
+        self.is_waiting = False
         self._unfollow()
         freed, self._freed = self._freed, anyio.Event()
         freed.set()
-        self.on_free(self, run, time.monotonic() - self._given_at)
+        self.on_free(self, run, time.monotonic() - self.given_at)
 
     async def _warm(self, worker: WorkerProcess) -> _Then:
         is_open = False
@@ -224,6 +237,9 @@ class Slot:
             if order.attempt > 1 and not await self._begin(worker, order):
                 self._note_end_unstarted()
                 return _Then.NEXT_JOB
+            if self._release_first:
+                self._release_first = False
+                await worker.send(message("release"))
             await worker.send(message("run", run=order))
             while True:
                 frame = await worker.receive()
@@ -241,6 +257,8 @@ class Slot:
                             return _Then.END_WORKER if report.retire else _Then.NEXT_JOB
                     case "started":
                         self._follow(order, TaskStart.from_json(frame["start"]))
+                    case "waiting":
+                        self._note_wait(order, Wait.from_json(frame["wait"]))
                     case "ask":
                         worker.tasks.start_soon(self._answer, worker, order, frame)
                     case _:
@@ -288,12 +306,14 @@ class Slot:
         if frame["type"] == "spark":
             self.spark = Spark.WARM if frame["open"] else Spark.COLD
 
+    def _note_wait(self, order: RunOrder, wait: Wait) -> None:
+        self.bookkeeper.submit_nowait(Entry(order, wait=wait))
+        self.is_waiting = wait.reason is not None
+        if self.is_waiting:
+            self.on_wait(self)
+
     async def _answer(self, worker: WorkerProcess, order: RunOrder, frame: dict[str, Any]) -> None:
-        try:
-            await worker.send(await answer(self.database, self.bookkeeper, order, frame))
-        except WorkerGone:
-            # Whoever receives from it tells.
-            return
+        await _send(worker, await answer(self.database, self.bookkeeper, order, frame))
 
     def _follow(self, order: RunOrder, start: TaskStart) -> None:
         # Timers, not a task: most tasks have ended before anything is due.
@@ -371,3 +391,9 @@ class Slot:
     def _end_log(self, how: str) -> None:
         if self.run is not None and self._may_end_log:
             end_log(self.run.log_path, self.run.run_id, how)
+
+
+async def _send(worker: WorkerProcess, content: dict[str, Any]) -> None:
+    # Whoever receives from it tells when it is gone.
+    with suppress(WorkerGone):
+        await worker.send(content)

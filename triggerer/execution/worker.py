@@ -19,7 +19,7 @@ from typing import Any, Final, NoReturn
 from triggerer.errors import RunFailed
 from triggerer.execution.failures import Stopped, storable
 from triggerer.execution.logs import Output, set_up_logging
-from triggerer.execution.protocol import RunOrder, RunReport, TaskStart, message
+from triggerer.execution.protocol import RunOrder, RunReport, TaskStart, Wait, message
 from triggerer.execution.session import SparkHolder
 from triggerer.ipc import ChildChannel, die_with_parent
 from triggerer.priority import give_way
@@ -53,6 +53,7 @@ class Worker:
             spark=self._spark,
             output=output,
             on_start=self._on_start,
+            on_wait=self._on_wait,
             report=self._report,
         )
 
@@ -94,7 +95,19 @@ class Worker:
         if order["type"] == "run":
             self._tidy_up()
             execute_run(RunOrder.from_json(order["run"]), self._around)
-            return
+        elif order["type"] == "release":
+            self._release()
+        else:
+            self._warm()
+
+    def _release(self) -> None:
+        try:
+            self._spark.release_executors()
+        except Exception:
+            # Idle ones go by themselves, only later; and a session that is broken is found to be so by the next run.
+            logger.exception("Spark's executors could not be given back")
+
+    def _warm(self) -> None:
         error = None
         try:
             self._spark.warm()
@@ -113,6 +126,9 @@ class Worker:
 
     def _on_start(self, run_pk: int, start: TaskStart) -> None:
         self._send(message("started", run=run_pk, start=start))
+
+    def _on_wait(self, run_pk: int, wait: Wait) -> None:
+        self._send(message("waiting", run=run_pk, wait=wait))
 
     def _report(self, run_pk: int, report: RunReport) -> None:
         self._send(message("results", run=run_pk, report=report))

@@ -10,6 +10,7 @@ from sqlalchemy import Select, exists, func, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.logs import log_path
+from triggerer.domain.runs import RunState
 from triggerer.store.models import AssetEvent, Dag, DagRun, QueuedAssetEvent, TaskRun
 from triggerer.store.queries.filters import asset_ids, limited
 from triggerer.store.queries.views import RunView, TaskRunView
@@ -134,6 +135,7 @@ async def _events_of(session: AsyncSession, run_pks: Sequence[int]) -> dict[int,
 
 
 def _run_view(row: DagRun, event_ids: list[int]) -> RunView:
+    is_running = row.state == RunState.RUNNING
     return RunView(
         dag_id=row.dag_id,
         run_id=row.run_id,
@@ -152,5 +154,7 @@ def _run_view(row: DagRun, event_ids: list[int]) -> RunView:
         attempt=row.attempt,
         executor=row.executor,
         log_path=None if row.log_home is None else log_path(row.log_home, row.dag_id, row.run_id),
+        waiting_for=row.waiting_for if is_running else None,
+        waiting_since=row.waiting_since if is_running else None,
         asset_event_ids=event_ids,
     )
