@@ -17,9 +17,10 @@ from tests.services.kafka import KafkaServer, open_kafka
 from tests.services.postgres import PostgresServer, open_postgres
 from tests.services.process import ServiceUnavailable
 from tests.services.spark import TrainedHome, train_home
+from tests.services.spark_cluster import SparkCluster, open_spark_cluster
 from tests.services.stores import create_migrated_database, create_migrated_file
 
-_SERVERS = {"postgres_server", "durable_postgres_server", "kafka_server"}
+_SERVERS = {"postgres_server", "durable_postgres_server", "kafka_server", "spark_cluster"}
 
 
 @pytest.fixture(scope="session")
@@ -58,6 +59,13 @@ def trained_home(tmp_path_factory: pytest.TempPathFactory) -> TrainedHome:
         return train_home(shared)
     except ServiceUnavailable as absent:
         skip_or_fail(str(absent))
+
+
+@pytest.fixture(scope="session")
+def spark_cluster() -> Iterator[SparkCluster]:
+    """One standalone cluster for the session: a master, and a worker with 2 cores."""
+    with service(open_spark_cluster()) as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, text, update
 
-from tests.store.seeding import add_asset, add_dag, asset_json
+from tests.store.seeding import NOW, add_asset, add_dag, asset_json
 from triggerer.store.engine.clock import Now
 from triggerer.store.engine.database import Database
 from triggerer.store.engine.script import Row, Script, perform, single_step
@@ -15,9 +15,11 @@ from triggerer.store.queries.execution.transitions import (
     begin_run,
     cancel_queued,
     claim_runs,
+    note_wait,
     request_cancel,
     running_of,
 )
+from triggerer.store.queries.listing.dag_runs import list_runs
 from triggerer.store.queries.scheduling.candidates import create_manual_run
 
 _ENDED = text(
@@ -116,15 +118,25 @@ async def _begun(database: Database, executor: str, pk: int, attempt: int) -> bo
     return bool(rows)
 
 
+async def _waits(database: Database, pk: int, attempt: int, reason: str | None) -> DagRun:
+    """The only run, after its executor `me` has said so."""
+    since = None if reason is None else NOW
+    note = note_wait(
+        executor="me", run_pk=pk, attempt=attempt, waiting_for=reason, waiting_since=since
+    )
+    await database.each([note])
+    return await _only_run(database)
+
+
 async def _only_run(database: Database) -> DagRun:
     async with database.reading() as session:
         return (await session.scalars(select(DagRun))).one()
 
 
-async def _recovered(database: Database) -> DagRun:
-    """The only run, after its executor was found dead."""
+async def _recovered(database: Database, executor: str = "me") -> DagRun:
+    """The only run, after its executor was found dead, by another one."""
     async with database.transaction() as session:
-        await recover_orphans(session, executor="me", alone=True)
+        await recover_orphans(session, executor=executor, alone=True)
     return await _only_run(database)
 
 
@@ -162,3 +174,37 @@ async def test_an_attempt_that_is_not_ours_any_more_does_not_begin(database: Dat
     await _recovered(database)
     assert not await _begun(database, "second", run.id, 2)
     assert (await _only_run(database)).started_at is None
+
+
+async def test_a_run_shows_what_it_waits_for_while_the_attempt_that_said_so_is_running(
+    database: Database,
+) -> None:
+    async def shown() -> tuple[str | None, Any]:
+        async with database.reading() as session:
+            (view,) = await list_runs(session)
+        return view.waiting_for, view.waiting_since
+
+    await add_dag(database, "report", None)
+    async with database.transaction() as session:
+        await create_manual_run(session, "report")
+    run = await _claimed(database, "me")
+    assert await shown() == (None, None)
+    await _waits(database, run.id, run.attempt, "cores")
+    assert await shown() == ("cores", NOW)
+    # Not its attempt, or not its run any more.
+    await _waits(database, run.id, run.attempt + 1, "nothing of ours")
+    assert await shown() == ("cores", NOW)
+    await _waits(database, run.id, run.attempt, None)
+    assert await shown() == (None, None)
+
+    await _waits(database, run.id, run.attempt, "cores")
+    assert (await _recovered(database, "other")).state == "queued"
+    assert await shown() == (None, None)
+    run = await _claimed(database, "me")
+    assert await shown() == (None, None)
+    await _waits(database, run.id, run.attempt, "cores")
+    async with database.transaction() as session:
+        await session.execute(update(DagRun).values(state="failed"))
+    assert await shown() == (None, None)
+    await _waits(database, run.id, run.attempt, None)
+    assert (await _only_run(database)).waiting_for == "cores"

@@ -57,6 +57,7 @@ def list_(
     if json:
         print_json(found)
         return
+    someone_waits = any(row.waiting_for for row in found)
     print_table(
         (
             "dag_id",
@@ -65,15 +66,17 @@ def list_(
             Column("queued at", Kind.MINOR),
             Column("took", Kind.MINOR),
             Column("error", Kind.TEXT),
+            *([Column("waiting for", Kind.TEXT)] if someone_waits else []),
         ),
         (
             (
                 row.dag_id,
                 row.run_id,
-                row.state,
+                _state(row),
                 row.queued_at,
                 elapsed(row.started_at, row.ended_at),
                 one_line(row.error),
+                *([one_line(row.waiting_for)] if someone_waits else []),
             )
             for row in found
         ),
@@ -98,7 +101,9 @@ def show(
             ("dag_id", row.dag_id),
             ("run_id", row.run_id),
             ("type", row.run_type),
-            ("state", row.state),
+            ("state", _state(row)),
+            ("waiting for", row.waiting_for),
+            ("waiting since", row.waiting_since),
             ("queued at", row.queued_at),
             ("started at", row.started_at),
             ("ended at", row.ended_at),
@@ -236,6 +241,10 @@ def _no_log(row: RunView) -> TriggererError:
     if row.state == RunState.RUNNING:
         return waits
     return TriggererError(f"{run} is {row.state} and has no log")
+
+
+def _state(row: RunView) -> str:
+    return f"{row.state} (waiting)" if row.waiting_for else row.state
 
 
 def _unknown_run(dag_id: str, run_id: str) -> TriggererError:

@@ -28,6 +28,7 @@ _Line = list[tuple[str, str]]
 _STYLES: Final = {
     "success": "green",
     "running": "cyan",
+    "running (waiting)": "yellow",
     "queued": "yellow",
     "waiting": "yellow",
     "failing": "red",

@@ -101,6 +101,19 @@ class TaskResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Wait:
+    """A run that is being executed waits, or does not any more."""
+
+    reason: str | None
+    """What it waits for, such as an executor of its Spark cluster; None: it goes on."""
+    since: datetime
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Wait:
+        return cls(document["reason"], datetime.fromisoformat(document["since"]))
+
+
+@dataclass(frozen=True, slots=True)
 class RunEnd:
     """How a run ended."""
 

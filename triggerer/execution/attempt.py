@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from triggerer.dag_processing.loader import LoadedFile, load_dag_file
-from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult
+from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult, Wait
 from triggerer.domain.dags import DAG
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.errors import TriggererError
@@ -24,6 +24,7 @@ from triggerer.execution.logs import Output
 from triggerer.execution.protocol import RunReport, TaskStart
 from triggerer.execution.session import SparkHolder
 from triggerer.execution.tasks import TaskRunner
+from triggerer.execution.waiting import ClusterWatch
 
 logger = logging.getLogger("triggerer.run")
 
@@ -38,6 +39,7 @@ class WorkerContext:
     spark: SparkHolder
     output: Output
     on_start: Callable[[int, TaskStart], None]
+    on_wait: Callable[[int, Wait], None]
     report: Callable[[int, RunReport], None]
 
 
@@ -81,7 +83,10 @@ class _Attempt:
         if dag is None:
             self._end((), [f"{order.path} does not define the DAG {order.dag_id} any more"])
             return
-        self._run_tasks(dag, loaded.modules)
+        on_wait = functools.partial(self._worker.on_wait, order.run_pk)
+        with ClusterWatch(self._worker.spark.why_waiting, on_wait, order.log_path) as watch:
+            tasks, failures = self._run_tasks(dag, loaded.modules, watch)
+        self._end(tasks, failures)
 
     def _load(self) -> LoadedFile:
         folder = self._worker.dags_folder
@@ -90,8 +95,16 @@ class _Attempt:
             logger.warning("%s:%s: %s", problem.file, problem.line, problem.reason)
         return loaded
 
-    def _run_tasks(self, dag: DAG, modules: tuple[ModuleType, ...]) -> None:
-        spark = functools.partial(self._worker.spark.get, modules)
+    def _run_tasks(
+        self, dag: DAG, modules: tuple[ModuleType, ...], watch: ClusterWatch
+    ) -> tuple[list[TaskResult], list[str]]:
+        """Execute the tasks; return the results that are not reported yet, and what failed."""
+
+        def spark() -> Any:
+            if self._worker.spark.needs_cluster:
+                watch.start()
+            return self._worker.spark.get(modules)
+
         query: QueryEvents = functools.partial(self._worker.query, self._order.run_pk)
         context = RunContext(self._order, dag, query, spark)
         runner = TaskRunner(
@@ -121,7 +134,7 @@ class _Attempt:
                 values[task.task_id] = finished.value
             else:
                 failures.append(f"task {task.task_id} failed: {finished.result.error}")
-        self._end(tuple(unreported), failures)
+        return unreported, failures
 
     def _abandon(self) -> None:
         if self._worker.spark.is_open:
@@ -132,11 +145,11 @@ class _Attempt:
             except Exception:
                 logger.exception("what Spark was doing could not be stopped; this worker ends")
 
-    def _end(self, tasks: tuple[TaskResult, ...], failures: list[str]) -> None:
+    def _end(self, tasks: Sequence[TaskResult], failures: list[str]) -> None:
         state = RunState.FAILED if failures else RunState.SUCCESS
         logger.info("run %s: %s", self._order.run_id, state)
         end = RunEnd(state, datetime.now(UTC), "\n\n".join(failures) or None)
-        self._report(RunReport(tasks, end, retire=self._retire))
+        self._report(RunReport(tuple(tasks), end, retire=self._retire))
 
     def _report(self, report: RunReport) -> None:
         self._worker.report(self._order.run_pk, report)

@@ -16,11 +16,12 @@ from triggerer.backoff import Backoff
 from triggerer.domain.attempts import RunEnd, RunOrder
 from triggerer.domain.runs import RunState
 from triggerer.errors import OutcomeUnknown, TransientStoreError
+from triggerer.execution.choosing import Spark, WarmUp, choose_slot, is_session_near
 from triggerer.execution.claimed_queue import ClaimedQueue, PrefetchLimit
 from triggerer.execution.claims import Claims
 from triggerer.execution.logs import end_log
 from triggerer.execution.result_writer import ResultWriter
-from triggerer.execution.slot import Slot, SlotSettings, Spark, WarmUp, choose_slot
+from triggerer.execution.slot import Slot, SlotSettings
 from triggerer.plugins import DagsFolder
 from triggerer.store.engine.database import Database
 from triggerer.store.queries.execution.results import AttemptUpdate
@@ -88,7 +89,8 @@ class Executor:
             timeout_grace=timeout_grace,
         )
         self._slots = [
-            Slot(database, self._result_writer, settings, self._on_free) for _ in range(workers)
+            Slot(database, self._result_writer, settings, self._on_free, self._on_wait)
+            for _ in range(workers)
         ]
         self._changed = AutoResetEvent()
         self._more = self._cancels = self._dags = True
@@ -234,7 +236,7 @@ class Executor:
         return self._claimed_queue.room(
             free=sum(slot.is_free for slot in self._slots),
             ahead=self._prefetch.runs,
-            warming=any(slot.spark is Spark.WARMING for slot in self._slots),
+            warming=is_session_near(self._slots),
         )
 
     def _assign_runs(self) -> None:
@@ -255,8 +257,16 @@ class Executor:
             self._wants_warm |= self._prewarm and order.needs_spark and slot.spark is Spark.COLD
         self._assign_runs()
         self._warm_up()
+        # Without this, one session that always has a next run would keep the cluster to itself.
+        if any(other.is_waiting for other in self._slots):
+            slot.release_executors()
         if self._more:
             self._changed.set()
+
+    def _on_wait(self, slot: Slot) -> None:
+        for other in self._slots:
+            if other is not slot and other.is_free:
+                other.release_executors()
 
     def _warm_up(self) -> None:
         if not self._wants_warm or any(slot.spark is not Spark.COLD for slot in self._slots):
@@ -294,7 +304,7 @@ class Executor:
                     tasks.start_soon(slot.stop, verdict)
 
     async def _requeue_waiting(self) -> None:
-        if any(slot.spark is Spark.WARMING for slot in self._slots):
+        if is_session_near(self._slots):
             return
         await self._requeue(self._claimed_queue.take_all())
 

@@ -45,10 +45,15 @@ def end_log(path: str, run_id: str, how: str) -> None:
     Args:
         how: What comes after `run <run_id>:`, such as `failed: the worker ...`.
     """
-    record = {"name": "triggerer.run", "levelname": "INFO", "levelno": logging.INFO}
-    record["msg"] = f"run {run_id}: {how}"
+    append_line(path, f"run {run_id}: {how}")
+
+
+def append_line(path: str, text: str, *, level: int = logging.INFO) -> None:
+    """Append a line to a run's log as `triggerer.run` would, whatever the run has made of its streams and loggers."""
+    record = {"name": "triggerer.run", "levelname": logging.getLevelName(level), "levelno": level}
+    record["msg"] = text
     line = _FORMATTER.format(logging.makeLogRecord(record)) + "\n"
-    # A task that was killed may have been in the middle of a line.
+    # A task may be, or have been killed, in the middle of a line.
     if tail(path, 1) not in ("", "\n"):
         line = "\n" + line
     # If this line cannot be written (a full disk, say), the run's own output could not be either. The store has the

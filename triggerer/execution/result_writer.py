@@ -12,7 +12,7 @@ import anyio
 import structlog
 
 from triggerer.backoff import Backoff, log_failure, retry
-from triggerer.domain.attempts import RunEnd, RunOrder
+from triggerer.domain.attempts import RunEnd, RunOrder, Wait
 from triggerer.domain.runs import RunState
 from triggerer.errors import (
     OutcomeUnknown,
@@ -31,7 +31,7 @@ from triggerer.store.queries.execution.results import (
     SaveResults,
     held_runs,
 )
-from triggerer.store.queries.execution.transitions import begin_run
+from triggerer.store.queries.execution.transitions import begin_run, note_wait
 from triggerer.store.wakeups.signals import Signal
 from triggerer.synchronization import Notifier
 
@@ -181,8 +181,15 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
             [self._as_refused(update) for update in group],
             self._database.transport.sender,
         )
+        # After the ends: an ended run waits for nothing.
+        waits = [
+            self._wait_step(update.order, update.wait)
+            for update in group
+            if update.wait is not None
+        ]
         if not any(task.events for update in group for task in update.tasks):
-            rows, *answers = await self._database.perform_steps([save, *steps])
+            rows, *answers = await self._database.perform_steps([save, *waits, *steps])
+            answers = answers[len(waits) :]
             held = held_runs(rows)
             for update in group:
                 self._is_ours(update, held)
@@ -191,6 +198,8 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
                 held = held_runs(await perform(session, single_step(save)))
                 ours = [update for update in group if self._is_ours(update, held)]
                 await record_emitted(session, ours)
+                for wait in waits:
+                    await perform(session, single_step(wait))
                 answers = [await perform(session, single_step(step)) for step in steps]
         await self._announce_ends(group, held)
         return answers
@@ -226,6 +235,15 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         _log.warning("the store refused a result", run=update.order.run_id, error=str(error))
         self._refused[_attempt(update.order)] = str(error)
         return ([_without_refused(update, str(error))],)
+
+    def _wait_step(self, order: RunOrder, wait: Wait) -> Step:
+        return note_wait(
+            executor=self._executor,
+            run_pk=order.run_pk,
+            attempt=order.attempt,
+            waiting_for=wait.reason,
+            waiting_since=None if wait.reason is None else wait.since,
+        )
 
     def _as_refused(self, update: AttemptUpdate) -> AttemptUpdate:
         """The update, with a failed run instead of a successful one if the store refused a result of this attempt."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from triggerer.execution.logs import Output
+
+if TYPE_CHECKING:
+    from triggerer.config import SparkSettings
 
 logger = logging.getLogger(__name__)
 
@@ -28,15 +32,49 @@ class SparkHolder:
         output: Output,
         on_change: Callable[[bool], None],
     ) -> None:
-        self._settings = settings
+        self._values = settings
         self._home = home
         self._output = output
         self._on_change = on_change
         self._session: Any = None
+        self._is_opening = False
 
     @property
     def is_open(self) -> bool:
         return self._session is not None
+
+    @functools.cached_property
+    def needs_cluster(self) -> bool:
+        """Whether sessions get their executors from a cluster.
+
+        Raises:
+            ConfigurationError: The settings contradict one another.
+        """
+        from triggerer.spark import needs_cluster
+
+        return needs_cluster(self._settings)
+
+    def why_waiting(self) -> str | None:
+        """What the session, or the opening of it, waits for at its cluster; None: for nothing. From any thread."""
+        from triggerer.spark import why_waiting
+
+        if self._is_opening:
+            return f"a Spark session on {self._settings.master}"
+        session = self._session
+        return None if session is None else why_waiting(session)
+
+    def release_executors(self) -> None:
+        """Leave the session's executors to others, until it has work again."""
+        from triggerer.spark import release_executors
+
+        if self._session is not None:
+            release_executors(self._session)
+
+    @functools.cached_property
+    def _settings(self) -> SparkSettings:
+        from triggerer.spark import SparkSettings
+
+        return SparkSettings(**self._values)
 
     def get(self, modules: Sequence[ModuleType] = ()) -> Any:
         """A live session.
@@ -85,12 +123,14 @@ class SparkHolder:
             self._on_change(False)
 
     def _open(self) -> None:
-        from triggerer.spark import SparkSettings, open_session
+        from triggerer.spark import open_session
 
         begun = time.monotonic()
-        with self._output.of_the_worker():
-            self._session = open_session(
-                SparkSettings(**self._settings), home=self._home, app_name="triggerer"
-            )
+        self._is_opening = True
+        try:
+            with self._output.of_the_worker():
+                self._session = open_session(self._settings, home=self._home, app_name="triggerer")
+        finally:
+            self._is_opening = False
         logger.info("Spark session opened in %.2f s", time.monotonic() - begun)
         self._on_change(True)

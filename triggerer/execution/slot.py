@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
@@ -13,9 +14,10 @@ from typing import Any, Final
 import anyio
 import structlog
 
-from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult
+from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult, Wait
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.execution.answers import answer
+from triggerer.execution.choosing import Spark, WarmUp
 from triggerer.execution.failures import storable, worker_death
 from triggerer.execution.logs import end_log, tail
 from triggerer.execution.process import WorkerProcess, open_worker
@@ -32,14 +34,6 @@ _SHOWN_AS_RUNNING_AFTER_S: Final = 0.5
 """A task that ends sooner is written once only, when it has ended."""
 
 
-class Spark(Enum):
-    """How far a slot's Spark session is."""
-
-    COLD = auto()
-    WARMING = auto()
-    WARM = auto()
-
-
 class _AfterJob(Enum):
     """What a slot does after a job."""
 
@@ -49,10 +43,6 @@ class _AfterJob(Enum):
     """The job is done, and the worker is not to be used again."""
     SAME_JOB = auto()
     """With another worker: this one has died without having begun it."""
-
-
-class WarmUp:
-    """The order to open a Spark session before anybody needs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +64,25 @@ class Slot:
     Args:
         on_free: Called, on the event loop, each time that it can be given something again, with the
             run that it executed (None: it warmed up) and how many seconds that took.
+        on_wait: Called when the run that it executes has begun to wait for its Spark cluster.
     """
 
     database: Database
     result_writer: ResultWriter
     settings: SlotSettings
     on_free: Callable[[Slot, RunOrder | None, float], None]
+    on_wait: Callable[[Slot], None]
     spark: Spark = Spark.COLD
     worker: WorkerProcess | None = None
     run: RunOrder | None = None
+    is_waiting: bool = False
+    """Its run waits for the Spark cluster."""
+    _release_first: bool = False
     _job: RunOrder | WarmUp | None = None
     _arrived: AutoResetEvent = field(default_factory=AutoResetEvent)
     _freed: Notifier = field(default_factory=Notifier)
-    _given_at: float = 0.0
+    given_at: float = 0.0
+    """When it was given its job, on the monotonic clock."""
     _verdict: RunEnd | None = None
     _abandoned: bool = False
     _may_end_log: bool = True
@@ -104,6 +100,15 @@ class Slot:
         """Whether it was told how its run ends."""
         return self._verdict is not None
 
+    def release_executors(self) -> None:
+        """Have its session leave the cluster's cores to others: now if it is free, else before the run it was given."""
+        if self.worker is None or self.spark is not Spark.WARM:
+            return
+        if self.is_free:
+            self.worker.tasks.start_soon(_send, self.worker, message("release"))
+        else:
+            self._release_first = True
+
     async def idle(self) -> None:
         """Wait until it executes no run."""
         while self.run is not None:
@@ -112,7 +117,7 @@ class Slot:
     def give(self, job: RunOrder | WarmUp) -> None:
         """Have it execute a run, or warm up; only while it is free."""
         assert self._job is None
-        self._job, self._given_at = job, time.monotonic()
+        self._job, self.given_at = job, time.monotonic()
         self._verdict, self._abandoned, self._may_end_log = None, False, True
         if isinstance(job, RunOrder):
             self.run = job
@@ -201,9 +206,10 @@ class Slot:
 
     def _free(self) -> None:
         run, self.run, self._job = self.run, None, None
+        self.is_waiting = False
         self._unfollow()
         self._freed.notify_all()
-        self.on_free(self, run, time.monotonic() - self._given_at)
+        self.on_free(self, run, time.monotonic() - self.given_at)
 
     async def _warm(self, worker: WorkerProcess) -> _AfterJob:
         is_open = False
@@ -232,6 +238,9 @@ class Slot:
             if order.attempt > 1 and not await self._begin(worker, order):
                 self._note_end_unstarted()
                 return _AfterJob.NEXT_JOB
+            if self._release_first:
+                self._release_first = False
+                await worker.send(message("release"))
             await worker.send(message("run", run=order))
             while True:
                 frame = await worker.receive()
@@ -251,6 +260,8 @@ class Slot:
                             return _AfterJob.END_WORKER if report.retire else _AfterJob.NEXT_JOB
                     case "started":
                         self._follow(order, TaskStart.from_json(frame["start"]))
+                    case "waiting":
+                        self._note_wait(order, Wait.from_json(frame["wait"]))
                     case "query":
                         worker.tasks.start_soon(self._answer, worker, order, frame)
                     case _:
@@ -298,12 +309,14 @@ class Slot:
         if frame["type"] == "spark":
             self.spark = Spark.WARM if frame["open"] else Spark.COLD
 
+    def _note_wait(self, order: RunOrder, wait: Wait) -> None:
+        self.result_writer.submit_nowait(AttemptUpdate(order, wait=wait))
+        self.is_waiting = wait.reason is not None
+        if self.is_waiting:
+            self.on_wait(self)
+
     async def _answer(self, worker: WorkerProcess, order: RunOrder, frame: dict[str, Any]) -> None:
-        try:
-            await worker.send(await answer(self.database, self.result_writer, order, frame))
-        except ChannelClosed:
-            # Whoever receives from it tells.
-            return
+        await _send(worker, await answer(self.database, self.result_writer, order, frame))
 
     def _follow(self, order: RunOrder, start: TaskStart) -> None:
         # Timers, not a task: most tasks have ended before anything is due.
@@ -376,19 +389,7 @@ class Slot:
             end_log(self.run.log_path, self.run.run_id, how)
 
 
-def choose_slot(slots: list[Slot], *, needs_spark: bool) -> Slot | None:
-    """The slot to give a run to; None: wait for one.
-
-    A run that needs Spark prefers a warm session, then waits for one that is being opened rather
-    than open a second one next to it. Any other run leaves warm sessions to those that need them.
-    """
-    free = [slot for slot in slots if slot.is_free]
-    if needs_spark:
-        warm = [slot for slot in free if slot.spark is Spark.WARM]
-        if warm:
-            return warm[0]
-        if any(slot.spark is Spark.WARMING for slot in slots):
-            return None
-    # Processes that are there come before ones that have to be started.
-    free.sort(key=lambda slot: (slot.worker is None, slot.spark is Spark.WARM))
-    return free[0] if free else None
+async def _send(worker: WorkerProcess, content: dict[str, Any]) -> None:
+    # Whoever receives from it tells when it is gone.
+    with suppress(ChannelClosed):
+        await worker.send(content)

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NoReturn
 
-from triggerer.domain.attempts import RunOrder
+from triggerer.domain.attempts import RunOrder, Wait
 from triggerer.errors import RunFailed
 from triggerer.execution.failures import WorkerStopped, storable
 from triggerer.execution.logs import Output, set_up_logging
@@ -54,6 +54,7 @@ class Worker:
             spark=self._spark,
             output=output,
             on_start=self._on_start,
+            on_wait=self._on_wait,
             report=self._report,
         )
 
@@ -95,7 +96,19 @@ class Worker:
         if order["type"] == "run":
             self._reset()
             execute_run(RunOrder.from_json(order["run"]), self._context)
-            return
+        elif order["type"] == "release":
+            self._release()
+        else:
+            self._warm()
+
+    def _release(self) -> None:
+        try:
+            self._spark.release_executors()
+        except Exception:
+            # Idle ones go by themselves, only later; and a session that is broken is found to be so by the next run.
+            logger.exception("Spark's executors could not be given back")
+
+    def _warm(self) -> None:
         error = None
         try:
             self._spark.warm()
@@ -114,6 +127,9 @@ class Worker:
 
     def _on_start(self, run_pk: int, start: TaskStart) -> None:
         self._send(message("started", run=run_pk, start=start))
+
+    def _on_wait(self, run_pk: int, wait: Wait) -> None:
+        self._send(message("waiting", run=run_pk, wait=wait))
 
     def _report(self, run_pk: int, report: RunReport) -> None:
         self._send(message("results", run=run_pk, report=report))

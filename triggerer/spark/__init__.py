@@ -4,6 +4,7 @@ Nothing here imports PySpark before a session is opened.
 """
 
 from triggerer.config import SparkSettings
+from triggerer.spark.cluster import needs_cluster, release_executors, why_waiting
 from triggerer.spark.dataframe import EVENT_COLUMNS, to_dataframe
 from triggerer.spark.session import close_session, how_it_ended, is_alive, open_session
 from triggerer.spark.warmup import warm_up
@@ -14,7 +15,10 @@ __all__ = [
     "close_session",
     "how_it_ended",
     "is_alive",
+    "needs_cluster",
     "open_session",
+    "release_executors",
     "to_dataframe",
     "warm_up",
+    "why_waiting",
 ]

@@ -22,6 +22,7 @@ from triggerer.config import SparkSettings
 from triggerer.errors import SubmitFailed
 from triggerer.spark import gateway as jvm
 from triggerer.spark.archive import ClassArchive, archive_for, quiet_options
+from triggerer.spark.cluster import has_lost_master, quieten
 from triggerer.spark.java import (
     Java,
     find_java,
@@ -127,7 +128,7 @@ def open_classic(
             SparkContext(
                 conf=SparkConf(loadDefaults=False).setAll(list(conf.items())), gateway=gateway
             )
-            return SparkSession.builder.config("spark.api.mode", "classic").getOrCreate()
+            session = SparkSession.builder.config("spark.api.mode", "classic").getOrCreate()
     except Exception as error:
         reason = jvm.how_it_ended(gateway) or reason_of(error)
         _end(gateway, grace=timedelta(seconds=2))
@@ -135,16 +136,19 @@ def open_classic(
             f"Spark did not start on {master}: {reason}",
             hint="all that it said is on standard error",
         ) from error
+    if not is_local(master) and not has_own_logging(os.environ, installation.spark_home):
+        quieten(session)
+    return session
 
 
 def is_classic_alive(session: SparkSession) -> bool:
-    """Whether its JVM runs, and nobody stopped the session."""
+    """Whether its JVM runs, nobody stopped the session, and its master knows it."""
     context: Any = session.sparkContext
     gateway = context._gateway  # noqa: SLF001
     if gateway is None or context._jsc is None or jvm.how_it_ended(gateway):  # noqa: SLF001
         return False
     try:
-        return not context._jsc.sc().isStopped()  # noqa: SLF001
+        return not context._jsc.sc().isStopped() and not has_lost_master(session)  # noqa: SLF001
     except Exception:  # noqa: BLE001 - whatever the broken connection raises, it is the answer
         return False
 
@@ -158,12 +162,15 @@ def close_classic(grace: timedelta) -> None:
         _end(gateway, grace=grace)
 
 
-def how_classic_ended() -> str | None:
-    """What became of this process's JVM, for a message; None while it runs or if there is none."""
+def how_classic_ended(session: SparkSession) -> str | None:
+    """What became of a session, or of this process's JVM, for a message; None if nothing is known."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway  # noqa: SLF001
-    return None if gateway is None else jvm.how_it_ended(gateway)
+    ended = None if gateway is None else jvm.how_it_ended(gateway)
+    if ended is None and gateway is not None and has_lost_master(session):
+        return "its master no longer answers it"
+    return ended
 
 
 def jvm_process() -> subprocess.Popen[bytes] | None:
@@ -248,10 +255,11 @@ def _environment(settings: SparkSettings, installation: Installation) -> jvm.Env
         variables["SPARK_LAUNCHER_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     if is_local(master_of(settings)):
         variables.setdefault("SPARK_LOCAL_IP", os.environ.get("SPARK_LOCAL_IP") or "127.0.0.1")
-        if "PYSPARK_PYTHON" not in os.environ:
-            # Python functions run in this Python, not in the first on PATH.
-            python = settings.conf.get("spark.pyspark.python") or sys.executable
-            variables["PYSPARK_PYTHON"] = python
+    if "PYSPARK_PYTHON" not in os.environ:
+        # Python functions run in this Python, not in the first on PATH; on a cluster the paths are others.
+        here = sys.executable if is_local(master_of(settings)) else None
+        # PySpark leaves this setting to `spark-submit`.
+        variables["PYSPARK_PYTHON"] = settings.conf.get("spark.pyspark.python") or here
     return variables
 
 

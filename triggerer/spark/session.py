@@ -48,7 +48,7 @@ def open_session(
 
 
 def is_alive(session: SparkSession) -> bool:
-    """Whether the session can still be used: its JVM or server answers, and nobody stopped it."""
+    """Whether the session can still be used: its JVM, master or server answers, and nobody stopped it."""
     if connect.is_connect(session):
         return connect.is_connect_alive(session)
     return classic.is_classic_alive(session)
@@ -58,7 +58,7 @@ def how_it_ended(session: SparkSession) -> str | None:
     """Why a session is no longer alive, in a sentence for the user; None if nothing is known."""
     if connect.is_connect(session):
         return "the Spark Connect server no longer knows this session"
-    return classic.how_classic_ended()
+    return classic.how_classic_ended(session)
 
 
 def close_session(session: SparkSession, *, grace: timedelta = CLOSE_GRACE) -> None:

@@ -19,6 +19,20 @@ _MODES: Final = {"classic": CLASSIC, "local": CLASSIC, "connect": CONNECT}
 LOCAL_MASTER: Final = "local[*]"
 _LOOPBACK: Final = "127.0.0.1"
 
+_SHARING: Final = {
+    "spark.dynamicAllocation.enabled": "true",
+    # Dynamic allocation needs this or a shuffle service, which few clusters run.
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.executorIdleTimeout": "10s",
+    # Spark never gives up executors with shuffle files or cached data by itself. What is lost is computed again, so
+    # these are longer than a usual pause between two jobs of a run.
+    "spark.dynamicAllocation.shuffleTracking.timeout": "30s",
+    "spark.dynamicAllocation.cachedExecutorIdleTimeout": "60s",
+}
+"""A session starts without executors, asks for them when it has tasks, and gives them back when it has none."""
+_OWN_ALLOCATION: Final = frozenset({"spark.dynamicAllocation.enabled", "spark.executor.instances"})
+"""Who sets one of these has decided how a session gets its executors."""
+
 
 def mode_of(settings: SparkSettings) -> str:
     """`classic` or `connect`.
@@ -99,6 +113,11 @@ def classic_conf(
             "spark.sql.warehouse.dir": str(warehouse),
             "spark.driver.defaultJavaOptions": shlex_join(java_options),
         }
+    elif not _OWN_ALLOCATION & (settings.conf.keys() | elsewhere):
+        defaults |= _SHARING
+        if master.startswith("spark://"):
+            # The default on YARN and Kubernetes. Here it is all cores of a worker, which then runs one session only.
+            defaults["spark.executor.cores"] = "1"
     ours = {key: value for key, value in defaults.items() if key not in elsewhere}
     return {
         **ours,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import shutil
 import tempfile
 from typing import TYPE_CHECKING
@@ -17,16 +19,19 @@ if TYPE_CHECKING:
 def warm_up(session: SparkSession) -> None:
     """Do once, on a few rows, what most runs do first. Leaves nothing behind.
 
-    Over Spark Connect the server is shared and warm: then only the way there is warmed.
+    Over Spark Connect the server is shared and warm: then only the way there is warmed. On a cluster it is the driver
+    alone: nothing that takes an executor, which may be long in coming, and would be idle afterwards.
     """
     frame = _events(session)
+    # The driver answers this itself.
     frame.select("id", "extra.value.*").collect()
     if is_connect(session):
         return
-    _join(session, frame).collect()
     if not is_local(session.sparkContext.master or ""):
-        # Its executors do not share this machine's directories.
+        with contextlib.redirect_stdout(io.StringIO()):
+            _join(session, frame).explain()
         return
+    _join(session, frame).collect()
     directory = tempfile.mkdtemp(prefix="triggerer-warm-up-")
     try:
         _join(session, frame).write.mode("overwrite").parquet(directory)

@@ -89,6 +89,53 @@ def test_a_cluster_gets_none_of_what_is_for_this_machine() -> None:
     assert given["spark.sql.execution.arrow.pyspark.enabled"] == "true"
 
 
+CLUSTERS = ["spark://h:7077", "spark://one:7077,two:7077", "yarn", "k8s://https://api:6443"]
+
+
+@pytest.mark.parametrize("master", CLUSTERS)
+def test_a_session_on_a_cluster_holds_executors_only_while_it_has_work(master: str) -> None:
+    given = conf(SparkSettings(master=master))
+    assert given["spark.dynamicAllocation.enabled"] == "true"
+    assert given["spark.dynamicAllocation.shuffleTracking.enabled"] == "true"
+    # Without these two, shuffle files and cached data keep an executor for ever.
+    for key in ("shuffleTracking.timeout", "cachedExecutorIdleTimeout", "executorIdleTimeout"):
+        assert given[f"spark.dynamicAllocation.{key}"].removesuffix("s").isdigit()
+    assert ("spark.executor.cores" in given) == master.startswith("spark://")
+
+
+@pytest.mark.parametrize("master", ["local", "local[*]", "local[2]"])
+def test_a_local_session_has_no_executors_to_share(master: str) -> None:
+    given = conf(SparkSettings(master=master))
+    assert not [key for key in given if "dynamicAllocation" in key or "executor." in key]
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        {"spark.dynamicAllocation.executorIdleTimeout": "1h"},
+        {"spark.dynamicAllocation.maxExecutors": "3", "spark.executor.cores": "4"},
+        {"spark.cores.max": "2"},
+    ],
+)
+def test_the_users_bounds_win_and_the_cluster_is_shared_all_the_same(
+    theirs: dict[str, str],
+) -> None:
+    given = conf(SparkSettings(master="spark://h:7077", conf=theirs))
+    assert theirs.items() <= given.items()
+    assert given["spark.dynamicAllocation.enabled"] == "true"
+
+
+@pytest.mark.parametrize("key", ["spark.dynamicAllocation.enabled", "spark.executor.instances"])
+@pytest.mark.parametrize("in_defaults", [False, True])
+def test_who_decides_how_executors_are_had_gets_nothing_of_ours(
+    key: str, in_defaults: bool
+) -> None:
+    settings = SparkSettings(master="spark://h:7077", conf={} if in_defaults else {key: "4"})
+    given = conf(settings, elsewhere=frozenset({key} if in_defaults else ()))
+    ours = [name for name in given if "dynamicAllocation" in name or "executor." in name]
+    assert ours == ([] if in_defaults else [key])
+
+
 def test_there_are_few_shuffle_partitions_on_few_cores() -> None:
     assert conf(SparkSettings(master="local[1]"))["spark.sql.shuffle.partitions"] == "4"
     assert conf(SparkSettings(master="local[8]"))["spark.sql.shuffle.partitions"] == "16"

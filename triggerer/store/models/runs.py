@@ -64,6 +64,9 @@ class DagRun(Base):
     attempt: Mapped[int] = mapped_column(default=0)
     """Grows with every claim."""
     cancel_requested: Mapped[bool] = mapped_column(default=False)
+    waiting_for: Mapped[str | None] = mapped_column(Text)
+    """What a running run waits for; out of date in any other state."""
+    waiting_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 class TaskRun(Base):

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult
+from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult, Wait
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.store.engine.clock import Now
 from triggerer.store.engine.script import Row
@@ -21,11 +21,12 @@ from triggerer.store.wakeups.signals import Signal
 
 @dataclass(frozen=True, slots=True)
 class AttemptUpdate:
-    """News of an attempt: tasks that run or have ended, and maybe the end of the run."""
+    """News of an attempt: tasks that run or have ended, a wait, and maybe the end of the run."""
 
     order: RunOrder
     tasks: tuple[TaskResult, ...] = ()
     end: RunEnd | None = None
+    wait: Wait | None = None
 
 
 @dataclass(frozen=True, slots=True)

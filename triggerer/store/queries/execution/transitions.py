@@ -47,6 +47,24 @@ def begin_run(*, executor: str, run_pk: int, attempt: int) -> BoundStatement:
     return _BEGIN(executor=executor, run_pk=run_pk, attempt=attempt, now=now)
 
 
+def note_wait(
+    *,
+    executor: str,
+    run_pk: int,
+    attempt: int,
+    waiting_for: str | None,
+    waiting_since: datetime | None,
+) -> BoundStatement:
+    """A step: note what an attempt of ours waits for; None: for nothing. Of no effect once it has ended."""
+    return _WAIT(
+        executor=executor,
+        run_pk=run_pk,
+        attempt=attempt,
+        waiting_for=waiting_for,
+        waiting_since=waiting_since,
+    )
+
+
 def claimed_runs(rows: Sequence[Row], *, log_home: str) -> list[RunOrder]:
     """Return the runs that the step `claim_runs` has claimed, oldest first."""
     return sorted((_order(row, log_home) for row in rows), key=lambda order: order.run_pk)
@@ -95,7 +113,7 @@ _CLAIM: Final = Statement(
     """
 UPDATE dag_run SET state = 'running', executor = {executor}, attempt = attempt + 1,
        started_at = CASE WHEN attempt = 0 THEN {NOW} END, log_home = {log_home}, error = NULL,
-       exit_code = NULL
+       exit_code = NULL, waiting_for = NULL, waiting_since = NULL
 WHERE id {PICKED}
 RETURNING id, dag_id, run_id, run_type, attempt, queued_at, run_after, logical_date,
           data_interval_start, data_interval_end, params,
@@ -112,6 +130,13 @@ _BEGIN: Final = Statement(
 UPDATE dag_run SET started_at = {now}
 WHERE id = {run_pk} AND executor = {executor} AND attempt = {attempt} AND state = 'running'
 RETURNING id
+"""
+)
+
+_WAIT: Final = Statement(
+    """
+UPDATE dag_run SET waiting_for = {waiting_for}, waiting_since = {waiting_since}
+WHERE id = {run_pk} AND executor = {executor} AND attempt = {attempt} AND state = 'running'
 """
 )
 

@@ -10,6 +10,7 @@ from sqlalchemy import Select, exists, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.logs import log_path
+from triggerer.domain.runs import RunState
 from triggerer.store.models import AssetEvent, Dag, DagRun, QueuedAssetEvent, TaskRun
 from triggerer.store.queries.listing.filters import asset_ids, limited
 from triggerer.store.queries.listing.views import RunView, TaskRunView, view_of
@@ -131,4 +132,12 @@ async def _events_of(session: AsyncSession, run_pks: Sequence[int]) -> dict[int,
 def _run_view(row: DagRun, event_ids: list[int]) -> RunView:
     home = row.log_home
     path = None if home is None else log_path(home, row.dag_id, row.run_id)
-    return view_of(row, RunView, log_path=path, asset_event_ids=event_ids)
+    is_running = row.state == RunState.RUNNING
+    return view_of(
+        row,
+        RunView,
+        log_path=path,
+        waiting_for=row.waiting_for if is_running else None,
+        waiting_since=row.waiting_since if is_running else None,
+        asset_event_ids=event_ids,
+    )

@@ -102,6 +102,9 @@ class RunView:
     attempt: int
     executor: str | None
     log_path: str | None
+    waiting_for: str | None = None
+    """What a running run waits for, such as an executor of its Spark cluster; None: it works."""
+    waiting_since: datetime | None = None
     asset_event_ids: list[int] = field(default_factory=list)
 
 

@@ -1,0 +1,161 @@
+"""Runs on a cluster whose cores do not suffice for all sessions at once."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.execution.conftest import House
+from tests.services.spark_cluster import QUICK_JAVA, SparkCluster
+from triggerer.store.models import DagRun
+
+TIMEOUT_S = 200
+pytestmark = pytest.mark.timeout(600)
+
+COUNTS = """
+    with DAG("counts"):
+        @task
+        def count(spark):
+            rows = spark.range(1000).selectExpr("id % 3 AS key").groupBy("key").count().collect()
+            assert sorted(row["count"] for row in rows) == [333, 333, 334]
+        count()
+    """
+HOLDS = """
+    with DAG("holds"):
+        @task
+        def hold(spark, params):
+            folder = Path(params["folder"])
+
+            def take_a_core(number):
+                (folder / f"begun-{number}").touch()
+                while not (folder / "open").exists():
+                    time.sleep(0.05)
+
+            spark.sparkContext.parallelize(range(2), 2).foreach(take_a_core)
+        hold()
+    """
+
+
+@pytest.fixture
+async def cluster_house(house: House, monkeypatch: pytest.MonkeyPatch) -> House:
+    # The driver's address, which is otherwise the host's, and the Python of the executors, otherwise the first on PATH.
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", QUICK_JAVA)
+    await house.add_dag("counts", COUNTS, needs_spark=True)
+    await house.add_dag("holds", HOLDS, needs_spark=True)
+    return house
+
+
+class Gate:
+    """A run of `holds`, whose two tasks keep a core each until the gate opens."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.folder = folder
+        self.params = {"folder": str(folder)}
+
+    async def begun(self) -> None:
+        with anyio.fail_after(TIMEOUT_S):
+            while True:
+                if len(list(self.folder.glob("begun-*"))) == 2:
+                    break
+                await anyio.sleep(0.05)
+
+    def open(self) -> None:
+        (self.folder / "open").touch()
+
+
+def on(cluster: SparkCluster) -> dict[str, Any]:
+    return {"mode": "classic", "master": cluster.url}
+
+
+async def waits(house: House, pk: int) -> DagRun:
+    run = await house.until(pk, lambda run: run.waiting_for is not None, TIMEOUT_S)
+    assert run.state == "running"
+    return run
+
+
+def said_of_waits(house: House, run: DagRun) -> list[str]:
+    lines = [line.split(" ", 2)[2] for line in house.log(run).splitlines()]
+    return [line for line in lines if "the run wait" in line]
+
+
+async def test_sessions_share_a_cluster_that_has_too_few_cores_for_all(
+    cluster_house: House, spark_cluster: SparkCluster
+) -> None:
+    house = cluster_house
+    pks = await house.queue("counts", 6)
+    async with house.executor(workers=2, spark=on(spark_cluster)):
+        runs = await house.ended(*pks, timeout=TIMEOUT_S)
+    assert [(run.state, run.error) for run in runs] == [("success", None)] * 6
+
+
+async def test_a_run_that_waits_for_others_says_so_and_is_next_when_one_of_them_ends(
+    cluster_house: House, spark_cluster: SparkCluster, tmp_path: Path
+) -> None:
+    house = cluster_house
+    first, last = Gate(tmp_path / "first"), Gate(tmp_path / "last")
+    async with house.executor(workers=2, spark=on(spark_cluster)):
+        (first_pk,) = await house.queue("holds", params=first.params)
+        await first.begun()
+        (pk,) = await house.queue("counts")
+        run = await waits(house, pk)
+        assert run.waiting_for is not None
+        assert run.waiting_for.startswith(f"no executor on {spark_cluster.url} for ")
+        assert "1 core and 1g of memory" in run.waiting_for
+        assert said_of_waits(house, run) == [
+            f"WARNING triggerer.run: the run waits for {run.waiting_for}"
+        ]
+        # Goes to the session that holds both cores, as soon as that is free.
+        (last_pk,) = await house.queue("holds", params=last.params)
+        first.open()
+        (run,) = await house.ended(pk, timeout=TIMEOUT_S)
+        assert (run.state, run.error) == ("success", None)
+        last.open()
+        await house.ended(first_pk, last_pk, timeout=TIMEOUT_S)
+    said = said_of_waits(house, run)
+    assert len(said) == 2
+    assert said[1].endswith(" s, and goes on")
+
+
+async def test_a_run_outlives_a_cluster_without_workers_and_says_what_it_waits_for(
+    cluster_house: House, spark_cluster: SparkCluster, tmp_path: Path
+) -> None:
+    house = cluster_house
+    gate = Gate(tmp_path / "gate")
+    await asyncio.to_thread(spark_cluster.daemon.kill)
+    async with house.executor(workers=1, spark=on(spark_cluster)):
+        (pk,) = await house.queue("holds", params=gate.params)
+        await waits(house, pk)
+        await asyncio.to_thread(spark_cluster.daemon.start)
+        await gate.begun()
+        await house.until(pk, lambda run: run.waiting_for is None, TIMEOUT_S)
+        await asyncio.to_thread(spark_cluster.daemon.kill)
+        await waits(house, pk)
+        gate.open()
+        await asyncio.to_thread(spark_cluster.daemon.start)
+        (run,) = await house.ended(pk, timeout=TIMEOUT_S)
+    assert (run.state, run.error) == ("success", None)
+    assert len(said_of_waits(house, run)) == 4
+
+
+async def test_a_session_that_its_master_has_forgotten_is_replaced(
+    cluster_house: House, spark_cluster: SparkCluster
+) -> None:
+    house = cluster_house
+    async with house.executor(workers=1, spark=on(spark_cluster)) as executor:
+        (pk,) = await house.queue("counts")
+        await house.ended(pk, timeout=TIMEOUT_S)
+        pids = executor.worker_pids
+        await asyncio.to_thread(spark_cluster.kill)
+        await asyncio.to_thread(spark_cluster.start)
+        (pk,) = await house.queue("counts")
+        (run,) = await house.ended(pk, timeout=TIMEOUT_S)
+        assert executor.worker_pids == pids
+    assert (run.state, run.error) == ("success", None)
+    ended = "the Spark session has ended: its master no longer answers it; opening another one"
+    assert ended in house.log(run)

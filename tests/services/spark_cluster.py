@@ -1,0 +1,117 @@
+"""A real standalone cluster of Spark's, one master and one worker, on free loopback ports."""
+
+import json
+import shutil
+import tempfile
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from tests.services.process import Daemon, ServiceUnavailable, free_ports
+from triggerer.errors import SubmitFailed
+from triggerer.spark.classic import Installation, find_installation
+
+QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a JVM that lives for a minute, on few processors."""
+
+
+@contextmanager
+def open_spark_cluster(*, cores: int = 2, memory: str = "3g") -> Iterator["SparkCluster"]:
+    """Start a master, and a worker that offers so many cores and so much memory.
+
+    Raises:
+        ServiceUnavailable: There is no PySpark, or no Java for it.
+    """
+    home = Path(tempfile.mkdtemp(prefix="triggerer-spark-"))
+    try:
+        try:
+            installation = find_installation(home)
+        except SubmitFailed as absent:
+            raise ServiceUnavailable(str(absent)) from absent
+        cluster = SparkCluster(installation, home, cores=cores, memory=memory)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.kill()
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+class SparkCluster:
+    """One master and one worker, which keep their ports over `kill` and `start`.
+
+    Attributes:
+        url: What `[spark] master` is set to.
+        daemon: The worker; `master` is the other process.
+    """
+
+    def __init__(self, installation: Installation, home: Path, *, cores: int, memory: str) -> None:
+        port, self._page, self._worker_port, worker_page = free_ports(4)
+        self.url = f"spark://127.0.0.1:{port}"
+        self._spark_class = installation.spark_home / "bin" / "spark-class"
+        self._home = home
+        self._env = {
+            # Not where Java lies: it may refuse some of what Spark passes to it.
+            "JAVA_HOME": str(installation.java_home),
+            "SPARK_HOME": str(installation.spark_home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            # Also for the executors, which inherit it.
+            "JAVA_TOOL_OPTIONS": QUICK_JAVA,
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false",
+        }
+        self.master = self._daemon(
+            "master", ["--port", port, "--webui-port", self._page], ready=self._is_alive
+        )
+        self.daemon = self._daemon(
+            "worker",
+            [
+                "--port", self._worker_port, "--webui-port", worker_page,
+                "--cores", cores, "--memory", memory, "--work-dir", home / "work", self.url,
+            ],
+            ready=self._has_worker,
+        )  # fmt: skip
+
+    def start(self) -> None:
+        """Start both, and wait until the master counts the worker in."""
+        self.master.start()
+        self.daemon.start()
+
+    def kill(self) -> None:
+        """Kill both, and with the worker its executors."""
+        self.daemon.kill()
+        self.master.kill()
+
+    def state(self) -> dict[str, Any]:
+        """What the master's page shows, as JSON: workers, activeapps, coresused, ..."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._page}/json/", timeout=5) as answer:
+            state: dict[str, Any] = json.load(answer)
+        return state
+
+    def _daemon(
+        self, kind: str, arguments: Sequence[object], *, ready: Callable[[], bool]
+    ) -> Daemon:
+        name = f"org.apache.spark.deploy.{kind}.{kind.title()}"
+        command = [str(self._spark_class), name, "--host", "127.0.0.1", *map(str, arguments)]
+        return Daemon(
+            f"spark-{kind}",
+            command,
+            log=self._home / f"{kind}.log",
+            ready=ready,
+            env=self._env,
+        )
+
+    def _is_alive(self) -> bool:
+        try:
+            return bool(self.state()["status"] == "ALIVE")
+        except (OSError, ValueError):
+            return False
+
+    def _has_worker(self) -> bool:
+        return any(
+            worker["port"] == self._worker_port and worker["state"] == "ALIVE"
+            for worker in self.state()["workers"]
+        )
