@@ -73,9 +73,12 @@ def on(cluster: SparkCluster) -> dict[str, Any]:
     return {"mode": "classic", "master": cluster.url}
 
 
-async def waits(house: House, pk: int) -> DagRun:
+async def waits(house: House, pk: int, cluster: SparkCluster) -> DagRun:
     run = await house.until(pk, lambda run: run.waiting_for is not None, TIMEOUT_S)
     assert run.state == "running"
+    assert run.waiting_for is not None
+    assert run.waiting_for.startswith(f"an executor on {cluster.url} for ")
+    assert "1 core and 1g of memory" in run.waiting_for
     return run
 
 
@@ -85,77 +88,59 @@ def said_of_waits(house: House, run: DagRun) -> list[str]:
 
 
 async def test_sessions_share_a_cluster_that_has_too_few_cores_for_all(
-    cluster_house: House, spark_cluster: SparkCluster
-) -> None:
-    house = cluster_house
-    pks = await house.queue("counts", 6)
-    async with house.executor(workers=2, spark=on(spark_cluster)):
-        runs = await house.ended(*pks, timeout=TIMEOUT_S)
-    assert [(run.state, run.error) for run in runs] == [("success", None)] * 6
-
-
-async def test_a_run_that_waits_for_others_says_so_and_is_next_when_one_of_them_ends(
     cluster_house: House, spark_cluster: SparkCluster, tmp_path: Path
 ) -> None:
     house = cluster_house
     first, last = Gate(tmp_path / "first"), Gate(tmp_path / "last")
     async with house.executor(workers=2, spark=on(spark_cluster)):
+        runs = await house.ended(*await house.queue("counts", 6), timeout=TIMEOUT_S)
+        assert [(run.state, run.error) for run in runs] == [("success", None)] * 6
+
+        # A run that finds no core free says so, and is the next to get one.
         (first_pk,) = await house.queue("holds", params=first.params)
         await first.begun()
         (pk,) = await house.queue("counts")
-        run = await waits(house, pk)
-        assert run.waiting_for is not None
-        assert run.waiting_for.startswith(f"no executor on {spark_cluster.url} for ")
-        assert "1 core and 1g of memory" in run.waiting_for
-        assert said_of_waits(house, run) == [
-            f"WARNING triggerer.run: the run waits for {run.waiting_for}"
-        ]
-        # Goes to the session that holds both cores, as soon as that is free.
+        run = await waits(house, pk, spark_cluster)
+        said = said_of_waits(house, run)
+        assert said[-1] == f"WARNING triggerer.run: the run waits for {run.waiting_for}"
+        # For the session that holds both cores, as soon as its run has ended.
         (last_pk,) = await house.queue("holds", params=last.params)
         first.open()
         (run,) = await house.ended(pk, timeout=TIMEOUT_S)
         assert (run.state, run.error) == ("success", None)
+        assert said_of_waits(house, run)[-1].endswith(" s, and goes on")
         last.open()
         await house.ended(first_pk, last_pk, timeout=TIMEOUT_S)
-    said = said_of_waits(house, run)
-    assert len(said) == 2
-    assert said[1].endswith(" s, and goes on")
 
 
-async def test_a_run_outlives_a_cluster_without_workers_and_says_what_it_waits_for(
+async def test_runs_outlive_workers_and_masters_of_the_cluster_that_end_and_come_back(
     cluster_house: House, spark_cluster: SparkCluster, tmp_path: Path
 ) -> None:
     house = cluster_house
     gate = Gate(tmp_path / "gate")
     await asyncio.to_thread(spark_cluster.daemon.kill)
-    async with house.executor(workers=1, spark=on(spark_cluster)):
+    async with house.executor(workers=1, spark=on(spark_cluster)) as executor:
         (pk,) = await house.queue("holds", params=gate.params)
-        await waits(house, pk)
+        await waits(house, pk, spark_cluster)
         await asyncio.to_thread(spark_cluster.daemon.start)
         await gate.begun()
         await house.until(pk, lambda run: run.waiting_for is None, TIMEOUT_S)
         await asyncio.to_thread(spark_cluster.daemon.kill)
-        await waits(house, pk)
+        await waits(house, pk, spark_cluster)
         gate.open()
         await asyncio.to_thread(spark_cluster.daemon.start)
         (run,) = await house.ended(pk, timeout=TIMEOUT_S)
-    assert (run.state, run.error) == ("success", None)
-    assert len(said_of_waits(house, run)) == 4
+        assert (run.state, run.error) == ("success", None)
+        said = said_of_waits(house, run)
+        assert sum("waits for an executor" in line for line in said) == 2
+        assert said[-1].endswith(" s, and goes on")
 
-
-async def test_a_session_that_its_master_has_forgotten_is_replaced(
-    cluster_house: House, spark_cluster: SparkCluster
-) -> None:
-    house = cluster_house
-    async with house.executor(workers=1, spark=on(spark_cluster)) as executor:
-        (pk,) = await house.queue("counts")
-        await house.ended(pk, timeout=TIMEOUT_S)
+        # A new master does not know the sessions that its predecessor had.
         pids = executor.worker_pids
         await asyncio.to_thread(spark_cluster.kill)
         await asyncio.to_thread(spark_cluster.start)
-        (pk,) = await house.queue("counts")
-        (run,) = await house.ended(pk, timeout=TIMEOUT_S)
+        (run,) = await house.ended(*await house.queue("counts"), timeout=TIMEOUT_S)
+        assert (run.state, run.error) == ("success", None)
         assert executor.worker_pids == pids
-    assert (run.state, run.error) == ("success", None)
     ended = "the Spark session has ended: its master no longer answers it; opening another one"
     assert ended in house.log(run)

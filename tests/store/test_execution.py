@@ -124,7 +124,7 @@ async def _waits(database: Database, pk: int, attempt: int, reason: str | None) 
     note = note_wait(
         executor="me", run_pk=pk, attempt=attempt, waiting_for=reason, waiting_since=since
     )
-    await database.each([note])
+    await database.perform_steps([note])
     return await _only_run(database)
 
 

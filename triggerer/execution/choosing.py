@@ -5,10 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from triggerer.execution.slot import Slot
+from typing import Final, Protocol, TypeVar
 
 _WARMING_S: Final = 60.0
 """A session that is still not open may wait for its cluster, for however long."""
@@ -26,13 +23,29 @@ class WarmUp:
     """The order to open a Spark session before anybody needs it."""
 
 
-def is_session_near(slots: Iterable[Slot]) -> bool:
+class Choosable(Protocol):
+    """What is asked of a slot."""
+
+    @property
+    def is_free(self) -> bool: ...
+    @property
+    def spark(self) -> Spark: ...
+    @property
+    def worker(self) -> object | None: ...
+    @property
+    def given_at(self) -> float: ...
+
+
+S = TypeVar("S", bound=Choosable)
+
+
+def is_session_near(slots: Iterable[Choosable]) -> bool:
     """Whether a session is being opened ahead that a run had better wait for."""
     now = time.monotonic()
     return any(slot.spark is Spark.WARMING and now - slot.given_at < _WARMING_S for slot in slots)
 
 
-def choose_slot(slots: list[Slot], *, needs_spark: bool) -> Slot | None:
+def choose_slot(slots: list[S], *, needs_spark: bool) -> S | None:
     """The slot to give a run to; None: wait for one.
 
     A run that needs Spark prefers a warm session, then waits for one that is being opened rather

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from triggerer.execution.logs import Output
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from triggerer.config import SparkSettings
 
 logger = logging.getLogger(__name__)
+
+_OPENING_S: Final = 30.0
+"""Longer than it takes to open a session on a cluster that has room for it."""
 
 
 class SparkHolder:
@@ -37,7 +40,7 @@ class SparkHolder:
         self._output = output
         self._on_change = on_change
         self._session: Any = None
-        self._is_opening = False
+        self._opening_since: float | None = None
 
     @property
     def is_open(self) -> bool:
@@ -57,9 +60,12 @@ class SparkHolder:
     def why_waiting(self) -> str | None:
         """What the session, or the opening of it, waits for at its cluster; None: for nothing. From any thread."""
         from triggerer.spark import why_waiting
+        from triggerer.spark.settings import master_of
 
-        if self._is_opening:
-            return f"a Spark session on {self._settings.master}"
+        since = self._opening_since
+        if since is not None:
+            is_slow = time.monotonic() - since > _OPENING_S
+            return f"a Spark session on {master_of(self._settings)}" if is_slow else None
         session = self._session
         return None if session is None else why_waiting(session)
 
@@ -125,12 +131,11 @@ class SparkHolder:
     def _open(self) -> None:
         from triggerer.spark import open_session
 
-        begun = time.monotonic()
-        self._is_opening = True
+        begun = self._opening_since = time.monotonic()
         try:
             with self._output.of_the_worker():
                 self._session = open_session(self._settings, home=self._home, app_name="triggerer")
         finally:
-            self._is_opening = False
+            self._opening_since = None
         logger.info("Spark session opened in %.2f s", time.monotonic() - begun)
         self._on_change(True)

@@ -28,14 +28,14 @@ def needs_cluster(settings: SparkSettings) -> bool:
 
 
 def why_waiting(session: SparkSession) -> str | None:
-    """What the session asks its cluster for, if it has work and no executor to do it; None otherwise.
+    """What the session waits for, if it has work and no executor to do it; None otherwise.
 
     Takes a millisecond and may be called from any thread. Meant for a session on a cluster.
 
     Raises:
         Exception: Py4J's, if the JVM is gone.
     """
-    context = session.sparkContext
+    context: Any = session.sparkContext
     tracker = context.statusTracker()
     stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
     tasks = sum(stage.numTasks - stage.numCompletedTasks for stage in stages if stage)
@@ -57,7 +57,7 @@ def why_waiting(session: SparkSession) -> str | None:
 def describe_need(
     master: str, *, tasks: int, cores: str | None, memory: str, driver_host: str
 ) -> str:
-    """A sentence for the user: what is waited for, and what may be the reason.
+    """What is waited for, and what may be the reason: the end of a sentence for the user.
 
     Args:
         cores: Of an executor; None: all that a worker has.
@@ -68,7 +68,7 @@ def describe_need(
     hosts = [endpoint.host for endpoint in master_endpoints(master)] or [""]
     if _is_loopback(driver_host) and not all(map(_is_loopback, hosts)):
         hint = f"no other machine can reach the driver at {driver_host}: set spark.driver.host"
-    return f"no executor on {master} for {wanted}; one needs {size} and {memory} of memory ({hint})"
+    return f"an executor on {master} for {wanted}; it needs {size} and {memory} of memory ({hint})"
 
 
 def has_lost_master(session: SparkSession) -> bool:

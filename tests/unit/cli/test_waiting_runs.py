@@ -11,7 +11,7 @@ from tests.unit.cli.views import AT, NAME, RUN_ID, run
 from triggerer.cli import runs
 from triggerer.store.queries.listing.views import RunView
 
-REASON = "no executor on spark://h:7077 for 2 tasks; one needs 1 core and 1g of memory (look there)"
+REASON = "an executor on spark://h:7077 for 2 tasks; it needs 1 core and 1g of memory (look there)"
 
 
 @pytest.fixture

@@ -39,11 +39,11 @@ def test_a_contradiction_is_refused_as_it_is_elsewhere() -> None:
 
 def test_a_need_says_where_what_is_asked_for_and_what_to_look_at() -> None:
     assert need() == (
-        "no executor on spark://h:7077 for 2 tasks; one needs 1 core and 1g of memory"
+        "an executor on spark://h:7077 for 2 tasks; it needs 1 core and 1g of memory"
         " (the cluster's web UI shows who holds its cores, and how large its workers are)"
     )
-    assert " 1 task; one needs 4 cores and " in need(tasks=1, cores="4")
-    assert "one needs all cores of a worker and " in need(cores=None)
+    assert " 1 task; it needs 4 cores and " in need(tasks=1, cores="4")
+    assert "it needs all cores of a worker and " in need(cores=None)
 
 
 @pytest.mark.parametrize("driver_host", ["127.0.0.1", "127.0.1.1", "localhost", "::1"])
