@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 # What a library says of each connection is of use to those who ask for "debug" only.
 _QUIET: Final = ("aiokafka", "kafka", "sqlalchemy", "alembic", "watchfiles", "asyncio", "py4j")
+
+# More names than these make a line that nobody reads; a folder may hold a thousand DAGs.
+_FEW: Final = 10
 
 
 def set_up_logging(settings: CoreSettings, stream: TextIO | None = None) -> None:
@@ -92,6 +95,11 @@ class LazyLogger:
             if isinstance(handler, _SetUpWhenUsed):
                 handler.set_up()
         return structlog.get_logger(self._name)
+
+
+def names_if_few(**names: Collection[str]) -> dict[str, list[str]]:
+    """Return as fields of a line those collections that are short enough for one; a count, beside it, tells of all."""
+    return {field: sorted(some) for field, some in names.items() if 0 < len(some) <= _FEW}
 
 
 class _SetUpWhenUsed(logging.Handler):

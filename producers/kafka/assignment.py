@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping
+from typing import Final
 
 import anyio
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
@@ -20,6 +21,9 @@ from producers.kafka.position import CommittedPosition
 from triggerer.errors import BrokerError, BrokerUnavailable
 
 logger = logging.getLogger(__name__)
+
+_FEW: Final = 10
+"""More partitions, or topics, are counted where a line or an error would name them."""
 
 
 class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -334,6 +338,9 @@ def _with_topic(position: CommittedPosition, topic: TopicDescription) -> Committ
 
 
 def _names(partitions: Collection[TopicPartition]) -> str:
-    return (
-        ", ".join(f"{topic}[{number}]" for topic, number in sorted(partitions)) or "no partitions"
-    )
+    if len(partitions) <= _FEW:
+        names = (f"{topic}[{number}]" for topic, number in sorted(partitions))
+        return ", ".join(names) or "no partitions"
+    topics = sorted({partition.topic for partition in partitions})
+    of = ", ".join(topics) if len(topics) <= _FEW else f"{len(topics)} topics"
+    return f"{len(partitions)} partitions of {of}"

@@ -21,6 +21,7 @@ from triggerer.dag_processing.watching import FolderWatch
 from triggerer.domain.merging import merge
 from triggerer.domain.parsed import ParsedFile
 from triggerer.errors import RowRefused, TransientStoreError
+from triggerer.logging_setup import names_if_few
 from triggerer.plugins import DagsFolder
 from triggerer.store.engine.database import Database
 from triggerer.store.queries.dag_sync import Changed, read_incumbents, sync_folder
@@ -196,6 +197,7 @@ class DagProcessor:
         if changed.dag_ids or changed.stream_digests:
             _log.info(
                 "DAG files stored",
-                dags=sorted(changed.dag_ids),
+                dags=len(changed.dag_ids),
                 streams=len(changed.stream_digests),
+                **names_if_few(dag_ids=changed.dag_ids),
             )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from tests.unit.dag_processing.processing import DAG_FILE, every, processing, until
 from triggerer.dag_processing import watching
@@ -27,6 +28,20 @@ async def test_what_is_in_the_folder_is_in_the_store_when_it_has_started(
         (dag,) = await every(database, Dag)
         (watcher,) = await every(database, Watcher)
     assert (dag.dag_id, dag.path, watcher.name) == ("d", "a.py", "w")
+
+
+@pytest.mark.parametrize(
+    ("count", "told"), [(2, {"dags": 2, "dag_ids": ["d0", "d1"]}), (1000, {"dags": 1000})]
+)
+async def test_the_log_counts_dags_and_names_those_that_are_few(
+    database: Database, folder: Path, count: int, told: dict[str, object]
+) -> None:
+    dags = (f"with DAG('d{number}'):\n    pass\n" for number in range(count))
+    (folder / "a.py").write_text(f"from triggerer import DAG\n{''.join(dags)}")
+    with capture_logs() as lines:
+        async with processing(database, folder):
+            pass
+    assert lines == [{"event": "DAG files stored", "log_level": "info", "streams": 0, **told}]
 
 
 async def test_new_changed_and_deleted_files_are_noticed_at_once(

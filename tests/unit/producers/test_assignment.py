@@ -6,7 +6,7 @@ from typing import Any
 
 from aiokafka import TopicPartition
 
-from producers.kafka.assignment import Assignment
+from producers.kafka.assignment import Assignment, _names
 from producers.kafka.cluster import Membership
 from producers.kafka.lane import Lane
 from producers.kafka.position import CommittedPosition
@@ -51,3 +51,12 @@ async def test_requests_wait_long_again_when_a_partition_goes_that_was_held() ->
     assert not cluster.waits_long
     await assignment.on_partitions_revoked([PARTITION])
     assert cluster.waits_long
+
+
+def test_partitions_are_named_where_they_are_few_and_counted_where_they_are_many() -> None:
+    assert _names([]) == "no partitions"
+    assert _names([TopicPartition("b", 1), TopicPartition("a", 10)]) == "a[10], b[1]"
+    many = [TopicPartition(topic, number) for topic in ("b", "a") for number in range(100)]
+    assert _names(many) == "200 partitions of a, b"
+    more = [TopicPartition(f"t{number}", 0) for number in range(50)]
+    assert _names(more) == "50 partitions of 50 topics"
