@@ -144,12 +144,13 @@ class SeldomRepeats(logging.Filter):
 def _renderers(as_json: bool, stream: TextIO) -> Sequence[Processor]:
     import structlog
 
+    # Both would print every local variable, and with them secrets and messages.
     if not as_json:
-        # Rich's tracebacks print every local variable, and with them secrets.
         plain = structlog.dev.plain_traceback
         return [structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=plain)]
+    as_dict = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
     return [
-        structlog.processors.dict_tracebacks,
+        structlog.processors.ExceptionRenderer(as_dict),
         structlog.processors.JSONRenderer(serializer=_dumps),
     ]
 

@@ -79,3 +79,34 @@ def test_logging_may_be_set_up_with_the_first_line(
     else:
         (line,) = lines
         assert line.items() >= {"event": "heard", "level": "warning", **logged}.items()
+
+
+_RAISES = """
+import structlog
+from triggerer.config import CoreSettings
+from triggerer.logging_setup import set_up_logging
+
+set_up_logging(CoreSettings(log_format={log_format!r}))
+
+def connect(password):
+    raise ValueError("refused")
+
+try:
+    connect("hunter" + "2")
+except ValueError:
+    structlog.get_logger("ours").exception("failed")
+"""
+
+
+@pytest.mark.parametrize("log_format", ["console", "json"])
+def test_a_traceback_shows_no_local_variables(log_format: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _RAISES.format(log_format=log_format)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "ValueError" in done.stderr
+    assert "connect" in done.stderr
+    assert "hunter2" not in done.stderr
