@@ -96,6 +96,7 @@ async def test_sessions_share_a_cluster_that_has_too_few_cores_for_all(
         assert [(run.state, run.error) for run in runs] == [("success", None)] * 6
 
 
+@pytest.mark.soak  # takes minutes
 async def test_runs_outlive_workers_and_masters_of_the_cluster_that_end_and_come_back(
     cluster_house: House, spark_cluster: SparkCluster, tmp_path: Path
 ) -> None:
