@@ -88,12 +88,27 @@ def said_of_waits(house: House, run: DagRun) -> list[str]:
 
 
 async def test_sessions_share_a_cluster_that_has_too_few_cores_for_all(
-    cluster_house: House, spark_cluster: SparkCluster
+    cluster_house: House, spark_cluster: SparkCluster, tmp_path: Path
 ) -> None:
     house = cluster_house
+    first, last = Gate(tmp_path / "first"), Gate(tmp_path / "last")
     async with house.executor(workers=2, spark=on(spark_cluster)):
-        runs = await house.ended(*await house.queue("counts", 6), timeout=TIMEOUT_S)
-        assert [(run.state, run.error) for run in runs] == [("success", None)] * 6
+        # A run that finds no core free says so, and is the next to get one.
+        (first_pk,) = await house.queue("holds", params=first.params)
+        await first.begun()
+        (pk,) = await house.queue("counts")
+        run = await waits(house, pk, spark_cluster)
+        said = said_of_waits(house, run)
+        assert said[-1] == f"WARNING triggerer.run: the run waits for {run.waiting_for}"
+        # For the session that holds both cores, as soon as its run has ended.
+        (last_pk,) = await house.queue("holds", params=last.params)
+        first.open()
+        (run,) = await house.ended(pk, timeout=TIMEOUT_S)
+        assert (run.state, run.error) == ("success", None)
+        assert said_of_waits(house, run)[-1].endswith(" s, and goes on")
+        last.open()
+        runs = await house.ended(first_pk, last_pk, timeout=TIMEOUT_S)
+        assert [(run.state, run.error) for run in runs] == [("success", None)] * 2
 
 
 @pytest.mark.soak  # takes minutes

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import time
+from collections.abc import Callable
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 
 _HINT: Final = "the cluster's web UI shows who holds its cores, and how large its workers are"
 _ANSWER_TIMEOUT: Final = "10s"
+_RELEASE_S: Final = 2.0
+"""Longer than a session needs to withdraw its requests, and a cluster to end executors."""
+_POLL_S: Final = 0.02
 
 
 def needs_cluster(settings: SparkSettings) -> bool:
@@ -110,7 +115,8 @@ def quieten(session: SparkSession) -> None:
 def release_executors(session: SparkSession) -> None:
     """Give the executors back at once, with what is cached on them; the session gets others when it has work.
 
-    For a session that does nothing now. One whose executors the user has fixed keeps them.
+    For a session that does nothing now. One that has work after all, or whose executors the user has fixed, keeps them.
+    Returns once others can have them, or after some seconds.
 
     Raises:
         Exception: Py4J's, if the JVM is gone.
@@ -121,13 +127,30 @@ def release_executors(session: SparkSession) -> None:
     is_dynamic = conf.get("spark.dynamicAllocation.enabled", "false") == "true"
     if not is_dynamic or conf.get("spark.dynamicAllocation.minExecutors", "0") != "0":
         return
-    scala = _scala(session.sparkContext)
-    # SparkContext.killExecutors refuses while dynamic allocation is on: this is what that itself calls. The target is
-    # left alone: it is 0 where there is no work, and where there is some again others take their place.
+    backend = _scala(session.sparkContext).schedulerBackend()
+    # Spark notices ten times a second that it has no work. Killed before, executors would come back: the cluster would
+    # still have been asked for them.
+    if not _within(_RELEASE_S, lambda: _is_empty(session, backend.getRequestedTotalExecutors())):
+        return
+    # SparkContext.killExecutors refuses while dynamic allocation is on: this is what that itself calls.
     adjust_target, count_failures, force = False, False, True
-    scala.schedulerBackend().killExecutors(
-        scala.getExecutorIds(), adjust_target, count_failures, force
-    )
+    backend.killExecutors(backend.getExecutorIds(), adjust_target, count_failures, force)
+    # Otherwise the next run might ask for the cores before the cluster has them to give to others.
+    _within(_RELEASE_S, lambda: backend.getExecutorIds().isEmpty())
+
+
+def _is_empty(session: SparkSession, requested: Any) -> bool:
+    converters: Any = session.sparkContext._jvm.scala.jdk.javaapi.CollectionConverters  # noqa: SLF001
+    return not any(converters.asJava(requested).values())
+
+
+def _within(seconds: float, condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
 
 
 def _scala(context: Any) -> Any:
