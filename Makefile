@@ -27,14 +27,14 @@ demo: $(READY)  ## run the demo; options with ARGS="..."
 # Each worker has servers of its own (about 1.5 GB), so there are not as many as a large machine has CPUs.
 WORKERS ?= $(shell cpus=$$(nproc); echo $$((cpus < 4 ? cpus : 4)))
 
-# Lint runs beside the tests: what it finds is shown as soon as it is known, and what it said once more at the end.
+# Lint runs beside the tests. What it finds is shown as soon as it is known, and again at the end, where little is shown
+# otherwise: the failures of the tests are to be among the last lines.
 test: $(READY)  ## checks and tests, without the long proofs; options with ARGS="..."
 	@mkdir -p .cache; \
 	{ $(MAKE) --no-print-directory lint >.cache/lint.log 2>&1 || { cat .cache/lint.log; false; }; } & lint=$$!; \
 	status=0; \
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS) || status=$$?; \
-	wait $$lint || status=$$?; \
-	cat .cache/lint.log; \
+	if wait $$lint; then echo "lint: passed (.cache/lint.log)"; else status=$$?; cat .cache/lint.log; fi; \
 	exit $$status
 
 lint: $(READY)  ## style, types and import rules only
