@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -181,4 +183,111 @@ def test_what_the_database_refuses_a_running_service_is_an_outage(scene: Scene, 
     assert scene.begun.read_text().splitlines() == ["begun"]
     (scene.inbox / "go").touch()
     wait_until(lambda: scene.count(ended) == 2, within_s=30, what="events go on", of=service)
+    assert service.stop() == 0, service.tail()
+
+
+class SqliteScene:
+    """A standalone on a SQLite file in a folder of its own, which is 4 MB large."""
+
+    def __init__(self, folder: Path, disk: Path) -> None:
+        dags = folder / "dags"
+        dags.mkdir()
+        self.inbox = folder / "inbox"
+        self.inbox.mkdir()
+        self.hold, self.begun = folder / "hold", folder / "begun"
+        (dags / "files.py").write_text(
+            DAG.format(inbox=str(self.inbox), hold=str(self.hold), begun=str(self.begun))
+        )
+        self.disk = disk
+        self.path = disk / "triggerer.db"
+        url = f"sqlite:///{self.path}"
+        self.service = Instance(
+            folder / "home", dags_folder=dags, database_url=url, bootstrap="127.0.0.1:1"
+        )
+        self.records = Records(url)
+
+    def count(self, query: str) -> int:
+        return int(self.records.rows(query)[0][0])
+
+
+@pytest.fixture
+def sqlite_scene(tmp_path: Path) -> Iterator[SqliteScene]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "triggerer-test", disk],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode != 0:
+        pytest.skip("to fill a disk takes the right to mount one")
+    scene = SqliteScene(tmp_path, disk)
+    try:
+        yield scene
+    finally:
+        scene.service.kill()
+        assert scene.service.orphans() == []
+        subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+@contextmanager
+def _gone(scene: SqliteScene) -> Iterator[None]:
+    aside = scene.path.with_suffix(".aside")
+    scene.path.rename(aside)
+    yield
+    assert not scene.path.exists(), "an empty database was made in its place"
+    aside.rename(scene.path)
+
+
+@contextmanager
+def _replaced(scene: SqliteScene) -> Iterator[None]:
+    aside = scene.path.with_suffix(".aside")
+    scene.path.rename(aside)
+    scene.path.write_bytes(b"")
+    yield
+    assert scene.path.read_bytes() == b""
+    aside.rename(scene.path)
+
+
+@contextmanager
+def _full(scene: SqliteScene) -> Iterator[None]:
+    ballast = scene.disk / "ballast"
+    with ballast.open("wb", buffering=0) as file, suppress(OSError):
+        for size in (65536, 512, 1):
+            with suppress(OSError):
+                while True:
+                    file.write(b"x" * size)
+    yield
+    ballast.unlink()
+
+
+@contextmanager
+def _locked(scene: SqliteScene) -> Iterator[None]:
+    other = sqlite3.connect(scene.path, isolation_level=None, timeout=30)
+    other.execute("BEGIN IMMEDIATE")
+    yield
+    other.close()
+
+
+@pytest.mark.parametrize("outage", [_gone, _replaced, _full, _locked])
+def test_a_sqlite_file_that_cannot_be_used_for_a_while_is_an_outage(
+    sqlite_scene: SqliteScene, outage: Callable[[SqliteScene], AbstractContextManager[None]]
+) -> None:
+    scene, service = sqlite_scene, sqlite_scene.service
+    service.start()
+    wait_until(lambda: "started" in service.tail(), within_s=60, what="it starts", of=service)
+    ended = "SELECT count(*) FROM dag_run WHERE state = 'success' AND attempt = 1"
+    scene.hold.touch()
+    (scene.inbox / "go").touch()
+    wait_until(scene.begun.exists, within_s=60, what="the run has begun", of=service)
+    with outage(scene):
+        scene.hold.unlink()
+        # Taken now, and not written before the outage is over.
+        (scene.inbox / "go").touch()
+        time.sleep(OUTAGE_S)
+        assert service.is_running, service.tail()
+    wait_until(lambda: scene.count(ended) == 2, within_s=30, what="all runs", of=service)
+    assert scene.begun.read_text().splitlines() == ["begun", "begun"]
+    assert scene.count("SELECT count(*) FROM asset_event") == 2
+    assert '"the database is away"' in service.log.read_text()
     assert service.stop() == 0, service.tail()

@@ -25,6 +25,7 @@ from triggerer.store.engine.availability import Availability, Use
 from triggerer.store.engine.clock import NOW_KEY, Now, now_of, utc_now
 from triggerer.store.engine.driver_errors import committing, translated
 from triggerer.store.engine.script import Row, Script, ScriptRunner, Step
+from triggerer.store.engine.sqlite_file import SqliteFile
 from triggerer.store.engine.sqlite_runner import SqliteRunner
 from triggerer.store.engine.urls import describe, parse_database_url
 from triggerer.store.wakeups.signals import Announced, Wakeups, announced_in
@@ -52,6 +53,7 @@ class Database:
         writer: AsyncEngine,
         reader: AsyncEngine,
         runner: ScriptRunner,
+        file: SqliteFile | None,
         transport: AnnouncementTransport,
         wakeups: Wakeups,
         commit_timeout: timedelta,
@@ -68,6 +70,7 @@ class Database:
         """How announcements reach other processes."""
         self._reader = reader
         self._runner = runner
+        self._file = file
         self._commit_timeout = commit_timeout
         self._now = now
         # SQLite has one writer at a time. Those of this process wait here, first come first served: SQLite's
@@ -172,6 +175,8 @@ class Database:
     async def _transaction(self, commit_timeout: timedelta) -> AsyncIterator[AsyncSession]:
         session = self._session(self.writer)
         try:
+            if self._file is not None:
+                self._file.check()
             with translated(self.name):
                 # BEGIN now, so that a database that is locked or away says so before any work.
                 await session.connection()
@@ -181,6 +186,8 @@ class Database:
             try:
                 with committing(self.name, commit_timeout):
                     await session.commit()
+                if self._file is not None:
+                    self._file.check_committed()
             except OutcomeUnknown:
                 # Perhaps it did commit; a wakeup too many does no harm.
                 await self.announce_here(announced_in(session))
@@ -202,6 +209,8 @@ class Database:
         """
         session = self._session(self._reader)
         try:
+            if self._file is not None:
+                self._file.check()
             with translated(self.name):
                 options = {"postgresql_readonly": True} if self.dialect == "postgresql" else {}
                 await session.connection(execution_options=options)
@@ -305,13 +314,18 @@ async def open_database(
     name, transport = describe(parsed), AnnouncementTransport(parsed)
     abandoned = engines.AbandonedConnections()
     runner: ScriptRunner
+    file = None
     if parsed.get_backend_name() == "sqlite":
-        _prepare_file(Path(parsed.database or ""), create=create)
+        path = Path(parsed.database or "")
+        _prepare_file(path, create=create)
+        with translated(name):
+            file = SqliteFile(path, name=name)
         writer = engines.sqlite_writer(parsed, busy_timeout=busy_timeout, abandoned=abandoned)
         reader = engines.sqlite_reader(parsed, busy_timeout=busy_timeout, abandoned=abandoned)
         runner = SqliteRunner(
             parsed.database or "",
             name=name,
+            file=file,
             now=now,
             busy_timeout=busy_timeout,
             commit_timeout=commit_timeout,
@@ -330,6 +344,7 @@ async def open_database(
         writer=writer,
         reader=reader,
         runner=runner,
+        file=file,
         transport=transport,
         wakeups=wakeups or Wakeups(),
         commit_timeout=commit_timeout,
