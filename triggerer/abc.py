@@ -281,8 +281,8 @@ def get_connection(connection_id: str) -> Mapping[str, Any]:
     if _resolve_connection is None:
         # Outside the service (a plugin author's test, a notebook) nobody has installed anything: read the
         # configuration as the service would. Imported late, since the configuration is no part of this interface.
-        from triggerer.config import load_settings
+        from triggerer.config import load_connections
 
-        install_connections(load_settings().get_connection)
+        install_connections(load_connections().get)
     assert _resolve_connection is not None
     return _resolve_connection(connection_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from typing import Final, Self
 
@@ -17,6 +18,26 @@ _OUTPUT_LIMIT: Final = 8000
 """How much of the end of a child's output is kept."""
 _CHUNK_BYTES: Final = 65_536
 _REAP_S: Final = 5.0
+_SETTING: Final = "TRIGGERER__"
+_CONNECTION: Final = "TRIGGERER__CONNECTIONS__"
+_withheld: set[str] = set()
+
+
+def withhold_from_children(variables: Iterable[str]) -> None:
+    """Keep these environment variables, too, from all children that are started from now on."""
+    _withheld.update(variables)
+
+
+def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a child, in which users' code runs: without the settings that only the service needs.
+
+    The database's URL with its password is one of them. Connections stay: triggers and tasks ask for them.
+    """
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in _withheld and (not name.startswith(_SETTING) or name.startswith(_CONNECTION))
+    }
 
 
 class ChildProcess:
@@ -74,7 +95,7 @@ class ChildProcess:
                     [sys.executable, "-P", "-m", module],
                     pass_fds=[socket.fileno(), lifeline],
                     env={
-                        **os.environ,
+                        **child_environment(os.environ),
                         CHANNEL_VARIABLE: str(socket.fileno()),
                         LIFELINE_VARIABLE: str(lifeline),
                     },

@@ -9,9 +9,12 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from functools import cached_property
+from io import StringIO
 from typing import TYPE_CHECKING, Any, Final, TextIO
+
+from triggerer.redaction import redact, redact_text
 
 if TYPE_CHECKING:
     from structlog.typing import Processor
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
 
 # What a library says of each connection is of use to those who ask for "debug" only.
 _QUIET: Final = ("aiokafka", "kafka", "sqlalchemy", "alembic", "watchfiles", "asyncio", "py4j")
+
+# Fields in which no secret can be; `exc_info` is rendered by whoever knows exceptions.
+_OURS: Final = frozenset({"level", "logger", "timestamp", "exc_info"})
 
 # More names than these make a line that nobody reads; a folder may hold a thousand DAGs.
 _FEW: Final = 10
@@ -147,12 +153,35 @@ def _renderers(as_json: bool, stream: TextIO) -> Sequence[Processor]:
     # Both would print every local variable, and with them secrets and messages.
     if not as_json:
         plain = structlog.dev.plain_traceback
-        return [structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=plain)]
+        console = structlog.dev.ConsoleRenderer(
+            colors=stream.isatty(), exception_formatter=_redacted(plain)
+        )
+        return [_redact, console]
     as_dict = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
     return [
         structlog.processors.ExceptionRenderer(as_dict),
+        # After it: exceptions say secrets, too.
+        _redact,
         structlog.processors.JSONRenderer(serializer=_dumps),
     ]
+
+
+def _redact(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> Mapping[str, Any]:
+    """Hide the secrets of a line, as a processor: before it is rendered, which puts JSON's quotes around them."""
+    return {key: value if key in _OURS else _shown(key, value) for key, value in line.items()}
+
+
+def _shown(key: str, value: Any) -> Any:
+    return redact_text(str(value)) if isinstance(value, BaseException) else redact(key, value)
+
+
+def _redacted(formatter: Any) -> Any:
+    def write(stream: TextIO, exc_info: Any) -> None:
+        text = StringIO()
+        formatter(text, exc_info)
+        stream.write(redact_text(text.getvalue()))
+
+    return write
 
 
 def _dumps(value: Any, **_: Any) -> str:

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from triggerer.errors import TriggererError
+from triggerer.redaction import redact_text
 
 COMMANDS: Final = {
     "standalone": (
@@ -118,6 +119,6 @@ def _options(
 def print_error(error: BaseException) -> None:
     """Print what went wrong in one line, and what to do in the next."""
     if isinstance(error, TriggererError):
-        typer.echo(f"triggerer: {error.message}", err=True)
+        typer.echo(f"triggerer: {redact_text(error.message)}", err=True)
         if error.hint:
-            typer.echo(f"  hint: {error.hint}", err=True)
+            typer.echo(f"  hint: {redact_text(error.hint)}", err=True)

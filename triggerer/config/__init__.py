@@ -6,7 +6,13 @@ default. Durations are seconds. pydantic checks the values; the merging is done 
 pydantic-settings cannot say where a value came from, nor name the nearest key for an unknown one.
 """
 
-from triggerer.config.loading import CONFIG_VARIABLE, RawValue, Settings, load_settings
+from triggerer.config.loading import (
+    CONFIG_VARIABLE,
+    RawValue,
+    Settings,
+    load_connections,
+    load_settings,
+)
 from triggerer.config.sections import SECTIONS, CoreSettings, SparkSettings
 
 __all__ = [
@@ -16,5 +22,6 @@ __all__ = [
     "RawValue",
     "Settings",
     "SparkSettings",
+    "load_connections",
     "load_settings",
 ]

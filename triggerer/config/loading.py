@@ -7,7 +7,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -26,7 +26,7 @@ from triggerer.config.sections import (
     TriggererSettings,
 )
 from triggerer.errors import ConfigurationError
-from triggerer.redaction import is_reference, redact
+from triggerer.redaction import is_reference, redact, remember_secret, remember_secrets_in
 
 ENVIRONMENT_PREFIX: Final = "TRIGGERER__"
 CONFIG_VARIABLE: Final = "TRIGGERER_CONFIG"
@@ -58,6 +58,8 @@ class Settings:
     sources: Mapping[tuple[str, ...], str] = field(repr=False)
     """For each (section, key), and (connections, id, key), where its value came from."""
     environ: Mapping[str, str] = field(repr=False)
+    service_variables: frozenset[str] = frozenset()
+    """Environment variables that the settings refer to and only the service needs: that of the database's URL."""
 
     @property
     def names_dags_folder(self) -> bool:
@@ -88,20 +90,34 @@ class Settings:
         Raises:
             ConfigurationError: There is no such connection, or one of its secrets cannot be read.
         """
+        return Connections(self.connections, self.file, self.environ).get(connection_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """`[connections]`, as written. All that children of the service need of the settings."""
+
+    written: Mapping[str, Mapping[str, Any]] = field(repr=False)
+    file: Path | None
+    environ: Mapping[str, str] = field(repr=False)
+
+    def get(self, connection_id: str) -> Mapping[str, Any]:
+        """Return a connection's settings; see `Settings.get_connection`."""
         try:
-            connection = self.connections[connection_id]
+            connection = self.written[connection_id]
         except KeyError:
             raise ConfigurationError(
-                f"there is no connection {connection_id!r}"
-                f"{_nearest(connection_id, self.connections)}",
+                f"there is no connection {connection_id!r}{_nearest(connection_id, self.written)}",
                 hint=f"add [connections.{connection_id}] to {self.file or DEFAULT_FILE},"
                 " and restart a service that runs: it reads its settings once",
             ) from None
         base = self.file.parent if self.file else Path()
-        return {
+        resolved = {
             key: _resolve(value, f"connections.{connection_id}.{key}", self.environ, base)
             for key, value in connection.items()
         }
+        remember_secrets_in("", resolved)
+        return resolved
 
 
 def load_settings(
@@ -132,11 +148,22 @@ def load_settings(
     for name, keys in connections.items():
         sources |= {("connections", name, key): given.source for key, given in keys.items()}
     base = file.parent if file else Path()
+    referred = _variable_in(built["database"].url)
+    service_variables = referred - {
+        name
+        for keys in connections.values()
+        for given in keys.values()
+        for name in _variable_in(given.value)
+    }
     built["core"], built["database"] = _place(
         built["core"], built["database"], sources, environ, base
     )
+    remember_secrets_in("", {name: asdict(section) for name, section in built.items()})
+    for keys in connections.values():
+        remember_secrets_in("", {key: given.value for key, given in keys.items()})
     return Settings(
         **built,
+        service_variables=service_variables,
         connections={
             name: {key: given.value for key, given in keys.items()}
             for name, keys in connections.items()
@@ -145,6 +172,30 @@ def load_settings(
         sources=sources,
         environ=environ,
     )
+
+
+def load_connections(environ: Mapping[str, str] | None = None) -> Connections:
+    """Read `[connections]` alone, as a child of the service does, which is not given the rest.
+
+    Raises:
+        ConfigurationError: The file cannot be read, or names an unknown section.
+    """
+    environ = os.environ if environ is None else environ
+    file = _find_file(None, environ)
+    sections, connections = _read_file(file) if file else ({}, {})
+    _read_environment(environ, sections, connections)
+    written = {
+        name: {key: given.value for key, given in keys.items()}
+        for name, keys in connections.items()
+    }
+    return Connections(written, file, environ)
+
+
+def _variable_in(value: Any) -> frozenset[str]:
+    """Return the environment variable that a setting refers to."""
+    if isinstance(value, str) and value.startswith("env:"):
+        return frozenset({value.removeprefix("env:")})
+    return frozenset()
 
 
 def _find_file(path: str | Path | None, environ: Mapping[str, str]) -> Path | None:
@@ -308,14 +359,26 @@ def _resolve(value: Any, name: str, environ: Mapping[str, str], base: Path) -> A
             raise ConfigurationError(
                 f"{name} refers to the environment variable {where}, which is not set"
             )
-        return environ[where]
+        found = environ[where]
+        _remember(found)
+        return found
     try:
         # Editors end files with a line break, which no password has.
-        return (base / Path(where).expanduser()).read_text("utf-8").removesuffix("\n")
+        found = (base / Path(where).expanduser()).read_text("utf-8").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(
             f"{name} refers to the file {where}, which cannot be read: {error}"
         ) from error
+    _remember(found)
+    return found
+
+
+def _remember(found: str) -> None:
+    if "://" in found:
+        # The rest of a URL may be shown.
+        remember_secrets_in("", found)
+    else:
+        remember_secret(found)
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

@@ -19,6 +19,7 @@ import anyio
 import structlog
 
 from triggerer.abc import install_connections
+from triggerer.child_process import withhold_from_children
 from triggerer.config import CONFIG_VARIABLE, Settings
 from triggerer.errors import ConfigurationError
 from triggerer.service.parts import ALL_PARTS, Part, start_parts
@@ -79,6 +80,7 @@ def run(settings: Settings, parts: frozenset[Part], work: Work | None = None) ->
     # would let it wait for the default of 5 ms each time.
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     install_connections(settings.get_connection)
+    withhold_from_children(settings.service_variables)
     if settings.file is not None:
         # Children have no --config; their `get_connection` reads the same file.
         os.environ[CONFIG_VARIABLE] = str(settings.file)

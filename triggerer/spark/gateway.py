@@ -14,11 +14,23 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from triggerer.errors import SubmitFailed
+from triggerer.redaction import is_secret_key, redact_text
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
 
 _STANDARD_ERROR: Final = 2
+_NEEDED_AT_START: Final = frozenset(
+    {
+        "spark.driver.extraJavaOptions",
+        "spark.driver.defaultJavaOptions",
+        "spark.driver.extraClassPath",
+        "spark.driver.extraLibraryPath",
+        "spark.driver.memory",
+        "spark.master",
+    }
+)
+"""Without these the JVM would be another one; a secret in them is in `ps`, as the guide says."""
 _NOISE: Final = frozenset(
     {
         # Said by every start, true, and nothing that anybody could act on.
@@ -26,7 +38,6 @@ _NOISE: Final = frozenset(
         b"WARNING: package sun.security.action not in java.base",
     }
 )
-_SECRET_KEY = re.compile(r"secret|password|token|credential|access[._-]?key", re.IGNORECASE)
 _TELLING_LINE = re.compile(r"error|exception|could not|cannot|no such|denied", re.IGNORECASE)
 _EMPTY_WORDS = re.compile(
     r"\s+at |.*\bWARN(ING)?\b|Using Spark's default|Error: (Could not create the Java|A fatal exc)"
@@ -116,7 +127,11 @@ def on_command_line(conf: Mapping[str, str]) -> dict[str, str]:
 
     The context gets the rest afterwards, over PySpark's connection.
     """
-    return {key: value for key, value in conf.items() if not _SECRET_KEY.search(key)}
+    return {
+        key: value
+        for key, value in conf.items()
+        if key in _NEEDED_AT_START or (not is_secret_key(key) and redact_text(value) == value)
+    }
 
 
 def reason_in(lines: list[str]) -> str:

@@ -8,6 +8,7 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from triggerer.errors import ConfigurationError
+from triggerer.redaction import redact_text
 
 _DRIVERS = {"sqlite": "aiosqlite", "postgresql": "asyncpg"}
 _FORMS = "write sqlite:///path/to/triggerer.db or postgresql://user@host:5432/database"
@@ -65,9 +66,10 @@ def _with_known_ssl(url: URL) -> URL:
 
 
 def describe(url: URL) -> str:
-    """Return how messages name the database; without the password."""
+    """Return how messages name the database; without secrets."""
     if url.get_backend_name() == "sqlite":
         return f"the SQLite database {url.database}"
     # Without the driver, which is our choice.
     shown = url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True)
-    return f"the PostgreSQL database {shown}"
+    # The query may have secrets, too: ?password=, ?sslpassword=.
+    return f"the PostgreSQL database {redact_text(shown)}"

@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, and_, exists, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
+from triggerer.redaction import redact, redact_text
 from triggerer.store.models import (
     Asset,
     AssetEvent,
@@ -168,8 +169,9 @@ async def list_watchers(
             WatcherView,
             asset_name=asset_name,
             trigger=trigger.classpath,
-            stream=key,
-            kwargs=trigger.kwargs,
+            stream=redact_text(key),
+            error=None if row.error is None else redact_text(row.error),
+            kwargs=redact("", trigger.kwargs),
         )
         for row, asset_name, trigger, key in await session.execute(limited(query, limit))
     ]
