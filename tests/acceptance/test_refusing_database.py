@@ -17,6 +17,7 @@ import pytest
 
 from tests.acceptance.instance import Instance, wait_until
 from tests.acceptance.records import Records
+from tests.services.notify_socket import NotifySocket
 from tests.services.postgres import PostgresServer
 from tests.services.process import run_apart
 
@@ -186,6 +187,20 @@ def test_what_the_database_refuses_a_running_service_is_an_outage(scene: Scene, 
     assert service.stop() == 0, service.tail()
 
 
+@pytest.fixture
+def notify_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NotifySocket]:
+    address = f"@triggerer-{time.time_ns()}"
+    monkeypatch.setenv("NOTIFY_SOCKET", address)
+    with NotifySocket(address) as manager:
+        yield manager
+
+
+def _status(manager: NotifySocket) -> str:
+    """What the service manager was told last."""
+    told = [line for datagram in manager.read() for line in datagram if line.startswith("STATUS=")]
+    return told[-1]
+
+
 class SqliteScene:
     """A standalone on a SQLite file in a folder of its own, which is 4 MB large."""
 
@@ -231,10 +246,21 @@ def sqlite_scene(tmp_path: Path) -> Iterator[SqliteScene]:
 
 
 @contextmanager
+def _nothing_is_written(scene: SqliteScene) -> Iterator[None]:
+    # What was under way has ended by then.
+    time.sleep(1)
+    log = scene.path.with_name(scene.path.name + "-wal")
+    before = log.read_bytes()
+    yield
+    assert log.read_bytes() == before, "it commits into a file that nobody will find"
+
+
+@contextmanager
 def _gone(scene: SqliteScene) -> Iterator[None]:
     aside = scene.path.with_suffix(".aside")
     scene.path.rename(aside)
-    yield
+    with _nothing_is_written(scene):
+        yield
     assert not scene.path.exists(), "an empty database was made in its place"
     aside.rename(scene.path)
 
@@ -244,7 +270,8 @@ def _replaced(scene: SqliteScene) -> Iterator[None]:
     aside = scene.path.with_suffix(".aside")
     scene.path.rename(aside)
     scene.path.write_bytes(b"")
-    yield
+    with _nothing_is_written(scene):
+        yield
     assert scene.path.read_bytes() == b""
     aside.rename(scene.path)
 
@@ -271,7 +298,9 @@ def _locked(scene: SqliteScene) -> Iterator[None]:
 
 @pytest.mark.parametrize("outage", [_gone, _replaced, _full, _locked])
 def test_a_sqlite_file_that_cannot_be_used_for_a_while_is_an_outage(
-    sqlite_scene: SqliteScene, outage: Callable[[SqliteScene], AbstractContextManager[None]]
+    sqlite_scene: SqliteScene,
+    outage: Callable[[SqliteScene], AbstractContextManager[None]],
+    notify_socket: NotifySocket,
 ) -> None:
     scene, service = sqlite_scene, sqlite_scene.service
     service.start()
@@ -286,8 +315,36 @@ def test_a_sqlite_file_that_cannot_be_used_for_a_while_is_an_outage(
         (scene.inbox / "go").touch()
         time.sleep(OUTAGE_S)
         assert service.is_running, service.tail()
+        assert "; the database refuses " in _status(notify_socket)
     wait_until(lambda: scene.count(ended) == 2, within_s=30, what="all runs", of=service)
+    assert "; the database refuses " not in _status(notify_socket)
     assert scene.begun.read_text().splitlines() == ["begun", "begun"]
     assert scene.count("SELECT count(*) FROM asset_event") == 2
     assert '"the database is away"' in service.log.read_text()
     assert service.stop() == 0, service.tail()
+
+
+@pytest.mark.services
+def test_a_login_that_is_refused_at_the_start_is_waited_for_and_then_a_mistake(
+    scene: Scene,
+) -> None:
+    service = scene.service
+    text = service.config.read_text()
+    service.config.write_text(text.replace("[database]", "[database]\nstart_timeout = 3"))
+    scene.execute(f"ALTER ROLE {ROLE} NOLOGIN")
+    service.start()
+    wait_until(lambda: not service.is_running, within_s=30, what="it gives up", of=service)
+    said = service.tail()
+    assert "waiting for the database" in said
+    assert "check user and password in [database] url" in said
+    assert "Traceback" not in said
+    assert service.stop() == 1
+    service.config.write_text(text)
+    service.log.unlink()
+    service.start()
+    waits = "waiting for the database"
+    wait_until(lambda: waits in service.tail(), within_s=30, what="it waits", of=service)
+    scene.execute(f"ALTER ROLE {ROLE} LOGIN")
+    started = '"event":"started"'
+    wait_until(lambda: started in service.tail(), within_s=30, what="it starts", of=service)
+    assert service.stop() == 0
