@@ -50,6 +50,20 @@ class Backoff:
         self.failures = 0
 
 
+def is_worth_a_line(failures: int) -> bool:
+    """Whether the so-manieth failure in a row (1: the first) is to be warned of: the 1st, 4th, 16th, 64th, ...
+
+    With growing delays between attempts, the lines come at growing distances.
+    """
+    return failures > 0 and failures & (failures - 1) == 0 and failures.bit_length() % 2 == 1
+
+
+def warn_seldom(log: FilteringBoundLogger, failures: int, message: str, **fields: Any) -> None:
+    """Warn of a failure if it `is_worth_a_line`; the others are for those who ask for "debug"."""
+    say = log.warning if is_worth_a_line(failures) else log.debug
+    say(message, **fields)
+
+
 async def retry(
     attempt: Callable[[], Awaitable[T]],
     *,
@@ -76,7 +90,14 @@ async def retry(
 def log_failure(
     log: FilteringBoundLogger, message: str, **fields: Any
 ) -> Callable[[Exception, float], object]:
-    """Make an `on_failure` that warns of each failure, with its error and the delay."""
-    return lambda error, delay: log.warning(
-        message, **fields, error=str(error), retry_after_s=round(delay, 3)
-    )
+    """Make an `on_failure` that warns, ever more seldom, of failures in a row, with the error and the delay."""
+    failures = 0
+
+    def on_failure(error: Exception, delay: float) -> None:
+        nonlocal failures
+        failures += 1
+        warn_seldom(
+            log, failures, message, **fields, error=str(error), retry_after_s=round(delay, 3)
+        )
+
+    return on_failure

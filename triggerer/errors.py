@@ -100,6 +100,13 @@ class StoreUnavailable(TransientStoreError):
     """The database does not answer, is locked, or has no room; nothing was written, the same call may succeed later."""
 
 
+class StoreRefused(StoreUnavailable, ConfigurationError):
+    """The database answers, and refuses our login, our rights or our tables: somebody has to change that.
+
+    At the start it is a mistake of configuration. Later it is an outage: a password is rotated, a server fails over.
+    """
+
+
 class RowRefused(StoreError):
     """The database, or a rule of ours before it, refuses this very row; a repeat brings the same answer."""
 

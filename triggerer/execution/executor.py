@@ -12,7 +12,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
-from triggerer.backoff import Backoff
+from triggerer.backoff import Backoff, warn_seldom
 from triggerer.domain.attempts import RunEnd, RunOrder
 from triggerer.domain.runs import RunState
 from triggerer.errors import OutcomeUnknown, TransientStoreError
@@ -179,8 +179,12 @@ class Executor:
                     self._sweep_due = 0.0
                 self._more = self._cancels = self._dags = True
                 delay = backoff.next_delay()
-                _log.warning(
-                    "nothing can be claimed", error=str(error), retry_after_s=round(delay, 3)
+                warn_seldom(
+                    _log,
+                    backoff.failures,
+                    "nothing can be claimed",
+                    error=str(error),
+                    retry_after_s=round(delay, 3),
                 )
                 await anyio.sleep(delay)
                 continue

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 import anyio
 import structlog
 
+from triggerer.backoff import warn_seldom
 from triggerer.errors import StoreError, StoreUnavailable, TransientStoreError
 from triggerer.store import leases
 from triggerer.store.engine.database import Database
@@ -92,6 +93,7 @@ class Registration:
         """Renew until cancelled, then deregister: others need not wait for the expiry."""
         lease_s = self._expiry.total_seconds()
         due = anyio.current_time() + lease_s * _INTERVAL
+        failures = 0
         try:
             while True:
                 await anyio.sleep_until(due)
@@ -99,9 +101,11 @@ class Registration:
                 try:
                     await self.renew()
                 except TransientStoreError as error:
-                    _log.warning("the executor's heartbeat failed", error=str(error))
+                    failures += 1
+                    warn_seldom(_log, failures, "the executor's heartbeat failed", error=str(error))
                     due = began + lease_s * _RETRY_INTERVAL
                 else:
+                    failures = 0
                     due = began + lease_s * _INTERVAL
         finally:
             if self._end is not None:

@@ -11,7 +11,7 @@ from typing import Final
 import anyio
 import structlog
 
-from triggerer.backoff import Backoff, log_failure, retry
+from triggerer.backoff import Backoff, log_failure, retry, warn_seldom
 from triggerer.domain.attempts import RunEnd, RunOrder, Wait
 from triggerer.domain.runs import RunState
 from triggerer.errors import (
@@ -213,7 +213,9 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
         self._written.notify_all()
 
     def _note_failure(self, error: TriggererError, delay: float) -> None:
-        _log.warning(
+        warn_seldom(
+            _log,
+            self._backoff.failures,
             "results wait for the store",
             runs=len(self._unwritten),
             error=str(error),

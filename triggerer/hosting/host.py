@@ -13,7 +13,7 @@ import structlog
 from anyio.abc import TaskStatus
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.backoff import Backoff, log_failure, retry
+from triggerer.backoff import Backoff, log_failure, retry, warn_seldom
 from triggerer.domain.events import Fence
 from triggerer.errors import OutcomeUnknown, StoreError
 from triggerer.hosting.division import Division, divide
@@ -93,6 +93,7 @@ class TriggerHost:
         self._has_dirty = AutoResetEvent()
         self._wake = AutoResetEvent()
         self._is_stopped = anyio.Event()
+        self._failed_heartbeats = 0
         self._manager = make_manager(runtime, self._note_state)
 
     @property
@@ -190,10 +191,13 @@ class TriggerHost:
         except StoreError as error:
             # The streams go on: whoever cannot reach the database can neither extend a lease nor
             # write under it, and the next heartbeat tries again.
-            _log.warning("heartbeat failed", error=str(error))
+            self._failed_heartbeats += 1
+            warn_seldom(_log, self._failed_heartbeats, "heartbeat failed", error=str(error))
             if isinstance(error, OutcomeUnknown):
                 # A claim may have been made; what the store shows as ours is read at once.
                 self._wake.set()
+        else:
+            self._failed_heartbeats = 0
 
     async def _tick(self) -> None:
         expiry = self._settings.lease
@@ -358,7 +362,9 @@ class TriggerHost:
                 backoff.reset()
             except StoreError as error:
                 delay = backoff.next_delay()
-                _log.warning(
+                warn_seldom(
+                    _log,
+                    backoff.failures,
                     "cannot show the watchers' states",
                     error=str(error),
                     retry_after_s=round(delay, 3),

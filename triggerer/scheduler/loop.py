@@ -11,7 +11,7 @@ import anyio
 import structlog
 from anyio.abc import TaskStatus
 
-from triggerer.backoff import Backoff
+from triggerer.backoff import Backoff, warn_seldom
 from triggerer.errors import StoreError, TriggererError
 from triggerer.scheduler.optimistic import OptimisticPlanner
 from triggerer.scheduler.plan import Plan, plan_locked
@@ -117,8 +117,12 @@ class Scheduler:
             # Nothing was written, or the outcome is unknown: the next attempt finds what is left to do.
             self.trouble = error
             delay = self._backoff.next_delay()
-            _log.warning(
-                "runs wait for the database", error=str(error), retry_after_s=round(delay, 3)
+            warn_seldom(
+                _log,
+                self._backoff.failures,
+                "runs wait for the database",
+                error=str(error),
+                retry_after_s=round(delay, 3),
             )
             await anyio.sleep(delay)
         else:

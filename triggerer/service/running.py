@@ -109,6 +109,7 @@ async def _serve(
         notifier.tell_status(f"Starting {names}")
         # Before everything has started there is nothing in flight to wait for.
         async with open_service(settings, parts) as service, notifier.serving(f"Running {names}"):
+            _show_outages(service.database, notifier, f"Running {names}")
             stop = until_asked
             with until_asked:
                 if work is None:
@@ -116,6 +117,24 @@ async def _serve(
                 else:
                     await work(service)
     return StopReason.ASKED_TO if stop.cancel_called else StopReason.WORK_DONE
+
+
+def _show_outages(database: Database, notifier: SystemdNotifier, status: str) -> None:
+    availability = database.availability
+
+    def show() -> None:
+        trouble = availability.trouble
+        notifier.tell_status(status if trouble is None else f"{status}; {trouble}")
+
+    availability.on_change = show
+    if availability.trouble is not None:
+        show()
+
+
+def _is_served(settings: Settings) -> bool:
+    """Whether the database is a server, which may still be starting, or be set up by somebody else just now."""
+    url = parse_database_url(settings.database.url, home=settings.core.home)
+    return url.get_backend_name() != "sqlite"
 
 
 @asynccontextmanager
@@ -127,10 +146,11 @@ async def open_service(settings: Settings, parts: frozenset[Part]) -> AsyncItera
         ExceptionGroup: A part failed; the block was cancelled.
     """
     patience = settings.database.start_timeout
+    start = partial(once_it_answers, patience=patience, waits_for_mending=_is_served(settings))
     async with AsyncExitStack() as stack:
-        database = await once_it_answers(lambda: _open_database(settings, stack), patience)
+        database = await start(lambda: _open_database(settings, stack))
         with lock_exclusively(database):
-            await once_it_answers(lambda: _prepare(database), patience)
+            await start(lambda: _prepare(database))
             # The outer group ends last: those in the inner one need it to finish what they began.
             async with anyio.create_task_group() as background:
                 await background.start(unless_it_returns, "wakeups", partial(listen, database))

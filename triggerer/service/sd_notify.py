@@ -55,8 +55,10 @@ class SystemdNotifier:
         return cls(address, watchdog)
 
     def tell_status(self, status: str) -> None:
-        """Tell one line for people (`systemctl status`)."""
-        self._tell(STATUS=status)
+        """Tell one line for people (`systemctl status`); not any more once the service stops."""
+        if not self._is_stopping:
+            # A datagram has a variable on each line.
+            self._tell(STATUS=" ".join(status.split()))
 
     def tell_stopping(self, status: str) -> None:
         """Tell that the service stops; the first time counts. The manager does not expect pings any more."""

@@ -10,7 +10,8 @@ import anyio
 import structlog
 from anyio.abc import TaskStatus
 
-from triggerer.errors import StoreUnavailable
+from triggerer.backoff import warn_seldom
+from triggerer.errors import StoreRefused, StoreUnavailable
 
 _log = structlog.get_logger(__name__)
 
@@ -24,20 +25,28 @@ class Runs(Protocol):
     async def __call__(self, *, task_status: TaskStatus[None]) -> None: ...
 
 
-async def once_it_answers(ask: Callable[[], Awaitable[T]], patience: timedelta) -> T:
+async def once_it_answers(
+    ask: Callable[[], Awaitable[T]], patience: timedelta, *, waits_for_mending: bool = True
+) -> T:
     """Repeat what needs the database until it answers: a service and its database may start together.
 
+    Args:
+        waits_for_mending: Whether what the database refuses may be mended by itself, as the login that a deployment is
+            about to make.
     Raises:
         StoreUnavailable: It did not within `patience`; the last error.
     """
     deadline = anyio.current_time() + patience.total_seconds()
+    failures = 0
     while True:
         try:
             return await ask()
         except StoreUnavailable as error:
-            if anyio.current_time() >= deadline:
+            is_final = isinstance(error, StoreRefused) and not waits_for_mending
+            if is_final or anyio.current_time() >= deadline:
                 raise
-            _log.warning("waiting for the database", error=str(error))
+            failures += 1
+            warn_seldom(_log, failures, "waiting for the database", error=str(error))
             await anyio.sleep(_ASK_AGAIN_S)
 
 

@@ -13,12 +13,19 @@ import anyio
 from sqlalchemy import URL, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from triggerer.errors import ConfigurationError, OutcomeUnknown, TriggererError
+from triggerer.errors import (
+    ConfigurationError,
+    OutcomeUnknown,
+    StoreUnavailable,
+    TriggererError,
+)
 from triggerer.logging_setup import LazyLogger
 from triggerer.store.engine import engines
+from triggerer.store.engine.availability import Availability, Use
 from triggerer.store.engine.clock import NOW_KEY, Now, now_of, utc_now
 from triggerer.store.engine.driver_errors import committing, translated
 from triggerer.store.engine.script import Row, Script, ScriptRunner, Step
+from triggerer.store.engine.sqlite_file import SqliteFile
 from triggerer.store.engine.sqlite_runner import SqliteRunner
 from triggerer.store.engine.urls import describe, parse_database_url
 from triggerer.store.wakeups.signals import Announced, Wakeups, announced_in
@@ -46,6 +53,7 @@ class Database:
         writer: AsyncEngine,
         reader: AsyncEngine,
         runner: ScriptRunner,
+        file: SqliteFile | None,
         transport: AnnouncementTransport,
         wakeups: Wakeups,
         commit_timeout: timedelta,
@@ -54,6 +62,7 @@ class Database:
         self.url: Final = url
         self.name: Final = describe(url)
         """How messages name it; without the password."""
+        self.availability: Final = Availability(self.name)
         self.wakeups: Final = wakeups
         self.writer: Final = writer
         """The engine that writes, for migrations and tests; all others use `transaction`."""
@@ -61,6 +70,7 @@ class Database:
         """How announcements reach other processes."""
         self._reader = reader
         self._runner = runner
+        self._file = file
         self._commit_timeout = commit_timeout
         self._now = now
         # SQLite has one writer at a time. Those of this process wait here, first come first served: SQLite's
@@ -89,9 +99,9 @@ class Database:
             commit_timeout: How long to wait for the commit, whose outcome is then unknown; None: as of `open_database`.
         Raises:
             StoreUnavailable, Conflict: Nothing was written; the same block may succeed later.
+            StoreRefused: The same, once tables, rights or the login are mended.
             RowRefused: Nothing was written, and a repeat is refused again.
             OutcomeUnknown: The commit was sent, and no answer came.
-            ConfigurationError: Tables or rights are missing.
         Cancellation: Before the commit, nothing is written. The commit itself is shielded, up to its
             deadline. No checkpoint follows it: what the caller does next, up to its next wait, still happens.
         """
@@ -118,10 +128,13 @@ class Database:
             else:
                 async with self._turn:
                     result = await self._runner.perform(script, announced)
-        except OutcomeUnknown:
-            # Perhaps it did commit; a wakeup too many does no harm.
-            await self.announce_here(announced)
+        except (OutcomeUnknown, StoreUnavailable) as error:
+            self.availability.note_failure(Use.WRITES, error)
+            if isinstance(error, OutcomeUnknown):
+                # Perhaps it did commit; a wakeup too many does no harm.
+                await self.announce_here(announced)
             raise
+        self.availability.note_success(Use.WRITES)
         await self.announce_here(announced)
         return result
 
@@ -132,10 +145,17 @@ class Database:
             As `transaction`.
         Cancellation: What has begun is finished.
         """
-        if self._turn is None:
-            return await self._runner.perform_step(step)
-        async with self._turn:
-            return await self._runner.perform_step(step)
+        try:
+            if self._turn is None:
+                rows = await self._runner.perform_step(step)
+            else:
+                async with self._turn:
+                    rows = await self._runner.perform_step(step)
+        except (OutcomeUnknown, StoreUnavailable) as error:
+            self.availability.note_failure(Use.WRITES, error)
+            raise
+        self.availability.note_success(Use.WRITES)
+        return rows
 
     async def perform_steps(self, steps: Sequence[Step]) -> list[list[Row]]:
         """Perform steps that do not depend on one another; return the rows of each.
@@ -148,13 +168,15 @@ class Database:
         Cancellation: What has begun is finished; on PostgreSQL the steps after it are left out.
         """
         if self._turn is None:
-            return [await self._runner.perform_step(step) for step in steps]
+            return [await self.perform_step(step) for step in steps]
         return await self.perform(_all(steps))
 
     @asynccontextmanager
     async def _transaction(self, commit_timeout: timedelta) -> AsyncIterator[AsyncSession]:
         session = self._session(self.writer)
         try:
+            if self._file is not None:
+                self._file.check()
             with translated(self.name):
                 # BEGIN now, so that a database that is locked or away says so before any work.
                 await session.connection()
@@ -164,12 +186,18 @@ class Database:
             try:
                 with committing(self.name, commit_timeout):
                     await session.commit()
+                if self._file is not None:
+                    self._file.check_committed()
             except OutcomeUnknown:
                 # Perhaps it did commit; a wakeup too many does no harm.
                 await self.announce_here(announced_in(session))
                 raise
+        except (OutcomeUnknown, StoreUnavailable) as error:
+            self.availability.note_failure(Use.WRITES, error)
+            raise
         finally:
             await self._close(session)
+        self.availability.note_success(Use.WRITES)
         await self.announce_here(announced_in(session))
 
     @asynccontextmanager
@@ -177,16 +205,22 @@ class Database:
         """Give a session that cannot write. On SQLite it does not wait for the writer.
 
         Raises:
-            StoreUnavailable, ConfigurationError: As `transaction`.
+            StoreUnavailable, StoreRefused: As `transaction`.
         """
         session = self._session(self._reader)
         try:
+            if self._file is not None:
+                self._file.check()
             with translated(self.name):
                 options = {"postgresql_readonly": True} if self.dialect == "postgresql" else {}
                 await session.connection(execution_options=options)
                 yield session
+        except StoreUnavailable as error:
+            self.availability.note_failure(Use.READS, error)
+            raise
         finally:
             await self._close(session)
+        self.availability.note_success(Use.READS)
 
     def _session(self, engine: AsyncEngine) -> AsyncSession:
         # Whoever wrote rows may read them after the commit; they are never reloaded.
@@ -271,6 +305,7 @@ async def open_database(
         now: The time of a SQLite database; PostgreSQL has its own.
     Raises:
         ConfigurationError: The URL is wrong, or names something that we cannot use.
+        StoreRefused: The URL, or the database's login or rights are wrong; once opened that is waited out.
         StoreUnavailable: The URL may be right, but nothing answers there now.
     """
     parsed = parse_database_url(
@@ -279,13 +314,18 @@ async def open_database(
     name, transport = describe(parsed), AnnouncementTransport(parsed)
     abandoned = engines.AbandonedConnections()
     runner: ScriptRunner
+    file = None
     if parsed.get_backend_name() == "sqlite":
-        _prepare_file(Path(parsed.database or ""), create=create)
+        path = Path(parsed.database or "")
+        _prepare_file(path, create=create)
+        with translated(name):
+            file = SqliteFile(path, name=name)
         writer = engines.sqlite_writer(parsed, busy_timeout=busy_timeout, abandoned=abandoned)
         reader = engines.sqlite_reader(parsed, busy_timeout=busy_timeout, abandoned=abandoned)
         runner = SqliteRunner(
             parsed.database or "",
             name=name,
+            file=file,
             now=now,
             busy_timeout=busy_timeout,
             commit_timeout=commit_timeout,
@@ -304,6 +344,7 @@ async def open_database(
         writer=writer,
         reader=reader,
         runner=runner,
+        file=file,
         transport=transport,
         wakeups=wakeups or Wakeups(),
         commit_timeout=commit_timeout,

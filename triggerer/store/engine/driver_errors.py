@@ -17,11 +17,11 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from triggerer.errors import (
-    ConfigurationError,
     Conflict,
     OutcomeUnknown,
     RowRefused,
     StoreError,
+    StoreRefused,
     StoreUnavailable,
     TriggererError,
 )
@@ -43,11 +43,18 @@ _POSTGRES: Final[tuple[tuple[str, type[TriggererError], str | None], ...]] = (
     ("58", StoreUnavailable, "the database server cannot use its disk; see its log"),
     ("25006", StoreUnavailable, "the server is read-only; is it a standby?"),
     ("25", StoreUnavailable, None),
-    ("28", ConfigurationError, "check user and password in [database] url, and pg_hba.conf"),
-    ("3D000", ConfigurationError, "create the database, or correct its name in [database] url"),
-    ("42501", ConfigurationError, "grant the database user the right to use its schema and tables"),
-    ("42P01", ConfigurationError, _MIGRATE),
-    ("42703", ConfigurationError, _MIGRATE),
+    ("55", StoreUnavailable, "does the database accept connections? See pg_database.datallowconn"),
+    ("26", StoreUnavailable, "is there a pooler? It has to keep a session's prepared statements"),
+    ("0A000", Conflict, "a table was changed under a prepared statement"),
+    ("XX", StoreUnavailable, "an internal error of the server; see its log"),
+    ("28", StoreRefused, "check user and password in [database] url, and pg_hba.conf"),
+    ("3D000", StoreRefused, "create the database, or correct its name in [database] url"),
+    ("42501", StoreRefused, "grant the database user the right to use its schema and tables"),
+    ("0P000", StoreRefused, "does the role exist? Check the user in [database] url"),
+    ("3F000", StoreRefused, _MIGRATE),
+    ("42P01", StoreRefused, _MIGRATE),
+    ("42703", StoreRefused, _MIGRATE),
+    ("42883", StoreRefused, _MIGRATE),
     ("22", RowRefused, None),
     ("23", RowRefused, None),
     ("54", RowRefused, None),
@@ -64,16 +71,16 @@ _SQLITE: Final[dict[int, tuple[type[TriggererError], str | None]]] = {
     sqlite3.SQLITE_NOMEM: (StoreUnavailable, "the machine is out of memory"),
     sqlite3.SQLITE_INTERRUPT: (StoreUnavailable, None),
     sqlite3.SQLITE_CANTOPEN: (
-        ConfigurationError,
+        StoreRefused,
         "does the folder exist, and may this user write there? See [database] url",
     ),
-    sqlite3.SQLITE_READONLY: (ConfigurationError, "this user may not write the database's file"),
-    sqlite3.SQLITE_PERM: (ConfigurationError, "this user may not open the database's file"),
+    sqlite3.SQLITE_READONLY: (StoreRefused, "this user may not write the database's file"),
+    sqlite3.SQLITE_PERM: (StoreRefused, "this user may not open the database's file"),
     sqlite3.SQLITE_NOTADB: (
-        ConfigurationError,
+        StoreRefused,
         "the file is no SQLite database; see [database] url",
     ),
-    sqlite3.SQLITE_CORRUPT: (ConfigurationError, "the file is damaged: restore it from a backup"),
+    sqlite3.SQLITE_CORRUPT: (StoreRefused, "the file is damaged: restore it from a backup"),
     sqlite3.SQLITE_CONSTRAINT: (RowRefused, None),
     sqlite3.SQLITE_TOOBIG: (RowRefused, None),
     sqlite3.SQLITE_MISMATCH: (RowRefused, None),
@@ -171,7 +178,7 @@ def _translate_driver(
     if code is not None:
         kind, hint = _SQLITE.get(code, (StoreError, None))
         if code == sqlite3.SQLITE_ERROR and "no such" in str(cause):
-            kind, hint = ConfigurationError, _MIGRATE
+            kind, hint = StoreRefused, _MIGRATE
         return kind(f"{database} answered: {cause}", hint=hint)
     if "invalid input for query argument" in str(cause):
         # asyncpg's encoders refused it before anything was sent.
@@ -186,9 +193,9 @@ def _is_of_a_driver(error: Exception) -> bool:
     if isinstance(error, sqlite3.Error):
         return True
     # Imported here: a command on SQLite has no use for it.
-    from asyncpg import InterfaceError, PostgresError
+    from asyncpg import InterfaceError, InternalClientError, PostgresError
 
-    return isinstance(error, PostgresError | InterfaceError)
+    return isinstance(error, PostgresError | InterfaceError | InternalClientError)
 
 
 def _sqlite_code(cause: object) -> int | None:

@@ -21,6 +21,7 @@ from triggerer.store.engine.script import (
     perform_on_sqlite,
     single_step,
 )
+from triggerer.store.engine.sqlite_file import SqliteFile
 from triggerer.store.engine.sqlite_thread import call_in_thread
 from triggerer.store.wakeups.signals import Announced
 
@@ -43,6 +44,7 @@ class SqliteRunner(ScriptRunner):
         path: str,
         *,
         name: str,
+        file: SqliteFile,
         now: Now,
         busy_timeout: timedelta,
         commit_timeout: timedelta,
@@ -50,6 +52,7 @@ class SqliteRunner(ScriptRunner):
     ) -> None:
         self._path = path
         self._name = name
+        self._file = file
         self._now = now
         self._busy_timeout = busy_timeout
         self._commit_timeout = commit_timeout
@@ -58,6 +61,7 @@ class SqliteRunner(ScriptRunner):
 
     async def perform(self, script: Script[T], announced: Announced) -> T:
         with translated(self._name):
+            self._file.check()
             connection = self._connection or await self._open()
         seconds = self._commit_timeout.total_seconds()
         # A thread cannot be interrupted, and it will commit: the caller must not take that for undone.
@@ -99,6 +103,7 @@ class SqliteRunner(ScriptRunner):
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             raise _CommitFailed from error
+        self._file.check_committed()
         return result
 
     async def _open(self) -> aiosqlite.Connection:

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import anyio
 
-from triggerer.backoff import Backoff
+from triggerer.backoff import Backoff, warn_seldom
 from triggerer.domain.events import EventSource, Fence, HasPayload, PendingEvent
 from triggerer.errors import (
     ConfigurationError,
@@ -178,7 +178,9 @@ class EventRecorder(GroupCommit[EventBatch]):
 
     def _note_failure(self, error: TriggererError, delay: float) -> None:
         self.trouble = error
-        _log.warning(
+        warn_seldom(
+            _log,
+            self._backoff.failures,
             "asset events wait for the database",
             error=str(error),
             events=self.unsettled,

@@ -10,7 +10,7 @@ import anyio
 import asyncpg
 from anyio.abc import TaskStatus
 
-from triggerer.backoff import Backoff
+from triggerer.backoff import Backoff, warn_seldom
 from triggerer.logging_setup import LazyLogger
 from triggerer.store.engine.database import Database
 from triggerer.store.engine.engines import asyncpg_options
@@ -95,10 +95,20 @@ async def _listen_on_postgres(
                 await _until_lost(connection, lost)
             finally:
                 connection.terminate()
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        except (
+            OSError,
+            TimeoutError,
+            asyncpg.PostgresError,
+            asyncpg.InterfaceError,
+            asyncpg.InternalClientError,
+        ) as error:
             delay = backoff.next_delay()
-            _log.warning(
-                "the database does not announce", error=str(error), retry_after_s=round(delay, 3)
+            warn_seldom(
+                _log,
+                backoff.failures,
+                "the database does not announce",
+                error=str(error),
+                retry_after_s=round(delay, 3),
             )
             if not started:
                 # Also before the first success: `publish_everything` makes up for what is missed.

@@ -1,0 +1,293 @@
+"""A database that refuses a running service: its login, its rights, its tables, its writes. It is waited for."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tests.acceptance.instance import Instance, wait_until
+from tests.acceptance.records import Records
+from tests.services.postgres import PostgresServer
+from tests.services.process import run_apart
+
+ROLE = "triggerer_app"
+OUTAGE_S = 8.0
+"""Longer than the pauses between attempts, so that each part has met it several times."""
+
+DAG = """
+import time
+from pathlib import Path
+
+from triggerer import DAG, Asset, AssetWatcher, task
+from watchers.directory import DirectoryFileDeleteTrigger
+
+files = Asset("x-files", name="files", watchers=[
+    AssetWatcher("inbox", DirectoryFileDeleteTrigger({inbox!r}, "go", poke_interval=0.2))])
+
+with DAG("on_files", schedule=files):
+    @task
+    def read():
+        with Path({begun!r}).open("a") as begun:
+            begun.write("begun\\n")
+        while Path({hold!r}).exists():
+            time.sleep(0.05)
+    read()
+"""
+
+
+@dataclass
+class Scene:
+    """A standalone whose role is not the owner of the server, and who takes its rights away."""
+
+    server: PostgresServer
+    database: str
+    folder: Path
+    service: Instance = field(init=False)
+
+    def __post_init__(self) -> None:
+        dags = self.folder / "dags"
+        dags.mkdir()
+        self.inbox = self.folder / "inbox"
+        self.inbox.mkdir()
+        (dags / "files.py").write_text(
+            DAG.format(inbox=str(self.inbox), hold=str(self.hold), begun=str(self.begun))
+        )
+        url = self.server.url(self.database).replace("postgres@", f"{ROLE}@")
+        self.service = Instance(
+            self.folder / "home", dags_folder=dags, database_url=url, bootstrap="127.0.0.1:1"
+        )
+        self.records = Records(self.server.url(self.database))
+
+    @property
+    def hold(self) -> Path:
+        return self.folder / "hold"
+
+    @property
+    def begun(self) -> Path:
+        return self.folder / "begun"
+
+    def execute(self, *statements: str, cut: bool = True) -> None:
+        """As the superuser; then end the service's connections, unless told otherwise."""
+
+        async def work() -> None:
+            connection = await asyncpg.connect(
+                self.server.url(self.database).replace("+asyncpg", "")
+            )
+            try:
+                for statement in statements:
+                    await connection.execute(statement)
+                if cut:
+                    await connection.execute(
+                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                        f" WHERE usename = '{ROLE}'"
+                    )
+            finally:
+                await connection.close()
+
+        run_apart(work())
+
+    def count(self, query: str) -> int:
+        return int(self.records.rows(query)[0][0])
+
+    def logged(self) -> list[dict[str, Any]]:
+        lines = self.service.log.read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+@pytest.fixture
+def scene(durable_postgres_server: PostgresServer, tmp_path: Path) -> Iterator[Scene]:
+    server = durable_postgres_server
+    name = f"refusing_{time.time_ns()}"
+    server.create_database(name)
+    scene = Scene(server, name, tmp_path)
+    scene.execute(
+        f"DO $$ BEGIN CREATE ROLE {ROLE} LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$",
+        f"ALTER ROLE {ROLE} LOGIN CONNECTION LIMIT -1",
+        f'GRANT ALL ON DATABASE "{name}" TO {ROLE}',
+        f"GRANT ALL ON SCHEMA public TO {ROLE}",
+    )
+    try:
+        yield scene
+    finally:
+        scene.service.kill()
+        server.drop_database(name)
+
+
+OUTAGES = {
+    "the login is refused": ([f"ALTER ROLE {ROLE} NOLOGIN"], [f"ALTER ROLE {ROLE} LOGIN"]),
+    "too many connections": (
+        [f"ALTER ROLE {ROLE} CONNECTION LIMIT 0"],
+        [f"ALTER ROLE {ROLE} CONNECTION LIMIT -1"],
+    ),
+    "rights are missing": (
+        [
+            f"ALTER TABLE {table} OWNER TO postgres"
+            for table in ("dag_run", "asset_event", "instance")
+        ],
+        [
+            f"ALTER TABLE {table} OWNER TO {ROLE}"
+            for table in ("dag_run", "asset_event", "instance")
+        ],
+    ),
+    "tables are missing": (
+        [f"ALTER TABLE {table} RENAME TO {table}_away" for table in ("dag_run", "instance")],
+        [f"ALTER TABLE {table}_away RENAME TO {table}" for table in ("dag_run", "instance")],
+    ),
+    "the server is read-only": (
+        [f"ALTER ROLE {ROLE} SET default_transaction_read_only = on"],
+        [f"ALTER ROLE {ROLE} RESET default_transaction_read_only"],
+    ),
+}
+
+
+@contextmanager
+def _outage(scene: Scene, begin: list[str], end: list[str]) -> Iterator[None]:
+    scene.execute(*begin)
+    try:
+        yield
+    finally:
+        scene.execute(*end)
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("kind", OUTAGES)
+def test_what_the_database_refuses_a_running_service_is_an_outage(scene: Scene, kind: str) -> None:
+    begin, end = OUTAGES[kind]
+    service = scene.service
+    service.start()
+    wait_until(
+        lambda: scene.count("SELECT count(*) FROM pg_tables WHERE tablename = 'watcher'") == 1
+        and scene.count("SELECT count(*) FROM watcher WHERE state = 'running'") == 1,
+        within_s=60, what="the watcher runs", of=service,
+    )  # fmt: skip
+    scene.hold.touch()
+    (scene.inbox / "go").touch()
+    wait_until(scene.begun.exists, within_s=60, what="the run has begun", of=service)
+    with _outage(scene, begin, end):
+        time.sleep(OUTAGE_S)
+        assert service.is_running, service.tail()
+    scene.hold.unlink()
+    ended = "SELECT count(*) FROM dag_run WHERE state = 'success' AND attempt = 1"
+    wait_until(lambda: scene.count(ended) == 1, within_s=30, what="the run ended", of=service)
+    # It was not cut short.
+    assert scene.begun.read_text().splitlines() == ["begun"]
+    (scene.inbox / "go").touch()
+    wait_until(lambda: scene.count(ended) == 2, within_s=30, what="events go on", of=service)
+    assert service.stop() == 0, service.tail()
+
+
+class SqliteScene:
+    """A standalone on a SQLite file in a folder of its own, which is 4 MB large."""
+
+    def __init__(self, folder: Path, disk: Path) -> None:
+        dags = folder / "dags"
+        dags.mkdir()
+        self.inbox = folder / "inbox"
+        self.inbox.mkdir()
+        self.hold, self.begun = folder / "hold", folder / "begun"
+        (dags / "files.py").write_text(
+            DAG.format(inbox=str(self.inbox), hold=str(self.hold), begun=str(self.begun))
+        )
+        self.disk = disk
+        self.path = disk / "triggerer.db"
+        url = f"sqlite:///{self.path}"
+        self.service = Instance(
+            folder / "home", dags_folder=dags, database_url=url, bootstrap="127.0.0.1:1"
+        )
+        self.records = Records(url)
+
+    def count(self, query: str) -> int:
+        return int(self.records.rows(query)[0][0])
+
+
+@pytest.fixture
+def sqlite_scene(tmp_path: Path) -> Iterator[SqliteScene]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "triggerer-test", disk],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode != 0:
+        pytest.skip("to fill a disk takes the right to mount one")
+    scene = SqliteScene(tmp_path, disk)
+    try:
+        yield scene
+    finally:
+        scene.service.kill()
+        assert scene.service.orphans() == []
+        subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+@contextmanager
+def _gone(scene: SqliteScene) -> Iterator[None]:
+    aside = scene.path.with_suffix(".aside")
+    scene.path.rename(aside)
+    yield
+    assert not scene.path.exists(), "an empty database was made in its place"
+    aside.rename(scene.path)
+
+
+@contextmanager
+def _replaced(scene: SqliteScene) -> Iterator[None]:
+    aside = scene.path.with_suffix(".aside")
+    scene.path.rename(aside)
+    scene.path.write_bytes(b"")
+    yield
+    assert scene.path.read_bytes() == b""
+    aside.rename(scene.path)
+
+
+@contextmanager
+def _full(scene: SqliteScene) -> Iterator[None]:
+    ballast = scene.disk / "ballast"
+    with ballast.open("wb", buffering=0) as file, suppress(OSError):
+        for size in (65536, 512, 1):
+            with suppress(OSError):
+                while True:
+                    file.write(b"x" * size)
+    yield
+    ballast.unlink()
+
+
+@contextmanager
+def _locked(scene: SqliteScene) -> Iterator[None]:
+    other = sqlite3.connect(scene.path, isolation_level=None, timeout=30)
+    other.execute("BEGIN IMMEDIATE")
+    yield
+    other.close()
+
+
+@pytest.mark.parametrize("outage", [_gone, _replaced, _full, _locked])
+def test_a_sqlite_file_that_cannot_be_used_for_a_while_is_an_outage(
+    sqlite_scene: SqliteScene, outage: Callable[[SqliteScene], AbstractContextManager[None]]
+) -> None:
+    scene, service = sqlite_scene, sqlite_scene.service
+    service.start()
+    wait_until(lambda: "started" in service.tail(), within_s=60, what="it starts", of=service)
+    ended = "SELECT count(*) FROM dag_run WHERE state = 'success' AND attempt = 1"
+    scene.hold.touch()
+    (scene.inbox / "go").touch()
+    wait_until(scene.begun.exists, within_s=60, what="the run has begun", of=service)
+    with outage(scene):
+        scene.hold.unlink()
+        # Taken now, and not written before the outage is over.
+        (scene.inbox / "go").touch()
+        time.sleep(OUTAGE_S)
+        assert service.is_running, service.tail()
+    wait_until(lambda: scene.count(ended) == 2, within_s=30, what="all runs", of=service)
+    assert scene.begun.read_text().splitlines() == ["begun", "begun"]
+    assert scene.count("SELECT count(*) FROM asset_event") == 2
+    assert '"the database is away"' in service.log.read_text()
+    assert service.stop() == 0, service.tail()
