@@ -22,7 +22,13 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 CHANNEL_VARIABLE: Final = "TRIGGERER_IPC_FD"
 LIFELINE_VARIABLE: Final = "TRIGGERER_LIFELINE_FD"
-_HEADER: Final = struct.Struct("!I")
+_HEADER: Final = struct.Struct("!4sI")
+# What others write into the channel does not begin with it.
+_MAGIC: Final = b"\xf7TRG"
+MAX_FRAME_BYTES: Final = 256 * 1024 * 1024
+"""Far above what a run of a hundred thousand events reports."""
+_STALL_S: Final = 60.0
+"""Of a frame that has begun nothing has come for so long: the rest will not come."""
 
 
 class ChannelClosed(Exception):
@@ -37,8 +43,51 @@ class ChannelClosed(Exception):
         self.unread: Final = unread
 
 
+class MalformedFrame(ChannelClosed):
+    """The child has sent what is no frame, or none that it may send: nothing that follows can be told apart.
+
+    Whoever gets it ends the child.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(unread=False)
+        self.reason: Final = reason
+
+    def __str__(self) -> str:
+        return f"what came from a child process cannot be understood: {self.reason}"
+
+
+class FrameTooLarge(ValueError):
+    """A message is larger than a frame may be; nothing was sent."""
+
+
 def _frame(body: bytes) -> bytes:
-    return _HEADER.pack(len(body)) + body
+    if len(body) > MAX_FRAME_BYTES:
+        raise FrameTooLarge(
+            f"a message of {len(body):,} bytes is more than the {MAX_FRAME_BYTES:,} that may be sent at once"
+        )
+    return _HEADER.pack(_MAGIC, len(body)) + body
+
+
+def _size_in(header: bytes) -> int:
+    """Return the size of the frame that follows.
+
+    Raises:
+        MalformedFrame: It is no header, or says more than a frame may have.
+    """
+    magic, size = _HEADER.unpack(header)
+    if magic != _MAGIC:
+        raise MalformedFrame(f"no frame begins with {header!r}")
+    if size > MAX_FRAME_BYTES:
+        raise MalformedFrame(f"a frame of {size:,} bytes")
+    return int(size)
+
+
+def _decoded(body: bytes) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise MalformedFrame(f"it is no JSON: {error}") from error
 
 
 class Channel:
@@ -77,14 +126,17 @@ class Channel:
 
         Raises:
             ChannelClosed: None will come.
+            MalformedFrame: What came is none, or only a part of one.
         Cancellation: A frame may be lost; nothing is to be received afterwards.
         """
-        return orjson.loads(await self.receive_bytes())
+        return _decoded(await self.receive_bytes())
 
     async def receive_bytes(self) -> bytes:
         """Like `receive`, for bytes that are not JSON."""
         try:
-            (size,) = _HEADER.unpack(await self._reader.receive_exactly(_HEADER.size))
+            size = _size_in(await self._reader.receive_exactly(_HEADER.size))
+            if len(self._reader.buffer) < size:
+                await self._await_rest(size)
             return await self._reader.receive_exactly(size)
         except (
             anyio.EndOfStream,
@@ -95,6 +147,16 @@ class Channel:
             # Linux resets the connection if the peer closed its end with data left to read.
             unread = isinstance(error.__cause__, ConnectionResetError)
             raise ChannelClosed(unread=unread) from error
+
+    async def _await_rest(self, size: int) -> None:
+        while (there := len(self._reader.buffer)) < size:
+            with anyio.move_on_after(_STALL_S) as patience:
+                chunk = await self._stream.receive()
+            if patience.cancelled_caught:
+                raise MalformedFrame(
+                    f"of a frame of {size:,} bytes {there:,} came, and nothing more for {_STALL_S:g} s"
+                )
+            self._reader.feed_data(chunk)
 
     def shut_down(self) -> None:
         """Receive only what was sent already, even if some process still holds the other end. May be repeated."""
@@ -127,16 +189,22 @@ class ChildChannel:
         """Wait for one frame.
 
         Raises:
-            EOFError: The service has closed the channel, or is gone.
+            EOFError: The service has closed the channel, or is gone; or somebody else has read from it.
         """
-        return orjson.loads(self.receive_bytes())
+        try:
+            return _decoded(self.receive_bytes())
+        except MalformedFrame as error:
+            raise EOFError(str(error)) from error
 
     def receive_bytes(self) -> bytes:
         """Like `receive`, for bytes that are not JSON."""
         header = self._file.read(_HEADER.size)
         if len(header) < _HEADER.size:
             raise EOFError("the service closed the channel")
-        (size,) = _HEADER.unpack(header)
+        try:
+            size = _size_in(header)
+        except MalformedFrame as error:
+            raise EOFError(str(error)) from error
         body = self._file.read(size)
         if len(body) < size:
             raise EOFError("the service closed the channel in the middle of a frame")

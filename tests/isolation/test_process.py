@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from pathlib import Path
 
 import anyio
 import pytest
 
+from tests.isolation import triggers
 from triggerer.errors import PluginError
+from triggerer.ipc import _frame
 from triggerer.isolation import Isolation
 from triggerer.isolation import process as module
+from triggerer.isolation.messages import GeneratorMethod
 
 
 async def test_one_that_does_not_take_its_arguments_fails_its_trigger(
@@ -26,4 +30,27 @@ async def test_one_that_does_not_take_its_arguments_fails_its_trigger(
         remote = isolation.new_process("one", "any.Trigger", {"note": "x" * 10_000_000})
         with anyio.fail_after(20), pytest.raises(PluginError, match=r"within 0\.2 s"):
             await remote.open()
+        await isolation.close(remote)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"garbage" * 10,
+        _frame(b"x" * 9),
+        _frame(pickle.dumps(1)),
+        _frame(pickle.dumps([1])),
+        _frame(b"")[:4] + b"\xff\xff\xff\xff",
+    ],
+)
+async def test_what_a_trigger_writes_into_its_channel_fails_that_trigger(
+    isolation: Isolation, data: bytes
+) -> None:
+    name = f"{triggers.HERE}.WritesIntoItsChannel"
+    async with isolation:
+        remote = isolation.new_process("one", name, {"data": data.hex()})
+        await remote.open()
+        remote.start(GeneratorMethod.RUN)
+        with anyio.fail_after(20), pytest.raises(PluginError, match="cannot be understood"):
+            await remote.report()
         await isolation.close(remote)

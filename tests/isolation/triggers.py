@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
 import threading
 import time
@@ -201,3 +202,23 @@ class Alone(BaseEventTrigger):
                 raise ValueError("boom")
             case "wait":
                 await anyio.sleep_forever()
+
+
+class WritesIntoItsChannel(BaseEventTrigger):
+    """Writes to every socket that its process has."""
+
+    def __init__(self, data: str) -> None:
+        self.data = data
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{type(self).__module__}.{type(self).__qualname__}", {"data": self.data}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        for name in Path("/proc/self/fd").iterdir():
+            try:
+                with socket.socket(fileno=os.dup(int(name.name))) as found:
+                    found.sendall(bytes.fromhex(self.data))
+            except OSError:
+                continue
+        await anyio.sleep_forever()
+        yield TriggerEvent(None)

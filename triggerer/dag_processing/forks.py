@@ -22,6 +22,8 @@ from triggerer.ipc import die_with_parent
 # Enough for the end of a long traceback. A file may print without end.
 OUTPUT_LIMIT: Final = 64 * 1024
 _CHUNK_BYTES: Final = 64 * 1024
+# Of what the function returns, as JSON. It goes into a frame of `triggerer.ipc`.
+RESULT_LIMIT: Final = 64 * 1024 * 1024
 # How long a fork has, after its timeout, to write its stack.
 _LAST_WORDS_S: Final = 0.3
 
@@ -74,10 +76,12 @@ class ForkPool:
         self._waiting: dict[str, None] = {}
         self._running: dict[str, _Fork] = {}
         self._selector = selectors.DefaultSelector()
+        self._watched: list[int] = []
 
     def watch(self, fd: int) -> None:
-        """Have `step` return when `fd` can be read, too."""
+        """Have `step` return when `fd` can be read, too. Forks do not have it."""
         self._selector.register(fd, selectors.EVENT_READ, None)
+        self._watched.append(fd)
 
     def add(self, path: str) -> None:
         """Call the function for this path as soon as fewer than `at_once` forks run.
@@ -94,7 +98,8 @@ class ForkPool:
         for path in list(self._waiting)[: self._at_once - len(self._running)]:
             del self._waiting[path]
             others = [fork.lifeline for fork in self._running.values()]
-            fork = self._running[path] = _start(path, self._function, self._timeout_s, others)
+            not_theirs = [*others, *self._watched]
+            fork = self._running[path] = _start(path, self._function, self._timeout_s, not_theirs)
             for fd in (fork.pidfd, fork.result_fd, fork.output_fd):
                 self._selector.register(fd, selectors.EVENT_READ, fork)
         soonest = min((fork.deadline for fork in self._running.values()), default=math.inf)
@@ -130,9 +135,9 @@ class ForkPool:
 
 
 def _start(
-    path: str, function: Callable[[str], Any], timeout_s: float, lifelines: Sequence[int]
+    path: str, function: Callable[[str], Any], timeout_s: float, not_its: Sequence[int]
 ) -> _Fork:
-    """Start a fork. `lifelines`: those of the other forks, which this one must not hold open."""
+    """Start a fork. `not_its`: descriptors of ours that it must not have, as the lifelines of other forks."""
     result_fd, result_in = os.pipe()
     output_fd, output_in = os.pipe()
     lifeline_out, lifeline = os.pipe()
@@ -141,7 +146,7 @@ def _start(
     pid = os.fork()
     if pid == 0:
         _be_the_fork(
-            path, function, timeout_s, result_in, output_in, lifeline_out, [lifeline, *lifelines]
+            path, function, timeout_s, result_in, output_in, lifeline_out, [lifeline, *not_its]
         )
     os.close(result_in)
     os.close(output_in)
@@ -214,7 +219,8 @@ def _read(fd: int, fork: _Fork) -> bool:
 
 def _keep(data: bytes, fd: int, fork: _Fork) -> None:
     if fd == fork.result_fd:
-        fork.result += data
+        # One byte more than it may have tells that there was more.
+        fork.result += data[: RESULT_LIMIT + 1 - len(fork.result)]
     else:
         fork.output += data
         del fork.output[:-OUTPUT_LIMIT]
@@ -240,7 +246,14 @@ def _finish(fork: _Fork, selector: selectors.BaseSelector) -> Ended:
     exit_code = os.waitstatus_to_exitcode(status)
     failure, result = _failure(fork, exit_code), None
     if failure is None:
-        result = orjson.loads(fork.result)
+        if len(fork.result) > RESULT_LIMIT:
+            failure = f"what it defines takes more than {RESULT_LIMIT:,} bytes"
+        else:
+            try:
+                result = orjson.loads(fork.result)
+            except orjson.JSONDecodeError as error:
+                # Code of the file has written into the pipe.
+                failure = f"what importing it left in its result cannot be understood: {error}"
     return Ended(fork.path, result, output, seconds, failure)
 
 

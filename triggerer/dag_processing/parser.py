@@ -1,9 +1,10 @@
 """The parser's process: `python -m triggerer.dag_processing.parser`, which the service starts.
 
 The first frame has its settings: `{"folder", "allowed_modules", "timeout_s", "at_once"}`. Each later frame
-`{"parse": [paths]}` is answered at once by `{"accepted": n}`, and then by a `{"file": ParsedFile, "output": text}` for
-each path, as it is done. The service sends no frame before the last one was accepted. A path that is sent again before
-it was answered is answered once, for the later request. The process ends when the service closes the channel.
+`{"parse": [paths]}` is answered at once by `{"accepted": n}`, and then by a `{"path", "file": ParsedFile, "output":
+text}` for each path, as it is done. The service sends no frame before the last one was accepted. A path that is sent
+again before it was answered is answered once, for the later request. The process ends when the service closes the
+channel.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def _serve(channel: ChildChannel) -> None:
             ended, is_asked = pool.step()
             for one in ended:
                 parsed = one.result if one.failure is None else _dead(one, folder).to_json()
-                channel.send({"file": parsed, "output": one.output})
+                channel.send({"path": one.path, "file": parsed, "output": one.output})
             if is_asked:
                 paths = channel.receive()["parse"]
                 for path in paths:

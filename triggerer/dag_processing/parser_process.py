@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -15,8 +15,9 @@ from anyio.abc import TaskStatus
 
 from triggerer.backoff import Backoff
 from triggerer.child_process import ChildProcess
+from triggerer.dag_processing.answers import file_in, read_answer
 from triggerer.domain.parsed import ParsedFile
-from triggerer.ipc import Channel, ChannelClosed
+from triggerer.ipc import Channel, ChannelClosed, MalformedFrame
 from triggerer.synchronization import AutoResetEvent
 
 _log = structlog.get_logger(__name__)
@@ -73,6 +74,8 @@ class ParserProcess:
                         is_first = False
                         task_status.started()
                     await self._converse(process)
+            except MalformedFrame as error:
+                _log.error("the DAG parser is ended", reason=str(error))
             except ChannelClosed:
                 pass
             # It runs no users' code itself, so it was killed: by the kernel for memory, or by an operator.
@@ -116,6 +119,10 @@ class ParserProcess:
             tasks.start_soon(self._ask, channel, accepted)
             try:
                 await self._listen(channel, accepted)
+            except MalformedFrame as error:
+                _log.error("the DAG parser is ended", reason=str(error))
+                process.kill()
+                tasks.cancel_scope.cancel()
             except ChannelClosed:
                 tasks.cancel_scope.cancel()
 
@@ -133,11 +140,12 @@ class ParserProcess:
 
     async def _listen(self, channel: Channel, accepted: anyio.Semaphore) -> None:
         while True:
-            answer = await channel.receive()
+            answer = read_answer(await channel.receive())
             if "accepted" in answer:
-                accepted.release()
+                with suppress(ValueError):
+                    accepted.release()
                 continue
-            parsed = ParsedFile.from_json(answer["file"])
+            parsed = file_in(answer)
             if output := answer["output"].strip():
                 _log.info("A DAG file wrote while it was read", file=parsed.path, output=output)
             # If it is to be sent again, this is the result of an older file.

@@ -83,18 +83,6 @@ class TaskResult:
     error: str | None = None
     events: tuple[EmittedEvent, ...] = ()
 
-    @classmethod
-    def from_json(cls, document: dict[str, Any]) -> TaskResult:
-        values = dict(document)
-        values["state"] = TaskState(values["state"])
-        values["started_at"] = _instant(values["started_at"])
-        values["ended_at"] = _instant(values["ended_at"])
-        values["events"] = tuple(
-            EmittedEvent(**{**event, "aliases": tuple(event["aliases"])})
-            for event in values["events"]
-        )
-        return cls(**values)
-
     def failed(self, error: str) -> TaskResult:
         """Return the result as if the task had failed with this error."""
         return dataclasses.replace(self, state=TaskState.FAILED, error=error, events=())
@@ -108,10 +96,6 @@ class Wait:
     """What it waits for, such as an executor of its Spark cluster; None: it goes on."""
     since: datetime
 
-    @classmethod
-    def from_json(cls, document: dict[str, Any]) -> Wait:
-        return cls(document["reason"], datetime.fromisoformat(document["since"]))
-
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
@@ -121,8 +105,3 @@ class RunEnd:
     ended_at: datetime
     error: str | None = None
     exit_code: int | None = None
-
-    @classmethod
-    def from_json(cls, document: dict[str, Any]) -> RunEnd:
-        ended_at = datetime.fromisoformat(document["ended_at"])
-        return cls(**{**document, "state": RunState(document["state"]), "ended_at": ended_at})

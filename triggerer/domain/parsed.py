@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 
 class Problem(NamedTuple):
@@ -102,19 +101,3 @@ class ParsedFile:
         for name in ("broken_watchers", "errors", "warnings"):
             value[name] = [list(item) for item in value[name]]
         return value
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Return the file that `to_json` wrote."""
-        kinds: dict[str, Any] = {
-            "dags": lambda item: ParsedDag(**item),
-            "assets": lambda item: ParsedAsset(**item),
-            "aliases": str,
-            "watchers": lambda item: ParsedWatcher(**item),
-            "broken_watchers": lambda item: WatcherKey(*item),
-            "imports": str,
-            "errors": lambda item: Problem(*item),
-            "warnings": lambda item: Problem(*item),
-        }
-        items = {name: tuple(map(kind, value[name])) for name, kind in kinds.items()}
-        return cls(**{**value, **items})

@@ -10,6 +10,7 @@ import structlog
 from triggerer.backoff import Backoff, log_failure, retry
 from triggerer.domain.attempts import RunOrder
 from triggerer.errors import StoreError, TransientStoreError
+from triggerer.execution.frames import QueryFrame
 from triggerer.execution.protocol import message
 from triggerer.execution.result_writer import ResultWriter
 from triggerer.store.engine.database import Database
@@ -19,7 +20,7 @@ _log = structlog.get_logger(__name__)
 
 
 async def answer(
-    database: Database, result_writer: ResultWriter, order: RunOrder, question: dict[str, Any]
+    database: Database, result_writer: ResultWriter, order: RunOrder, question: QueryFrame
 ) -> dict[str, Any]:
     """Return the reply to a worker's query. While the store is away, the query waits."""
     what, fields = question["what"], question["fields"]
@@ -33,6 +34,10 @@ async def answer(
             backoff=Backoff(first=0.2, longest=10.0),
             on_failure=log_failure(_log, "a question waits for the store", run=order.run_id),
         )
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        # Who asks in this way is no task of ours; whoever it is gets an answer.
+        reason = f"the question cannot be understood: {error!r}"
+        return message("reply", number=question["number"], value=None, error=reason)
     except StoreError as error:
         return message("reply", number=question["number"], value=None, error=str(error))
     return message("reply", number=question["number"], value=value, error=None)
@@ -57,4 +62,4 @@ async def _look_up(database: Database, order: RunOrder, what: str, fields: dict[
                 page = run_events.Page(**fields["page"])
                 return await run_events.page_of_asset(session, page, **fields["about"])
             case _:
-                raise AssertionError(f"a worker of this release does not ask for {what}")
+                raise ValueError(f"a worker of this release does not ask for {what}")

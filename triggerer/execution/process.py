@@ -10,6 +10,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from triggerer.child_process import ChildProcess
+from triggerer.execution.frames import Frame, read_frame
 from triggerer.execution.protocol import message
 from triggerer.ipc import ChannelClosed
 
@@ -20,10 +21,12 @@ class WorkerProcess(ChildProcess):
     Attributes:
         tasks: Runs what has to end with the worker.
         is_ready: Whether it was heard to take orders.
+        has_served: Whether it was given a run before the one at hand.
     """
 
     tasks: TaskGroup
     is_ready = False
+    has_served = False
 
     async def send(self, content: dict[str, Any]) -> None:
         """Send a frame.
@@ -33,14 +36,15 @@ class WorkerProcess(ChildProcess):
         """
         await self.channel.send(content)
 
-    async def receive(self) -> dict[str, Any]:
+    async def receive(self) -> Frame:
         """Wait for a frame.
 
         Raises:
             ChannelClosed: None will come.
+            MalformedFrame: Something else came.
         Cancellation: A frame may be lost; nothing is to be received afterwards.
         """
-        frame: dict[str, Any] = await self.channel.receive()
+        frame = read_frame(await self.channel.receive())
         self.is_ready |= frame["type"] == "ready"
         return frame
 

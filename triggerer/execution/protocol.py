@@ -30,10 +30,6 @@ class TaskStart:
     timeout_s: float | None
     """None: it has no timeout; or the try has failed, and the next one waits for its time."""
 
-    @classmethod
-    def from_json(cls, document: dict[str, Any]) -> TaskStart:
-        return cls(**{**document, "started_at": datetime.fromisoformat(document["started_at"])})
-
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
@@ -43,15 +39,6 @@ class RunReport:
     end: RunEnd | None
     retire: bool = False
     """The worker exits now: something in it, such as its Spark session, is not to be used again."""
-
-    @classmethod
-    def from_json(cls, document: dict[str, Any]) -> RunReport:
-        end = document["end"]
-        return cls(
-            tasks=tuple(TaskResult.from_json(task) for task in document["tasks"]),
-            end=None if end is None else RunEnd.from_json(end),
-            retire=document["retire"],
-        )
 
 
 def message(kind: str, **fields: Any) -> dict[str, Any]:

@@ -19,11 +19,12 @@ from triggerer.domain.runs import RunState, TaskState
 from triggerer.execution.answers import answer
 from triggerer.execution.choosing import Spark, WarmUp
 from triggerer.execution.failures import storable, worker_death
+from triggerer.execution.frames import QueryFrame
 from triggerer.execution.logs import end_log, tail
 from triggerer.execution.process import WorkerProcess, open_worker
-from triggerer.execution.protocol import RunReport, TaskStart, message
+from triggerer.execution.protocol import TaskStart, message
 from triggerer.execution.result_writer import ResultWriter
-from triggerer.ipc import ChannelClosed
+from triggerer.ipc import ChannelClosed, MalformedFrame
 from triggerer.store.engine.database import Database
 from triggerer.store.queries.execution.results import AttemptUpdate
 from triggerer.synchronization import AutoResetEvent, Notifier
@@ -217,11 +218,17 @@ class Slot:
             await worker.send(message("warm"))
             while (frame := await worker.receive())["type"] != "warmed":
                 # Not told to others before it has warmed up: they would open another one.
-                is_open = frame.get("open", is_open)
-        except ChannelClosed:
-            code = await worker.reap()
+                if frame["type"] == "spark":
+                    is_open = frame["open"]
+        except ChannelClosed as closed:
+            code = await _reap(worker, closed)
             if not self._is_called_off:
-                _log.warning("a worker died while it opened Spark", code=code, output=worker.output)
+                _log.warning(
+                    "a worker died while it opened Spark",
+                    code=code,
+                    output=worker.output,
+                    reason=str(closed),
+                )
             return _AfterJob.END_WORKER
         if frame["error"] is not None:
             _log.warning("Spark could not be started ahead", error=frame["error"])
@@ -244,7 +251,7 @@ class Slot:
             await worker.send(message("run", run=order))
             while True:
                 frame = await worker.receive()
-                run_pk = frame.get("run")
+                run_pk: int | None = frame.get("run")  # type: ignore[assignment]
                 if run_pk not in (None, order.run_pk):
                     # From a thread that an earlier run has left behind; it gets no answer either.
                     continue
@@ -252,23 +259,31 @@ class Slot:
                 match frame["type"]:
                     case "results":
                         self._unfollow()
-                        report = RunReport.from_json(frame["report"])
+                        report = frame["report"]
                         self.result_writer.submit_nowait(
                             AttemptUpdate(order, report.tasks, report.end)
                         )
                         if report.end is not None:
+                            worker.has_served = True
                             return _AfterJob.END_WORKER if report.retire else _AfterJob.NEXT_JOB
                     case "started":
-                        self._follow(order, TaskStart.from_json(frame["start"]))
+                        self._follow(order, frame["start"])
                     case "waiting":
-                        self._note_wait(order, Wait.from_json(frame["wait"]))
+                        self._note_wait(order, frame["wait"])
                     case "query":
                         worker.tasks.start_soon(self._answer, worker, order, frame)
-                    case _:
-                        self._note_spark(frame)
+                    case "spark":
+                        self.spark = Spark.WARM if frame["open"] else Spark.COLD
         except ChannelClosed as closed:
             self._unfollow()
-            code = await worker.reap()
+            code = await _reap(worker, closed)
+            if isinstance(closed, MalformedFrame):
+                if not is_taken and worker.has_served and not self._is_called_off:
+                    # Something that an earlier run has left behind; this one is executed elsewhere.
+                    _log.warning("a worker was ended", run=order.run_id, reason=str(closed))
+                    return _AfterJob.SAME_JOB
+                self._note_death(order, worker, code, is_taken=True, cause=closed)
+                return _AfterJob.END_WORKER
             is_taken |= not closed.unread
             # What kills a worker before it takes orders would kill the next one as well.
             if not is_taken and worker.is_ready and not self._is_called_off:
@@ -305,17 +320,13 @@ class Slot:
         if not self._abandoned and self._verdict is not None:
             self._end_run(self._verdict.state, self._verdict.error, None)
 
-    def _note_spark(self, frame: dict[str, Any]) -> None:
-        if frame["type"] == "spark":
-            self.spark = Spark.WARM if frame["open"] else Spark.COLD
-
     def _note_wait(self, order: RunOrder, wait: Wait) -> None:
         self.result_writer.submit_nowait(AttemptUpdate(order, wait=wait))
         self.is_waiting = wait.reason is not None
         if self.is_waiting:
             self.on_wait(self)
 
-    async def _answer(self, worker: WorkerProcess, order: RunOrder, frame: dict[str, Any]) -> None:
+    async def _answer(self, worker: WorkerProcess, order: RunOrder, frame: QueryFrame) -> None:
         await _send(worker, await answer(self.database, self.result_writer, order, frame))
 
     def _follow(self, order: RunOrder, start: TaskStart) -> None:
@@ -359,7 +370,13 @@ class Slot:
             worker.kill()
 
     def _note_death(
-        self, order: RunOrder, worker: WorkerProcess, code: int, *, is_taken: bool
+        self,
+        order: RunOrder,
+        worker: WorkerProcess,
+        code: int,
+        *,
+        is_taken: bool,
+        cause: MalformedFrame | None = None,
     ) -> None:
         if self._abandoned:
             if is_taken:
@@ -369,7 +386,13 @@ class Slot:
             self._end_run(self._verdict.state, self._verdict.error, code)
             return
         output = "\n".join(filter(None, (tail(order.log_path), worker.output)))
-        reason = f"the worker {worker_death(code, is_taken=is_taken)}"
+        if cause is None:
+            reason = f"the worker {worker_death(code, is_taken=is_taken)}"
+        else:
+            reason = (
+                "the worker was ended: what came through its channel, into which the run's code must not write,"
+                f" cannot be understood ({cause.reason})"
+            )
         _log.warning("a worker died", dag=order.dag_id, run=order.run_id, reason=reason)
         self._end_run(RunState.FAILED, reason, code, output=output)
 
@@ -387,6 +410,13 @@ class Slot:
     def _end_log(self, how: str) -> None:
         if self.run is not None and self._may_end_log:
             end_log(self.run.log_path, self.run.run_id, how)
+
+
+async def _reap(worker: WorkerProcess, closed: ChannelClosed) -> int:
+    if isinstance(closed, MalformedFrame):
+        # It will not end by itself.
+        worker.kill()
+    return await worker.reap()
 
 
 async def _send(worker: WorkerProcess, content: dict[str, Any]) -> None:

@@ -92,8 +92,16 @@ def to_frame(messages: Sequence[Command | Report]) -> bytes:
 
 
 def from_frame(frame: bytes) -> list[Any]:
-    """Undo `to_frame`."""
-    return [
+    """Undo `to_frame`.
+
+    Raises:
+        Exception: Whatever unpickling raises; `TypeError`: it holds no messages.
+    """
+    messages = [
         message.kind(message.error.unpack()) if isinstance(message, _WithError) else message
         for message in pickle.loads(frame)
     ]
+    for message in messages:
+        if not isinstance(message, Command | Report):
+            raise TypeError(f"{type(message).__qualname__} is no message")
+    return messages

@@ -13,7 +13,7 @@ from anyio.abc import TaskGroup
 
 from triggerer.child_process import ChildProcess
 from triggerer.errors import PluginError
-from triggerer.ipc import ChannelClosed
+from triggerer.ipc import ChannelClosed, MalformedFrame
 from triggerer.isolation.messages import Close, Command, Setup, Terminated
 from triggerer.isolation.pickling import from_frame, pack, to_frame, unpack
 from triggerer.isolation.remote_trigger import RemoteTrigger
@@ -104,6 +104,10 @@ class TriggerProcess(RemoteTrigger):
         while True:
             try:
                 told = from_frame(await process.channel.receive_bytes())
+            except MalformedFrame as error:
+                return PluginError(
+                    f"The process of {self.name} cannot be understood: {error.reason}"
+                )
             except ChannelClosed:
                 return await self._died(process)
             except Exception as error:  # noqa: BLE001  (the plugin wrote to our channel: its trigger fails)

@@ -214,3 +214,57 @@ async def test_the_idle_parser_is_small(tmp_path: Path) -> None:
         private = psutil.Process(parser.pid).memory_full_info().uss
         tasks.cancel_scope.cancel()
     assert private < 25_000_000
+
+
+# A file whose code writes to every descriptor above its standard streams that it finds open.
+WRITES = """
+import os
+def write_everywhere(data):
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            try:
+                os.set_blocking(int(name), False)
+                os.write(int(name), data)
+            except OSError:
+                pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("wrote", "says"),
+    [
+        ("write_everywhere(b'garbage' * 10)", "cannot be understood"),
+        ("write_everywhere(b'[1]'); os._exit(0)", "cannot be understood"),
+        (
+            'write_everywhere(b\'{"path": "bad.py", "parse_seconds": 0, "dags": 3}\'); os._exit(0)',
+            "cannot be understood",
+        ),
+        (
+            'write_everywhere(b\'{"path": "good.py", "parse_seconds": 0}\'); os._exit(0)',
+            "of another file",
+        ),
+        ("write_everywhere(bytes(4) + b'x')", "cannot be understood"),
+    ],
+)
+async def test_what_a_file_writes_to_descriptors_of_ours_costs_that_file_only(
+    tmp_path: Path, wrote: str, says: str
+) -> None:
+    error = await only_error(tmp_path, WRITES + wrote)
+    assert says in error.reason
+
+
+async def test_a_file_cannot_make_the_parser_keep_without_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = """
+import os
+while True:
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            try:
+                os.write(int(name), b"[" * 65536)
+            except OSError:
+                pass
+"""
+    error = await only_error(tmp_path, endless)
+    assert "took longer" in error.reason
