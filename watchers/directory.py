@@ -1,8 +1,8 @@
 """Asset events from files that appear in a directory and are deleted.
 
-A file is deleted after its event is durable, and never before. If the service stops in between, it finds the file
-again, and the idempotency key (path, inode and time of change) keeps the file from firing twice. A file that is still
-being written fires too: write it under another name, and rename it when it is complete.
+A file is claimed before its event is made, and deleted after the event is durable, never before; `claiming.py` says
+how, and why. If the service stops in between, it finds the claimed file again, under the same idempotency key. A file
+that is still being written fires too: write it under another name, and rename it when it is complete.
 
 A file that a subclass's filter rejects, and that no filter failed, is moved into `.rejected` in the same directory,
 which no scan reads. (A broker still has a message that was rejected; a deleted file would be lost.)
@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import logging
 import os
-import stat
+import time
 from collections.abc import AsyncIterator, Collection, Hashable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,26 +23,13 @@ import anyio
 from anyio import CapacityLimiter, to_thread
 
 from triggerer.abc import AdvanceItem, BaseEventTrigger, SharedStreamProducer, TriggerEvent
-from triggerer.errors import BrokerUnavailable, DagError
+from triggerer.errors import BrokerRefused, BrokerUnavailable, DagError
+from watchers.claiming import REJECTED, FoundFile, claim, delete, list_names, set_aside
 
 logger = logging.getLogger(__name__)
 
-_REJECTED: Final = ".rejected"
-
-
-@dataclass(frozen=True, slots=True)
-class FoundFile:
-    """One version of a file."""
-
-    path: Path
-    device: int
-    inode: int
-    modified_ns: int
-    size_bytes: int
-
-    @property
-    def identity(self) -> tuple[int, int, int]:
-        return self.device, self.inode, self.modified_ns
+_MAY_CLAIM: Final = os.R_OK | os.W_OK | os.X_OK
+_LET_WRITE: Final = "let the user that the service runs as write in it"
 
 
 class Sighting:
@@ -61,23 +48,31 @@ class Sighting:
 
 
 class FilesProducer(SharedStreamProducer):
-    """Scans a directory, asks the subscribers which files they wait for, delivers those, and deletes them.
+    """Scans a directory, asks the subscribers which files they wait for, claims and delivers those, and deletes them.
 
     Each scan that finds files asks the subscribers, so that one that joined later gets files that were there before. A
-    failed file stays and is delivered again at the next scan; a rejected one is moved aside.
+    failed file stays claimed and is delivered again at the next scan; a rejected one is moved aside.
     """
 
     def __init__(self, directory: Path, *, only: str | None = None, poke_interval: float) -> None:
         self._directory = directory
         self._only = only
         self._poke_interval = poke_interval
-        self._in_flight: dict[str, FoundFile] = {}
-        self._undeletable: set[tuple[int, int, int]] = set()
+        self._in_flight: dict[str, set[str]] = {}
+        """The claims that were delivered and not advanced, by name. The name is not looked at meanwhile."""
+        self._undeletable: set[str] = set()
+        self._unclaimable: set[str] = set()
         self._is_readable = True
         # A limiter of our own: a file system that hangs must not use up the threads of others.
         self._threads = CapacityLimiter(2)
 
     async def open_stream(self) -> AsyncIterator[tuple[Sighting | FoundFile, Any]]:
+        """Yield what is in the directory, and what is claimed.
+
+        Raises:
+            BrokerRefused: Files are there, and this user may not rename them.
+        """
+        opened_ns = time.time_ns()
         while True:
             wanted = await self._look()
             if wanted and self._only is None:
@@ -85,17 +80,16 @@ class FilesProducer(SharedStreamProducer):
                 yield sighting, sighting
                 await sighting.answered.wait()
                 wanted &= sighting.wanted
-            for found in await self._in_thread(_stat_all, self._directory, wanted):
-                if found.identity in self._undeletable:
-                    continue
-                self._in_flight[found.path.name] = found
-                yield found, found
+            if wanted:
+                for found in await self._claim(wanted, opened_ns):
+                    self._in_flight.setdefault(found.path.name, set()).add(found.claim)
+                    yield found, found
             await anyio.sleep(self._poke_interval)
 
     async def _look(self) -> set[str]:
         """Return the names that may be delivered; none while the directory cannot be read, which is logged once."""
         try:
-            names: set[str] = await self._in_thread(_list_files, self._directory, self._only)
+            names: set[str] = await self._in_thread(list_names, self._directory, self._only)
         except OSError as error:
             if self._is_readable:
                 logger.warning(
@@ -110,6 +104,26 @@ class FilesProducer(SharedStreamProducer):
         self._is_readable = True
         return names - self._in_flight.keys()
 
+    async def _claim(self, names: Collection[str], opened_ns: int) -> list[FoundFile]:
+        found: list[FoundFile]
+        failures: dict[str, OSError]
+        claiming = partial(claim, self._directory, names, opened_ns=opened_ns)
+        found, failures = await self._in_thread(claiming)
+        if failures and not await self._in_thread(os.access, self._directory, _MAY_CLAIM):
+            raise BrokerRefused(
+                f"files in the directory {self._directory} cannot be renamed and deleted",
+                hint=_LET_WRITE,
+            )
+        for name in failures.keys() - self._unclaimable:
+            # One file of another owner, for example; its siblings go on.
+            logger.error(
+                "%s is there, and cannot be claimed (renamed), so it does not fire: %s",
+                self._directory / name,
+                failures[name],
+            )
+        self._unclaimable = set(failures)
+        return [file for file in found if file.claim not in self._undeletable]
+
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         for payload, outcome in batch:
             if isinstance(payload, Sighting):
@@ -119,20 +133,23 @@ class FilesProducer(SharedStreamProducer):
                 if outcome.is_clean:
                     await self._take_away(payload, is_rejected=False)
                 elif outcome.rejected and not outcome.failed:
-                    logger.warning("%s was rejected; it goes into %s", payload.path, _REJECTED)
+                    logger.warning("%s was rejected; it goes into %s", payload.path, REJECTED)
                     await self._take_away(payload, is_rejected=True)
             finally:
-                self._in_flight.pop(payload.path.name, None)
+                claims = self._in_flight.get(payload.path.name, set())
+                claims.discard(payload.claim)
+                if not claims:
+                    self._in_flight.pop(payload.path.name, None)
 
     async def _take_away(self, found: FoundFile, *, is_rejected: bool) -> None:
         try:
-            await self._in_thread(_take_away, found, is_rejected)
+            await self._in_thread(set_aside if is_rejected else delete, found)
         except FileNotFoundError:
-            logger.info("%s is gone already; somebody else took it", found.path)
+            logger.info("%s is gone already; somebody else took it", found.claimed)
         except OSError as error:
             # It is resolved, and its key keeps it from firing again. The operator has to delete it.
-            self._undeletable.add(found.identity)
-            logger.error("%s cannot be taken away: %s", found.path, error.strerror)
+            self._undeletable.add(found.claim)
+            logger.error("%s cannot be taken away: %s", found.claimed, error.strerror)
 
     async def _in_thread(self, function: Any, *arguments: Any) -> Any:
         return await to_thread.run_sync(
@@ -144,51 +161,10 @@ class FilesProducer(SharedStreamProducer):
         return None if isinstance(broker_payload, Sighting) else broker_payload.path.name
 
     def get_idempotency_key(self, broker_payload: Sighting | FoundFile) -> str | None:
-        if isinstance(broker_payload, Sighting):
-            return None
-        device, inode, modified_ns = broker_payload.identity
-        return f"{broker_payload.path}:{device}:{inode}:{modified_ns}"
+        return None if isinstance(broker_payload, Sighting) else broker_payload.idempotency_key
 
     async def aclose(self) -> None:
-        """Do nothing: no resource is held."""
-
-
-def _list_files(directory: Path, only: str | None) -> set[str]:
-    if only is not None:
-        # A missing directory is an error, a missing file is not.
-        directory.stat()
-        return {only} if (directory / only).is_file() else set()
-    with os.scandir(directory) as entries:
-        return {entry.name for entry in entries if entry.is_file()}
-
-
-def _stat_all(directory: Path, names: Collection[str]) -> list[FoundFile]:
-    found = []
-    for name in sorted(names):
-        path = directory / name
-        try:
-            status = path.stat()
-        except FileNotFoundError:
-            continue  # deleted since it was listed
-        if stat.S_ISREG(status.st_mode):
-            found.append(
-                FoundFile(path, status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
-            )
-    return found
-
-
-def _take_away(found: FoundFile, is_rejected: bool) -> None:
-    """Delete the file, or move it aside, unless it was replaced: the new file fires by itself."""
-    status = found.path.stat()
-    if (status.st_dev, status.st_ino, status.st_mtime_ns) != found.identity:
-        return
-    if is_rejected:
-        aside = found.path.parent / _REJECTED
-        aside.mkdir(exist_ok=True)
-        # The time keeps a file of the same name that was rejected before.
-        found.path.rename(aside / f"{found.path.name}.{found.modified_ns}")
-    else:
-        found.path.unlink()
+        """Do nothing: no resource is held. What is claimed stays claimed, and is found by who opens it next."""
 
 
 class _FileDeleteTrigger(BaseEventTrigger):
@@ -205,13 +181,19 @@ class _FileDeleteTrigger(BaseEventTrigger):
 
     async def check_source(self) -> None:
         try:
-            await to_thread.run_sync(_list_files, self._directory, None, abandon_on_cancel=True)
+            await to_thread.run_sync(list_names, self._directory, None, abandon_on_cancel=True)
         except OSError as error:
             # No refusal: the watcher waits for it, and it may exist where the service runs.
             raise BrokerUnavailable(
                 f"the directory {self._directory} cannot be read: {error.strerror}",
                 hint="the watcher waits for it, and is shown as running",
             ) from error
+        if not os.access(self._directory, _MAY_CLAIM):
+            # No refusal either: the service may run as another user.
+            raise BrokerUnavailable(
+                f"files in the directory {self._directory} cannot be renamed and deleted by this user",
+                hint=_LET_WRITE,
+            )
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[Sighting | FoundFile]

@@ -10,7 +10,8 @@ import pytest
 
 from triggerer.abc import SharedStreamProducer
 from triggerer.testing import Feature, ProducerConformance
-from watchers.directory import FilesProducer, FoundFile, Sighting
+from watchers.claiming import FoundFile, list_names
+from watchers.directory import FilesProducer, Sighting
 
 
 class TestFilesOfDirectory(ProducerConformance):
@@ -31,7 +32,7 @@ class TestFilesOfDirectory(ProducerConformance):
         return FilesProducer(self.directory, poke_interval=0.01)
 
     async def committed(self, lane: int = 0) -> int:
-        return sum(not (self.directory / name).exists() for name in self.published)
+        return len(self.published - list_names(self.directory))
 
     def value_of(self, event: Any) -> str | None:
         if isinstance(event, Sighting):

@@ -16,12 +16,8 @@ from producers.kafka.lane import Lane
 from producers.kafka.position import CommittedPosition
 from triggerer.abc import BaseEventTrigger
 from triggerer.testing import TriggerConformance
-from watchers.directory import (
-    DirectoryFileDeleteTrigger,
-    FileDeleteTrigger,
-    FoundFile,
-    Sighting,
-)
+from watchers.claiming import FoundFile
+from watchers.directory import DirectoryFileDeleteTrigger, FileDeleteTrigger, Sighting
 from watchers.kafka import KafkaEventTrigger
 
 
@@ -76,7 +72,7 @@ class TestKafkaEventTriggerWithASelector(TestKafkaEventTrigger):
 
 
 def found(name: str) -> FoundFile:
-    return FoundFile(Path("/data/in") / name, 1, 2, 3, 4)
+    return FoundFile(Path("/data/in") / name, "1-a", 2, 3)
 
 
 class TestDirectoryFileDeleteTrigger(TriggerConformance):

@@ -110,6 +110,9 @@ async def test_sessions_share_a_cluster_that_has_too_few_cores_for_all(
         runs = await house.ended(first_pk, last_pk, timeout=TIMEOUT_S)
         assert [(run.state, run.error) for run in runs] == [("success", None)] * 2
 
+        runs = await house.ended(*await house.queue("counts", 6), timeout=TIMEOUT_S)
+        assert [(run.state, run.error) for run in runs] == [("success", None)] * 6
+
 
 @pytest.mark.soak  # takes minutes
 async def test_runs_outlive_workers_and_masters_of_the_cluster_that_end_and_come_back(

@@ -17,8 +17,9 @@ from tests.hosting.test_host import (
     owners,
     watchers,
 )
-from tests.store.seeding import until
+from tests.store.seeding import count_events, until
 from tests.unit.runtime.streams import Upstream
+from triggerer.hosting import TriggerHost
 from triggerer.runtime import Manager, TriggerSpec
 from triggerer.store.engine.database import Database, open_database
 from triggerer.store.queries import hosting as queries
@@ -144,6 +145,42 @@ async def test_what_is_declared_while_streams_are_being_divided_is_not_hosted_be
 
         await eventually(all_wait)
     assert max(at_once, default=0) <= 2
+
+
+async def test_arguments_that_change_while_there_is_no_room_leave_no_gap_between_old_and_new(
+    database: Database, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("changes", "stays"):
+        await declare(database, name, upstream)
+    load_triggers, reconcile = queries.load_triggers, TriggerHost._reconcile
+    declared = False
+
+    async def load_after_the_change(session: AsyncSession, digests: Iterable[str]) -> Any:
+        nonlocal declared
+        if not declared and upstream.producers:
+            declared = True
+            # Since the streams were divided: one has other arguments, and there is one more than there is room for.
+            await declare(database, "changes", upstream, only=[1, 2])
+            await declare(database, "more", upstream)
+        return await load_triggers(session, digests)
+
+    async def reconcile_and_wait(self: TriggerHost) -> None:
+        await reconcile(self)
+        if declared and not upstream.outcomes():
+            # It concerns the watcher that changes, before and after.
+            upstream.put(1)
+            await until(lambda: 1 in upstream.outcomes())
+
+    monkeypatch.setattr(queries, "load_triggers", load_after_the_change)
+    monkeypatch.setattr(TriggerHost, "_reconcile", reconcile_and_wait)
+    async with hosting(database, capacity=2):
+
+        async def all_wait() -> bool:
+            return [state for state, _, _ in (await watchers(database)).values()] == ["waiting"] * 3
+
+        await eventually(all_wait)
+        assert upstream.outcomes() == {1: (2, 0, 0)}
+    assert await count_events(database) == 2
 
 
 async def test_with_a_second_instance_the_rest_goes_there(

@@ -65,6 +65,8 @@ def test_a_session_that_was_stopped_or_lost_its_java_is_not_alive_and_can_be_rep
         "stopped.stop()\n"
         "print(is_alive(stopped), how_it_ended(stopped))\n"
         "killed = open_it()\n"
+        # Py4J tells Java of each object that Python has collected, and logs it if there is no Java any more.
+        "import gc; gc.collect(); gc.disable()\n"
         "jvm_process().kill(); jvm_process().wait()\n"
         "print(is_alive(killed), how_it_ended(killed))\n"
         "session = open_it()\n"
@@ -139,9 +141,11 @@ def test_a_session_that_lives_on_trains_in_the_background_until_it_is_closed(
     code = (
         "import psutil\n"
         "session = open_it(train_after=timedelta(0))\n"
+        "def is_training(child):\n"
+        "    try: return 'triggerer.spark.training' in child.cmdline()\n"
+        "    except psutil.NoSuchProcess: return False\n"  # or ended just now, and not reaped yet
         "def training():\n"
-        "    mine = psutil.Process().children()\n"
-        "    return [child for child in mine if 'triggerer.spark.training' in child.cmdline()]\n"
+        "    return [child for child in psutil.Process().children() if is_training(child)]\n"
         "deadline = time.monotonic() + 60\n"
         "while not training() and time.monotonic() < deadline: time.sleep(0.1)\n"
         "print(training()[0].nice())\n"

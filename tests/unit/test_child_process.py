@@ -50,9 +50,12 @@ async def test_all_that_it_sent_is_received_though_somebody_outside_its_group_ho
     code = """
 for number in range(10):
     channel.send([number, "x" * 1000])
+outside, left = os.pipe()
 if (holder := os.fork()) == 0:
     os.setsid()
+    os.write(left, b"1")
     time.sleep(60)
+os.read(outside, 1)
 channel.send(holder)
 os._exit(4)
 """

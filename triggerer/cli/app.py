@@ -58,7 +58,7 @@ class LazyCommand(TyperCommand):
     """Stands for a command, or a group of them, until its arguments are parsed."""
 
     def __init__(self, name: str, target: str, help_: str) -> None:
-        super().__init__(name, help=help_)
+        super().__init__(name, help=help_, short_help=help_)
         self._target = target
 
     def load(self) -> Any:
@@ -68,8 +68,11 @@ class LazyCommand(TyperCommand):
         if isinstance(target, typer.Typer):
             group = typer.main.get_group(target)
             group.name, group.help = self.name, self.help
+            for command in group.commands.values():
+                # Whole; otherwise a list of commands cuts it off after some words.
+                command.short_help = (command.help or "").partition("\n\n")[0]
             return group
-        app = typer.Typer(add_completion=False)
+        app = typer.Typer(add_completion=False, rich_markup_mode=None)
         app.command(self.name)(target)
         return typer.main.get_command(app)
 
@@ -92,6 +95,8 @@ app = typer.Typer(
     # A TriggererError is one line on standard error; any other error is ours, with its traceback.
     pretty_exceptions_enable=False,
     add_completion=False,
+    # Typer's boxes cost more to import than all the rest of `triggerer --help`.
+    rich_markup_mode=None,
 )
 
 

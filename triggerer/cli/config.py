@@ -15,7 +15,7 @@ from triggerer.cli.session import settings_for
 from triggerer.cli.tables import Column, Kind, print_table
 from triggerer.redaction import redact
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command()

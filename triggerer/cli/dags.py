@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from triggerer.store.queries.listing.views import DagFileView, DagView
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 DagId = Annotated[str, typer.Argument(metavar="DAG_ID")]
 _STATES = ("active", "paused", "stale")
 

@@ -13,7 +13,7 @@ from triggerer.cli.session import with_database
 if TYPE_CHECKING:
     from triggerer.store.engine.database import Database
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from triggerer.store.queries.listing.views import RunView, TaskRunView
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 DagId = Annotated[str, typer.Argument(metavar="DAG_ID")]
 RunId = Annotated[str, typer.Argument(metavar="RUN_ID")]
 

@@ -1,7 +1,8 @@
 """Tables that keep whole what one copies: at any width, no cell is broken inside a word.
 
 A column that finds no room on a terminal gives way as its kind says. Elsewhere there is room for all of them, and a row
-is a line for grep.
+is a line for grep. Rich prints, and measures wide characters; its own tables would break or cut cells that find no
+room, whatever is asked of the other columns.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from triggerer.store.queries.listing.views import WatcherView
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 _STATES = ("waiting", "running", "failing")
 
 

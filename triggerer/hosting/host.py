@@ -305,11 +305,21 @@ class TriggerHost:
     # Hosting
 
     async def _reconcile(self) -> None:
+        """Host what the store shows on our streams: all of the difference in one turn of the loop, or none of it.
+
+        A trigger whose arguments changed is gone and new. Between the two no sibling may resolve a message alone.
+        """
         async with self._database.reading() as session:
             rows = await self._queries.load_triggers(session, self._owned)
+            if len(rows) > self._settings.capacity:
+                # Declared since the streams were divided: that is done again first. Until then all go on as they are.
+                self._wake.set()
+                return
             difference = self._roster.difference(rows)
             watchers = [w.watcher_id for p in difference.gone for w in p.row.watchers]
             alive = await self._queries.existing_watchers(session, watchers) if watchers else set()
+        owned_rows = [row for row in difference.new if row.stream_digest in self._owned]
+        specs = [self._spec(row, self._owned[row.stream_digest]) for row in owned_rows]
         for placed in difference.gone:
             # A watcher that is still declared has other arguments now: it will see again what it has
             # not resolved. One that is gone was deleted on purpose.
@@ -320,14 +330,7 @@ class TriggerHost:
             placed.row = row
             placed.hosted.replace_source(source_of(row, placed.fence))
             self._note_state(placed.hosted)
-        owned_rows = [row for row in difference.new if row.stream_digest in self._owned]
-        if len(rows) > self._settings.capacity:
-            # Declared since the streams were divided: that is done again, before any of them is hosted.
-            self._wake.set()
-            return
-        hosted = self._manager.add(
-            [self._spec(row, self._owned[row.stream_digest]) for row in owned_rows]
-        )
+        hosted = self._manager.add(specs)
         for row, one in zip(owned_rows, hosted, strict=True):
             self._roster.place(Placed(row, self._owned[row.stream_digest], one))
             self._note_state(one)

@@ -140,8 +140,8 @@ def release_executors(session: SparkSession) -> None:
 
 
 def _is_empty(session: SparkSession, requested: Any) -> bool:
-    converters: Any = session.sparkContext._jvm.scala.jdk.javaapi.CollectionConverters  # noqa: SLF001
-    return not any(converters.asJava(requested).values())
+    jvm: Any = session.sparkContext._jvm  # noqa: SLF001
+    return not any(jvm.scala.jdk.javaapi.CollectionConverters.asJava(requested).values())
 
 
 def _within(seconds: float, condition: Callable[[], bool]) -> bool:

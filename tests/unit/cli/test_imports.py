@@ -45,13 +45,13 @@ def loaded_by(folder: Path, *arguments: str) -> set[str]:
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
 def test_without_a_command_none_is_imported(tmp_path: Path, arguments: list[str]) -> None:
     loaded = loaded_by(tmp_path, *arguments)
-    unused = {"triggerer.config", "pydantic", "structlog"} | STORE | SERVICE | USERS
+    unused = {"triggerer.config", "pydantic"} | LOG | STORE | SERVICE | USERS
     assert loaded & (unused | COMMAND_MODULES) == set()
 
 
 def test_the_help_of_a_command_reads_neither_settings_nor_the_database(tmp_path: Path) -> None:
     loaded = loaded_by(tmp_path, "dags", "list", "--help")
-    unused = {"triggerer.config", "structlog"} | STORE | SERVICE | USERS
+    unused = {"triggerer.config"} | LOG | STORE | SERVICE | USERS
     assert loaded & (unused | COMMAND_MODULES) == {"triggerer.cli.dags"}
 
 

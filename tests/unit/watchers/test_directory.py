@@ -2,6 +2,10 @@
 
 import os
 import pickle
+import shutil
+import sys
+import tempfile
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +16,7 @@ import pytest
 from triggerer.abc import reject_shared_stream_event
 from triggerer.errors import BrokerUnavailable, DagError
 from triggerer.testing import StreamHarness
+from watchers.claiming import claim, delete, set_aside
 from watchers.directory import DirectoryFileDeleteTrigger, FileDeleteTrigger, Sighting
 
 QUICK = 0.02
@@ -28,14 +33,21 @@ async def scans(count: int = 5) -> None:
     await anyio.sleep(QUICK * count)
 
 
+def claims(directory: Path, name: str) -> list[Path]:
+    """What is claimed of the files of this name, in the order of their claims."""
+    return sorted((directory / ".claimed" / name).glob("*"))
+
+
 async def test_a_file_that_appears_fires_once_and_is_deleted(tmp_path: Path) -> None:
     async with StreamHarness() as streams:
         one = await streams.add(DirectoryFileDeleteTrigger(tmp_path, "a", poke_interval=QUICK))
         two = await streams.add(DirectoryFileDeleteTrigger(tmp_path, "b", poke_interval=QUICK))
         (tmp_path / "a").write_text("hello")
         (tmp_path / "other").touch()
-        await until(lambda: not (tmp_path / "a").exists())
+        await until(lambda: len(one.events) == 1)
         await scans()
+        assert not (tmp_path / "a").exists()
+        assert claims(tmp_path, "a") == []
         assert [event.payload["filename"] for event in one.events] == ["a"]
         assert one.events[0].payload["size_bytes"] == 5
         assert two.events == []
@@ -52,10 +64,11 @@ async def test_the_file_stays_until_its_event_is_durable(tmp_path: Path) -> None
         (tmp_path / "a").touch()
         await until(lambda: len(one.unpersisted) == 1)
         await scans()
-        assert (tmp_path / "a").exists()
+        assert claims(tmp_path, "a")
         assert len(one.unpersisted) == 1
         await streams.persist()
-        await until(lambda: not (tmp_path / "a").exists())
+        await until(lambda: not claims(tmp_path, "a"))
+        assert list(tmp_path.iterdir()) == [tmp_path / ".claimed"]
 
 
 async def test_a_file_whose_event_was_refused_fires_again_under_the_same_key(
@@ -68,10 +81,14 @@ async def test_a_file_whose_event_was_refused_fires_again_under_the_same_key(
         await until(lambda: len(one.unpersisted) == 1)
         await streams.refuse()
         await scans()
-        assert (tmp_path / "a").exists()
-    async with StreamHarness() as streams:
+        assert len(claims(tmp_path, "a")) == 1
+        (before,) = claims(tmp_path, "a")
+    async with StreamHarness(persistence="manual") as streams:
         again = await streams.add(trigger)
-        await until(lambda: not (tmp_path / "a").exists())
+        await until(lambda: len(again.unpersisted) == 1)
+        assert claims(tmp_path, "a") == [before]
+        await streams.persist()
+        await until(lambda: not claims(tmp_path, "a"))
         assert len(again.events) == 1
 
 
@@ -82,8 +99,9 @@ async def test_a_file_that_was_there_before_the_trigger_fires(tmp_path: Path) ->
         await scans()
         assert (tmp_path / "b").exists()
         late = await streams.add(DirectoryFileDeleteTrigger(tmp_path, "b", poke_interval=QUICK))
-        await until(lambda: not (tmp_path / "b").exists())
-        assert len(late.events + late.unpersisted) == 1
+        await until(lambda: len(late.events) == 1)
+        await until(lambda: not claims(tmp_path, "b"))
+        assert not (tmp_path / "b").exists()
 
 
 async def test_a_missing_directory_is_waited_for_and_logged_once(
@@ -120,7 +138,7 @@ async def test_a_file_that_somebody_else_took_is_no_error(tmp_path: Path) -> Non
         one = await streams.add(DirectoryFileDeleteTrigger(tmp_path, "a", poke_interval=QUICK))
         (tmp_path / "a").touch()
         await until(lambda: len(one.unpersisted) == 1)
-        (tmp_path / "a").unlink()
+        claims(tmp_path, "a")[0].unlink()
         await streams.persist()
         await scans()
         assert one.error is None
@@ -140,7 +158,7 @@ async def test_a_file_that_replaced_the_one_that_fired_is_kept_and_fires_itself(
         await streams.persist()
         await until(lambda: len(one.unpersisted) == 1)
         await streams.persist()
-        await until(lambda: not path.exists())
+        await until(lambda: len(one.events) == 2)
         assert [event.payload["size_bytes"] for event in one.events] == [5, 10]
 
 
@@ -179,7 +197,8 @@ async def test_a_rejected_file_that_cannot_be_set_aside_is_named_and_stays(
         (tmp_path / "a").touch()
         await until(lambda: any("cannot be taken away" in text for text in caplog.messages))
         await scans()
-        assert (tmp_path / "a").exists()
+        assert len(claims(tmp_path, "a")) == 1
+        assert any(str(claims(tmp_path, "a")[0]) in text for text in caplog.messages)
     assert sum("was rejected" in text for text in caplog.messages) == 1
 
 
@@ -200,8 +219,155 @@ async def test_a_file_that_one_rejects_and_another_fails_stays_and_comes_again(
         (tmp_path / "a").touch()
         await until(lambda: failing.error is not None)
         # Its sibling alone is left, and is given the file again.
-        await until(lambda: not (tmp_path / "a").exists())
+        await until(lambda: (tmp_path / ".rejected").exists() and not claims(tmp_path, "a"))
         assert len(list((tmp_path / ".rejected").iterdir())) == 1
+
+
+async def appear_in_the_same_way(tmp_path: Path, inbox: Path, *, content: str) -> None:
+    """As by `cp -p` and `mv`: the time is that of the template, and the inode is used again."""
+    template = tmp_path / "template"
+    template.write_text(content)
+    os.utime(template, ns=(0, 1_700_000_000_000_000_000))
+    shutil.copy2(template, inbox / "part")
+    (inbox / "part").rename(inbox / "a")
+
+
+async def test_six_files_with_the_same_inode_and_time_have_six_keys(tmp_path: Path) -> None:
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    async with StreamHarness(persistence="manual") as streams:
+        one = await streams.add(DirectoryFileDeleteTrigger(inbox, "a", poke_interval=QUICK))
+        keys: set[str] = set()
+        for count in range(1, 7):
+            await appear_in_the_same_way(tmp_path, inbox, content="x")
+            await until(lambda: len(one.unpersisted) == 1)
+            keys.update(path.name for path in claims(inbox, "a"))
+            await streams.persist()
+            await until(lambda: not claims(inbox, "a"))
+            assert len(keys) == len(one.events) == count
+
+
+async def test_what_the_release_before_had_fired_and_not_deleted_keeps_its_key(
+    tmp_path: Path,
+) -> None:
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    await appear_in_the_same_way(tmp_path, inbox, content="x")
+    status = (inbox / "a").stat()
+    key = f"{inbox}/a:{status.st_dev}:{status.st_ino}:{status.st_mtime_ns}"
+    now = time.time_ns() + 1_000_000_000
+    (found,), failures = claim(inbox, ["a"], opened_ns=now)
+    assert (found.idempotency_key, failures) == (key, {})
+    # It is found again by whoever looks next, and the next one is another.
+    assert claim(inbox, ["a"], opened_ns=now)[0] == [found]
+    await appear_in_the_same_way(tmp_path, inbox, content="y")
+    again, second = claim(inbox, ["a"], opened_ns=now)[0]
+    assert again == found
+    assert second.idempotency_key == f"{inbox}/a#{second.claim}"
+    delete(found)
+    delete(second)
+    assert [path.name for path in inbox.rglob("*")] == [".claimed"]
+
+
+async def test_a_file_is_claimed_while_it_is_written_and_what_is_written_is_kept(
+    tmp_path: Path,
+) -> None:
+    with (tmp_path / "a").open("w") as writer:
+        writer.write("first")
+        writer.flush()
+        (found,), _ = claim(tmp_path, ["a"], opened_ns=0)
+        writer.write(", second")
+    assert found.claimed.read_text() == "first, second"
+
+
+async def test_names_of_every_length_are_claimed_and_set_aside(tmp_path: Path) -> None:
+    name = "é" * 127 + "a"
+    for _ in range(2):
+        (tmp_path / name).touch()
+        (found,), failures = claim(tmp_path, [name], opened_ns=0)
+        assert failures == {}
+        set_aside(found)
+    kept = [path.name for path in (tmp_path / ".rejected").iterdir()]
+    assert len(kept) == 2
+    assert all(len(os.fsencode(one)) <= 255 for one in kept)
+
+
+async def test_a_link_is_claimed_with_what_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "content").write_text("12345")
+    (tmp_path / "a").symlink_to("content")
+    (found,), _ = claim(tmp_path, ["a"], opened_ns=0)
+    assert found.size_bytes == 5
+    delete(found)
+    assert (tmp_path / "content").exists()
+
+
+async def test_folders_of_claims_are_as_open_as_the_directory(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    (tmp_path / "a").touch()
+    claim(tmp_path, ["a"], opened_ns=0)
+    for folder in (tmp_path / ".claimed", tmp_path / ".claimed" / "a"):
+        assert folder.stat().st_mode & 0o7777 == 0o1777
+
+
+async def test_a_file_that_cannot_be_claimed_does_not_fire_and_is_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / ".claimed").mkdir()
+    (tmp_path / ".claimed" / "a").touch()
+    async with StreamHarness() as streams:
+        one = await streams.add(DirectoryFileDeleteTrigger(tmp_path, "a", poke_interval=QUICK))
+        two = await streams.add(DirectoryFileDeleteTrigger(tmp_path, "b", poke_interval=QUICK))
+        for name in "ab":
+            (tmp_path / name).touch()
+        await until(lambda: len(two.events) == 1)
+        await scans()
+        assert (one.events, one.error) == ([], None)
+        (tmp_path / ".claimed" / "a").unlink()
+        await until(lambda: len(one.events) == 1)
+    assert sum("cannot be claimed" in text for text in caplog.messages) == 1
+
+
+_AS_NOBODY = """
+import asyncio, os, sys
+from watchers.directory import DirectoryFileDeleteTrigger
+from triggerer.errors import TriggererError
+from triggerer.testing import StreamHarness
+
+async def main(directory):
+    trigger = DirectoryFileDeleteTrigger(directory, "a", poke_interval=0.02)
+    # Imports come first: the interpreter may lie where only root can read.
+    await trigger.check_source()
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+    try:
+        await trigger.check_source()
+    except TriggererError as error:
+        print("check:", error)
+    async with StreamHarness() as streams:
+        one = await streams.add(trigger)
+        while one.error is None:
+            await asyncio.sleep(0.01)
+        print("shown:", one.error.__cause__, one.events)
+
+asyncio.run(asyncio.wait_for(main(sys.argv[1]), 30))
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+async def test_a_directory_in_which_the_user_may_not_write_is_an_error_of_the_watcher() -> None:
+    # Not in pytest's own directory, which other users may not enter.
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        (directory / "a").touch()
+        done = await anyio.run_process([sys.executable, "-c", _AS_NOBODY, name], check=True)
+        # The log comes there too.
+        lines = done.stdout.decode().splitlines()
+        check, shown = [line for line in lines if line.startswith(("check:", "shown:"))]
+        text = f"files in the directory {directory} cannot be renamed and deleted"
+        assert check.startswith(f"check: {text} by this user")
+        assert shown.startswith(f"shown: {text} (let the user")
+        assert shown.endswith(" []")
+        assert (directory / "a").exists()
 
 
 async def test_one_file_can_be_watched_alone(tmp_path: Path) -> None:
