@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rules.page import TestsByRule, tests_by_rule
 from tests.services import stores
 from tests.services.availability import keep_logs, restart_stopped, service, skip_or_fail
 from tests.services.kafka import KafkaServer, open_kafka
@@ -20,6 +21,7 @@ from tests.services.spark import TrainedHome, train_home
 from tests.services.spark_cluster import SparkCluster, open_spark_cluster
 from tests.services.stores import create_migrated_database, create_migrated_file
 
+TESTS_BY_RULE = pytest.StashKey[TestsByRule]()
 _SERVERS = {"postgres_server", "durable_postgres_server", "kafka_server", "spark_cluster"}
 
 
@@ -132,8 +134,11 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a server, so that `-m "not services"` is a quick run."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what needs a server, so that `-m "not services"` is a quick run; note which rules the tests hold."""
+    # Before `-m` and `-k` leave some of them out.
+    config.stash[TESTS_BY_RULE] = tests_by_rule(items)
     for item in items:
         if _SERVERS & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.services)

@@ -295,6 +295,7 @@ def _prove(scene: Scene, request: pytest.FixtureRequest) -> None:
     assert scene.first.orphans() == []
 
 
+@pytest.mark.rule("S1, S2, S4: whole processes, killed")
 @pytest.mark.timeout(600)
 def test_each_message_becomes_one_event_of_each_watcher_in_one_run(
     scene: Scene, request: pytest.FixtureRequest

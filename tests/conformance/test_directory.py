@@ -23,6 +23,10 @@ class TestFilesOfDirectory(ProducerConformance):
         self.directory = tmp_path
         self.published: set[str] = set()
 
+    @pytest.mark.rule("S10: rejected once, failed until it is set aside")
+    def test_a_rejected_message_does_not_come_again(self) -> None:
+        super().test_a_rejected_message_does_not_come_again()
+
     async def publish(self, values: Sequence[str], lane: int = 0) -> None:
         for value in values:
             (self.directory / value).touch()

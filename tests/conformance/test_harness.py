@@ -157,6 +157,7 @@ def broken(where: str) -> BaseEventTrigger:
     return Broken()
 
 
+@pytest.mark.rule("11: isolation: serialisation")
 @pytest.mark.parametrize(
     "where",
     [
@@ -445,6 +446,7 @@ async def test_a_group_that_ended_vanishes_and_the_next_add_opens_a_new_one(
         assert upstream.closed == 1
 
 
+@pytest.mark.rule("6: nobody joins a dying group")
 async def test_who_is_added_while_a_group_is_dying_gets_the_next_one(upstream: Upstream) -> None:
     closing, closed = anyio.Event(), anyio.Event()
 
@@ -558,6 +560,7 @@ async def test_one_that_has_ended_can_be_removed_and_removed_again(upstream: Ups
 # Arguments
 
 
+@pytest.mark.rule("8: at once with a grace of 0")
 async def test_the_queue_size_and_the_grace_are_those_given(upstream: Upstream) -> None:
     async def act(event: Any) -> None:
         await anyio.sleep_forever()

@@ -40,6 +40,26 @@ class TestKafka(ProducerConformance):
         # the collector finds is found here, where `filterwarnings` below holds, and not in another test.
         gc.collect()
 
+    @pytest.mark.rule("5: rejected and failed is failed")
+    def test_one_that_is_rejected_and_failed_comes_again(self) -> None:
+        super().test_one_that_is_rejected_and_failed_comes_again()
+
+    @pytest.mark.rule(
+        "12: the position never passes a failed item, in its batch, a later one, or after a restart"
+    )
+    def test_a_failed_message_is_not_passed_by_a_later_batch_nor_after_a_restart(self) -> None:
+        super().test_a_failed_message_is_not_passed_by_a_later_batch_nor_after_a_restart()
+
+    @pytest.mark.rule(
+        "nobody is subscribed at the broadcast, and the broker is advanced all the same"
+    )
+    def test_a_message_that_nobody_subscribed_to_is_not_committed(self) -> None:
+        super().test_a_message_that_nobody_subscribed_to_is_not_committed()
+
+    @pytest.mark.rule("S10: rejected once, failed until it is set aside")
+    def test_a_rejected_message_does_not_come_again(self) -> None:
+        super().test_a_rejected_message_does_not_come_again()
+
     @pytest.mark.filterwarnings("ignore:(?i)unclosed:ResourceWarning")
     def test_a_stream_that_is_cancelled_anywhere_loses_nothing(self) -> None:
         super().test_a_stream_that_is_cancelled_anywhere_loses_nothing()

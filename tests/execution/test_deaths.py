@@ -550,6 +550,7 @@ async def test_a_run_that_comes_back_before_it_began_is_executed_once(
     assert log.read_text() == "begun\n"
 
 
+@pytest.mark.rule("15: and submit nothing")
 async def test_a_run_that_was_given_to_somebody_else_is_ended_here_and_writes_nothing(
     any_house: House,
 ) -> None:

@@ -1,8 +1,11 @@
 """Tasks read the events that they were started for, and emit their own exactly once."""
 
+import pytest
+
 from tests.execution.conftest import House
 
 
+@pytest.mark.rule("triggering events in the wrong order, or newer than the run")
 async def test_a_task_reads_twenty_thousand_triggering_events_in_order(any_house: House) -> None:
     house = any_house
     await house.add_dag(

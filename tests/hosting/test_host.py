@@ -164,6 +164,7 @@ async def test_a_declared_watcher_is_hosted_shown_and_stored_for(
     assert await owners(database) == {"stream": None}
 
 
+@pytest.mark.rule("11: a failed trigger is restarted with growing delays, and shown")
 async def test_one_that_cannot_be_made_is_shown_and_its_siblings_events_fail_for_it(
     database: Database, upstream: Upstream
 ) -> None:
@@ -186,6 +187,9 @@ async def test_one_that_cannot_be_made_is_shown_and_its_siblings_events_fail_for
         await eventually(is_shown)
 
 
+@pytest.mark.rule(
+    "9: changed arguments resolve nothing", "L4: a change disturbs only what it touches"
+)
 async def test_a_deleted_watcher_stops_and_a_changed_one_goes_on_with_its_new_arguments(
     database: Database, upstream: Upstream
 ) -> None:
@@ -208,6 +212,7 @@ async def test_a_deleted_watcher_stops_and_a_changed_one_goes_on_with_its_new_ar
     assert len(upstream.producers) == 1
 
 
+@pytest.mark.rule("3: late joiners")
 async def test_a_new_watcher_joins_the_running_stream(
     database: Database, upstream: Upstream
 ) -> None:
@@ -220,6 +225,7 @@ async def test_a_new_watcher_joins_the_running_stream(
         await until(lambda: upstream.outcomes() == {1: (2, 0, 0)})
 
 
+@pytest.mark.rule("9: a lost lease resolves nothing", "15: a fenced owner can write nothing")
 async def test_a_fenced_owner_writes_nothing_and_stops(
     database: Database, upstream: Upstream
 ) -> None:
@@ -252,6 +258,7 @@ async def test_what_a_dead_instance_owned_is_taken_over_at_once_by_one_that_is_a
             assert await owners(database) == {"stream": "me"}
 
 
+@pytest.mark.rule("15: instances divide the streams")
 async def test_two_instances_divide_the_streams_and_one_takes_over_when_the_other_leaves(
     postgres_url: str, upstream: Upstream
 ) -> None:

@@ -114,6 +114,9 @@ CLASSES |= {"Unruly": Unruly, "UnrulyOpener": UnrulyOpener}
 # Rule 9
 
 
+@pytest.mark.rule(
+    "9: unsubscribing with events pulled, and not pulled", "9: changed arguments resolve nothing"
+)
 @pytest.mark.parametrize(
     ("how", "outcome"),
     [("deleted", (2, 0, 0)), ("changed", (1, 1, 0)), ("one deleted, one changed", (1, 1, 0))],
@@ -172,6 +175,10 @@ async def another_trigger(session: AsyncSession) -> int:
 # Rule 11: whatever a trigger raises, it harms nobody else
 
 
+@pytest.mark.rule(
+    "11: isolation: class, constructor, key, filter, event, payload",
+    "one trigger's constructor raises, the service crash-loops",
+)
 @pytest.mark.parametrize(
     ("where", "outcome"),
     [
@@ -214,6 +221,7 @@ async def test_a_trigger_that_raises_harms_no_sibling_and_no_neighbour(
         assert len(upstream.producers) == len(elsewhere.producers) == 1
 
 
+@pytest.mark.rule("11: isolation: class, constructor, key, filter, event, payload")
 async def test_a_cleanup_that_raises_harms_nobody(database: Database, upstream: Upstream) -> None:
     await declare(database, "unruly", upstream, classpath="Unruly", where="cleanup")
     await declare(database, "sibling", upstream)
@@ -224,6 +232,7 @@ async def test_a_cleanup_that_raises_harms_nobody(database: Database, upstream: 
     assert await owners(database) == {"stream": None}
 
 
+@pytest.mark.rule("11: isolation: producer, lane function, idempotency key")
 @pytest.mark.parametrize("where", ["producer", "lane", "idempotency key"])
 async def test_a_stream_that_raises_is_shown_and_harms_no_other_stream(
     database: Database, upstream: Upstream, where: str
@@ -252,6 +261,7 @@ async def test_a_stream_that_raises_is_shown_and_harms_no_other_stream(
 # Rule 12
 
 
+@pytest.mark.rule("12: write, commit, then advance")
 async def test_the_broker_is_advanced_only_past_what_another_connection_can_read(
     database: Database, upstream: Upstream
 ) -> None:
@@ -271,6 +281,7 @@ async def test_the_broker_is_advanced_only_past_what_another_connection_can_read
     assert all(count >= numbers[-1] + 1 for numbers, count in stored_before_advance)
 
 
+@pytest.mark.rule("12: a commit of unknown outcome is repeated as it was")
 async def test_a_commit_of_unknown_outcome_is_repeated_and_only_then_advanced(
     database: Database, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,6 +322,7 @@ class YieldsWhatItIsTold(Acking):
 CLASSES["YieldsWhatItIsTold"] = YieldsWhatItIsTold
 
 
+@pytest.mark.rule("the sink refuses message 2 of 3; all 3 are committed")
 async def test_when_the_sink_refuses_message_two_of_three_that_one_alone_fails(
     database: Database, upstream: Upstream
 ) -> None:
@@ -331,6 +343,9 @@ async def test_when_the_sink_refuses_message_two_of_three_that_one_alone_fails(
 # Rule 13
 
 
+@pytest.mark.rule(
+    "13: idempotency keys: a redelivered message makes no second event, a repeat confirms"
+)
 async def test_a_message_that_is_redelivered_makes_no_second_event_and_is_confirmed(
     database: Database, upstream: Upstream
 ) -> None:
@@ -358,6 +373,10 @@ async def test_a_message_that_is_redelivered_makes_no_second_event_and_is_confir
 # Rule 14
 
 
+@pytest.mark.rule(
+    "14: the restart cohort: nothing is broadcast before everybody in the store has joined or failed, in one order",
+    "after a restart the first subscriber starts the poll",
+)
 async def test_after_a_restart_nothing_is_broadcast_before_everybody_in_the_store_has_joined(
     database: Database, upstream: Upstream
 ) -> None:
@@ -377,6 +396,7 @@ async def test_after_a_restart_nothing_is_broadcast_before_everybody_in_the_stor
     assert joined == [["w0", "w1", "w2", "w3", "w4", "broken"]] * 3
 
 
+@pytest.mark.rule("14: known before any plugin is made, by the digest stored at parsing")
 async def test_who_belongs_to_a_stream_is_known_before_any_trigger_is_made(
     database: Database, upstream: Upstream
 ) -> None:
@@ -392,6 +412,7 @@ async def test_who_belongs_to_a_stream_is_known_before_any_trigger_is_made(
 # Rule 15
 
 
+@pytest.mark.rule("15: one owner, by a lease with a fencing epoch; takeover")
 async def test_what_an_instance_that_died_owned_is_taken_over_when_its_lease_has_expired(
     database: Database, upstream: Upstream
 ) -> None:
@@ -409,6 +430,7 @@ async def test_what_an_instance_that_died_owned_is_taken_over_when_its_lease_has
             assert await session.scalar(select(Stream.epoch)) == 8
 
 
+@pytest.mark.rule("15: a trigger is its class and canonical arguments")
 async def test_triggers_are_their_class_and_arguments_and_serve_all_their_watchers(
     database: Database, upstream: Upstream
 ) -> None:
@@ -430,6 +452,7 @@ async def test_triggers_are_their_class_and_arguments_and_serve_all_their_watche
         assert len({event.asset_id for event in await events_in(database)}) == 2
 
 
+@pytest.mark.rule("15: a fenced owner can write nothing")
 async def test_a_lease_that_is_lost_while_nothing_happens_ends_its_stream(
     database: Database, upstream: Upstream
 ) -> None:
@@ -456,6 +479,7 @@ async def test_a_lease_that_is_lost_while_nothing_happens_ends_its_stream(
     assert upstream.outcomes() == {}
 
 
+@pytest.mark.rule("15: a fenced owner can write nothing")
 async def test_a_fenced_owner_shows_no_state_of_a_watcher(
     database: Database, upstream: Upstream
 ) -> None:

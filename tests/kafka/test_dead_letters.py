@@ -42,6 +42,7 @@ async def dead_letters(server: KafkaServer, topic: str) -> list[ConsumerRecord]:
     return [record for records in batches.values() for record in records]
 
 
+@pytest.mark.rule("S10: rejected once, failed until it is set aside", "L3: no endless loop")
 async def test_a_message_that_fails_too_often_is_set_aside_and_the_rest_goes_on(
     kafka_server: KafkaServer, topic: str
 ) -> None:

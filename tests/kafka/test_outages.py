@@ -54,6 +54,7 @@ async def test_a_commit_waits_for_a_broker_that_is_away(
         await driver.until(lambda: kafka_server.committed_offsets(topic, topic).get(0) == 1)
 
 
+@pytest.mark.rule("a watcher works for half an hour and then silently stops")
 async def test_a_broker_that_stays_away_ends_the_stream_with_an_error_that_names_it(
     kafka_server: KafkaServer, topic: str
 ) -> None:

@@ -39,6 +39,7 @@ async def test_a_new_group_starts_at_the_earliest_message(
     assert driver.values == ["a", "b", "c"]
 
 
+@pytest.mark.rule("recreating a subscriber: from where does it read?")
 async def test_start_latest_holds_from_the_first_start_on_and_skips_nothing_after_it(
     kafka_server: KafkaServer, topic: str
 ) -> None:
@@ -87,6 +88,10 @@ async def test_the_commit_is_there_when_advance_returns(
         assert kafka_server.committed_offsets(topic, topic) == {0: 50}
 
 
+@pytest.mark.rule(
+    "12: the position never passes a failed item, in its batch, a later one, or after a restart",
+    "offset k fails in batch 1, batch 2 succeeds and commits past it",
+)
 async def test_a_failed_message_is_never_passed_in_its_batch_or_a_later_one(
     kafka_server: KafkaServer, topic: str
 ) -> None:
@@ -175,6 +180,7 @@ async def test_rejected_messages_are_passed_and_not_delivered_again(
     assert any("rejected" in text and f"{topic}[0]@0" in text for text in caplog.messages)
 
 
+@pytest.mark.rule("the committed position expired")
 async def test_an_expired_position_is_said_aloud_and_reading_goes_on_at_the_earliest_message(
     kafka_server: KafkaServer, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -191,6 +197,7 @@ async def test_an_expired_position_is_said_aloud_and_reading_goes_on_at_the_earl
     assert any("3 messages were deleted before they were read" in text for text in caplog.messages)
 
 
+@pytest.mark.rule("13: of a recreated topic")
 async def test_a_recreated_topic_is_read_from_its_beginning_and_its_messages_have_other_keys(
     kafka_server: KafkaServer, topic: str
 ) -> None:
@@ -210,6 +217,7 @@ async def test_a_recreated_topic_is_read_from_its_beginning_and_its_messages_hav
     assert (partition, offset) == ("0", "1")
 
 
+@pytest.mark.rule("a topic is deleted and created again")
 async def test_a_topic_recreated_under_a_running_stream_ends_it_and_the_next_one_misses_nothing(
     kafka_server: KafkaServer, topic: str
 ) -> None:

@@ -47,6 +47,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await anyio.sleep(0.05)
 
 
+@pytest.mark.rule("a rebalance with a half-full batch loses what was in flight")
 async def test_members_come_and_go_with_work_in_flight_and_everything_is_delivered(
     kafka_server: KafkaServer, topic: str
 ) -> None:
@@ -122,6 +123,7 @@ async def test_an_advance_that_comes_after_the_partition_has_gone_changes_nothin
         await three.settled(PARTITIONS * 10)
 
 
+@pytest.mark.rule("a commit after the partition was lost is taken for a success")
 async def test_a_commit_under_a_membership_that_is_over_is_no_success(
     kafka_server: KafkaServer, topic: str
 ) -> None:

@@ -3,6 +3,7 @@
 import uuid
 
 import anyio
+import pytest
 
 from producers.kafka import KafkaMessage
 from tests.kafka.driving import ACKED, driving, everything, producer_on
@@ -11,6 +12,7 @@ from triggerer.abc import AdvanceOutcome
 from triggerer.errors import BrokerUnavailable
 
 
+@pytest.mark.rule("static Kafka members fence one another")
 async def test_static_members_of_one_name_do_not_throw_one_another_out_for_ever(
     kafka_server: KafkaServer,
 ) -> None:

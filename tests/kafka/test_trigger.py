@@ -66,6 +66,7 @@ def low_group(topic: str) -> str:
     return KafkaEventTrigger(topic).group
 
 
+@pytest.mark.rule("12: write, commit, then advance")
 @pytest.mark.usefixtures("connected")
 async def test_nothing_is_committed_before_its_events_are_durable(
     kafka_server: KafkaServer, topic: str
@@ -93,6 +94,7 @@ class Shaky(KafkaEventTrigger):
             yield TriggerEvent(message.json())
 
 
+@pytest.mark.rule("11: no sibling's success commits what one in back-off has not seen")
 @pytest.mark.usefixtures("connected")
 async def test_a_filter_that_raises_holds_the_position_while_its_sibling_goes_on(
     kafka_server: KafkaServer, topic: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -11,6 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from triggerer.abc import AdvanceItem
 from triggerer.runtime.lanes import Entry, Lane, Lanes
 from triggerer.runtime.ledger import Ledger, Member
+
+pytestmark = pytest.mark.rule("5: rejected and failed is failed", "S1, S3, S5: ledger and lanes")
 
 BOUND = 3
 

@@ -117,6 +117,7 @@ async def test_everything_that_a_file_defines_is_stored(database: Database) -> N
     assert (found.errors, len(found.warnings)) == ([], 1)
 
 
+@pytest.mark.rule("a trigger that serialises in two ways is deleted and made again on every parse")
 async def test_nothing_is_written_when_nothing_changed(database: Database) -> None:
     await sync(database, FULL)
     written: list[str] = []
@@ -145,6 +146,7 @@ async def test_what_changed_is_announced_when_it_is_committed(database: Database
         assert subscription.take_nowait() == {}
 
 
+@pytest.mark.rule("15: a watcher survives a change of arguments")
 async def test_a_watcher_keeps_its_row_when_its_arguments_change(database: Database) -> None:
     await sync(database, FULL)
     before = {row.asset_id: row for row in await rows(database, Watcher)}
@@ -248,6 +250,7 @@ async def test_a_broken_watcher_keeps_its_row_and_the_rest_goes_on(database: Dat
     assert kept.asset_id == x.id
 
 
+@pytest.mark.rule("recreating a subscriber: from where does it read?")
 async def test_a_watcher_that_comes_back_is_the_one_that_went(database: Database) -> None:
     """Or a message that is redelivered meanwhile would fire once for each of the two."""
     await sync(database, FULL)
@@ -346,6 +349,7 @@ async def test_a_schedule_that_changes_changes_what_is_waited_for(database: Data
     assert await rows(database, DagScheduleAlias) == []
 
 
+@pytest.mark.rule("14: known before any plugin is made, by the digest stored at parsing")
 async def test_a_key_that_the_same_arguments_now_give_moves_the_trigger(
     database: Database,
 ) -> None:

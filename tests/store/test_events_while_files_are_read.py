@@ -22,6 +22,7 @@ async def emit_flight(database: Database) -> int:
     return event
 
 
+@pytest.mark.rule("an event while a file is being parsed never starts a run")
 @pytest.mark.parametrize("meanwhile", ["changed", "broken", "not read in time"])
 async def test_an_event_while_a_file_is_being_parsed_starts_a_run(
     database: Database, meanwhile: str

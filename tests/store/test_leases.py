@@ -49,6 +49,7 @@ async def other(store_url: str, database: Database) -> AsyncIterator[Database]:
         yield opened
 
 
+@pytest.mark.rule("15: one owner, by a lease with a fencing epoch; takeover")
 async def test_a_stream_is_claimed_by_one_instance(database: Database, other: Database) -> None:
     await _streams(database, 3)
     first = await _claim(database, "one", 2)
@@ -58,6 +59,7 @@ async def test_a_stream_is_claimed_by_one_instance(database: Database, other: Da
     assert await _claim(database, "one", 0) == []
 
 
+@pytest.mark.rule("two processes claim the same stream")
 async def test_instances_that_claim_at_the_same_moment_get_different_streams(
     database: Database, other: Database
 ) -> None:
@@ -75,6 +77,7 @@ async def test_instances_that_claim_at_the_same_moment_get_different_streams(
     assert sorted(digests) == [f"s{number:02}" for number in range(40)]
 
 
+@pytest.mark.rule("15: one owner, by a lease with a fencing epoch; takeover")
 async def test_an_expired_lease_is_taken_over_with_a_new_epoch(database: Database) -> None:
     await _streams(database, 1)
     (mine,) = await _claim(database, "one")
@@ -159,6 +162,7 @@ async def test_a_standalone_that_was_killed_is_followed_at_once(sqlite: Database
     assert await _claim(sqlite, "next") == [Fence("s00", "next", 2)]
 
 
+@pytest.mark.rule("15: one owner, by a lease with a fencing epoch; takeover")
 async def test_sqlites_leases_go_by_the_clock_that_is_given(sqlite_url: str) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     async with open_database(sqlite_url, now=lambda: now) as database:

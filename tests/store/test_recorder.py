@@ -120,6 +120,9 @@ async def test_a_flush_of_large_payloads_is_bounded_by_their_size(
     assert await _sizes_of_flushes(database, monkeypatch, *events) == [2, 1, 1, 2]
 
 
+@pytest.mark.rule(
+    "13: idempotency keys: a redelivered message makes no second event, a repeat confirms"
+)
 async def test_a_repeat_confirms_and_is_neither_stored_nor_queued_again(
     database: Database,
 ) -> None:
@@ -148,6 +151,9 @@ async def test_events_without_a_key_are_never_repeats(database: Database) -> Non
     assert await count_events(database) == 2
 
 
+@pytest.mark.rule(
+    "13: idempotency keys: a redelivered message makes no second event, a repeat confirms"
+)
 async def test_each_watcher_of_a_trigger_gets_its_row(database: Database) -> None:
     await _one_dag(database)
     await add_asset(database, 2, "weather")
@@ -184,6 +190,10 @@ BAD: list[tuple[str, Any]] = [
 ]
 
 
+@pytest.mark.rule(
+    "16: a refused row fails its own event alone",
+    "one unserialisable payload in a group commit fails everybody's",
+)
 @pytest.mark.parametrize("payload", [bad for _, bad in BAD], ids=[name for name, _ in BAD])
 async def test_a_payload_that_cannot_be_stored_fails_alone(
     database: Database, payload: dict[str, Any]
@@ -222,6 +232,7 @@ async def test_an_idempotency_key_that_cannot_be_stored_fails_its_event_alone(
     assert await count_events(database) == 1
 
 
+@pytest.mark.rule("16: a refused row fails its own event alone")
 async def test_a_row_that_the_database_refuses_is_found_among_a_thousand(
     database: Database,
 ) -> None:
@@ -248,6 +259,7 @@ async def test_the_payload_is_stored_as_it_was_when_it_was_submitted(database: D
     assert row.extra == {"n": 1}
 
 
+@pytest.mark.rule("15: a fenced owner can write nothing")
 async def test_a_fenced_owner_writes_nothing_and_its_siblings_go_through(
     database: Database,
 ) -> None:

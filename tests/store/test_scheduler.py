@@ -92,6 +92,7 @@ async def _has_runs(database: Database, count: int) -> bool:
     return len(await runs_of(database, "report")) == count
 
 
+@pytest.mark.rule("events at `max_active_runs` wait for yet another event")
 async def test_events_at_the_cap_wait_and_go_when_a_run_ends(database: Database) -> None:
     await one_asset(database, max_active_runs=2)
     async with _scheduling(database):
@@ -110,6 +111,7 @@ async def test_events_at_the_cap_wait_and_go_when_a_run_ends(database: Database)
     ]
 
 
+@pytest.mark.rule("an event during a pause never starts a run")
 async def test_events_during_a_pause_start_a_run_when_it_ends(database: Database) -> None:
     await one_asset(database, is_paused=True)
     async with _scheduling(database):
@@ -168,6 +170,9 @@ async def test_a_deep_backlog_in_small_runs_is_created_up_to_the_cap(database: D
     assert all(pk is not None for _, pk in await queue_of(database, "report"))
 
 
+@pytest.mark.rule(
+    "two schedulers turn one event into two runs", "two executors both find `a & b` satisfied"
+)
 async def test_two_schedulers_make_one_run_of_one_event(store_url: str, database: Database) -> None:
     await two_assets(database, max_active_runs=1_000)
     async with open_database(store_url) as other:
@@ -181,6 +186,7 @@ async def test_two_schedulers_make_one_run_of_one_event(store_url: str, database
     await check_conservation(database, "join", 20)
 
 
+@pytest.mark.rule("an older event committed after a newer one is skipped")
 async def test_an_older_event_that_commits_late_is_not_skipped(postgres: Database) -> None:
     await one_asset(postgres)
     async with postgres.transaction() as late:
@@ -193,6 +199,7 @@ async def test_an_older_event_that_commits_late_is_not_skipped(postgres: Databas
     assert await queue_of(postgres, "report") == [(older[0], second.id), (newer[0], first.id)]
 
 
+@pytest.mark.rule("triggering events in the wrong order, or newer than the run")
 async def test_no_run_is_older_than_an_event_of_its_own(database: Database) -> None:
     await one_asset(database, max_active_runs=100)
     async with recording(database) as recorder:
@@ -274,6 +281,7 @@ async def test_a_schedule_that_cannot_be_read_stops_nobody_else(database: Databa
     assert await queue_of(database, "broken") == [(1, None)]
 
 
+@pytest.mark.rule("busy DAGs starve the others")
 async def test_many_dags_are_served_whatever_the_limit_of_a_loop(database: Database) -> None:
     await add_asset(database, 1, "flights")
     for number in range(130):

@@ -28,6 +28,7 @@ def refusal(*, environ: dict[str, str] | None = None, path: Path | None = None) 
     return str(raised.value)
 
 
+@pytest.mark.rule("7: 300 s by default", "8: 1024 events and 5 s by default")
 def test_without_file_and_environment_the_defaults_of_the_contract_hold() -> None:
     settings = load_settings(environ={})
     assert settings.triggerer.shared_stream_ack_timeout == timedelta(seconds=300)

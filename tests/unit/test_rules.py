@@ -1,46 +1,39 @@
-"""Every rule has its test: docs/rules.md names no test that pytest does not find."""
+"""Every rule has its tests: docs/rules.md is what the tests' marks say."""
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
-from pathlib import Path
+import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "rules.md"
-RULES = 17
+from tests.conftest import TESTS_BY_RULE
+from tests.rules.page import PAGE, TestsByRule, marked_modules, render, rules
 
-_TEST = re.compile(r"`(tests/[^`]+)`")
+NUMBERED_RULES = 17
 
 
-def rows() -> list[list[str]]:
-    """The cells of each line of the page's tables, headers apart."""
-    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("|")]
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return [row for row in cells if not row[-1].startswith(("Test", "---"))]
+@pytest.fixture
+def tests(request: pytest.FixtureRequest) -> TestsByRule:
+    """The tests of each rule, of a session that has collected all modules with marks."""
+    collected = {item.path for item in request.session.items}
+    if absent := [path.name for path in marked_modules() if path not in collected]:
+        pytest.skip(
+            f"not collected in this run: {len(absent)} of the marked modules, {absent[0]} …"
+        )
+    return request.config.stash[TESTS_BY_RULE]
 
 
-def test_every_rule_phrase_and_scenario_names_a_test() -> None:
-    assert [row[:-1] for row in rows() if not _TEST.search(row[-1])] == []
-    numbers = [int(row[0]) for row in rows() if row[0].isdecimal()]
-    assert sorted(set(numbers)) == list(range(1, RULES + 1))
+def test_every_rule_phrase_and_scenario_has_a_test(tests: TestsByRule) -> None:
+    assert [rule for rule in rules() if rule not in tests] == []
+
+
+def test_every_mark_is_a_row_of_the_page(tests: TestsByRule) -> None:
+    assert sorted(set(tests) - set(rules())) == []
+
+
+def test_the_page_is_what_the_marks_say(tests: TestsByRule) -> None:
+    assert PAGE.read_text() == render(tests), "write it anew: python -m tests.rules"
+
+
+def test_the_contracts_rules_are_there_in_their_order() -> None:
+    numbers = [int(number) for rule in rules() if (number := rule.partition(":")[0]).isdecimal()]
+    assert sorted(set(numbers)) == list(range(1, NUMBERED_RULES + 1))
     assert numbers == sorted(numbers)
-
-
-def test_every_test_that_the_page_names_is_collected() -> None:
-    named = sorted({test for row in rows() for test in _TEST.findall(row[-1])})
-    assert len(named) > RULES
-    # In a process of its own: the session that runs has been collected, with arguments of its own.
-    asked = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *named],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    missing = re.findall(
-        r"^ERROR: not found: \S*?(tests/.+)$", asked.stdout + asked.stderr, re.MULTILINE
-    )
-    assert missing == []
-    assert asked.returncode == 0, asked.stdout[-2000:] + asked.stderr[-2000:]

@@ -67,6 +67,7 @@ def test_two_keys_have_one_digest_if_and_only_if_they_are_equal(one: Any, other:
     assert (stream_digest(one) == stream_digest(other)) == (one == other)
 
 
+@pytest.mark.rule("1: keys that compare equal share it")
 @pytest.mark.parametrize(
     "equal",
     [
@@ -119,6 +120,10 @@ def test_a_key_that_only_an_address_describes_is_refused() -> None:
         stream_digest(("kafka", object()))
 
 
+@pytest.mark.rule(
+    "15: a trigger is its class and canonical arguments",
+    "a trigger that serialises in two ways is deleted and made again on every parse",
+)
 def test_arguments_have_one_canonical_text() -> None:
     assert canonical_kwargs({"b": (1, 2), "a": None}) == '{"a":null,"b":[1,2]}'
     assert trigger_digest("m.T", {"a": 1, "b": 2}) == trigger_digest("m.T", {"b": 2, "a": 1})

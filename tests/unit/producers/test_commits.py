@@ -74,6 +74,7 @@ async def test_what_comes_while_a_request_is_on_its_way_goes_together_with_the_n
     assert len(coordinator.requests) <= 2
 
 
+@pytest.mark.rule("a commit after the partition was lost is taken for a success")
 async def test_a_commit_after_the_partition_was_lost_is_not_taken_for_a_success(
     commits: Commits, coordinator: Coordinator
 ) -> None:

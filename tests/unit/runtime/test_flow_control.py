@@ -191,6 +191,7 @@ async def confirm_everything(service: Service) -> None:
 # The group
 
 
+@pytest.mark.rule("8: pause, then overflow")
 async def test_at_a_groups_bound_the_poll_pauses_until_half_of_it_is_advanced(
     source: Source,
 ) -> None:

@@ -57,6 +57,9 @@ async def cancel_and_raise() -> None:
 # A task that is cancelled by the code that it runs
 
 
+@pytest.mark.rule(
+    "11: isolation: what is no `Exception`, and a task that is cancelled by the code that it runs"
+)
 @pytest.mark.parametrize("cancel", [cancel_and_wait, cancel_and_raise])
 async def test_a_filter_that_cancels_its_own_task_fails_alone(
     upstream: Upstream, cancel: Callable[[], Any]
@@ -139,6 +142,7 @@ async def test_a_cleanup_that_cancels_its_own_task_harms_no_sibling(upstream: Up
         assert len(upstream.producers) == 1
 
 
+@pytest.mark.rule("6: when it cancels its own task")
 @pytest.mark.parametrize("cancel", [cancel_and_wait, cancel_and_return, cancel_and_raise])
 async def test_an_advance_that_cancels_its_own_task_ends_the_group_loudly(
     upstream: Upstream, cancel: Callable[[], Any]
@@ -174,6 +178,7 @@ class FromCancellingProducer(Acking):
         return CancellingProducer(Upstream.known[kwargs["upstream"]])
 
 
+@pytest.mark.rule("6: when it cancels its own task")
 async def test_a_poll_that_cancels_its_own_task_ends_the_group_loudly(upstream: Upstream) -> None:
     async with supervised() as service:
         (one,) = service.host(FromCancellingProducer(upstream.name))
@@ -185,6 +190,9 @@ async def test_a_poll_that_cancels_its_own_task_ends_the_group_loudly(upstream: 
         assert len(upstream.producers) == 2
 
 
+@pytest.mark.rule(
+    "11: isolation: what is no `Exception`, and a task that is cancelled by the code that it runs"
+)
 @pytest.mark.parametrize("cancel", [cancel_and_wait, cancel_and_raise])
 async def test_a_trigger_without_a_stream_that_cancels_its_own_task_fails_alone(
     upstream: Upstream, cancel: Callable[[], Any]
@@ -279,6 +287,9 @@ class RaisingProducer(Producer):
         self.fail_at("aclose")
 
 
+@pytest.mark.rule(
+    "11: isolation: what is no `Exception`, and a task that is cancelled by the code that it runs"
+)
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize(
     "where",

@@ -162,6 +162,7 @@ class Deaf(Acking):
             yield TriggerEvent({"value": event})
 
 
+@pytest.mark.rule("shutdown cancels a handler, which counts as handled")
 @pytest.mark.parametrize("name", ["returns", "raises", "goes on"])
 async def test_at_shutdown_a_cancellation_that_a_filter_swallows_resolves_nothing(
     upstream: Upstream, name: str
@@ -387,6 +388,7 @@ async def test_what_the_store_refused_is_not_remembered_for_ever(upstream: Upstr
         assert not any(sizes.values())
 
 
+@pytest.mark.rule("8: on the fast path too")
 async def test_the_fast_path_keeps_no_event_that_everybody_has_read(upstream: Upstream) -> None:
     upstream.on_filter["stuck"] = forever
     settings = RuntimeSettings(subscriber_queue_size=10, overflow_grace=5, close_timeout=0.5)
@@ -409,6 +411,7 @@ async def test_the_fast_path_keeps_no_event_that_everybody_has_read(upstream: Up
         assert len(service.store.payloads) == 3000
 
 
+@pytest.mark.rule("S9: bounds")
 async def test_while_the_store_is_away_restarts_and_redeliveries_submit_no_more_than_the_bound(
     upstream: Upstream,
 ) -> None:

@@ -33,6 +33,7 @@ class YieldsThenWaits(Acking):
                 await anyio.sleep_forever()
 
 
+@pytest.mark.rule("9: unsubscribing with events pulled, and not pulled")
 @pytest.mark.parametrize(
     ("answer", "outcome"), [(None, (1, 0, 0)), (StoreUnavailable("gone"), (0, 1, 0))]
 )
@@ -67,6 +68,7 @@ async def test_what_a_deleted_watcher_pulled_is_accepted_once_it_is_durable_and_
         }
 
 
+@pytest.mark.rule("9: changed arguments resolve nothing")
 async def test_what_a_replaced_trigger_has_not_resolved_comes_again_and_is_never_accepted(
     upstream: Upstream,
 ) -> None:
@@ -84,6 +86,7 @@ async def test_what_a_replaced_trigger_has_not_resolved_comes_again_and_is_never
         assert replaced.state is HostedState.ENDED
 
 
+@pytest.mark.rule("9: a lost lease resolves nothing")
 async def test_a_stream_that_is_given_away_advances_nothing_more(upstream: Upstream) -> None:
     async with supervised() as service:
         service.store.is_automatic = False
@@ -282,6 +285,7 @@ class SideBySide(Acking):
         return producer
 
 
+@pytest.mark.rule("9: a lost lease resolves nothing")
 @pytest.mark.parametrize(
     ("kind", "wake"),
     [

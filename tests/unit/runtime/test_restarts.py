@@ -39,6 +39,11 @@ class Fragile:
         return Acking(self.upstream.name, self.name)
 
 
+@pytest.mark.rule(
+    "6: growing delays",
+    "a poll error is answered by re-creating the poll every second",
+    "L3: no endless loop",
+)
 async def test_a_group_that_ended_is_opened_again_with_growing_delays_and_its_members_rejoin(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +100,9 @@ async def test_a_group_is_opened_again_without_waiting_for_members_that_have_end
         assert len(upstream.producers) == 2
 
 
+@pytest.mark.rule(
+    "14: the restart cohort: nothing is broadcast before everybody in the store has joined or failed, in one order"
+)
 async def test_nothing_is_broadcast_before_the_whole_cohort_has_joined_again(
     upstream: Upstream,
 ) -> None:
@@ -109,6 +117,11 @@ async def test_nothing_is_broadcast_before_the_whole_cohort_has_joined_again(
         assert upstream.outcomes() == dict.fromkeys(range(3), (5, 0, 0))
 
 
+@pytest.mark.rule(
+    "11: a failed trigger is restarted with growing delays, and shown",
+    "11: no sibling's success commits what one in back-off has not seen",
+    "message k is redelivered to a sibling alone while its watcher waits in back-off",
+)
 async def test_a_member_in_back_off_counts_as_failed_until_it_joins_again(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +151,10 @@ async def test_a_member_in_back_off_counts_as_failed_until_it_joins_again(
         }
 
 
+@pytest.mark.rule(
+    "11: one that returns is armed again",
+    "a watcher works for half an hour and then silently stops",
+)
 async def test_a_filter_that_returns_is_armed_again(upstream: Upstream) -> None:
     async def act(event: Any) -> str:
         return "return" if event == 0 else ""
@@ -156,6 +173,7 @@ async def test_a_filter_that_returns_is_armed_again(upstream: Upstream) -> None:
         assert upstream.outcomes() == {0: (1, 0, 0), 1: (0, 1, 0), 2: (1, 0, 0)}
 
 
+@pytest.mark.rule("11: no sibling's success commits what one in back-off has not seen")
 async def test_one_that_cannot_be_made_counts_as_absent_from_a_stream_that_a_sibling_opens_later(
     upstream: Upstream,
 ) -> None:
@@ -450,6 +468,7 @@ class CannotBeMade(Acking):
         raise RuntimeError("boom")
 
 
+@pytest.mark.rule("11: a failed trigger is restarted with growing delays, and shown")
 @pytest.mark.parametrize("has_sibling", [False, True])
 @pytest.mark.parametrize("kind", [RaisesAtOnce, RaisesAlone, CannotBeMade])
 async def test_a_trigger_that_fails_again_and_again_is_started_after_growing_delays(
@@ -476,6 +495,7 @@ async def test_a_trigger_that_fails_again_and_again_is_started_after_growing_del
         assert "boom" in str(one.error)
 
 
+@pytest.mark.rule("11: reset after health, its error forgotten")
 @pytest.mark.parametrize("kind", ["in a stream", "alone"])
 async def test_a_minute_of_health_resets_the_delay_before_a_trigger_is_started_again(
     kind: str, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
@@ -512,6 +532,7 @@ async def test_a_minute_of_health_resets_the_delay_before_a_trigger_is_started_a
         assert await restarted_after() == 1
 
 
+@pytest.mark.rule("11: no sibling's success commits what one in back-off has not seen")
 async def test_one_in_back_off_counts_as_failed_in_the_next_group_too(upstream: Upstream) -> None:
     """While it cannot be made, groups come and go, and none of them may commit what it has not seen."""
     fragile = Fragile(upstream, "fragile")

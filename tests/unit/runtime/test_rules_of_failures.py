@@ -59,6 +59,7 @@ class Stepping(Acking):
 # Rule 5
 
 
+@pytest.mark.rule("5: rejected and failed is failed")
 @pytest.mark.parametrize(
     "steps", ["derives waits rejects", "derives rejects waits", "rejects derives waits"]
 )
@@ -94,6 +95,7 @@ class AckingSideBySide(Acking):
         return SideBySide(Upstream.known[kwargs["upstream"]])
 
 
+@pytest.mark.rule("6: when `advance` raises: nothing past the last success")
 @pytest.mark.parametrize("mode", [Acking, AckingSideBySide])
 async def test_after_an_advance_that_raised_nothing_that_was_ready_is_advanced(
     mode: type[Watching], upstream: Upstream
@@ -126,6 +128,7 @@ async def test_after_an_advance_that_raised_nothing_that_was_ready_is_advanced(
         assert asked == [0]
 
 
+@pytest.mark.rule("7: of an advance that does not return: it ends the group")
 @pytest.mark.parametrize("mode", [Acking, AckingSideBySide])
 async def test_an_advance_that_does_not_return_ends_the_group_after_the_ack_timeout(
     mode: type[Watching], upstream: Upstream
@@ -152,6 +155,7 @@ async def test_an_advance_that_does_not_return_ends_the_group_after_the_ack_time
         assert upstream.outcomes("other") == {}
 
 
+@pytest.mark.rule("7: where the event loop was held up meanwhile: all get that time once more")
 @pytest.mark.parametrize("mode", [Acking, AckingSideBySide])
 async def test_an_advance_that_was_answered_while_the_loop_stood_still_is_not_overdue(
     mode: type[Watching], upstream: Upstream
@@ -179,6 +183,7 @@ async def test_an_advance_that_was_answered_while_the_loop_stood_still_is_not_ov
         assert upstream.outcomes() == {0: (1, 0, 0)}
 
 
+@pytest.mark.rule("7: where the event loop was held up meanwhile: all get that time once more")
 async def test_a_filter_that_could_not_run_while_the_loop_stood_still_is_not_overdue(
     upstream: Upstream,
 ) -> None:
@@ -202,6 +207,7 @@ async def test_a_filter_that_could_not_run_while_the_loop_stood_still_is_not_ove
         assert upstream.outcomes() == dict.fromkeys(range(4), (1, 0, 0))
 
 
+@pytest.mark.rule("7: where the event loop was held up meanwhile: all get that time once more")
 async def test_a_filter_that_is_stuck_for_longer_than_the_loop_stood_still_is_overdue(
     upstream: Upstream,
 ) -> None:
@@ -267,6 +273,7 @@ async def test_an_advance_that_cannot_be_cancelled_is_seen_to_fail_before_it_ret
         assert len(upstream.producers) == 2
 
 
+@pytest.mark.rule("7: of an advance that does not return: it ends the group")
 @pytest.mark.parametrize("mode", [Acking, AckingSideBySide])
 async def test_advances_that_return_in_time_are_not_counted_together(
     mode: type[Watching], upstream: Upstream
@@ -297,6 +304,9 @@ async def test_advances_that_return_in_time_are_not_counted_together(
         assert sum(len(upstream.outcomes(lane)) for lane in set(lanes)) == 3
 
 
+@pytest.mark.rule(
+    "6: the group ends loudly, everybody learns, it is restarted, the broker redelivers"
+)
 async def test_the_end_of_a_group_is_raised_where_its_filters_await_the_stream(
     upstream: Upstream,
 ) -> None:
@@ -353,6 +363,7 @@ class Lingering(Producer):
         raise OSError("the end")
 
 
+@pytest.mark.rule("6: nobody joins a dying group")
 @pytest.mark.parametrize(
     ("fails", "side_by_side"),
     [("open_stream", False), ("advance", False), ("advance", True), ("resume_lane", False)],
@@ -409,6 +420,7 @@ async def test_nobody_joins_from_the_moment_in_which_a_group_fails(
 # Rule 7
 
 
+@pytest.mark.rule("7: a filter that raises fails what it has open and has not pulled")
 async def test_a_filter_that_raises_takes_nothing_back_that_it_had_moved_past(
     upstream: Upstream,
 ) -> None:
@@ -428,6 +440,7 @@ async def test_a_filter_that_raises_takes_nothing_back_that_it_had_moved_past(
         assert upstream.outcomes() == {0: (1, 0, 0), 1: (0, 1, 0)}
 
 
+@pytest.mark.rule("7: of a filter that is stuck elsewhere")
 async def test_what_a_stuck_filter_raises_when_it_is_cancelled_is_not_its_error(
     upstream: Upstream,
 ) -> None:
@@ -446,6 +459,10 @@ async def test_what_a_stuck_filter_raises_when_it_is_cancelled_is_not_its_error(
         assert upstream.outcomes() == {0: (0, 1, 0)}
 
 
+@pytest.mark.rule(
+    "7: ack timeout, counted from the broadcast",
+    "7: of an event whose persistence is never confirmed",
+)
 @pytest.mark.parametrize("who", ["holds its event", "waits for the store", "has left"])
 async def test_an_event_is_overdue_one_timeout_after_its_own_broadcast(
     who: str, upstream: Upstream
@@ -472,6 +489,7 @@ async def test_an_event_is_overdue_one_timeout_after_its_own_broadcast(
 # Rule 8
 
 
+@pytest.mark.rule("8: pause, then overflow")
 async def test_a_full_subscriber_that_moves_within_the_grace_is_spared_beside_a_stuck_one(
     upstream: Upstream,
 ) -> None:

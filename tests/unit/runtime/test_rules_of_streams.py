@@ -59,6 +59,7 @@ class Keyed(Acking):
 # Rule 1
 
 
+@pytest.mark.rule("1: keys that compare equal share it")
 async def test_keys_that_compare_equal_share_one_poll(upstream: Upstream) -> None:
     async with StreamHarness() as streams:
         for key in (1, 1.0, True):
@@ -69,6 +70,7 @@ async def test_keys_that_compare_equal_share_one_poll(upstream: Upstream) -> Non
         assert upstream.outcomes() == {"x": (3, 0, 0)}
 
 
+@pytest.mark.rule("1: the key is read once, when the trigger starts")
 async def test_the_key_is_read_once_when_the_trigger_starts(upstream: Upstream) -> None:
     Keyed.asked.clear()
     async with StreamHarness() as streams:
@@ -79,6 +81,7 @@ async def test_the_key_is_read_once_when_the_trigger_starts(upstream: Upstream) 
         assert Keyed.asked == ["k"]
 
 
+@pytest.mark.rule("1: the key is read once, when the trigger starts")
 async def test_a_key_that_is_another_when_a_trigger_is_made_again_moves_it_to_no_other_stream(
     upstream: Upstream,
 ) -> None:
@@ -103,6 +106,7 @@ async def test_a_key_that_is_another_when_a_trigger_is_made_again_moves_it_to_no
         assert "stream key of one was" in str(one.error)
 
 
+@pytest.mark.rule("1: the poll's task and the group's log line")
 async def test_the_poll_is_a_task_named_after_the_key_and_each_group_logs_one_line(
     upstream: Upstream,
 ) -> None:
@@ -123,6 +127,7 @@ async def test_the_poll_is_a_task_named_after_the_key_and_each_group_logs_one_li
 # Rule 2
 
 
+@pytest.mark.rule("2: both modes, with the same filter")
 @pytest.mark.parametrize("mode", [Acking, Fast])
 async def test_the_same_filter_sees_the_same_raw_events_in_both_modes(
     mode: type[Watching], upstream: Upstream
@@ -142,6 +147,7 @@ async def test_the_same_filter_sees_the_same_raw_events_in_both_modes(
         assert values(one.events) == ["two"]
 
 
+@pytest.mark.rule("2: resolution by moving on")
 async def test_an_event_is_resolved_by_moving_on_to_the_next(upstream: Upstream) -> None:
     moves_on = anyio.Event()
 
@@ -168,6 +174,7 @@ class Threefold(Acking):
                 yield TriggerEvent({"value": (event, part)})
 
 
+@pytest.mark.rule("2: resolution by persistence of all that was derived")
 async def test_an_event_is_resolved_once_everything_derived_from_it_is_persisted(
     upstream: Upstream,
 ) -> None:
@@ -189,6 +196,7 @@ async def test_an_event_is_resolved_once_everything_derived_from_it_is_persisted
 # Rule 3
 
 
+@pytest.mark.rule("3: the set that must resolve is frozen at the broadcast")
 async def test_those_that_must_resolve_an_event_are_frozen_when_it_is_broadcast(
     upstream: Upstream,
 ) -> None:
@@ -212,6 +220,7 @@ async def test_those_that_must_resolve_an_event_are_frozen_when_it_is_broadcast(
         assert upstream.outcomes() == {0: (1, 0, 0), 1: (1, 0, 0), 2: (2, 0, 0)}
 
 
+@pytest.mark.rule("3: the set that must resolve is frozen at the broadcast")
 async def test_who_leaves_counts_all_the_same_for_what_it_had_resolved(upstream: Upstream) -> None:
     moves_on = anyio.Event()
 
@@ -234,6 +243,7 @@ async def test_who_leaves_counts_all_the_same_for_what_it_had_resolved(upstream:
 # Rule 4
 
 
+@pytest.mark.rule("4: lanes, contiguous prefixes, in order, with counts")
 async def test_advance_gets_a_lanes_contiguous_prefix_in_order_with_its_counts(
     upstream: Upstream,
 ) -> None:
@@ -260,7 +270,18 @@ class AckingSideBySide(Acking):
         return SideBySide(Upstream.known[kwargs["upstream"]])
 
 
-@pytest.mark.parametrize(("mode", "at_once"), [(Acking, 1), (AckingSideBySide, 3)])
+@pytest.mark.rule("4: one call at a time, or lanes side by side where the producer says so")
+@pytest.mark.parametrize(
+    ("mode", "at_once"),
+    [
+        (Acking, 1),
+        pytest.param(
+            AckingSideBySide,
+            3,
+            marks=pytest.mark.rule("4: within a lane the next call starts after the last returned"),
+        ),
+    ],
+)
 async def test_lanes_advance_side_by_side_only_where_the_producer_says_so(
     mode: type[Acking], at_once: int, upstream: Upstream
 ) -> None:
@@ -296,6 +317,7 @@ async def test_lanes_advance_side_by_side_only_where_the_producer_says_so(
 # Rule 5
 
 
+@pytest.mark.rule("5: clean and not clean")
 @pytest.mark.parametrize(
     ("counts", "is_clean"),
     [
@@ -328,6 +350,7 @@ def group_of(upstream: Upstream) -> Group:
     )
 
 
+@pytest.mark.rule("5: zero subscribers is not clean")
 async def test_an_event_that_is_broadcast_to_nobody_is_not_clean(upstream: Upstream) -> None:
     told: list[AdvanceItem] = []
     is_told = anyio.Event()
@@ -348,6 +371,7 @@ async def test_an_event_that_is_broadcast_to_nobody_is_not_clean(upstream: Upstr
     ]
 
 
+@pytest.mark.rule("5: rejected and failed is failed")
 async def test_one_that_rejects_an_event_and_then_fails_it_counts_as_failed(
     upstream: Upstream,
 ) -> None:
@@ -431,7 +455,41 @@ class Ends:
         upstream.fail(asyncio.CancelledError("the end"))
 
 
-@pytest.mark.parametrize("end", [name for name in vars(Ends) if not name.startswith("_")])
+@pytest.mark.rule(
+    "6: the group ends loudly, everybody learns, it is restarted, the broker redelivers"
+)
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param(
+            "advance_raises",
+            marks=pytest.mark.rule(
+                "6: when `advance` raises: nothing past the last success",
+                "`advance` raises once, then succeeds for a later position",
+            ),
+        ),
+        pytest.param(
+            "advance_is_cancelled_by_a_library",
+            marks=pytest.mark.rule("6: when a library invents a cancellation"),
+        ),
+        pytest.param(
+            "the_lane_function_raises",
+            marks=pytest.mark.rule("6: when the lane function raises"),
+        ),
+        pytest.param(
+            "open_stream_raises",
+            marks=pytest.mark.rule("6: when `open_stream` raises, or returns"),
+        ),
+        pytest.param(
+            "open_stream_returns",
+            marks=pytest.mark.rule("6: when `open_stream` raises, or returns"),
+        ),
+        pytest.param(
+            "open_stream_is_cancelled_by_a_library",
+            marks=pytest.mark.rule("6: when a library invents a cancellation"),
+        ),
+    ],
+)
 async def test_a_group_ends_loudly_tells_every_subscriber_and_starts_again(
     end: str, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -463,6 +521,7 @@ async def test_a_group_ends_loudly_tells_every_subscriber_and_starts_again(
         assert len(upstream.producers) == 2
 
 
+@pytest.mark.rule("6: nobody joins a dying group")
 async def test_nobody_can_join_a_dying_group(upstream: Upstream) -> None:
     group = group_of(upstream)
     upstream.fail(OSError("the end"))
@@ -485,6 +544,7 @@ async def opened_after(service: Service, upstream: Upstream) -> float:
     return waited
 
 
+@pytest.mark.rule("6: reset after health")
 async def test_a_minute_of_health_resets_the_delay_before_a_group_is_opened_again(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -502,6 +562,7 @@ async def test_a_minute_of_health_resets_the_delay_before_a_group_is_opened_agai
 # Rule 7
 
 
+@pytest.mark.rule("7: ack timeout, counted from the broadcast")
 async def test_the_ack_timeout_is_counted_from_the_broadcast(upstream: Upstream) -> None:
     """Not from when the filter pulls it: 1 has waited in the queue for most of its time."""
     moves_on = anyio.Event()
@@ -530,6 +591,7 @@ async def test_the_ack_timeout_is_counted_from_the_broadcast(upstream: Upstream)
 # Rule 10
 
 
+@pytest.mark.rule("10: outside an open event it warns")
 async def test_rejecting_what_the_filter_has_moved_past_warns_and_does_nothing(
     upstream: Upstream,
 ) -> None:
@@ -552,6 +614,7 @@ async def test_rejecting_what_the_filter_has_moved_past_warns_and_does_nothing(
         assert upstream.outcomes() == {0: (1, 0, 0), 1: (1, 0, 0)}
 
 
+@pytest.mark.rule("10: rejects")
 async def test_an_event_is_rejected_once_however_often_it_is_rejected(upstream: Upstream) -> None:
     moves_on = anyio.Event()
 
@@ -576,6 +639,7 @@ async def test_an_event_is_rejected_once_however_often_it_is_rejected(upstream: 
 # Rule 11
 
 
+@pytest.mark.rule("a watcher works for half an hour and then silently stops")
 async def test_a_filter_whose_library_cancels_itself_is_not_silently_gone(
     upstream: Upstream,
 ) -> None:
@@ -601,6 +665,9 @@ async def test_a_filter_whose_library_cancels_itself_is_not_silently_gone(
 # Rule 13
 
 
+@pytest.mark.rule(
+    "13: idempotency keys: a redelivered message makes no second event, a repeat confirms"
+)
 async def test_the_events_of_a_message_have_its_key_and_count_from_zero(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,7 @@ def values(events: list[TriggerEvent]) -> list[Any]:
     return [event.payload["value"] for event in events]
 
 
+@pytest.mark.rule("1: one poll for each distinct key, however many subscribers")
 async def test_siblings_share_one_poll_and_filter_for_themselves(upstream: Upstream) -> None:
     async with StreamHarness() as streams:
         evens = await streams.add(Acking(upstream.name, "evens", only=[0, 2]))
@@ -40,6 +41,7 @@ async def test_siblings_share_one_poll_and_filter_for_themselves(upstream: Upstr
     assert upstream.closed == 1
 
 
+@pytest.mark.rule("2: both modes, with the same filter")
 async def test_the_fast_path_shows_filters_the_same_events(upstream: Upstream) -> None:
     async with StreamHarness() as streams:
         one = await streams.add(Fast(upstream.name, "one"))
@@ -51,6 +53,7 @@ async def test_the_fast_path_shows_filters_the_same_events(upstream: Upstream) -
         assert upstream.advanced == []
 
 
+@pytest.mark.rule("2: resolution by persistence of all that was derived")
 async def test_an_event_is_advanced_only_once_its_asset_events_are_durable(
     upstream: Upstream,
 ) -> None:
@@ -69,6 +72,7 @@ async def test_an_event_is_advanced_only_once_its_asset_events_are_durable(
         assert one.unpersisted == []
 
 
+@pytest.mark.rule("4: lanes, contiguous prefixes, in order, with counts")
 async def test_a_stuck_head_holds_up_its_own_lane_alone(upstream: Upstream) -> None:
     async with StreamHarness(persistence="manual") as streams:
         await streams.add(Acking(upstream.name, only=["stuck"]))
@@ -79,6 +83,7 @@ async def test_a_stuck_head_holds_up_its_own_lane_alone(upstream: Upstream) -> N
         assert set(upstream.outcomes("right")) == {"b", "c"}
 
 
+@pytest.mark.rule("10: rejects")
 async def test_a_rejected_event_is_resolved_at_once_and_counts_as_rejected(
     upstream: Upstream,
 ) -> None:
@@ -98,6 +103,7 @@ async def test_a_rejected_event_is_resolved_at_once_and_counts_as_rejected(
         await streams.quiesce()
 
 
+@pytest.mark.rule("rejecting from another task has no effect")
 async def test_rejecting_from_a_child_task_and_from_a_thread_has_effect(upstream: Upstream) -> None:
     async def in_task(event: Any) -> None:
         async def child() -> None:
@@ -122,11 +128,13 @@ async def test_rejecting_from_a_child_task_and_from_a_thread_has_effect(upstream
         assert upstream.outcomes() == {0: (0, 0, 2)}
 
 
+@pytest.mark.rule("10: outside an open event it warns")
 async def test_rejecting_outside_an_open_event_warns_and_does_nothing() -> None:
     with pytest.warns(RuntimeWarning, match="no event of a shared stream is open"):
         reject_shared_stream_event()
 
 
+@pytest.mark.rule("3: late joiners")
 async def test_a_late_joiner_answers_for_what_is_broadcast_from_then_on(upstream: Upstream) -> None:
     async with StreamHarness() as streams:
         await streams.add(Acking(upstream.name, "first"))
@@ -156,6 +164,7 @@ async def test_without_subscribers_an_event_is_not_clean(upstream: Upstream) -> 
         assert streams.groups == {}
 
 
+@pytest.mark.rule("7: a filter that raises fails what it has open and has not pulled")
 async def test_a_filter_that_raises_fails_what_it_has_not_resolved_and_no_sibling(
     upstream: Upstream,
 ) -> None:
@@ -206,6 +215,7 @@ async def test_an_advance_that_raises_ends_the_group_and_everybody_learns(
         assert upstream.advanced == []
 
 
+@pytest.mark.rule("a client library raises a cancellation in `advance`")
 @pytest.mark.parametrize("where", ["advance", "poll"])
 async def test_a_cancellation_that_a_library_invents_ends_the_group_loudly(
     upstream: Upstream, where: str
@@ -237,6 +247,7 @@ async def test_a_stream_that_returns_ends_the_group(upstream: Upstream) -> None:
         assert len(upstream.producers) == 2
 
 
+@pytest.mark.rule("7: of a filter that is stuck elsewhere")
 async def test_a_stuck_filter_is_failed_with_ack_timeout_and_its_siblings_go_on(
     upstream: Upstream,
 ) -> None:
@@ -258,6 +269,7 @@ async def test_a_stuck_filter_is_failed_with_ack_timeout_and_its_siblings_go_on(
         assert values(fine.events) == [0]
 
 
+@pytest.mark.rule("7: of an event whose persistence is never confirmed")
 async def test_an_event_that_is_never_confirmed_fails_its_subscriber_with_ack_timeout(
     upstream: Upstream,
 ) -> None:
@@ -274,6 +286,7 @@ async def test_an_event_that_is_never_confirmed_fails_its_subscriber_with_ack_ti
         assert values(one.unpersisted) == [0]
 
 
+@pytest.mark.rule("7: raised where the filter awaits the stream")
 async def test_the_timeout_is_raised_from_the_stream_where_the_filter_awaits_it(
     upstream: Upstream,
 ) -> None:
@@ -297,6 +310,7 @@ async def test_the_timeout_is_raised_from_the_stream_where_the_filter_awaits_it(
         assert [one.error] == seen
 
 
+@pytest.mark.rule("8: pause, then overflow")
 async def test_a_subscriber_that_stays_full_overflows_after_the_poll_has_paused(
     upstream: Upstream,
 ) -> None:
@@ -350,6 +364,7 @@ async def test_a_constructor_that_raises_harms_nobody_else(upstream: Upstream) -
         assert values(fine.events) == [0]
 
 
+@pytest.mark.rule("4: within a lane the next call starts after the last returned")
 async def test_within_a_lane_the_next_advance_starts_after_the_last_returned(
     upstream: Upstream,
 ) -> None:
@@ -380,6 +395,7 @@ async def test_within_a_lane_the_next_advance_starts_after_the_last_returned(
         ]
 
 
+@pytest.mark.rule("9: shutdown resolves nothing")
 async def test_shutdown_advances_nothing_that_was_not_resolved(upstream: Upstream) -> None:
     async def act(event: Any) -> None:
         await anyio.sleep_forever()

@@ -68,6 +68,9 @@ async def until(condition: Callable[[], object]) -> None:
             await anyio.sleep(0.005)
 
 
+@pytest.mark.rule(
+    "a blocking call in one trigger stalls all the others, and the log does not say which"
+)
 async def test_a_filter_that_blocks_is_named_with_the_line_and_its_end_is_told(
     upstream: Upstream,
 ) -> None:
@@ -221,6 +224,7 @@ class SlowlyRead(Watching):
         return SlowProducer()
 
 
+@pytest.mark.rule("14: whoever holds it up is reported by name")
 @pytest.mark.parametrize("kind", [Alone, SlowlyMade, SlowlyRead])
 async def test_all_code_of_a_plugin_is_named(kind: type[Watching], upstream: Upstream) -> None:
     seen = Seen()

@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,6 +35,7 @@ def _count(dag: DagSnapshot) -> int:
     return sum(runs.count for runs in decide([dag], limit=100, bound=BOUND).runs)
 
 
+@pytest.mark.rule("a run starts before all of its assets were updated")
 def test_a_run_waits_for_all_of_its_assets() -> None:
     assert _count(_dag(AssetAll(A, B), _waiting((A, 9)))) == 0
     assert _count(_dag(AssetAll(A, B), _waiting((A, 9), (B, 1)))) == 1
@@ -68,6 +70,7 @@ def test_one_event_for_each_run_takes_one_of_each_asset() -> None:
     assert _count(_dag(A, _waiting((A, 5)), each=2)) == 3
 
 
+@pytest.mark.rule("two events in the same instant start one run where two were asked for")
 def test_two_events_of_one_instant_are_two_runs_where_two_were_asked_for() -> None:
     assert _count(_dag(A, _waiting((A, 2)), each=1)) == 2
 
