@@ -24,8 +24,9 @@ setup: $(READY)  ## build .venv (nothing to do when the lock and pyproject.toml 
 demo: $(READY)  ## run the demo; options with ARGS="..."
 	@$(BIN)/triggerer demo $(ARGS)
 
-# Each worker has servers of its own (about 1.5 GB), so there are not as many as a large machine has CPUs.
-WORKERS ?= $(shell cpus=$$(nproc); echo $$((cpus < 4 ? cpus : 4)))
+# One more than there are CPUs, since tests often wait for other processes. Each worker has servers of its own (about
+# 1.5 GB), so there are not as many as a large machine has CPUs.
+WORKERS ?= $(shell cpus=$$(nproc); echo $$((cpus < 4 ? cpus + 1 : 4)))
 
 # Lint runs beside the tests. What it finds is shown as soon as it is known, and again at the end, where little is shown
 # otherwise: the failures of the tests are to be among the last lines.

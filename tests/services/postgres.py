@@ -153,7 +153,7 @@ class PostgresServer:
             lines = self._pid_file.read_text().splitlines()
         except FileNotFoundError:
             return False
-        return lines[0] == str(self.daemon.pid) and lines[7:] == ["ready   "]
+        return lines[:1] == [str(self.daemon.pid)] and lines[7:] == ["ready   "]
 
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(
