@@ -17,6 +17,7 @@ from triggerer.abc import BaseEventTrigger
 from triggerer.hosting import TriggerHost
 from triggerer.hosting.factory import TriggerFactory
 from triggerer.hosting.host import HostSettings
+from triggerer.own_lease import OwnLease
 from triggerer.plugins import trigger_digest
 from triggerer.runtime import RuntimeContext
 from triggerer.store.engine.database import Database, open_database
@@ -31,6 +32,8 @@ class Broken(Acking):
     def __init__(self, **kwargs: Any) -> None:
         raise ValueError("cannot be made")
 
+
+LEASE = timedelta(seconds=2)
 
 CLASSES: dict[str, type[BaseEventTrigger]] = {"Acking": Acking, "Broken": Broken}
 
@@ -122,17 +125,23 @@ async def eventually(check: Any, *, timeout: float = 20) -> None:
 
 @asynccontextmanager
 async def hosting(
-    database: Database, name: str = "me", *, is_alone: bool = False, capacity: int = 1000
+    database: Database,
+    name: str = "me",
+    *,
+    is_alone: bool = False,
+    capacity: int = 1000,
+    own_lease: OwnLease | None = None,
 ) -> AsyncIterator[TriggerHost]:
     recorder = EventRecorder(database, on_fenced=lambda fence: host.note_fenced(fence))  # noqa: PLW0108
     host = TriggerHost(
         database,
         instance_id=name,
         factory=TriggerFactory(CLASSES.__getitem__),
-        runtime=RuntimeContext(recorder),
+        runtime=RuntimeContext(recorder, lease=own_lease or OwnLease(LEASE, margin=1 / 12)),
         settings=HostSettings(
-            lease=timedelta(seconds=2),
+            lease=LEASE,
             heartbeat=timedelta(seconds=0.3),
+            retry=timedelta(seconds=0.1),
             drain=timedelta(seconds=2),
             capacity=capacity,
         ),

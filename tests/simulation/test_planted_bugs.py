@@ -37,6 +37,7 @@ RULES = {
     "advance_again_after_an_advance_raised": "L1|S1|S9",
     "advance_with_nobody_subscribed": "S1",
     "an_advance_that_hangs_is_waited_for": "L1",
+    "an_owner_does_not_look_at_its_own_clock": "S6",
     "commit_past_a_failed_position": "S1",
     "events_at_the_cap_wait_for_ever": "L1",
     "every_parse_makes_the_triggers_anew": "L4",

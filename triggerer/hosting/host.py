@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,13 +11,12 @@ from typing import Any, Final
 import anyio
 import structlog
 from anyio.abc import TaskStatus
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.backoff import Backoff, log_failure, retry, warn_seldom
 from triggerer.domain.events import Fence
 from triggerer.errors import OutcomeUnknown, StoreError
-from triggerer.hosting.division import Division, divide
 from triggerer.hosting.factory import TriggerFactory
+from triggerer.hosting.ownership import Ownership
 from triggerer.hosting.queries import HostingQueries, LeaseQueries
 from triggerer.hosting.roster import Placed, Roster, source_of, states_of
 from triggerer.runtime import HostedState, HostedTrigger, Manager, RuntimeContext, TriggerSpec
@@ -26,12 +25,10 @@ from triggerer.store import leases as stored_leases
 from triggerer.store.engine.database import Database
 from triggerer.store.queries import hosting as stored_queries
 from triggerer.store.queries.hosting import TriggerRow, WatcherState
-from triggerer.store.wakeups.signals import Signal, announce
+from triggerer.store.wakeups.signals import Signal
 from triggerer.synchronization import AutoResetEvent
 
 _log = structlog.get_logger(__name__)
-
-_KIND: Final = "triggerer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +37,10 @@ class HostSettings:
 
     lease: timedelta = timedelta(seconds=15)
     """How long a dead instance's streams stand still. Judged by the database's clock."""
-    heartbeat: timedelta = timedelta(seconds=5)
-    """A third of the lease: two may fail before anything is lost."""
+    heartbeat: timedelta = timedelta(seconds=3.75)
+    """From one heartbeat to the next."""
+    retry: timedelta = timedelta(seconds=1.25)
+    """From a heartbeat that failed to the next."""
     drain: timedelta = timedelta(seconds=10)
     """For what is in flight, when a stream is given to another instance or the service stops."""
     stall_threshold: timedelta = timedelta()
@@ -54,7 +53,8 @@ class TriggerHost:
     """Owns a fair share of the streams and hosts their triggers, for as long as `run` runs.
 
     Woken when triggers or streams change, and by the heartbeat. What the database refuses for now is
-    tried again at the next heartbeat; the streams go on meanwhile, and their events wait in the recorder.
+    tried again soon; the streams go on meanwhile, and their events wait in the recorder. When the instance's own lease
+    (`RuntimeContext.lease`) is over they stop, and start again when a heartbeat succeeds.
     """
 
     def __init__(
@@ -84,10 +84,18 @@ class TriggerHost:
         self._random = runtime.random
         self._settings: Final = settings or HostSettings()
         self._takes_over_at_once = takes_over_at_once
-        self._leases = leases
         self._queries = queries
+        self._lease = runtime.lease
+        self._ownership = Ownership(
+            database,
+            instance_id,
+            lease=self._settings.lease,
+            own_lease=self._lease,
+            capacity=self._settings.capacity,
+            leases=leases,
+            queries=queries,
+        )
         self._owned: dict[str, Fence] = {}
-        self._crowded: frozenset[str] = frozenset()
         self._roster = Roster()
         self._dirty: dict[HostedTrigger, None] = {}
         self._has_dirty = AutoResetEvent()
@@ -142,6 +150,7 @@ class TriggerHost:
         with anyio.CancelScope(shield=True):
             async with self._factory, self._manager, anyio.create_task_group() as tasks:
                 tasks.start_soon(self._show_states)
+                tasks.start_soon(self._watch_lease)
                 kept.set()
                 await self._is_stopped.wait()
                 tasks.cancel_scope.cancel()
@@ -160,7 +169,9 @@ class TriggerHost:
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(until_fenced)
-            await wait(self._settings.heartbeat)
+            await wait(
+                self._settings.retry if self._failed_heartbeats else self._settings.heartbeat
+            )
             tasks.cancel_scope.cancel()
         self._wake.clear()
 
@@ -173,12 +184,7 @@ class TriggerHost:
         )
 
     async def _register(self) -> None:
-        async with self._database.transaction() as session:
-            if self._takes_over_at_once:
-                await self._leases.evict_others(session, self._instance_id, kind=_KIND)
-            await self._leases.register_instance(
-                session, self._instance_id, kind=_KIND, expiry=self._settings.lease
-            )
+        await self._ownership.register(is_alone=self._takes_over_at_once)
 
     def _backoff(self) -> Backoff:
         return Backoff(first=0.2, longest=5.0, random=self._random)
@@ -189,8 +195,7 @@ class TriggerHost:
         try:
             await self._tick()
         except StoreError as error:
-            # The streams go on: whoever cannot reach the database can neither extend a lease nor
-            # write under it, and the next heartbeat tries again.
+            # The streams go on until their lease is over; the next heartbeat tries again.
             self._failed_heartbeats += 1
             warn_seldom(_log, self._failed_heartbeats, "heartbeat failed", error=str(error))
             if isinstance(error, OutcomeUnknown):
@@ -200,77 +205,34 @@ class TriggerHost:
             self._failed_heartbeats = 0
 
     async def _tick(self) -> None:
-        expiry = self._settings.lease
-        async with self._database.transaction() as session:
-            # Registering again is a heartbeat, also for an instance that others took for dead.
-            await self._leases.register_instance(
-                session, self._instance_id, kind=_KIND, expiry=expiry
-            )
-            # What the store shows as ours counts, so that a claim whose commit was not seen is ours too.
-            shown = await self._leases.owned_streams(session, self._instance_id)
-            kept = await self._leases.extend_leases(session, shown, expiry=expiry)
-            loads = await self._queries.stream_loads(session)
-            division = divide(
-                loads,
-                me=self._instance_id,
-                instances=await self._leases.live_instances(session, kind=_KIND),
-                owned=self._roster.ungrown_first(kept, loads),
-                capacity=self._settings.capacity,
-            )
-            claimed = await self._claim(session, division)
-            waiting = division.waiting(fence.stream_digest for fence in claimed)
-            if waiting:
-                await self._queries.show_waiting(session, self._reasons(waiting))
-        self._note_crowded(waiting)
-        self._adopt(kept + claimed)
-        if division.release:
-            await self._give_back([fence.stream_digest for fence in division.release])
+        heartbeat = await self._ownership.beat(self._roster.ungrown_first)
+        # The watch may not have had its turn yet. What saw that the lease is over does not go on when it is extended.
+        self._stop_if_over()
+        self._lease.extend(heartbeat.asked_at)
+        self._adopt(heartbeat.fences)
+        if heartbeat.release:
+            await self._give_back(heartbeat.release)
             # The next heartbeat is late already.
             self._wake.set()
         await self._reconcile()
 
-    async def _claim(self, session: AsyncSession, division: Division) -> list[Fence]:
-        """Claim our share as far as it fits, then what nobody else would take."""
-        claimed: list[Fence] = []
-        room = division.room
-        rest = {digest: division.free[digest] for digest in division.beyond}
-        for sizes, limit in ((division.free, division.claim), (rest, len(rest))):
-            taken = await self._leases.claim_streams(
-                session,
-                self._instance_id,
-                limit=limit,
-                room=room,
-                sizes=sizes,
-                expiry=self._settings.lease,
-            )
-            for fence in taken:
-                room -= division.free[fence.stream_digest]
-                rest.pop(fence.stream_digest, None)
-            claimed += taken
-        return claimed
+    async def _watch_lease(self) -> None:
+        """Stop all streams when the lease on them is over by our own clock, and nobody could extend it."""
+        while True:
+            await self._lease.wait_until_extended()
+            await self._lease.wait_until_over()
+            self._stop_if_over()
 
-    def _reasons(self, waiting: Mapping[str, int]) -> dict[str, str]:
-        capacity = self._settings.capacity
-        return {
-            digest: f"no room: its stream has {_triggers(size)}, [triggerer] capacity is {capacity}"
-            if size > capacity
-            else f"no room: every instance hosts up to {capacity} triggers ([triggerer] capacity)"
-            for digest, size in waiting.items()
-        }
-
-    def _note_crowded(self, waiting: Mapping[str, int]) -> None:
-        """Warn of streams that nobody has room for, once for each time that they come to wait."""
-        if new := waiting.keys() - self._crowded:
+    def _stop_if_over(self) -> None:
+        if self._lease.is_over and self._owned:
             _log.warning(
-                "no instance has room for some streams; their watchers wait",
-                streams=len(new),
-                triggers=sum(waiting[digest] for digest in new),
-                capacity=self._settings.capacity,
-                hint="start another instance (PostgreSQL), or raise [triggerer] capacity",
+                "the lease on all streams is over: they stop until a heartbeat succeeds",
+                streams=len(self._owned),
             )
-        self._crowded = frozenset(waiting)
+            for digest in list(self._owned):
+                self._forget(digest)
 
-    def _adopt(self, fences: list[Fence]) -> None:
+    def _adopt(self, fences: Iterable[Fence]) -> None:
         """Own exactly these leases from now on."""
         held = {fence.stream_digest: fence for fence in fences}
         for digest, fence in list(self._owned.items()):
@@ -279,7 +241,7 @@ class TriggerHost:
                 self._forget(digest)
         self._owned = held
 
-    async def _give_back(self, digests: list[str]) -> None:
+    async def _give_back(self, digests: Sequence[str]) -> None:
         """Let other instances have these streams: drain, stop, release."""
         _log.info("giving streams to other instances", count=len(digests))
         # No lease is extended meanwhile, and those that are kept must not run out.
@@ -289,10 +251,7 @@ class TriggerHost:
         fences = [self._owned[digest] for digest in digests if digest in self._owned]
         for digest in digests:
             self._forget(digest)
-        async with self._database.transaction() as session:
-            await self._queries.show_released(session, digests, self._instance_id)
-            await self._leases.release_streams(session, fences)
-            announce(session, Signal.STREAMS_CHANGED, *digests)
+        await self._ownership.release(fences, digests)
 
     def _forget(self, digest: str) -> None:
         """Stop the stream at once; nothing of it is resolved."""
@@ -394,15 +353,7 @@ class TriggerHost:
             self._forget(digest)
         try:
             with anyio.fail_after(self._settings.drain.total_seconds()):
-                async with self._database.transaction() as session:
-                    await self._queries.show_released(session, owned, self._instance_id)
-                    await self._leases.release_streams(session, list(owned.values()))
-                    await self._leases.deregister_instance(session, self._instance_id)
-                    announce(session, Signal.STREAMS_CHANGED, *owned)
+                await self._ownership.leave(owned)
         except (StoreError, TimeoutError) as error:
             # They expire by themselves; another instance waits that long.
             _log.warning("leases not given back", error=str(error))
-
-
-def _triggers(count: int) -> str:
-    return f"{count} trigger{'s' * (count != 1)}"

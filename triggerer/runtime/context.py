@@ -9,6 +9,7 @@ from random import Random
 
 from triggerer.backoff import Backoff
 from triggerer.domain.events import EventSink
+from triggerer.own_lease import OwnLease
 from triggerer.runtime.clock import Clock, SystemClock
 from triggerer.runtime.settings import RuntimeSettings
 
@@ -32,6 +33,8 @@ class RuntimeContext:
     restart_longest: float = 60.0
     random: Random = field(default_factory=Random)
     """For the jitter of restarts."""
+    lease: OwnLease = field(default_factory=OwnLease.unlimited)
+    """The lease on all streams. When it is over nothing is opened, broadcast or advanced; who keeps it stops them."""
 
     def restart_backoff(self) -> Backoff:
         """The delays between the starts of one stream, or of one trigger."""

@@ -12,6 +12,7 @@ import structlog
 from triggerer.abc import BaseEventTrigger
 from triggerer.domain.events import EventSink
 from triggerer.errors import BrokerUnavailable, GroupEnded, PluginError
+from triggerer.own_lease import OwnLease
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.clock import Clock
 from triggerer.runtime.deadlines import Deadlines
@@ -51,6 +52,7 @@ class Group:
         *,
         sink: EventSink,
         clock: Clock,
+        lease: OwnLease,
         settings: RuntimeSettings,
         pending: PendingLimit,
     ) -> None:
@@ -59,7 +61,7 @@ class Group:
         lanes = Lanes(settings.max_outstanding_per_lane)
         ledger = Ledger(lanes if is_acknowledged(opener) else None)
         self.key = key
-        self.state = GroupState(key, settings, clock, lanes, ledger)
+        self.state = GroupState(key, settings, clock, lease, lanes, ledger)
         self.subscribers = Subscribers(
             self.state, sink=sink, pending=pending, on_interrupted=self._cancel_later
         )
@@ -199,6 +201,8 @@ class Group:
             has_checked = ledger.head >= flow.check_at
             if has_checked:
                 await flow.check()
+            if not state.may_act:
+                await self._wait_to_be_closed()
             ledger.broadcast(event)
             if selecting:
                 self._offer(event)
@@ -224,6 +228,8 @@ class Group:
                 # All events of one turn of the loop get the same time.
                 turns.watch()
                 now = state.clock.monotonic()
+                if not state.may_act:
+                    await self._wait_to_be_closed()
             ledger.broadcast_in_lane(event, payload, get_lane(payload), now)
             if selecting:
                 self._offer(event)
@@ -233,6 +239,10 @@ class Group:
                 state.progress.note()
             if lanes.newly_full is not None:
                 await flow.handle_full_lane()
+
+    async def _wait_to_be_closed(self) -> None:
+        """Never return. Whoever keeps the lease closes the group, if it is not closed already."""
+        await anyio.sleep_forever()
 
     def _wake_readers(self) -> None:
         state = self.state

@@ -58,7 +58,7 @@ class Pump:
 
     async def _advance_ready(self, tasks: anyio.abc.TaskGroup) -> None:
         state = self._state
-        if state.is_closed or not state.lanes.has_ready:
+        if not state.lanes.has_ready or not state.may_act:
             return
         producer = state.producer
         assert producer is not None
@@ -91,6 +91,8 @@ class Pump:
                 # The plugin may have shielded this advance from a cancellation; another one must not follow. If the
                 # loop has not turned, nobody can have cancelled it.
                 await checkpoint_if_cancelled()
+                if self._state.lease.is_over:
+                    return
             handled += len(batch)
         self._awaited = None
         progress.note_room()
@@ -114,7 +116,7 @@ class Pump:
         self, producer: SharedStreamProducer, lane: Lane, batch: Sequence[AdvanceItem]
     ) -> None:
         state = self._state
-        if state.is_closed:
+        if not state.may_act:
             # A task that has not started yet is cancelled only at its first wait.
             return
         self._awaited_beside[lane] = batch

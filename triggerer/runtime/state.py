@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from triggerer.abc import SharedStreamProducer
+from triggerer.own_lease import OwnLease
 from triggerer.runtime.clock import Clock
 from triggerer.runtime.lanes import Lanes
 from triggerer.runtime.ledger import Ledger
@@ -31,6 +32,7 @@ class GroupState:
     key: Hashable
     settings: RuntimeSettings
     clock: Clock
+    lease: OwnLease
     lanes: Lanes
     ledger: Ledger
     progress: Progress = field(default_factory=Progress)
@@ -46,6 +48,14 @@ class GroupState:
 
     Cancelling the tasks is not enough: one that was woken before runs once more.
     """
+
+    @property
+    def may_act(self) -> bool:
+        """Whether anything may be broadcast or advanced now: it is not closed, and the lease on the stream holds.
+
+        To be looked at after each wait, during which the process may have been stopped or the machine suspended.
+        """
+        return not (self.is_closed or self.lease.is_over)
 
     @property
     def is_acknowledged(self) -> bool:

@@ -92,8 +92,8 @@ class SharedStream:
     async def run(self) -> None:
         """Open groups for as long as there are members; returns when there are none."""
         while self.members:
-            if self._is_draining:
-                # It is closed once it has drained. Another group would only pull events that are then given up.
+            if self._is_draining or self._context.lease.is_over:
+                # It is about to be closed. Another group would only pull events that are then given up.
                 await anyio.sleep_forever()
             started = self._context.clock.monotonic()
             error = await self._run_group()
@@ -138,6 +138,7 @@ class SharedStream:
             made[0].spec.kwargs,
             sink=self._context.sink,
             clock=self._context.clock,
+            lease=self._context.lease,
             settings=self._context.settings,
             pending=self.pending,
         )

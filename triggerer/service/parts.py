@@ -56,13 +56,22 @@ async def _start_triggerer(
     from triggerer.hosting import TriggerHost
     from triggerer.hosting.factory import TriggerFactory
     from triggerer.hosting.host import HostSettings
+    from triggerer.hosting.ownership import (
+        HEARTBEAT_INTERVAL,
+        OWN_LEASE_MARGIN,
+        RETRY_INTERVAL,
+    )
     from triggerer.isolation import IsolationSettings
+    from triggerer.own_lease import OwnLease
     from triggerer.plugins import load_trigger_class
     from triggerer.runtime import RuntimeContext, RuntimeSettings
     from triggerer.store.recording.recorder import EventRecorder
 
     chosen = settings.triggerer
     # The recorder tells the host who was fenced, and the host is the recorder's source: late bound.
+    # A SQLite database has one service at a time, so that nobody can take over.
+    is_alone = database.dialect == "sqlite"
+    lease = chosen.lease_duration
     recorder = EventRecorder(
         database,
         on_fenced=lambda fence: host.note_fenced(fence),  # noqa: PLW0108
@@ -92,15 +101,17 @@ async def _start_triggerer(
                 max_outstanding=chosen.max_outstanding_events,
                 max_outstanding_per_lane=chosen.max_outstanding_events_per_lane,
             ),
+            lease=OwnLease.unlimited() if is_alone else OwnLease(lease, margin=OWN_LEASE_MARGIN),
         ),
         settings=HostSettings(
-            lease=chosen.lease_duration,
-            heartbeat=chosen.lease_duration / 3,
+            lease=lease,
+            heartbeat=lease * HEARTBEAT_INTERVAL,
+            retry=lease * RETRY_INTERVAL,
             drain=settings.core.shutdown_grace,
             capacity=chosen.capacity,
             stall_threshold=chosen.stall_threshold,
         ),
-        takes_over_at_once=database.dialect == "sqlite",
+        takes_over_at_once=is_alone,
     )
     background.start_soon(unless_it_returns, "recorder", without_status(recorder.run))
     await workers.start(unless_it_returns, "triggerer", host.run)

@@ -167,3 +167,13 @@ class Alone(Watching):
             if (act := upstream.on_filter.get(self.name)) is not None:
                 await act(value)
             yield TriggerEvent({"value": value})
+
+
+class SideBySide(Producer):
+    lanes_advance_side_by_side = True
+
+
+class AckingSideBySide(Acking):
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        return SideBySide(Upstream.known[kwargs["upstream"]])

@@ -14,6 +14,7 @@ import anyio
 from tests.unit.runtime.streams import Watching
 from triggerer.abc import BaseEventTrigger
 from triggerer.domain.events import EventSource, HasPayload, PendingEvent, WatcherRef
+from triggerer.own_lease import OwnLease
 from triggerer.runtime import HostedTrigger, Manager, RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.testing.clock import VirtualClock
 
@@ -51,7 +52,7 @@ class Store:
 class Service:
     """A manager and its surroundings. Made by `supervised`."""
 
-    def __init__(self, settings: RuntimeSettings, *, restarts: bool) -> None:
+    def __init__(self, settings: RuntimeSettings, *, restarts: bool, lease: OwnLease) -> None:
         self.clock = VirtualClock()
         self.store = Store()
         self.states: list[tuple[str, str]] = []
@@ -62,6 +63,7 @@ class Service:
                 now=lambda: EPOCH + timedelta(seconds=self.clock.monotonic()),
                 settings=settings,
                 restarts=restarts,
+                lease=lease,
             ),
             on_state=lambda hosted: self.states.append((hosted.name, str(hosted.state))),
         )
@@ -109,9 +111,16 @@ class Service:
 
 @asynccontextmanager
 async def supervised(
-    settings: RuntimeSettings | None = None, *, restarts: bool = True
+    settings: RuntimeSettings | None = None,
+    *,
+    restarts: bool = True,
+    lease: OwnLease | None = None,
 ) -> AsyncIterator[Service]:
-    service = Service(settings or RuntimeSettings(close_timeout=0.5), restarts=restarts)
+    service = Service(
+        settings or RuntimeSettings(close_timeout=0.5),
+        restarts=restarts,
+        lease=lease or OwnLease.unlimited(),
+    )
     is_over = False
     async with service.manager:
         yield service

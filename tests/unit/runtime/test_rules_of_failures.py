@@ -11,7 +11,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from tests.unit.runtime.streams import Acking, Producer, Upstream, Watching
+from tests.unit.runtime.streams import Acking, AckingSideBySide, Producer, Upstream, Watching
 from tests.unit.runtime.supervised import Store, forever, supervised
 from triggerer.abc import (
     AckTimeout,
@@ -22,6 +22,7 @@ from triggerer.abc import (
 )
 from triggerer.domain.events import EventSource
 from triggerer.errors import BrokerUnavailable, GroupEnded, RowRefused
+from triggerer.own_lease import OwnLease
 from triggerer.runtime import RuntimeSettings
 from triggerer.runtime.group import Group
 from triggerer.runtime.pending_limit import PendingLimit
@@ -83,16 +84,6 @@ async def test_who_rejects_what_the_store_refuses_counts_as_failed_alone_in_any_
 
 
 # Rule 6
-
-
-class SideBySide(Producer):
-    lanes_advance_side_by_side = True
-
-
-class AckingSideBySide(Acking):
-    @classmethod
-    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
-        return SideBySide(Upstream.known[kwargs["upstream"]])
 
 
 @pytest.mark.rule("6: when `advance` raises: nothing past the last success")
@@ -391,6 +382,7 @@ async def test_nobody_joins_from_the_moment_in_which_a_group_fails(
         {},
         sink=Store(),
         clock=VirtualClock(),
+        lease=OwnLease.unlimited(),
         settings=RuntimeSettings(max_outstanding_per_lane=2),
         pending=PendingLimit(10),
     )

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from tests.unit.runtime.streams import Acking, Fast, Producer, Upstream, Watching
+from tests.unit.runtime.streams import Acking, AckingSideBySide, Fast, Producer, Upstream, Watching
 from tests.unit.runtime.supervised import Service, Store, supervised
 from triggerer.abc import (
     AckTimeout,
@@ -23,6 +23,7 @@ from triggerer.abc import (
 )
 from triggerer.domain.events import EventSource, HasPayload, PendingEvent
 from triggerer.errors import GroupEnded
+from triggerer.own_lease import OwnLease
 from triggerer.runtime import HostedState, RuntimeSettings
 from triggerer.runtime.group import Group
 from triggerer.runtime.pending_limit import PendingLimit
@@ -260,16 +261,6 @@ async def test_advance_gets_a_lanes_contiguous_prefix_in_order_with_its_counts(
         assert upstream.advanced[2:] == [("left", [(v, (2, 0, 0)) for v in "bcd"])]
 
 
-class SideBySide(Producer):
-    lanes_advance_side_by_side = True
-
-
-class AckingSideBySide(Acking):
-    @classmethod
-    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
-        return SideBySide(Upstream.known[kwargs["upstream"]])
-
-
 @pytest.mark.rule("4: one call at a time, or lanes side by side where the producer says so")
 @pytest.mark.parametrize(
     ("mode", "at_once"),
@@ -345,6 +336,7 @@ def group_of(upstream: Upstream) -> Group:
         kwargs,
         sink=Store(),
         clock=VirtualClock(),
+        lease=OwnLease.unlimited(),
         settings=RuntimeSettings(),
         pending=PendingLimit(10),
     )

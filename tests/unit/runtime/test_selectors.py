@@ -13,6 +13,7 @@ from tests.unit.runtime.supervised import Store
 from triggerer.abc import SharedStreamSelector, TriggerEvent
 from triggerer.domain.events import EventSource
 from triggerer.errors import PluginError
+from triggerer.own_lease import OwnLease
 from triggerer.runtime import RuntimeSettings
 from triggerer.runtime.group import Group
 from triggerer.runtime.pending_limit import PendingLimit
@@ -347,6 +348,7 @@ async def test_who_was_ended_before_its_filter_started_is_offered_nothing(
         {"upstream": upstream.name, "only": [1]},
         sink=Store(),
         clock=VirtualClock(),
+        lease=OwnLease.unlimited(),
         settings=RuntimeSettings(),
         pending=PendingLimit(10),
     )

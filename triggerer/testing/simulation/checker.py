@@ -9,6 +9,7 @@ from triggerer.abc import AdvanceOutcome
 from triggerer.runtime.ledger import IDLE
 
 if TYPE_CHECKING:
+    from triggerer.domain.events import Fence
     from triggerer.runtime.group import Group
     from triggerer.runtime.subscriber import Subscriber
     from triggerer.testing.simulation.delivery import Delivery, Message, Owner
@@ -43,6 +44,7 @@ class Checker:
         self.refused: set[Identity] = set()
         self.deleted: set[int] = set()
         """Watchers that were deleted on purpose: they need not see anything any more."""
+        self.is_taken_over: Callable[[Fence], bool] = lambda _: False
         self.is_owner: Callable[[Owner], bool] = lambda _: True
         self._settled: set[tuple[str, int, int]] = set()
         self._rejected: set[tuple[str, int, int]] = set()
@@ -92,9 +94,17 @@ class Checker:
                 self._rejected.add(_assignment(delivery))
 
     def check_lease(self, delivery: Delivery, what: str) -> None:
-        """A group begins to do `what`, which it may do only while its instance believes that it owns the stream."""
-        if delivery.consumer.owner.is_over:
+        """A group begins to do `what`, which it may do only while its lease holds.
+
+        Not when its instance knows that it is over, and not when the database shows another owner: by then it has to
+        know from its own clock.
+        """
+        if self.is_lease_over(delivery.consumer.owner):
             self._fail_for_lease(delivery, what)
+
+    def is_lease_over(self, owner: Owner) -> bool:
+        """Whether nothing may be done under its lease any more."""
+        return owner.is_over or (owner.is_alive and self.is_taken_over(owner.fence))
 
     def _fail_for_lease(self, delivery: Delivery, what: str) -> None:
         fence = delivery.consumer.owner.fence

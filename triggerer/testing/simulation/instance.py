@@ -12,10 +12,13 @@ from triggerer.abc import BaseEventTrigger
 from triggerer.domain.events import EventSource, Fence, HasPayload, PendingEvent
 from triggerer.hosting.factory import TriggerFactory
 from triggerer.hosting.host import HostSettings, TriggerHost
+from triggerer.hosting.ownership import HEARTBEAT_INTERVAL, OWN_LEASE_MARGIN, RETRY_INTERVAL
+from triggerer.own_lease import OwnLease
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.runtime.hosted import HostedTrigger
 from triggerer.store.queries.hosting import TriggerRow
 from triggerer.store.recording.recorder import EventRecorder
+from triggerer.testing.simulation.connection import Connection
 from triggerer.testing.simulation.host_queries import (
     SimulatedHostingQueries,
     SimulatedLeaseQueries,
@@ -154,19 +157,22 @@ class Instance:
         self.name = name
         self.world = world
         self._database = database
+        self.connection = Connection(database)
+        lease = timedelta(seconds=scenario.lease)
+        self.own_lease = OwnLease(lease, margin=OWN_LEASE_MARGIN, clock=loop.time)
         self._leased_streams: dict[Fence, LeasedStream] = {}
         self._held: set[Fence] = set()
         """Its leases by its last heartbeat, without those that it has lost or is about to release since."""
         self._submitting: Fence | None = None
         self.recorder = EventRecorder(
-            cast("Any", database),
+            cast("Any", self.connection),
             on_fenced=self._note_fenced,
             max_batch_rows=scenario.max_batch_rows,
             now=self._stamp,
             random=world.jitter,
         )
         self.host = TriggerHost(
-            cast("Any", database),
+            cast("Any", self.connection),
             instance_id=name,
             factory=SimulatedFactory(),
             runtime=RuntimeContext(
@@ -184,10 +190,12 @@ class Instance:
                 ),
                 restart_longest=scenario.restart_longest,
                 random=world.jitter,
+                lease=self.own_lease,
             ),
             settings=HostSettings(
-                lease=timedelta(seconds=scenario.lease),
-                heartbeat=timedelta(seconds=scenario.lease / 3),
+                lease=lease,
+                heartbeat=lease * HEARTBEAT_INTERVAL,
+                retry=lease * RETRY_INTERVAL,
                 drain=timedelta(seconds=world.faults.random.uniform(0.1, 10.0)),
                 capacity=world.capacity,
             ),
@@ -223,8 +231,8 @@ class Instance:
             leased.is_over = True
 
     def note_stopped(self, leased: LeasedStream) -> None:
-        """It stops a stream at once, which it may not do while its lease holds (L4)."""
-        if leased.fence in self._held:
+        """It stops a stream at once, which it may not do while its lease holds, by its own clock too (L4)."""
+        if leased.fence in self._held and not self.own_lease.is_over:
             leased.checker.fail("L4", f"{leased.fence} still holds, and was given up")
         self.note_end(leased.fence)
 

@@ -35,12 +35,13 @@ _ACTIONS = (
     "rebalance",
     "jump",
     "set the clock",
+    "cut off",
     "add",
     "delete",
     "replace",
     "delete all",
 )
-_WEIGHTS = (14, 3, 1, 2, 2, 1, 2, 1, 1, 3, 2, 2, 1)
+_WEIGHTS = (14, 3, 1, 2, 2, 1, 2, 1, 1, 1, 3, 2, 2, 1)
 
 
 class Process:
@@ -180,7 +181,10 @@ class Process:
                 case "jump":
                     self.loop.now += rng.uniform(0.0, 100.0)
                 case "set the clock":
+                    world.store.note_shortened(world.store.owners.leases)
                     world.store.skew += timedelta(seconds=rng.uniform(-3600.0, 3600.0))
+                case "cut off":
+                    tasks.start_soon(self._cut_off, rng.choice(self.instances))
                 case _:
                     self._change(action, stream)
 
@@ -200,6 +204,12 @@ class Process:
                 world.delete_watcher(stream, each)
         self._announce(stream)
 
+    async def _cut_off(self, instance: Instance) -> None:
+        """An instance reaches its broker, but not the database, perhaps for longer than its lease."""
+        instance.connection.cut_off()
+        await asyncio.sleep(self.world.faults.random.uniform(0.0, 3 * self.world.scenario.lease))
+        instance.connection.restore()
+
     def _announce(self, stream: Stream) -> None:
         """Tell the hosts that files were parsed, whether or not anything changed."""
         self.database.wakeups.publish(Signal.STREAMS_CHANGED, stream.key)
@@ -207,12 +217,14 @@ class Process:
     async def _expire(self, stream: Stream) -> None:
         """The stream's lease expires, as if its owner had been suspended; whoever looks first claims it."""
         await self.database.until_unshared()
+        self.world.store.note_shortened([stream.key])
         self.world.store.owners.expiries[stream.key] = self.world.store.now()
         self._announce(stream)
 
     async def _regain(self, stream: Stream) -> None:
         """The lease expires and the same instance claims it again: the same owner in a new epoch."""
         await self.database.until_unshared()
+        self.world.store.note_shortened([stream.key])
         held = self.world.store.owners.leases
         owner, epoch = held[stream.key]
         held[stream.key] = (owner, epoch + 1)

@@ -115,7 +115,7 @@ class SimulatedProducer(SharedStreamProducer):
             broker_payload.number = self._numbers
             self._broadcasts.setdefault(lane, []).append(self._numbers)
         broker_payload.cohort = self._cohort()
-        broker_payload.is_under_lease = not self._owner.is_over
+        broker_payload.is_under_lease = not self._broker.checker.is_lease_over(self._owner)
         self._lane_checker.note_considered(broker_payload)
         return lane
 

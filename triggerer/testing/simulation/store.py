@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -86,6 +86,8 @@ class Store:
         self.dags: dict[str, Dag] = {}
         self.asset_ids: dict[str, int] = {}
         self.owners = Owners()
+        self.shortened: set[tuple[str, str | None, int]] = set()
+        """Leases that others may have taken sooner than their owners can know by clocks of their own."""
         self.triggers: dict[int, TriggerRow] = {}
         self.shown: dict[str, LoadsShown] = {}
         """By instance."""
@@ -110,6 +112,15 @@ class Store:
         """From a sequence: in the order of the inserts, which need not be the order of the commits."""
         self._last_id += 1
         return self._last_id
+
+    def note_shortened(self, digests: Iterable[str]) -> None:
+        """The leases on these streams expire sooner than was agreed: the database's clock is set, for example."""
+        self.shortened.update((digest, *self.owners.leases[digest]) for digest in digests)
+
+    def is_taken_over(self, fence: Fence) -> bool:
+        """Whether somebody else owns the stream, who had to wait until this lease was over."""
+        lease = (fence.owner, fence.epoch)
+        return self.owners.leases[fence.stream_digest] != lease and fence not in self.shortened
 
     def now(self) -> datetime:
         return _EPOCH + self.skew + timedelta(seconds=asyncio.get_running_loop().time())

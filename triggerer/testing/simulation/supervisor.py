@@ -175,6 +175,8 @@ class Supervisor:
         world = self.world
         world.trace("from here on nothing goes wrong")
         world.faults.are_over = True
+        for instance in process.instances:
+            instance.connection.restore()
         self._faults_ended_at = process.loop.now
         self._openings_before = self._openings()
         self._claims_before = self._claims()

@@ -33,6 +33,8 @@ T = TypeVar("T")
 class Database:
     """Stands in for `Database` in one process; it has the locks, which a crash releases."""
 
+    name = "the database"
+
     def __init__(self, store: Store) -> None:
         self.store = store
         self.is_alive = True

@@ -39,6 +39,7 @@ class World:
         if trace is not None:
             self.checker.trace = self.trace
         self.store = Store(scenario, self.faults, self.checker)
+        self.checker.is_taken_over = self.store.is_taken_over
         self.streams: list[Stream] = []
         self._classes: dict[int, type[BaseEventTrigger]] = {}
         self.steps = 0

@@ -1,0 +1,202 @@
+"""Which streams an instance owns: its heartbeat extends its leases, and claims what is free and is its share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import anyio
+import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.events import Fence
+from triggerer.errors import StoreUnavailable
+from triggerer.hosting.division import Division, divide
+from triggerer.hosting.queries import HostingQueries, LeaseQueries
+from triggerer.own_lease import OwnLease
+from triggerer.store.engine.database import Database
+from triggerer.store.queries.hosting import StreamLoad
+from triggerer.store.wakeups.signals import Signal, announce
+
+_log = structlog.get_logger(__name__)
+
+_KIND: Final = "triggerer"
+
+# Fractions of the lease. An instance that was heard of three heartbeats ago still owns its streams.
+HEARTBEAT_INTERVAL: Final = 1 / 4
+OWN_LEASE_MARGIN: Final = 1 / 12
+"""For an advance that is under way when its owner stops, and for clocks that differ in speed."""
+RETRY_INTERVAL: Final = 1 / 12
+"""From a heartbeat that failed to the next."""
+_TIMEOUT: Final = 1 / 3
+"""For a heartbeat. If it hangs on a dead connection, there is time for another."""
+
+# In which order the streams that an instance owns are to be kept, from their leases and the sizes of all streams.
+KeepingOrder = Callable[[Iterable[Fence], Iterable[StreamLoad]], list[Fence]]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """What a heartbeat has brought."""
+
+    asked_at: float
+    """When it began, by the clock of the instance's own lease."""
+    fences: Sequence[Fence]
+    """All leases that the instance has from now on."""
+    release: Sequence[str]
+    """The digests of those of them that it should give up."""
+
+
+class Ownership:
+    """The statements by which one instance owns streams.
+
+    Args:
+        lease: How long an extension holds, by the database's clock.
+        own_lease: Gives the time at which a heartbeat begins.
+        capacity: The most triggers that it hosts.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        instance_id: str,
+        *,
+        lease: timedelta,
+        own_lease: OwnLease,
+        capacity: int,
+        leases: LeaseQueries,
+        queries: HostingQueries,
+    ) -> None:
+        self._database = database
+        self._instance_id = instance_id
+        self._lease = lease
+        self._own_lease = own_lease
+        self._capacity = capacity
+        self._leases = leases
+        self._queries = queries
+        self._crowded: frozenset[str] = frozenset()
+
+    async def register(self, *, is_alone: bool) -> None:
+        """Show this instance as alive. `is_alone`: nobody else can be, so leases of the dead need not expire.
+
+        Raises:
+            StoreError: It is not shown.
+        """
+        async with self._database.transaction() as session:
+            if is_alone:
+                await self._leases.evict_others(session, self._instance_id, kind=_KIND)
+            await self._register(session)
+
+    async def _register(self, session: AsyncSession) -> None:
+        await self._leases.register_instance(
+            session, self._instance_id, kind=_KIND, expiry=self._lease
+        )
+
+    async def beat(self, order: KeepingOrder) -> Heartbeat:
+        """Extend the leases of this instance, and claim what is free and belongs to its share.
+
+        Raises:
+            StoreError: Nothing is known to be extended. If the outcome of the commit is unknown, the next heartbeat
+                shows what is ours.
+        """
+        asked_at = self._own_lease.now()
+        limit = (self._lease * _TIMEOUT).total_seconds()
+        try:
+            # On a connection that is dead without a word it would wait for minutes.
+            with anyio.fail_after(limit):
+                async with self._database.transaction() as session:
+                    # Registering again is a heartbeat, also for an instance that others took for dead.
+                    await self._register(session)
+                    # What the store shows as ours counts, so that a claim whose commit was not seen is ours too.
+                    shown = await self._leases.owned_streams(session, self._instance_id)
+                    kept = await self._leases.extend_leases(session, shown, expiry=self._lease)
+                    loads = await self._queries.stream_loads(session)
+                    division = divide(
+                        loads,
+                        me=self._instance_id,
+                        instances=await self._leases.live_instances(session, kind=_KIND),
+                        owned=order(kept, loads),
+                        capacity=self._capacity,
+                    )
+                    claimed = await self._claim(session, division)
+                    waiting = division.waiting(fence.stream_digest for fence in claimed)
+                    if waiting:
+                        await self._queries.show_waiting(session, self._reasons(waiting))
+        except TimeoutError as error:
+            raise StoreUnavailable(
+                f"{self._database.name} did not take a heartbeat within {limit:g} s"
+            ) from error
+        self._note_crowded(waiting)
+        return Heartbeat(
+            asked_at, [*kept, *claimed], [fence.stream_digest for fence in division.release]
+        )
+
+    async def release(self, fences: Iterable[Fence], digests: Iterable[str]) -> None:
+        """Give leases up: others may claim the streams at once.
+
+        Args:
+            digests: The streams whose watchers are shown as waiting from now on.
+        Raises:
+            StoreError: They expire by themselves.
+        """
+        async with self._database.transaction() as session:
+            await self._give_up(session, fences, digests)
+
+    async def leave(self, owned: Mapping[str, Fence]) -> None:
+        """As `release`, for all; and show this instance as gone."""
+        async with self._database.transaction() as session:
+            await self._give_up(session, owned.values(), owned)
+            await self._leases.deregister_instance(session, self._instance_id)
+
+    async def _give_up(self, session: Any, fences: Iterable[Fence], digests: Iterable[str]) -> None:
+        digests = list(digests)
+        await self._queries.show_released(session, digests, self._instance_id)
+        await self._leases.release_streams(session, list(fences))
+        announce(session, Signal.STREAMS_CHANGED, *digests)
+
+    async def _claim(self, session: AsyncSession, division: Division) -> list[Fence]:
+        """Claim our share as far as it fits, then what nobody else would take."""
+        claimed: list[Fence] = []
+        room = division.room
+        rest = {digest: division.free[digest] for digest in division.beyond}
+        for sizes, limit in ((division.free, division.claim), (rest, len(rest))):
+            taken = await self._leases.claim_streams(
+                session,
+                self._instance_id,
+                limit=limit,
+                room=room,
+                sizes=sizes,
+                expiry=self._lease,
+            )
+            for fence in taken:
+                room -= division.free[fence.stream_digest]
+                rest.pop(fence.stream_digest, None)
+            claimed += taken
+        return claimed
+
+    def _reasons(self, waiting: Mapping[str, int]) -> dict[str, str]:
+        capacity = self._capacity
+        return {
+            digest: f"no room: its stream has {_triggers(size)}, [triggerer] capacity is {capacity}"
+            if size > capacity
+            else f"no room: every instance hosts up to {capacity} triggers ([triggerer] capacity)"
+            for digest, size in waiting.items()
+        }
+
+    def _note_crowded(self, waiting: Mapping[str, int]) -> None:
+        """Warn of streams that nobody has room for, once for each time that they come to wait."""
+        if new := waiting.keys() - self._crowded:
+            _log.warning(
+                "no instance has room for some streams; their watchers wait",
+                streams=len(new),
+                triggers=sum(waiting[digest] for digest in new),
+                capacity=self._capacity,
+                hint="start another instance (PostgreSQL), or raise [triggerer] capacity",
+            )
+        self._crowded = frozenset(waiting)
+
+
+def _triggers(count: int) -> str:
+    return f"{count} trigger{'s' * (count != 1)}"
