@@ -18,7 +18,15 @@ from tests.services.process import still_alive
 class Instance:
     """`triggerer standalone` with a home of its own; its output goes to `<home>/service.log`."""
 
-    def __init__(self, home: Path, *, dags_folder: Path, database_url: str, bootstrap: str) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *,
+        dags_folder: Path,
+        database_url: str,
+        bootstrap: str,
+        settings: str = "",
+    ) -> None:
         self.home = home
         home.mkdir(parents=True, exist_ok=True)
         self.log = home / "service.log"
@@ -27,6 +35,7 @@ class Instance:
             f'[core]\nhome = "{home}"\ndags_folder = "{dags_folder}"\n'
             f'[database]\nurl = "{database_url}"\n'
             f'[connections.kafka]\nbootstrap_servers = "{bootstrap}"\nmax_deliveries = 0\n'
+            f"{settings}"
         )
         self._process: subprocess.Popen[bytes] | None = None
         self._children: list[psutil.Process] = []

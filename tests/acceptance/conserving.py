@@ -1,0 +1,230 @@
+"""A topic whose messages are counted, four watchers on it in two streams, and what each has to have in the end."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+
+from tests.acceptance.instance import Instance, wait_until
+from tests.acceptance.records import Records, conservation
+from tests.services.kafka import KafkaServer
+
+PARTITIONS = 8
+
+DAGS = '''
+"""Four watchers on one topic, in two consumer groups: two streams, so that two instances can share them."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from triggerer import DAG, Asset, AssetWatcher, task
+from watchers.kafka import KafkaEventTrigger
+
+TROUBLE = Path("{trouble}")
+
+
+class Flaky(KafkaEventTrigger):
+    """Raises on some messages for as long as a file is there."""
+
+    def serialize(self):
+        return f"{{__name__}}.Flaky", super().serialize()[1]
+
+    async def filter_shared_stream(self, shared_stream):
+        async def raising():
+            async for message in shared_stream:
+                if message.record.offset % 211 == 7 and TROUBLE.exists():
+                    raise RuntimeError(f"trouble at {{message!r}}")
+                yield message
+
+        async for event in super().filter_shared_stream(raising()):
+            yield event
+
+
+def watched(name, trigger):
+    return Asset(name=name, uri=f"x-soak://{{name}}", watchers=[AssetWatcher(name, trigger)])
+
+
+first, second = "{topic}-one", "{topic}-two"
+everything = watched("everything", KafkaEventTrigger("{topic}", group_id=first))
+evens = watched("evens", Flaky("{topic}", group_id=first, match={{"parity": 0}}))
+thirds = watched("thirds", KafkaEventTrigger("{topic}", group_id=second, match={{"third": 0}}))
+again = watched("again", KafkaEventTrigger("{topic}", group_id=second))
+
+for asset in (everything, evens, thirds, again):
+    with DAG(f"on_{{asset.name}}", schedule=asset):
+
+        @task
+        def count(triggering_asset_events):
+            return sum(len(events) for events in triggering_asset_events.values())
+
+        count()
+'''
+
+LATE = """
+from triggerer import DAG, Asset, AssetWatcher, task
+from watchers.kafka import KafkaEventTrigger
+
+late = Asset(name="late", uri="x-soak://late", watchers=[
+    AssetWatcher("late", KafkaEventTrigger("{topic}", group_id="{topic}-one", match={{"third": 1}}))])
+
+with DAG("on_late", schedule=late):
+    @task
+    def count():
+        pass
+    count()
+"""
+
+
+class Scene:
+    """A topic, a database, one or two instances, and what is done to them.
+
+    Args:
+        patience_s: How long to wait, in the end, until all has come through.
+        settings: More of the instances' configuration, in TOML.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaServer,
+        folder: Path,
+        url: str,
+        *,
+        seed: int,
+        patience_s: float,
+        settings: str = "",
+    ) -> None:
+        self.patience_s = patience_s
+        self.settings = settings
+        self.kafka = kafka
+        self.url = url
+        self.random = random.Random(seed)
+        self.topic = f"soak-{seed:x}"
+        self.trouble = folder / "trouble"
+        self.records = Records(url)
+        dags = folder / "dags"
+        dags.mkdir()
+        (dags / "soak.py").write_text(DAGS.format(trouble=self.trouble, topic=self.topic))
+        self._folder = folder
+        self._dags = dags
+        self.first = self.instance("first")
+        self.late_from: dict[int, int] | None = None
+        """By partition, from where on a watcher that was declared later has to have everything."""
+        self.not_publishing = threading.Lock()
+        """Held while the broker is away, by whoever publishes besides."""
+        self.sent: dict[int, list[dict[str, int]]] = {p: [] for p in range(PARTITIONS)}
+        kafka.create_topic(self.topic, PARTITIONS)
+
+    def instance(self, name: str, *, url: str | None = None) -> Instance:
+        """One that is not started yet. `url`: its way to the database; None: the direct one."""
+        return Instance(
+            self._folder / name,
+            dags_folder=self._dags,
+            database_url=url or self.url,
+            bootstrap=self.kafka.bootstrap_servers,
+            settings=self.settings,
+        )
+
+    def publish(self, count: int) -> None:
+        """Write the next `count` messages, spread over the partitions."""
+        start = sum(map(len, self.sent.values()))
+        batches: dict[int, list[bytes]] = {p: [] for p in range(PARTITIONS)}
+        for n in range(start, start + count):
+            message = {"n": n, "parity": n % 2, "third": n % 3}
+            partition = self.random.randrange(PARTITIONS)
+            self.sent[partition].append(message)
+            batches[partition].append(orjson.dumps(message))
+        for partition, values in batches.items():
+            self.kafka.produce(self.topic, values, partition=partition)
+
+    def declare_late(self) -> None:
+        """Another file, with a watcher on the first stream."""
+        (self._dags / "late.py").write_text(LATE.format(topic=self.topic))
+
+    def note_late(self) -> None:
+        """What is published from now on is the late watcher's too."""
+        self.late_from = {partition: len(messages) for partition, messages in self.sent.items()}
+
+    def replace_dag_file(self, *, away_s: float) -> None:
+        """Delete the file, and write it again as it was."""
+        path = self._dags / "soak.py"
+        text = path.read_text()
+        path.unlink()
+        time.sleep(away_s)
+        path.write_text(text)
+
+    def pause(self) -> None:
+        time.sleep(self.random.uniform(0.5, 3.0))
+
+    def kill_and_restart(self) -> None:
+        self.first.kill()
+        assert self.first.orphans() == []
+        self.first.start()
+
+    def restart_broker(self) -> None:
+        self.random.choice((self.kafka.stop, self.kafka.kill))()
+        time.sleep(self.random.uniform(0.5, 2.0))
+        self.kafka.start()
+
+    def expected(self) -> dict[str, Counter[tuple[int, int]]]:
+        """(partition, offset) of what each asset has to have, once each."""
+        wanted: dict[str, Callable[[dict[str, int]], bool]] = {
+            "everything": lambda message: True,
+            "again": lambda message: True,
+            "evens": lambda message: message["parity"] == 0,
+            "thirds": lambda message: message["third"] == 0,
+        }
+        found = {
+            name: Counter(
+                (partition, offset)
+                for partition, messages in self.sent.items()
+                for offset, message in enumerate(messages)
+                if matches(message)
+            )
+            for name, matches in wanted.items()
+        }
+        if self.late_from is not None:
+            found["late"] = Counter(
+                (partition, offset)
+                for partition, messages in self.sent.items()
+                for offset, message in enumerate(messages)
+                if message["third"] == 1 and offset >= self.late_from[partition]
+            )
+        return found
+
+    def wait_until_committed(self) -> dict[int, int]:
+        """Wait until both groups have committed everything; return the ends of the partitions."""
+        groups = [f"{self.topic}-one", f"{self.topic}-two"]
+        ends = {p: len(messages) for p, messages in self.sent.items()}
+        assert self.kafka.end_offsets(self.topic) == ends
+        for group in groups:
+            wait_until(
+                lambda group=group: self.kafka.committed_offsets(group, self.topic) == ends,  # type: ignore[misc]
+                within_s=self.patience_s,
+                what=f"{group} has committed everything",
+                of=self.first,
+                every_s=1.0,
+            )
+        return ends
+
+    def check(self) -> None:
+        """Wait until all has come through, then count everything."""
+        ends = self.wait_until_committed()
+        expected = self.expected()
+        assert self.records.positions() == expected
+        wait_until(
+            lambda: (now := conservation(self.records)).queued == 0 and now.active_runs == 0,
+            within_s=self.patience_s,
+            what="all events are in runs that ended",
+            of=self.first,
+            every_s=0.5,
+        )
+        total = sum(counter.total() for counter in expected.values())
+        counts = conservation(self.records)
+        print(f"{total} asset events of {sum(ends.values())} messages: {counts}")
+        assert (counts.events, counts.taken, counts.failed_runs) == (total, total, 0)

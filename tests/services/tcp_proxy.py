@@ -1,0 +1,123 @@
+"""A TCP proxy on loopback whose connections can be cut: with a word (reset), or without one (silence)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+_CHUNK = 65_536
+
+
+class TcpProxy:
+    """Forwards connections to a port of 127.0.0.1, from a port of its own; made by `open_tcp_proxy`.
+
+    Attributes:
+        port: Where it listens.
+    """
+
+    port: int
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._loop = asyncio.new_event_loop()
+        self._passes = asyncio.Event()
+        self._refuses = False
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
+
+    async def _start(self) -> None:
+        self._passes.set()
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opened = {writer}
+        self._writers.add(writer)
+        try:
+            if self._refuses:
+                return
+            await self._passes.wait()
+            target, to_target = await asyncio.open_connection("127.0.0.1", self._target)
+            opened.add(to_target)
+            self._writers.add(to_target)
+            directions = [
+                asyncio.ensure_future(self._forward(reader, to_target)),
+                asyncio.ensure_future(self._forward(target, writer)),
+            ]
+            try:
+                await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for direction in directions:
+                    direction.cancel()
+        except OSError:
+            # The server is away: the client is told so by its connection's end.
+            return
+        finally:
+            for one in opened:
+                self._writers.discard(one)
+                one.transport.abort()
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while chunk := await reader.read(_CHUNK):
+                await self._passes.wait()
+                writer.write(chunk)
+                await writer.drain()
+
+    def _call(self, act: Callable[[], None]) -> None:
+        async def run() -> None:
+            act()
+
+        self._run(run())
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+    def silence(self) -> None:
+        """Forward nothing and tell nobody: what is sent waits, new connections get no answer."""
+        self._call(self._passes.clear)
+
+    def refuse(self) -> None:
+        """Reset all connections, and each new one."""
+        self._call(self._refuse)
+
+    def _refuse(self) -> None:
+        self._refuses = True
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    def heal(self) -> None:
+        """Forward again; what waited arrives now."""
+        self._call(self._heal)
+
+    def _heal(self) -> None:
+        self._refuses = False
+        self._passes.set()
+
+    async def _close(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        self._refuse()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+
+@contextlib.contextmanager
+def open_tcp_proxy(target: int) -> Iterator[TcpProxy]:
+    """A proxy to a port of 127.0.0.1, in a thread of its own."""
+    proxy = TcpProxy(target)
+    thread = threading.Thread(target=proxy._loop.run_forever, name="tcp-proxy", daemon=True)
+    thread.start()
+    proxy._run(proxy._start())
+    try:
+        yield proxy
+    finally:
+        proxy._run(proxy._close())
+        proxy._loop.call_soon_threadsafe(proxy._loop.stop)
+        thread.join(30)
+        proxy._loop.close()
