@@ -16,7 +16,7 @@ from triggerer.backoff import Backoff, log_failure, retry, warn_seldom
 from triggerer.domain.events import Fence
 from triggerer.errors import OutcomeUnknown, StoreError
 from triggerer.hosting.factory import TriggerFactory
-from triggerer.hosting.ownership import Ownership
+from triggerer.hosting.ownership import Heartbeat, Ownership
 from triggerer.hosting.queries import HostingQueries, LeaseQueries
 from triggerer.hosting.roster import Placed, Roster, source_of, states_of
 from triggerer.runtime import HostedState, HostedTrigger, Manager, RuntimeContext, TriggerSpec
@@ -206,15 +206,34 @@ class TriggerHost:
 
     async def _tick(self) -> None:
         heartbeat = await self._ownership.beat(self._roster.ungrown_first)
-        # The watch may not have had its turn yet. What saw that the lease is over does not go on when it is extended.
-        self._stop_if_over()
-        self._lease.extend(heartbeat.asked_at)
-        self._adopt(heartbeat.fences)
+        self._note(heartbeat)
         if heartbeat.release:
             await self._give_back(heartbeat.release)
             # The next heartbeat is late already.
             self._wake.set()
         await self._reconcile()
+
+    def _note(self, heartbeat: Heartbeat) -> None:
+        # The watch may not have had its turn yet. What saw that the lease is over does not go on when it is extended.
+        self._stop_if_over()
+        self._lease.extend(heartbeat.asked_at)
+        self._adopt(heartbeat.fences)
+
+    async def _keep_leases(self) -> None:
+        """Extend the leases that there are until cancelled, and claim nothing: the host drains its streams."""
+        failures = 0
+        while True:
+            await anyio.sleep(
+                (self._settings.retry if failures else self._settings.heartbeat).total_seconds()
+            )
+            try:
+                heartbeat = await self._ownership.extend(self._owned.values())
+            except StoreError as error:
+                failures += 1
+                warn_seldom(_log, failures, "heartbeat failed", error=str(error))
+            else:
+                failures = 0
+                self._note(heartbeat)
 
     async def _watch_lease(self) -> None:
         """Stop all streams when the lease on them is over by our own clock, and nobody could extend it."""
@@ -347,7 +366,10 @@ class TriggerHost:
 
     async def _stop(self) -> None:
         """Let what is in flight resolve, stop everything, give the leases back."""
-        await self._manager.drain(self._settings.drain.total_seconds())
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._keep_leases)
+            await self._manager.drain(self._settings.drain.total_seconds())
+            tasks.cancel_scope.cancel()
         owned = dict(self._owned)
         for digest in owned:
             self._forget(digest)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -101,37 +102,54 @@ class Ownership:
             StoreError: Nothing is known to be extended. If the outcome of the commit is unknown, the next heartbeat
                 shows what is ours.
         """
+        async with self._heartbeat() as (session, asked_at):
+            # Registering again is a heartbeat, also for an instance that others took for dead.
+            await self._register(session)
+            # What the store shows as ours counts, so that a claim whose commit was not seen is ours too.
+            shown = await self._leases.owned_streams(session, self._instance_id)
+            kept = await self._leases.extend_leases(session, shown, expiry=self._lease)
+            loads = await self._queries.stream_loads(session)
+            division = divide(
+                loads,
+                me=self._instance_id,
+                instances=await self._leases.live_instances(session, kind=_KIND),
+                owned=order(kept, loads),
+                capacity=self._capacity,
+            )
+            claimed = await self._claim(session, division)
+            waiting = division.waiting(fence.stream_digest for fence in claimed)
+            if waiting:
+                await self._queries.show_waiting(session, self._reasons(waiting))
+        self._note_crowded(waiting)
+        return Heartbeat(
+            asked_at, [*kept, *claimed], [fence.stream_digest for fence in division.release]
+        )
+
+    async def extend(self, fences: Iterable[Fence]) -> Heartbeat:
+        """Extend these leases, and claim nothing.
+
+        Raises:
+            StoreError: As `beat`.
+        """
+        async with self._heartbeat() as (session, asked_at):
+            await self._register(session)
+            kept = await self._leases.extend_leases(session, list(fences), expiry=self._lease)
+        return Heartbeat(asked_at, kept, [])
+
+    @asynccontextmanager
+    async def _heartbeat(self) -> AsyncIterator[tuple[AsyncSession, float]]:
+        """A transaction that ends in time for another, and when it was asked for."""
         asked_at = self._own_lease.now()
         limit = (self._lease * _TIMEOUT).total_seconds()
         try:
             # On a connection that is dead without a word it would wait for minutes.
             with anyio.fail_after(limit):
                 async with self._database.transaction() as session:
-                    # Registering again is a heartbeat, also for an instance that others took for dead.
-                    await self._register(session)
-                    # What the store shows as ours counts, so that a claim whose commit was not seen is ours too.
-                    shown = await self._leases.owned_streams(session, self._instance_id)
-                    kept = await self._leases.extend_leases(session, shown, expiry=self._lease)
-                    loads = await self._queries.stream_loads(session)
-                    division = divide(
-                        loads,
-                        me=self._instance_id,
-                        instances=await self._leases.live_instances(session, kind=_KIND),
-                        owned=order(kept, loads),
-                        capacity=self._capacity,
-                    )
-                    claimed = await self._claim(session, division)
-                    waiting = division.waiting(fence.stream_digest for fence in claimed)
-                    if waiting:
-                        await self._queries.show_waiting(session, self._reasons(waiting))
+                    yield session, asked_at
         except TimeoutError as error:
             raise StoreUnavailable(
                 f"{self._database.name} did not take a heartbeat within {limit:g} s"
             ) from error
-        self._note_crowded(waiting)
-        return Heartbeat(
-            asked_at, [*kept, *claimed], [fence.stream_digest for fence in division.release]
-        )
 
     async def release(self, fences: Iterable[Fence], digests: Iterable[str]) -> None:
         """Give leases up: others may claim the streams at once.
