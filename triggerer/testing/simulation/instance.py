@@ -163,6 +163,8 @@ class Instance:
         self._leased_streams: dict[Fence, LeasedStream] = {}
         self._held: set[Fence] = set()
         """Its leases by its last heartbeat, without those that it has lost or is about to release since."""
+        self._releasing: set[Fence] = set()
+        """Those that it is about to release; it may extend them until then."""
         self._submitting: Fence | None = None
         self.recorder = EventRecorder(
             cast("Any", self.connection),
@@ -238,7 +240,8 @@ class Instance:
 
     def note_releasing(self, leased_streams: Iterable[LeasedStream]) -> None:
         """It is about to release these leases."""
-        self._held.difference_update(leased.fence for leased in leased_streams)
+        self._releasing.update(leased.fence for leased in leased_streams)
+        self._held -= self._releasing
 
     def check_giving_way(self, leased_streams: Iterable[LeasedStream]) -> None:
         """For want of room it releases only what has grown, or what is beyond its share (L4)."""
@@ -251,9 +254,10 @@ class Instance:
 
     def _note_leases(self, fences: list[Fence]) -> None:
         """By its last heartbeat it owns exactly these streams."""
-        self._held = set(fences)
+        held = set(fences)
+        self._held = held - self._releasing
         for leased in self.under_lease():
-            if leased.fence not in self._held:
+            if leased.fence not in held:
                 self.note_end(leased.fence)
 
     def submit_nowait(
