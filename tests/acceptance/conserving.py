@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import orjson
@@ -212,8 +212,12 @@ class Scene:
             )
         return ends
 
-    def check(self) -> None:
-        """Wait until all has come through, then count everything."""
+    def check(self, excused: Sequence[str] = ()) -> None:
+        """Wait until all has come through, then count everything.
+
+        Args:
+            excused: Each run has to succeed, unless its error has one of these texts.
+        """
         ends = self.wait_until_committed()
         expected = self.expected()
         assert self.records.positions() == expected
@@ -227,11 +231,8 @@ class Scene:
         total = sum(counter.total() for counter in expected.values())
         counts = conservation(self.records)
         print(f"{total} asset events of {sum(ends.values())} messages: {counts}")
-        assert (
-            self.records.rows(
-                "SELECT dag_id, state, attempt, error, count(*) FROM dag_run WHERE state <> 'success'"
-                " GROUP BY dag_id, state, attempt, error"
-            )
-            == []
+        failed = self.records.rows(
+            "SELECT dag_id, run_id, state, attempt, error FROM dag_run WHERE state <> 'success'"
         )
+        assert [run for run in failed if not any(text in f"{run[-1]}" for text in excused)] == []
         assert (counts.events, counts.taken) == (total, total)

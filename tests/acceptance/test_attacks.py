@@ -300,7 +300,8 @@ def test_an_hour_of_random_attacks_loses_and_doubles_nothing(attacked: Attacked,
         publisher.join()
     assert time.monotonic() >= ends, "the publisher failed"
     print(dict(attacks.counts))
-    scene.check()
+    # As docs/operating.md says: a worker that is killed fails its run, and who kills three executors is given up.
+    scene.check(excused=["signal 9", "SIGKILL", "given up after"])
     for instance in attacked.instances.values():
         assert instance.stop() == 0, instance.tail()
         assert instance.orphans() == []
