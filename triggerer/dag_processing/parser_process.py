@@ -78,10 +78,15 @@ class ParserProcess:
                 _log.error("the DAG parser is ended", reason=str(error))
             except ChannelClosed:
                 pass
+            except OSError as error:
+                if is_first:
+                    raise
+                # Out of memory, of processes or of file descriptors: those who have them may give them back.
+                _log.error("the DAG parser cannot be started", reason=str(error))
             # It runs no users' code itself, so it was killed: by the kernel for memory, or by an operator.
             delay = backoff.next_delay(anyio.current_time() - started)
             _log.warning(
-                "The DAG parser died and is started again",
+                "the DAG parser is started again",
                 files=len(self._unanswered),
                 retry_after_s=round(delay, 3),
             )

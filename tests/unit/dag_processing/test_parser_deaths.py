@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -9,13 +10,16 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import anyio
 import psutil
 import pytest
+from structlog.testing import capture_logs
 
 from tests.isolation.conftest import until
 from tests.isolation.processes import lives
+from triggerer.child_process import ChildProcess
 from triggerer.dag_processing.parser_process import ParserProcess, ParserSettings
 from triggerer.domain.parsed import ParsedFile
 
@@ -96,3 +100,35 @@ async def test_what_a_killed_parser_was_importing_dies_with_it_and_is_asked_for_
         await until(lambda: parsed, timeout=10)
         tasks.cancel_scope.cancel()
     assert [file.path for file in parsed] == ["hangs.py"]
+
+
+async def test_a_parser_that_cannot_be_started_again_yet_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fine.py").write_text("x = 1\n")
+    parsed: list[ParsedFile] = []
+    parser = ParserProcess(ParserSettings(tmp_path), parsed.append)
+    start = ChildProcess.start
+    refusals = 0
+
+    async def refuse_twice(*arguments: Any, **options: Any) -> ChildProcess:
+        nonlocal refusals
+        if refusals < 2:
+            refusals += 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return await start(*arguments, **options)
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(parser.run)
+        assert parser.pid is not None
+        # As where the service has used up its file descriptors.
+        monkeypatch.setattr(ChildProcess, "start", refuse_twice)
+        with capture_logs() as logs:
+            os.kill(parser.pid, signal.SIGKILL)
+            parser.parse_nowait(["fine.py"])
+            await until(lambda: parsed, timeout=10)
+        tasks.cancel_scope.cancel()
+    assert refusals == 2
+    assert [file.path for file in parsed] == ["fine.py"]
+    reasons = [log["reason"] for log in logs if log["event"] == "the DAG parser cannot be started"]
+    assert reasons == ["[Errno 24] Too many open files"] * 2
