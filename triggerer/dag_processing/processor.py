@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -41,13 +42,15 @@ class DagProcessor:
     """Reads DAG files when they change and writes what they define; one per database.
 
     A broken file keeps the DAGs and watchers that it had before, and its error is shown. So does a file that is out of
-    sight, because its folder is gone or cannot be read. Nothing is written if nothing changed.
+    sight, because its folder is gone or cannot be read, and for a while one that is missing. Nothing is written if
+    nothing changed.
 
     Args:
         wakeups: Not used: the transaction that writes a change announces it.
         min_file_process_interval: How often the folder is scanned for changes that the operating system does not
             report, as on network file systems. Only changed files are read.
         file_timeout: A file that takes longer to import is stopped and shown as broken.
+        removal_grace: A file that is missing for so long counts as deleted. Until then it may be being replaced.
     """
 
     def __init__(
@@ -59,11 +62,13 @@ class DagProcessor:
         min_file_process_interval: timedelta = timedelta(seconds=30),
         allowed_modules: tuple[str, ...] = (),
         file_timeout: timedelta = timedelta(seconds=30),
+        removal_grace: timedelta = timedelta(seconds=10),
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._database = database
         self._folder = DagsFolder(dags_folder).root
         self._interval_s = min_file_process_interval.total_seconds()
+        self._removal_grace = removal_grace
         self._now = now
         settings = ParserSettings(self._folder, tuple(allowed_modules), file_timeout)
         self._parser = ParserProcess(settings, self._take)
@@ -75,6 +80,9 @@ class DagProcessor:
         """How long until the next scan while something is out of sight."""
         self._is_dirty = False
         """Whether something is known that is not in the store yet."""
+        self._due = math.inf
+        """When to write although nothing is known: a missing file will count as deleted then."""
+        self._away: frozenset[str] = frozenset()
         self._hint = AutoResetEvent()
         self._news = AutoResetEvent()
         # A limiter of our own: a file system that hangs must not use up the threads of others.
@@ -148,8 +156,9 @@ class DagProcessor:
 
     async def _gather(self, patience_s: float) -> None:
         """Wait for something to write, and then at most `patience_s` for further results."""
-        while not self._is_dirty:
-            await self._news.wait()
+        with anyio.CancelScope(deadline=self._due):
+            while not self._is_dirty:
+                await self._news.wait()
         with anyio.move_on_after(patience_s):
             while not self._parser.is_idle:
                 await self._news.wait()
@@ -167,6 +176,7 @@ class DagProcessor:
             # Not expected: the parser refuses what no store takes. A repeat would fail too, so what was
             # stored before stays in force.
             _log.error("The database refuses what the DAG files define", error=str(error))
+            self._due = anyio.current_time() + self._interval_s if self._away else math.inf
         else:
             self._tell(changed)
 
@@ -181,7 +191,9 @@ class DagProcessor:
                 path for path, file in files.items() if file is None or file.is_broken
             )
             folder = merge(known, incumbents, unusable=unusable)
-            return await sync_folder(session, folder, files, now=self._now())
+            return await sync_folder(
+                session, folder, files, now=self._now(), removal_grace=self._removal_grace
+            )
 
     def _files(self, stored: Iterable[str]) -> dict[str, ParsedFile | None]:
         """Return the folder's files by path; None: not parsed yet, or out of sight though `stored`."""
@@ -191,6 +203,20 @@ class DagProcessor:
         return {**hidden, **parsed, **as_broken_files(seen, self._folder)}
 
     def _tell(self, changed: Changed) -> None:
+        missing = changed.missing
+        self._due = math.inf
+        if missing.next_in is not None:
+            self._due = anyio.current_time() + missing.next_in.total_seconds()
+        away = frozenset(missing.away)
+        if away - self._away:
+            _log.warning(
+                "DAG files are missing; what they define stays as it was until they count as deleted",
+                files=sorted(away - self._away),
+                removal_grace_s=self._removal_grace.total_seconds(),
+            )
+        if deleted := sorted(missing.deleted & changed.files):
+            _log.info("DAG files are deleted", files=deleted)
+        self._away = away
         for path in sorted(changed.files):
             for problem in file.errors if (file := self._parsed.get(path)) else ():
                 _log.error("DAG file", file=problem.file, line=problem.line, reason=problem.reason)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import and_, delete, exists, func, select
@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.conditions import aliases_of, assets_of, condition_from_json
 from triggerer.domain.merging import AssetKey, Folder, Incumbents
+from triggerer.domain.missing_files import MissingFiles, judge_missing
 from triggerer.domain.parsed import ParsedDag, ParsedFile, ParsedWatcher, WatcherKey
 from triggerer.store.engine.database import database_now
 from triggerer.store.leases import is_free
@@ -32,13 +33,15 @@ from triggerer.store.wakeups.signals import Signal, announce
 _LOCK: Final = 0x7472_6967
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Changed:
     """What was written; all empty if nothing was."""
 
     files: set[str] = field(default_factory=set)
     dag_ids: set[str] = field(default_factory=set)
     stream_digests: set[str] = field(default_factory=set)
+    missing: MissingFiles = field(default_factory=MissingFiles)
+    """The files that are not in the folder, whether or not that is new."""
 
 
 async def read_incumbents(session: AsyncSession) -> Incumbents:
@@ -69,25 +72,26 @@ async def sync_folder(
     files: Mapping[str, ParsedFile | None],
     *,
     now: datetime,
+    removal_grace: timedelta = timedelta(),
 ) -> Changed:
     """Write what differs from the folder, in the caller's transaction, and announce it.
 
-    What comes from a file that is broken, contradicts another or is not parsed yet stays as it is. DAGs of
-    files that are gone become stale; their watchers, triggers and streams are removed, a stream once it is
-    free. Whether a DAG is paused is only set when it is new. A watcher keeps its row when its trigger changes,
-    an asset when its name or its URI does.
+    What comes from a file that is broken, contradicts another, is not parsed yet or is missing for less than
+    `removal_grace` stays as it is. DAGs of files that are deleted become stale; their watchers, triggers and
+    streams are removed, a stream once it is free. Whether a DAG is paused is only set when it is new. A watcher
+    keeps its row when its trigger changes, an asset when its name or its URI does.
 
     Args:
         folder: What all files define together.
         files: Every file of the folder, None where it was not parsed yet.
     """
-    kept = frozenset(
+    changed = Changed()
+    await _sync_files(session, folder, files, changed, now, removal_grace)
+    kept = changed.missing.away.keys() | {
         path
         for path, file in files.items()
         if file is None or file.is_broken or path in folder.conflicts
-    )
-    changed = Changed()
-    await _sync_files(session, folder, files, changed, now)
+    }
     assets = await _sync_assets(session, folder, kept, now)
     aliases = await _sync_aliases(session, folder.aliases)
     await _sync_dags(session, folder, kept, changed, now)
@@ -116,8 +120,12 @@ async def _sync_files(
     files: Mapping[str, ParsedFile | None],
     changed: Changed,
     now: datetime,
+    removal_grace: timedelta,
 ) -> None:
     rows = {row.path: row for row in await session.scalars(select(DagFile))}
+    for path in rows.keys() & files.keys():
+        if _assign(rows[path], missing_since=None):
+            changed.files.add(path)
     for path, file in files.items():
         if file is None:
             continue
@@ -135,13 +143,22 @@ async def _sync_files(
         if _assign(row, **values):
             _assign(row, parsed_at=now, parse_seconds=file.parse_seconds)
             changed.files.add(path)
-    for path in rows.keys() - files.keys():
+    gone = {path: row.missing_since for path, row in rows.items() if path not in files}
+    # A folder that could not be read was listed as a file, and can be read now.
+    folders = {path for path in gone if not path.endswith(".py")}
+    if missing := {path: since for path, since in gone.items() if path not in folders}:
+        now = await database_now(session)
+        changed.missing = judge_missing(missing, now=now, grace=removal_grace)
+    for path, since in changed.missing.away.items():
+        if _assign(rows[path], missing_since=since):
+            changed.files.add(path)
+    for path in changed.missing.deleted | folders:
         await session.delete(rows[path])
         changed.files.add(path)
 
 
 async def _sync_assets(
-    session: AsyncSession, folder: Folder, kept: frozenset[str], now: datetime
+    session: AsyncSession, folder: Folder, kept: Set[str], now: datetime
 ) -> dict[AssetKey, int]:
     """Return the ids of all assets, those of kept files included."""
     rows = {AssetKey(row.name, row.uri): row for row in await session.scalars(select(Asset))}
@@ -205,7 +222,7 @@ async def _sync_aliases(session: AsyncSession, names: Iterable[str]) -> dict[str
 
 
 async def _sync_dags(
-    session: AsyncSession, folder: Folder, kept: frozenset[str], changed: Changed, now: datetime
+    session: AsyncSession, folder: Folder, kept: Set[str], changed: Changed, now: datetime
 ) -> None:
     rows = {row.dag_id: row for row in await session.scalars(select(Dag))}
     for dag_id, (dag, path) in folder.dags.items():
@@ -277,7 +294,7 @@ async def _sync_schedules(
 async def _sync_watchers(
     session: AsyncSession,
     folder: Folder,
-    kept: frozenset[str],
+    kept: Set[str],
     assets: Mapping[AssetKey, int],
     changed: Changed,
     now: datetime,
