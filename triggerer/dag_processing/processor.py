@@ -26,6 +26,7 @@ from triggerer.logging_setup import names_if_few
 from triggerer.plugins import DagsFolder
 from triggerer.store.engine.database import Database
 from triggerer.store.queries.dag_sync import Changed, read_incumbents, sync_folder
+from triggerer.store.queries.opening import Reading
 from triggerer.store.wakeups.signals import Wakeups
 from triggerer.synchronization import AutoResetEvent
 
@@ -49,7 +50,8 @@ class DagProcessor:
         wakeups: Not used: the transaction that writes a change announces it.
         min_file_process_interval: How often the folder is scanned for changes that the operating system does not
             report, as on network file systems. Only changed files are read.
-        file_timeout: A file that takes longer to import is stopped and shown as broken.
+        file_timeout: A file that takes longer to import is stopped and shown as broken. A stream that is new stays
+            closed until all files have been read, for so long at most.
         removal_grace: A file that is missing for so long counts as deleted. Until then it may be being replaced.
     """
 
@@ -68,6 +70,7 @@ class DagProcessor:
         self._database = database
         self._folder = DagsFolder(dags_folder).root
         self._interval_s = min_file_process_interval.total_seconds()
+        self._file_timeout = file_timeout
         self._removal_grace = removal_grace
         self._now = now
         settings = ParserSettings(self._folder, tuple(allowed_modules), file_timeout)
@@ -80,6 +83,10 @@ class DagProcessor:
         """How long until the next scan while something is out of sight."""
         self._is_dirty = False
         """Whether something is known that is not in the store yet."""
+        self._is_scanning = False
+        self._has_stored = False
+        self._has_closed = False
+        """Whether new streams wait until all files that were seen have been read."""
         self._due = math.inf
         """When to write although nothing is known: a missing file will count as deleted then."""
         self._away: frozenset[str] = frozenset()
@@ -119,6 +126,7 @@ class DagProcessor:
         if parsed.path in self._seen.files and not self._seen.hides(parsed.path):
             self._parsed[parsed.path] = parsed
             self._has_news()
+        self._open_streams()
 
     def _look_soon(self) -> None:
         self._hint.set()
@@ -127,11 +135,25 @@ class DagProcessor:
         self._is_dirty = True
         self._news.set()
 
+    @property
+    def _is_reading(self) -> bool:
+        """Whether there is, or may be, a file that was not read as it is now."""
+        return not self._parser.is_idle or self._hint.is_set or self._is_scanning
+
+    def _open_streams(self) -> None:
+        """Write, if new streams have waited for nothing else than what has just been done."""
+        if self._has_closed and not self._is_reading:
+            self._has_news()
+
     async def _scan(self) -> None:
         before = self._seen
-        self._seen = await to_thread.run_sync(
-            scan_again, self._folder, before, limiter=self._threads, abandon_on_cancel=True
-        )
+        self._is_scanning = True
+        try:
+            self._seen = await to_thread.run_sync(
+                scan_again, self._folder, before, limiter=self._threads, abandon_on_cancel=True
+            )
+        finally:
+            self._is_scanning = False
         log_changes(before.unreadable, self._seen, self._folder)
         if before.unreadable.keys() - self._seen.unreadable.keys():
             self._watch.renew_nowait()
@@ -144,6 +166,7 @@ class DagProcessor:
             self._has_news()
         if paths := outdated(before, self._seen, self._parsed):
             self._parser.parse_nowait(sorted(paths))
+        self._open_streams()
 
     async def _scan_when_hinted(self) -> None:
         while True:
@@ -178,6 +201,9 @@ class DagProcessor:
             _log.error("The database refuses what the DAG files define", error=str(error))
             self._due = anyio.current_time() + self._interval_s if self._away else math.inf
         else:
+            self._has_stored = True
+            self._has_closed = changed.openings.are_closed
+            self._open_streams()
             self._tell(changed)
 
     async def _sync(self) -> Changed:
@@ -185,14 +211,21 @@ class DagProcessor:
         self._is_dirty = False
         async with self._database.transaction() as session:
             incumbents = await read_incumbents(session)
+            # In one turn of the loop: who has been read is among the files.
             files = self._files(incumbents.files)
+            reading = Reading(self._is_reading, not self._has_stored, self._file_timeout)
             known = [file for file in files.values() if file is not None]
             unusable = frozenset(
                 path for path, file in files.items() if file is None or file.is_broken
             )
             folder = merge(known, incumbents, unusable=unusable)
             return await sync_folder(
-                session, folder, files, now=self._now(), removal_grace=self._removal_grace
+                session,
+                folder,
+                files,
+                now=self._now(),
+                removal_grace=self._removal_grace,
+                reading=reading,
             )
 
     def _files(self, stored: Iterable[str]) -> dict[str, ParsedFile | None]:

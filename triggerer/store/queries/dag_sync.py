@@ -27,6 +27,7 @@ from triggerer.store.models import (
     Trigger,
     Watcher,
 )
+from triggerer.store.queries.opening import Openings, Reading, sync_openings
 from triggerer.store.wakeups.signals import Signal, announce
 
 # Two DAG processors on one database take turns. Any number that nobody else uses.
@@ -40,6 +41,7 @@ class Changed:
     files: set[str] = field(default_factory=set)
     dag_ids: set[str] = field(default_factory=set)
     stream_digests: set[str] = field(default_factory=set)
+    openings: Openings = field(default_factory=Openings)
     missing: MissingFiles = field(default_factory=MissingFiles)
     """The files that are not in the folder, whether or not that is new."""
 
@@ -73,6 +75,7 @@ async def sync_folder(
     *,
     now: datetime,
     removal_grace: timedelta = timedelta(),
+    reading: Reading | None = None,
 ) -> Changed:
     """Write what differs from the folder, in the caller's transaction, and announce it.
 
@@ -84,6 +87,7 @@ async def sync_folder(
     Args:
         folder: What all files define together.
         files: Every file of the folder, None where it was not parsed yet.
+        reading: Whether new streams have to stay closed; None: they need not.
     """
     changed = Changed()
     await _sync_files(session, folder, files, changed, now, removal_grace)
@@ -97,8 +101,10 @@ async def sync_folder(
     await _sync_dags(session, folder, kept, changed, now)
     await session.flush()
     await _sync_schedules(session, folder, assets, aliases, changed)
-    await _sync_watchers(session, folder, kept, assets, changed, now)
+    new_streams = await _sync_watchers(session, folder, kept, assets, changed, now)
     await session.flush()
+    changed.openings = await sync_openings(session, new_streams, reading or Reading())
+    changed.stream_digests |= changed.openings.opened
     if changed.dag_ids:
         announce(session, Signal.DAGS_CHANGED, *changed.dag_ids)
     if changed.stream_digests:
@@ -298,7 +304,9 @@ async def _sync_watchers(
     assets: Mapping[AssetKey, int],
     changed: Changed,
     now: datetime,
-) -> None:
+) -> set[str]:
+    """Return the digests of the streams that are new."""
+
     def identity(key: WatcherKey) -> tuple[int, str] | None:
         asset_id = assets.get(AssetKey(key.asset_name, key.asset_uri))
         return None if asset_id is None else (asset_id, key.name)
@@ -307,7 +315,8 @@ async def _sync_watchers(
     triggers = {row.digest: row for row in await session.scalars(select(Trigger))}
     by_id = {row.id: row for row in triggers.values()}
     wanted = {identity(key): found for key, found in folder.watchers.items()}
-    await _ensure_triggers(session, [found for found, _ in wanted.values()], triggers, changed)
+    found = [watcher for watcher, _ in wanted.values()]
+    new_streams = await _ensure_triggers(session, found, triggers, changed)
     for key, (watcher, path) in wanted.items():
         assert key is not None  # every watcher's asset is among the assets of its file
         trigger = triggers[watcher.trigger_digest]
@@ -334,6 +343,7 @@ async def _sync_watchers(
     await session.flush()
     used = {row.trigger_id for row in rows.values() if row.trigger_id is not None}
     await _drop_unused(session, used, triggers, changed)
+    return new_streams
 
 
 async def _ensure_triggers(
@@ -341,11 +351,14 @@ async def _ensure_triggers(
     watchers: Iterable[ParsedWatcher],
     triggers: dict[str, Trigger],
     changed: Changed,
-) -> None:
+) -> set[str]:
+    """Return the digests of the streams that had to be made."""
     streams = set(await session.scalars(select(Stream.digest)))
+    new_streams = set[str]()
     for watcher in watchers:
         if watcher.stream_digest not in streams:
             streams.add(watcher.stream_digest)
+            new_streams.add(watcher.stream_digest)
             session.add(Stream(digest=watcher.stream_digest, key=watcher.stream_key, epoch=0))
     await session.flush()
     for watcher in watchers:
@@ -363,6 +376,7 @@ async def _ensure_triggers(
             changed.stream_digests.update((row.stream_digest, watcher.stream_digest))
             row.stream_digest = watcher.stream_digest
     await session.flush()
+    return new_streams
 
 
 async def _drop_unused(
