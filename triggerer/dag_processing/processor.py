@@ -83,6 +83,8 @@ class DagProcessor:
         """How long until the next scan while something is out of sight."""
         self._is_dirty = False
         """Whether something is known that is not in the store yet."""
+        self._vanished: dict[str, float] = {}
+        """Files that were not read before they were gone, and until when they may come back."""
         self._is_scanning = False
         self._has_stored = False
         self._has_closed = False
@@ -126,6 +128,9 @@ class DagProcessor:
         if parsed.path in self._seen.files and not self._seen.hides(parsed.path):
             self._parsed[parsed.path] = parsed
             self._has_news()
+            if parsed.is_broken:
+                # It may have been gone when it was to be read: then it does not count as read.
+                self._look_soon()
         self._open_streams()
 
     def _look_soon(self) -> None:
@@ -138,7 +143,13 @@ class DagProcessor:
     @property
     def _is_reading(self) -> bool:
         """Whether there is, or may be, a file that was not read as it is now."""
-        return not self._parser.is_idle or self._hint.is_set or self._is_scanning
+        now = anyio.current_time()
+        return (
+            not self._parser.is_idle
+            or self._hint.is_set
+            or self._is_scanning
+            or any(until > now for until in self._vanished.values())
+        )
 
     def _open_streams(self) -> None:
         """Write, if new streams have waited for nothing else than what has just been done."""
@@ -158,8 +169,13 @@ class DagProcessor:
         if before.unreadable.keys() - self._seen.unreadable.keys():
             self._watch.renew_nowait()
         gone = before.files.keys() - self._seen.files.keys()
+        comes_back = anyio.current_time() + self._removal_grace.total_seconds()
         for path in gone:
-            self._parsed.pop(path, None)
+            parsed = self._parsed.pop(path, None)
+            if parsed is None or parsed.is_broken:
+                self._vanished[path] = comes_back
+        for path in self._vanished.keys() & self._seen.files.keys():
+            del self._vanished[path]
         self._patience_s = min(self._interval_s, 2 * self._patience_s)
         if gone or before.unreadable != self._seen.unreadable:
             self._patience_s = min(self._interval_s, _RETRY_S)
@@ -179,9 +195,11 @@ class DagProcessor:
 
     async def _gather(self, patience_s: float) -> None:
         """Wait for something to write, and then at most `patience_s` for further results."""
-        with anyio.CancelScope(deadline=self._due):
+        with anyio.CancelScope(deadline=min((self._due, *self._vanished.values()))):
             while not self._is_dirty:
                 await self._news.wait()
+        now = anyio.current_time()
+        self._vanished = {path: until for path, until in self._vanished.items() if until > now}
         with anyio.move_on_after(patience_s):
             while not self._parser.is_idle:
                 await self._news.wait()

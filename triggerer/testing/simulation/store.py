@@ -87,6 +87,8 @@ class Store:
         self.asset_ids: dict[str, int] = {}
         self.owners = Owners()
         self.triggers: dict[int, TriggerRow] = {}
+        self.closed_until: dict[str, datetime | None] = {}
+        """By the digest of a stream; see `triggerer.domain.new_streams`."""
         self.shown: dict[str, LoadsShown] = {}
         """By instance."""
         self.derived_under: dict[datetime, Fence] = {}
