@@ -25,7 +25,7 @@ from tests.store.seeding import (
     recording,
     until,
 )
-from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreUnavailable
+from triggerer.errors import Conflict, OutcomeUnknown, StoreUnavailable
 from triggerer.store.engine.database import Database, open_database
 from triggerer.store.engine.script import Row, Script, Step
 from triggerer.store.engine.statement import Statement
@@ -166,10 +166,11 @@ async def test_no_connection_is_left_checked_out(database: Database) -> None:
         assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
 
 
-async def test_a_duplicate_is_a_refused_row_and_not_a_driver_error(database: Database) -> None:
+async def test_a_duplicate_is_a_conflict_and_not_a_driver_error(database: Database) -> None:
+    """Whoever inserts has looked before, so another transaction has made the row since."""
     async with database.transaction() as session:
         session.add(AssetAlias(name="one"))
-    with pytest.raises(RowRefused):
+    with pytest.raises(Conflict):
         async with database.transaction() as session:
             session.add(AssetAlias(name="one"))
 

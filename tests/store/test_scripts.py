@@ -16,7 +16,7 @@ from sqlalchemy import text
 from tests.services.postgres import PostgresServer
 from tests.store.seeding import add_asset, add_dag, asset_json, emit, runs_of
 from triggerer.domain.runs import RunType
-from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreError, StoreUnavailable
+from triggerer.errors import Conflict, OutcomeUnknown, StoreError, StoreUnavailable
 from triggerer.scheduler import Scheduler
 from triggerer.store.engine.clock import Now
 from triggerer.store.engine.database import Database, open_database
@@ -108,7 +108,7 @@ async def test_what_a_script_or_a_statement_raises_undoes_all_of_it(database: Da
     woken = database.wakeups.subscribe(Signal.DAGS_CHANGED)
     with pytest.raises(Conflict, match="own"):
         await database.perform(raises())
-    with pytest.raises(RowRefused):
+    with pytest.raises(Conflict):
         await database.perform(_add("a", "a"))
     assert await _names(database) == []
     assert woken.take_nowait() == {}
@@ -124,7 +124,7 @@ async def test_a_script_that_fails_is_told_so(database: Database) -> None:
         finally:
             ended.append("closed")
 
-    with pytest.raises(RowRefused):
+    with pytest.raises(Conflict):
         await database.perform(tidies_up())
     assert ended == ["closed"]
 

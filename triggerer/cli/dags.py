@@ -65,7 +65,7 @@ def list_(
                 (
                     row.dag_id,
                     readable_schedule(row.schedule),
-                    "stale" if row.is_stale else "paused" if row.is_paused else "active",
+                    readable_state(row),
                     row.queued_events,
                     row.last_run_id,
                     row.last_run_state,
@@ -103,7 +103,8 @@ def show(dag_id: DagId, json: options.Json = False, config: options.Config = Non
             ("description", row.description),
             ("file", row.path),
             ("schedule", readable_schedule(row.schedule)),
-            ("state", "stale" if row.is_stale else "paused" if row.is_paused else "active"),
+            ("state", readable_state(row)),
+            ("file missing since", row.file_missing_since),
             ("tags", ", ".join(row.tags) or None),
             ("params", row.params or None),
             ("max_active_runs", row.max_active_runs),
@@ -151,6 +152,12 @@ def pause(dag_id: DagId, json: options.Json = False, config: options.Config = No
 def unpause(dag_id: DagId, json: options.Json = False, config: options.Config = None) -> None:
     """Let runs start again, with the events that have queued meanwhile."""
     _set_paused(config, dag_id, False, json=json)
+
+
+def readable_state(dag: DagView) -> str:
+    """Return the DAG's state, and whether its file is missing."""
+    state = "stale" if dag.is_stale else "paused" if dag.is_paused else "active"
+    return f"{state} (file missing)" if dag.file_missing_since else state
 
 
 def readable_schedule(schedule: dict[str, Any] | None, *, nested: bool = False) -> str:

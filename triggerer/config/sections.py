@@ -118,6 +118,8 @@ class DagProcessorSettings:
 
     min_file_process_interval: Seconds = timedelta(seconds=30)
     parse_timeout: Seconds = timedelta(seconds=30)
+    removal_grace: SecondsOrZero = timedelta(seconds=10)
+    """A file that is missing for so long counts as deleted; until then it may be being replaced."""
 
 
 @dataclass(frozen=True, slots=True)

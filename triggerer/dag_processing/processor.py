@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,6 +26,7 @@ from triggerer.logging_setup import names_if_few
 from triggerer.plugins import DagsFolder
 from triggerer.store.engine.database import Database
 from triggerer.store.queries.dag_sync import Changed, read_incumbents, sync_folder
+from triggerer.store.queries.opening import Reading
 from triggerer.store.wakeups.signals import Wakeups
 from triggerer.synchronization import AutoResetEvent
 
@@ -41,13 +43,16 @@ class DagProcessor:
     """Reads DAG files when they change and writes what they define; one per database.
 
     A broken file keeps the DAGs and watchers that it had before, and its error is shown. So does a file that is out of
-    sight, because its folder is gone or cannot be read. Nothing is written if nothing changed.
+    sight, because its folder is gone or cannot be read, and for a while one that is missing. Nothing is written if
+    nothing changed.
 
     Args:
         wakeups: Not used: the transaction that writes a change announces it.
         min_file_process_interval: How often the folder is scanned for changes that the operating system does not
             report, as on network file systems. Only changed files are read.
-        file_timeout: A file that takes longer to import is stopped and shown as broken.
+        file_timeout: A file that takes longer to import is stopped and shown as broken. A stream that is new stays
+            closed until all files have been read, for so long at most.
+        removal_grace: A file that is missing for so long counts as deleted. Until then it may be being replaced.
     """
 
     def __init__(
@@ -59,11 +64,14 @@ class DagProcessor:
         min_file_process_interval: timedelta = timedelta(seconds=30),
         allowed_modules: tuple[str, ...] = (),
         file_timeout: timedelta = timedelta(seconds=30),
+        removal_grace: timedelta = timedelta(seconds=10),
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._database = database
         self._folder = DagsFolder(dags_folder).root
         self._interval_s = min_file_process_interval.total_seconds()
+        self._file_timeout = file_timeout
+        self._removal_grace = removal_grace
         self._now = now
         settings = ParserSettings(self._folder, tuple(allowed_modules), file_timeout)
         self._parser = ParserProcess(settings, self._take)
@@ -75,6 +83,15 @@ class DagProcessor:
         """How long until the next scan while something is out of sight."""
         self._is_dirty = False
         """Whether something is known that is not in the store yet."""
+        self._vanished: dict[str, float] = {}
+        """Files that were not read before they were gone, and until when they may come back."""
+        self._is_scanning = False
+        self._has_stored = False
+        self._has_closed = False
+        """Whether new streams wait until all files that were seen have been read."""
+        self._due = math.inf
+        """When to write although nothing is known: a missing file will count as deleted then."""
+        self._away: frozenset[str] = frozenset()
         self._hint = AutoResetEvent()
         self._news = AutoResetEvent()
         # A limiter of our own: a file system that hangs must not use up the threads of others.
@@ -111,6 +128,10 @@ class DagProcessor:
         if parsed.path in self._seen.files and not self._seen.hides(parsed.path):
             self._parsed[parsed.path] = parsed
             self._has_news()
+            if parsed.is_broken:
+                # It may have been gone when it was to be read: then it does not count as read.
+                self._look_soon()
+        self._open_streams()
 
     def _look_soon(self) -> None:
         self._hint.set()
@@ -119,23 +140,49 @@ class DagProcessor:
         self._is_dirty = True
         self._news.set()
 
+    @property
+    def _is_reading(self) -> bool:
+        """Whether there is, or may be, a file that was not read as it is now."""
+        now = anyio.current_time()
+        return (
+            not self._parser.is_idle
+            or self._hint.is_set
+            or self._is_scanning
+            or any(until > now for until in self._vanished.values())
+        )
+
+    def _open_streams(self) -> None:
+        """Write, if new streams have waited for nothing else than what has just been done."""
+        if self._has_closed and not self._is_reading:
+            self._has_news()
+
     async def _scan(self) -> None:
         before = self._seen
-        self._seen = await to_thread.run_sync(
-            scan_again, self._folder, before, limiter=self._threads, abandon_on_cancel=True
-        )
+        self._is_scanning = True
+        try:
+            self._seen = await to_thread.run_sync(
+                scan_again, self._folder, before, limiter=self._threads, abandon_on_cancel=True
+            )
+        finally:
+            self._is_scanning = False
         log_changes(before.unreadable, self._seen, self._folder)
         if before.unreadable.keys() - self._seen.unreadable.keys():
             self._watch.renew_nowait()
         gone = before.files.keys() - self._seen.files.keys()
+        comes_back = anyio.current_time() + self._removal_grace.total_seconds()
         for path in gone:
-            self._parsed.pop(path, None)
+            parsed = self._parsed.pop(path, None)
+            if parsed is None or parsed.is_broken:
+                self._vanished[path] = comes_back
+        for path in self._vanished.keys() & self._seen.files.keys():
+            del self._vanished[path]
         self._patience_s = min(self._interval_s, 2 * self._patience_s)
         if gone or before.unreadable != self._seen.unreadable:
             self._patience_s = min(self._interval_s, _RETRY_S)
             self._has_news()
         if paths := outdated(before, self._seen, self._parsed):
             self._parser.parse_nowait(sorted(paths))
+        self._open_streams()
 
     async def _scan_when_hinted(self) -> None:
         while True:
@@ -148,8 +195,11 @@ class DagProcessor:
 
     async def _gather(self, patience_s: float) -> None:
         """Wait for something to write, and then at most `patience_s` for further results."""
-        while not self._is_dirty:
-            await self._news.wait()
+        with anyio.CancelScope(deadline=min((self._due, *self._vanished.values()))):
+            while not self._is_dirty:
+                await self._news.wait()
+        now = anyio.current_time()
+        self._vanished = {path: until for path, until in self._vanished.items() if until > now}
         with anyio.move_on_after(patience_s):
             while not self._parser.is_idle:
                 await self._news.wait()
@@ -167,7 +217,11 @@ class DagProcessor:
             # Not expected: the parser refuses what no store takes. A repeat would fail too, so what was
             # stored before stays in force.
             _log.error("The database refuses what the DAG files define", error=str(error))
+            self._due = anyio.current_time() + self._interval_s if self._away else math.inf
         else:
+            self._has_stored = True
+            self._has_closed = changed.openings.are_closed
+            self._open_streams()
             self._tell(changed)
 
     async def _sync(self) -> Changed:
@@ -175,13 +229,22 @@ class DagProcessor:
         self._is_dirty = False
         async with self._database.transaction() as session:
             incumbents = await read_incumbents(session)
+            # In one turn of the loop: who has been read is among the files.
             files = self._files(incumbents.files)
+            reading = Reading(self._is_reading, not self._has_stored, self._file_timeout)
             known = [file for file in files.values() if file is not None]
             unusable = frozenset(
                 path for path, file in files.items() if file is None or file.is_broken
             )
             folder = merge(known, incumbents, unusable=unusable)
-            return await sync_folder(session, folder, files, now=self._now())
+            return await sync_folder(
+                session,
+                folder,
+                files,
+                now=self._now(),
+                removal_grace=self._removal_grace,
+                reading=reading,
+            )
 
     def _files(self, stored: Iterable[str]) -> dict[str, ParsedFile | None]:
         """Return the folder's files by path; None: not parsed yet, or out of sight though `stored`."""
@@ -191,6 +254,20 @@ class DagProcessor:
         return {**hidden, **parsed, **as_broken_files(seen, self._folder)}
 
     def _tell(self, changed: Changed) -> None:
+        missing = changed.missing
+        self._due = math.inf
+        if missing.next_in is not None:
+            self._due = anyio.current_time() + missing.next_in.total_seconds()
+        away = frozenset(missing.away)
+        if away - self._away:
+            _log.warning(
+                "DAG files are missing; what they define stays as it was until they count as deleted",
+                files=sorted(away - self._away),
+                removal_grace_s=self._removal_grace.total_seconds(),
+            )
+        if deleted := sorted(missing.deleted & changed.files):
+            _log.info("DAG files are deleted", files=deleted)
+        self._away = away
         for path in sorted(changed.files):
             for problem in file.errors if (file := self._parsed.get(path)) else ():
                 _log.error("DAG file", file=problem.file, line=problem.line, reason=problem.reason)

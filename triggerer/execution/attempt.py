@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import logging
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from triggerer.dag_processing.loader import LoadedFile, load_dag_file
 from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult, Wait
@@ -28,12 +29,16 @@ from triggerer.execution.waiting import ClusterWatch
 
 logger = logging.getLogger("triggerer.run")
 
+_LOOK_EVERY_S: Final = 0.05
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
     """What a worker keeps between runs."""
 
     dags_folder: Path
+    file_patience_s: float
+    """How long a run waits for a file that is missing: it may be being replaced."""
     query: Callable[..., Any]
     """`QueryEvents`, with the run's primary key in front, as for the callables below."""
     spark: SparkHolder
@@ -90,10 +95,25 @@ class _Attempt:
 
     def _load(self) -> LoadedFile:
         folder = self._worker.dags_folder
+        self._wait_for_file(folder / self._order.path)
         loaded = load_dag_file(folder / self._order.path, folder)
         for problem in loaded.warnings:
             logger.warning("%s:%s: %s", problem.file, problem.line, problem.reason)
         return loaded
+
+    def _wait_for_file(self, path: Path) -> None:
+        """Return once the file is there, or has been missing for so long that it counts as deleted."""
+        if path.is_file():
+            return
+        since = datetime.now(UTC)
+        logger.warning("%s is missing; this run waits for it", self._order.path)
+        reason = f"the DAG file {self._order.path}, which is missing"
+        self._worker.on_wait(self._order.run_pk, Wait(reason, since))
+        deadline = time.monotonic() + self._worker.file_patience_s
+        # Asked for: it may lie on a file system that reports nothing.
+        while not path.is_file() and time.monotonic() < deadline:
+            time.sleep(_LOOK_EVERY_S)
+        self._worker.on_wait(self._order.run_pk, Wait(None, datetime.now(UTC)))
 
     def _run_tasks(
         self, dag: DAG, modules: tuple[ModuleType, ...], watch: ClusterWatch

@@ -65,6 +65,7 @@ class Executor:
         workers: int = 2,
         spark: Mapping[str, Any] | None = None,
         prewarm: bool = True,
+        file_patience: timedelta = timedelta(seconds=10),
         cancel_grace: timedelta = timedelta(seconds=5),
         timeout_grace: timedelta = timedelta(seconds=10),
         shutdown_grace: timedelta = timedelta(seconds=5),
@@ -84,6 +85,7 @@ class Executor:
                 # With its links: what they lead to changes with each deployment.
                 "dags_folder": str(DagsFolder(dags_folder).root),
                 "spark": dict(spark or {}),
+                "file_patience_s": file_patience.total_seconds(),
             },
             cancel_grace=cancel_grace,
             timeout_grace=timeout_grace,

@@ -50,6 +50,7 @@ class Worker:
         )
         self._context = WorkerContext(
             dags_folder=Path(setup["dags_folder"]),
+            file_patience_s=setup["file_patience_s"],
             query=self.query,
             spark=self._spark,
             output=output,

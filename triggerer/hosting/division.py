@@ -18,7 +18,7 @@ class Division:
     claim: int
     """How many more streams are its share."""
     free: Mapping[str, int]
-    """The free streams, with the number of their triggers."""
+    """The free streams that may be opened, with the number of their triggers."""
     beyond: frozenset[str]
     """Those of them that no other instance would take: it may, although it has its share."""
     room: int
@@ -85,7 +85,11 @@ def divide(
         else:
             kept += 1
             room -= size
-    free = {s.digest: s.triggers for s in streams if s.owner is None and s.digest not in mine}
+    free = {
+        s.digest: s.triggers
+        for s in streams
+        if s.owner is None and s.may_open and s.digest not in mine
+    }
     return Division(
         release=tuple(release),
         claim=max(share - kept, 0),

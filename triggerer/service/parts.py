@@ -126,6 +126,7 @@ def _dag_processor(settings: Settings, database: Database) -> Runs:
         min_file_process_interval=settings.dag_processor.min_file_process_interval,
         allowed_modules=settings.core.allowed_trigger_modules,
         file_timeout=settings.dag_processor.parse_timeout,
+        removal_grace=settings.dag_processor.removal_grace,
     ).run
 
 
@@ -154,6 +155,7 @@ async def _start_executor(
         dags_folder=settings.core.dags_folder,
         workers=settings.executor.workers,
         spark=asdict(settings.spark),
+        file_patience=settings.dag_processor.removal_grace,
         prewarm=settings.executor.prewarm,
         shutdown_grace=settings.core.shutdown_grace,
     )

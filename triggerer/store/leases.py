@@ -83,6 +83,11 @@ async def evict_others(session: AsyncSession, instance_id: str, *, kind: str) ->
     await session.execute(delete(Instance).where(Instance.id.in_(others)))
 
 
+def may_open(now: datetime) -> ColumnElement[bool]:
+    """The `Stream` is not closed, as a new one is while its files are read: `triggerer.domain.new_streams`."""
+    return or_(Stream.closed_until.is_(None), Stream.closed_until <= now)
+
+
 def is_free(now: datetime) -> ColumnElement[bool]:
     """The `Stream` has no owner, or its lease has expired."""
     return or_(Stream.owner.is_(None), Stream.expires_at.is_(None), Stream.expires_at <= now)
@@ -97,7 +102,7 @@ async def claim_streams(
     sizes: Mapping[str, int],
     expiry: timedelta = LEASE_EXPIRY,
 ) -> list[Fence]:
-    """Claim up to `limit` streams that are free or whose lease expired; empty if there are none.
+    """Claim up to `limit` streams that may be opened and are free, or whose lease expired; empty if there are none.
 
     Streams that another instance is claiming at this moment are skipped. The leases hold from the caller's
     commit on. If its outcome is unknown, `owned_streams` tells.
@@ -112,7 +117,7 @@ async def claim_streams(
     now = await database_now(session)
     free = (
         select(Stream)
-        .where(Stream.digest.in_(fitting), is_free(now))
+        .where(Stream.digest.in_(fitting), is_free(now), may_open(now))
         .order_by(Stream.digest)
         .limit(limit)
         .with_for_update(skip_locked=True)
@@ -125,6 +130,7 @@ async def claim_streams(
         room -= sizes[stream.digest]
         stream.owner = instance_id
         stream.epoch += 1
+        stream.closed_until = None
         stream.expires_at = now + expiry
         fences.append(Fence(stream.digest, instance_id, stream.epoch))
     await session.flush()

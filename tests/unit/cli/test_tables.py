@@ -159,6 +159,7 @@ DAG = DagView(
     tasks=[],
     is_paused=False,
     is_stale=False,
+    file_missing_since=None,
     queued_events=0,
     last_run_id=RUN_ID,
     last_run_state="success",

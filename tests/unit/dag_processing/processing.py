@@ -39,6 +39,8 @@ async def processing(
 ) -> AsyncIterator[DagProcessor]:
     # An hour: what these tests see was told by the operating system, not found by the periodic look.
     settings.setdefault("min_file_process_interval", timedelta(hours=1))
+    # What is deleted is deleted, unless a test says otherwise.
+    settings.setdefault("removal_grace", timedelta())
     processor = DagProcessor(database, dags_folder=folder, **settings)
     async with anyio.create_task_group() as tasks:
         await tasks.start(processor.run)

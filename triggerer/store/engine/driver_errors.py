@@ -27,6 +27,8 @@ from triggerer.errors import (
 )
 
 _MIGRATE: Final = "run `triggerer db migrate`"
+# Whoever inserts has looked before, or says ON CONFLICT: the row was made since, and a repeat finds it.
+_EXISTS: Final = "another transaction made the row at the same time; a repeat finds it"
 
 # The first prefix of SQLSTATE that matches decides.
 _POSTGRES: Final[tuple[tuple[str, type[TriggererError], str | None], ...]] = (
@@ -55,6 +57,7 @@ _POSTGRES: Final[tuple[tuple[str, type[TriggererError], str | None], ...]] = (
     ("42P01", StoreRefused, _MIGRATE),
     ("42703", StoreRefused, _MIGRATE),
     ("42883", StoreRefused, _MIGRATE),
+    ("23505", Conflict, _EXISTS),
     ("22", RowRefused, None),
     ("23", RowRefused, None),
     ("54", RowRefused, None),
@@ -82,6 +85,9 @@ _SQLITE: Final[dict[int, tuple[type[TriggererError], str | None]]] = {
     ),
     sqlite3.SQLITE_CORRUPT: (StoreRefused, "the file is damaged: restore it from a backup"),
     sqlite3.SQLITE_CONSTRAINT: (RowRefused, None),
+    sqlite3.SQLITE_CONSTRAINT_UNIQUE: (Conflict, _EXISTS),
+    sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY: (Conflict, _EXISTS),
+    sqlite3.SQLITE_CONSTRAINT_ROWID: (Conflict, _EXISTS),
     sqlite3.SQLITE_TOOBIG: (RowRefused, None),
     sqlite3.SQLITE_MISMATCH: (RowRefused, None),
     sqlite3.SQLITE_RANGE: (RowRefused, None),
@@ -138,7 +144,7 @@ def translate_commit(error: Exception, database: str) -> TriggererError:
         unknown = False
     elif code is not None:
         # After an fsync that failed, the commit record may be in the file or not.
-        unknown = code == sqlite3.SQLITE_IOERR
+        unknown = code & 0xFF == sqlite3.SQLITE_IOERR
     else:
         unknown = True
     ours = None if unknown else translate(error, database)
@@ -176,8 +182,10 @@ def _translate_driver(
         return StoreError(f"{database} answered: {cause}")
     code = _sqlite_code(cause)
     if code is not None:
-        kind, hint = _SQLITE.get(code, (StoreError, None))
-        if code == sqlite3.SQLITE_ERROR and "no such" in str(cause):
+        # The extended codes carry the primary one in their lowest byte.
+        primary = code & 0xFF
+        kind, hint = _SQLITE.get(code) or _SQLITE.get(primary, (StoreError, None))
+        if primary == sqlite3.SQLITE_ERROR and "no such" in str(cause):
             kind, hint = StoreRefused, _MIGRATE
         return kind(f"{database} answered: {cause}", hint=hint)
     if "invalid input for query argument" in str(cause):
@@ -202,5 +210,4 @@ def _sqlite_code(cause: object) -> int | None:
     if not isinstance(cause, sqlite3.Error):
         return None
     code: int | None = getattr(cause, "sqlite_errorcode", None)
-    # The extended codes carry the primary one in their lowest byte.
-    return None if code is None else code & 0xFF
+    return code

@@ -23,6 +23,8 @@ class DagFile(Base):
     errors: Mapped[list[dict[str, Any]]] = mapped_column(Json, default=list)
     """[{"file", "line" (or null), "reason"}], empty when all is well."""
     warnings: Mapped[list[dict[str, Any]]] = mapped_column(Json, default=list)
+    missing_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """By the database's clock: the folder does not have it, and may get it back, see `judge_missing`."""
 
 
 class Dag(Base):

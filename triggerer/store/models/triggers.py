@@ -70,6 +70,11 @@ class Stream(Base):
     owner: Mapped[str | None] = mapped_column(String(80))
     epoch: Mapped[int] = mapped_column(BigId, default=0)
     expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    closed_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """A new stream is not opened before: files that were seen with its own have not been read yet.
+
+    None: it may be opened.
+    """
 
 
 class Instance(Base):

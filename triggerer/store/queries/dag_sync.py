@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import and_, delete, exists, func, select
@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.conditions import aliases_of, assets_of, condition_from_json
 from triggerer.domain.merging import AssetKey, Folder, Incumbents
+from triggerer.domain.missing_files import MissingFiles, judge_missing
 from triggerer.domain.parsed import ParsedDag, ParsedFile, ParsedWatcher, WatcherKey
 from triggerer.store.engine.database import database_now
 from triggerer.store.leases import is_free
@@ -26,19 +27,23 @@ from triggerer.store.models import (
     Trigger,
     Watcher,
 )
+from triggerer.store.queries.opening import Openings, Reading, sync_openings
 from triggerer.store.wakeups.signals import Signal, announce
 
 # Two DAG processors on one database take turns. Any number that nobody else uses.
 _LOCK: Final = 0x7472_6967
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Changed:
     """What was written; all empty if nothing was."""
 
     files: set[str] = field(default_factory=set)
     dag_ids: set[str] = field(default_factory=set)
     stream_digests: set[str] = field(default_factory=set)
+    openings: Openings = field(default_factory=Openings)
+    missing: MissingFiles = field(default_factory=MissingFiles)
+    """The files that are not in the folder, whether or not that is new."""
 
 
 async def read_incumbents(session: AsyncSession) -> Incumbents:
@@ -69,32 +74,37 @@ async def sync_folder(
     files: Mapping[str, ParsedFile | None],
     *,
     now: datetime,
+    removal_grace: timedelta = timedelta(),
+    reading: Reading | None = None,
 ) -> Changed:
     """Write what differs from the folder, in the caller's transaction, and announce it.
 
-    What comes from a file that is broken, contradicts another or is not parsed yet stays as it is. DAGs of
-    files that are gone become stale; their watchers, triggers and streams are removed, a stream once it is
-    free. Whether a DAG is paused is only set when it is new. A watcher keeps its row when its trigger changes,
-    an asset when its name or its URI does.
+    What comes from a file that is broken, contradicts another, is not parsed yet or is missing for less than
+    `removal_grace` stays as it is. DAGs of files that are deleted become stale; their watchers, triggers and
+    streams are removed, a stream once it is free. Whether a DAG is paused is only set when it is new. A watcher
+    keeps its row when its trigger changes, an asset when its name or its URI does.
 
     Args:
         folder: What all files define together.
         files: Every file of the folder, None where it was not parsed yet.
+        reading: Whether new streams have to stay closed; None: they need not.
     """
-    kept = frozenset(
+    changed = Changed()
+    await _sync_files(session, folder, files, changed, now, removal_grace)
+    kept = changed.missing.away.keys() | {
         path
         for path, file in files.items()
         if file is None or file.is_broken or path in folder.conflicts
-    )
-    changed = Changed()
-    await _sync_files(session, folder, files, changed, now)
+    }
     assets = await _sync_assets(session, folder, kept, now)
     aliases = await _sync_aliases(session, folder.aliases)
     await _sync_dags(session, folder, kept, changed, now)
     await session.flush()
     await _sync_schedules(session, folder, assets, aliases, changed)
-    await _sync_watchers(session, folder, kept, assets, changed, now)
+    new_streams = await _sync_watchers(session, folder, kept, assets, changed, now)
     await session.flush()
+    changed.openings = await sync_openings(session, new_streams, reading or Reading())
+    changed.stream_digests |= changed.openings.opened
     if changed.dag_ids:
         announce(session, Signal.DAGS_CHANGED, *changed.dag_ids)
     if changed.stream_digests:
@@ -116,8 +126,12 @@ async def _sync_files(
     files: Mapping[str, ParsedFile | None],
     changed: Changed,
     now: datetime,
+    removal_grace: timedelta,
 ) -> None:
     rows = {row.path: row for row in await session.scalars(select(DagFile))}
+    for path in rows.keys() & files.keys():
+        if _assign(rows[path], missing_since=None):
+            changed.files.add(path)
     for path, file in files.items():
         if file is None:
             continue
@@ -135,13 +149,22 @@ async def _sync_files(
         if _assign(row, **values):
             _assign(row, parsed_at=now, parse_seconds=file.parse_seconds)
             changed.files.add(path)
-    for path in rows.keys() - files.keys():
+    gone = {path: row.missing_since for path, row in rows.items() if path not in files}
+    # A folder that could not be read was listed as a file, and can be read now.
+    folders = {path for path in gone if not path.endswith(".py")}
+    if missing := {path: since for path, since in gone.items() if path not in folders}:
+        now = await database_now(session)
+        changed.missing = judge_missing(missing, now=now, grace=removal_grace)
+    for path, since in changed.missing.away.items():
+        if _assign(rows[path], missing_since=since):
+            changed.files.add(path)
+    for path in changed.missing.deleted | folders:
         await session.delete(rows[path])
         changed.files.add(path)
 
 
 async def _sync_assets(
-    session: AsyncSession, folder: Folder, kept: frozenset[str], now: datetime
+    session: AsyncSession, folder: Folder, kept: Set[str], now: datetime
 ) -> dict[AssetKey, int]:
     """Return the ids of all assets, those of kept files included."""
     rows = {AssetKey(row.name, row.uri): row for row in await session.scalars(select(Asset))}
@@ -205,7 +228,7 @@ async def _sync_aliases(session: AsyncSession, names: Iterable[str]) -> dict[str
 
 
 async def _sync_dags(
-    session: AsyncSession, folder: Folder, kept: frozenset[str], changed: Changed, now: datetime
+    session: AsyncSession, folder: Folder, kept: Set[str], changed: Changed, now: datetime
 ) -> None:
     rows = {row.dag_id: row for row in await session.scalars(select(Dag))}
     for dag_id, (dag, path) in folder.dags.items():
@@ -277,11 +300,13 @@ async def _sync_schedules(
 async def _sync_watchers(
     session: AsyncSession,
     folder: Folder,
-    kept: frozenset[str],
+    kept: Set[str],
     assets: Mapping[AssetKey, int],
     changed: Changed,
     now: datetime,
-) -> None:
+) -> set[str]:
+    """Return the digests of the streams that are new."""
+
     def identity(key: WatcherKey) -> tuple[int, str] | None:
         asset_id = assets.get(AssetKey(key.asset_name, key.asset_uri))
         return None if asset_id is None else (asset_id, key.name)
@@ -290,7 +315,8 @@ async def _sync_watchers(
     triggers = {row.digest: row for row in await session.scalars(select(Trigger))}
     by_id = {row.id: row for row in triggers.values()}
     wanted = {identity(key): found for key, found in folder.watchers.items()}
-    await _ensure_triggers(session, [found for found, _ in wanted.values()], triggers, changed)
+    found = [watcher for watcher, _ in wanted.values()]
+    new_streams = await _ensure_triggers(session, found, triggers, changed)
     for key, (watcher, path) in wanted.items():
         assert key is not None  # every watcher's asset is among the assets of its file
         trigger = triggers[watcher.trigger_digest]
@@ -317,6 +343,7 @@ async def _sync_watchers(
     await session.flush()
     used = {row.trigger_id for row in rows.values() if row.trigger_id is not None}
     await _drop_unused(session, used, triggers, changed)
+    return new_streams
 
 
 async def _ensure_triggers(
@@ -324,11 +351,14 @@ async def _ensure_triggers(
     watchers: Iterable[ParsedWatcher],
     triggers: dict[str, Trigger],
     changed: Changed,
-) -> None:
+) -> set[str]:
+    """Return the digests of the streams that had to be made."""
     streams = set(await session.scalars(select(Stream.digest)))
+    new_streams = set[str]()
     for watcher in watchers:
         if watcher.stream_digest not in streams:
             streams.add(watcher.stream_digest)
+            new_streams.add(watcher.stream_digest)
             session.add(Stream(digest=watcher.stream_digest, key=watcher.stream_key, epoch=0))
     await session.flush()
     for watcher in watchers:
@@ -346,6 +376,7 @@ async def _ensure_triggers(
             changed.stream_digests.update((row.stream_digest, watcher.stream_digest))
             row.stream_digest = watcher.stream_digest
     await session.flush()
+    return new_streams
 
 
 async def _drop_unused(

@@ -10,6 +10,7 @@ from sqlalchemy import bindparam, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.events import Fence, WatcherRef
+from triggerer.domain.new_streams import may_open
 from triggerer.store.engine.database import database_now
 from triggerer.store.leases import is_free
 from triggerer.store.models import Asset, Stream, Trigger, Watcher
@@ -41,6 +42,8 @@ class StreamLoad:
     triggers: int
     owner: str | None
     """None: it has no owner, or its owner's lease has expired."""
+    may_open: bool = True
+    """Not while it is new and files are being read; see `triggerer.domain.new_streams`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +84,25 @@ async def stream_loads(session: AsyncSession) -> list[StreamLoad]:
     """Return all streams with the number of their triggers, by digest."""
     now = await database_now(session)
     rows = await session.execute(
-        select(Stream.digest, Stream.owner, Stream.expires_at, func.count(Trigger.id))
+        select(
+            Stream.digest,
+            Stream.owner,
+            Stream.expires_at,
+            Stream.closed_until,
+            func.count(Trigger.id),
+        )
         .outerjoin(Trigger, Trigger.stream_digest == Stream.digest)
         .group_by(Stream.digest)
         .order_by(Stream.digest)
     )
     return [
-        StreamLoad(digest, triggers, owner if expires_at is not None and expires_at > now else None)
-        for digest, owner, expires_at, triggers in rows
+        StreamLoad(
+            digest,
+            triggers,
+            owner if expires_at is not None and expires_at > now else None,
+            may_open(closed_until, now),
+        )
+        for digest, owner, expires_at, closed_until, triggers in rows
     ]
 
 

@@ -19,7 +19,7 @@ Identity = tuple[int, str, int]
 
 
 class Violation(AssertionError):
-    """A promise was broken. `rule` is one of S1-S10 and L1-L4, as `docs/simulation.md` lists them."""
+    """A promise was broken. `rule` is one of S1-S11 and L1-L4, as `docs/simulation.md` lists them."""
 
     def __init__(self, rule: str, detail: str) -> None:
         super().__init__(f"{rule}: {detail}")
@@ -46,6 +46,8 @@ class Checker:
         """Watchers that were deleted on purpose: they need not see anything any more."""
         self.is_taken_over: Callable[[Fence], bool] = lambda _: False
         self.is_owner: Callable[[Owner], bool] = lambda _: True
+        self._owed: dict[str, set[int]] = {}
+        """By stream: the watchers that have to see each message."""
         self._settled: set[tuple[str, int, int]] = set()
         self._rejected: set[tuple[str, int, int]] = set()
         self._selectors: dict[Subscriber, Callable[[Any], bool]] = {}
@@ -65,6 +67,21 @@ class Checker:
         )
         if _assignment(delivery) in self._rejected and not delivery.is_duplicate:
             self.fail("S10", f"{delivery.message.key} was rejected, and is handed out again")
+
+    def owe(self, topic: str, watchers: set[int]) -> None:
+        """These watchers have to see each message of the stream from its first one on."""
+        self._owed[topic] = watchers
+
+    def check_members(self, delivery: Delivery) -> None:
+        """Who is one of those that have to answer stays one, until its watcher is deleted."""
+        owed = self._owed.setdefault(delivery.message.topic, set())
+        if not self.is_owner(delivery.consumer.owner):
+            return
+        if missed := owed - delivery.cohort.keys() - self.deleted:
+            self.fail(
+                "S11", f"{delivery.message.key} is broadcast without the watchers {sorted(missed)}"
+            )
+        owed |= delivery.cohort.keys()
 
     def on_advance(self, delivery: Delivery, outcome: AdvanceOutcome) -> None:
         """The producer advances with `outcome`: compare it with what the filters did and what the store holds."""

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from triggerer.domain.events import Fence
+from triggerer.domain.new_streams import may_open
 from triggerer.store.queries.hosting import StreamLoad, TriggerRow
 from triggerer.testing.simulation.store import LoadsShown
 
@@ -118,6 +119,7 @@ class SimulatedHostingQueries:
                 digest,
                 sum(row.stream_digest == digest for row in store.triggers.values()),
                 None if owners.is_free(digest, now) else owner,
+                may_open(store.closed_until.get(digest), now),
             )
             for digest, (owner, _) in owners.leases.items()
         ]

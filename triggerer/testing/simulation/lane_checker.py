@@ -60,6 +60,7 @@ class LaneChecker:
         lane = delivery.message.lane
         count = self._outstanding[lane] = self._outstanding.get(lane, 0) + 1
         self._checker.on_broadcast(delivery)
+        self._checker.check_members(delivery)
         if count > self._bound:
             self._checker.fail("S9", f"lane {lane}: {count} outstanding of {self._bound}")
 

@@ -13,6 +13,7 @@ from triggerer.errors import StoreError
 from triggerer.scheduler.loop import Scheduler
 from triggerer.store.recording.bulk import EventRow, insert_events
 from triggerer.store.wakeups.signals import Signal, announce
+from triggerer.testing.simulation.files import FileReader
 from triggerer.testing.simulation.instance import Instance
 from triggerer.testing.simulation.transactions import Database, find_candidates
 
@@ -41,6 +42,7 @@ _ACTIONS = (
     "replace",
     "delete all",
 )
+_CLOCKS = {"jump", "set the clock"}
 _WEIGHTS = (14, 3, 1, 2, 2, 1, 2, 1, 1, 1, 3, 2, 2, 1)
 
 
@@ -76,7 +78,10 @@ class Process:
 
     async def run(self) -> None:
         """Run until the operator restarts it."""
+        files = self.world.files
         async with anyio.create_task_group() as tasks:
+            if files is not None:
+                await tasks.start(FileReader(self.world, files, self.database).run)
             for instance in self.instances:
                 tasks.start_soon(instance.recorder.run)
             for scheduler in self.schedulers:
@@ -162,6 +167,8 @@ class Process:
             action = rng.choices(_ACTIONS, _WEIGHTS)[0]
             if world.faults.are_over:
                 continue
+            if action in _CLOCKS and world.files is not None and world.files.is_busy:
+                continue
             world.trace(action, stream=stream.key)
             match action:
                 case "publish":
@@ -227,4 +234,6 @@ class Process:
         self.world.store.note_shortened([stream.key])
         held = self.world.store.owners.leases
         owner, epoch = held[stream.key]
+        if self.world.files is not None and epoch == 0:
+            return  # nobody has owned it yet, which its epoch says
         held[stream.key] = (owner, epoch + 1)

@@ -47,6 +47,8 @@ class Scenario:
     """The producer can pause one lane while the others go on; otherwise a full lane pauses all."""
     capacity: int
     """Of each of the two hosts, in triggers."""
+    has_files: bool
+    """Watchers stand in DAG files, which take time to import and are replaced; otherwise they are there at once."""
 
 
 AMPLE = HostSettings().capacity
@@ -92,6 +94,7 @@ def draw_scenario(seed: int) -> Scenario:
         max_outstanding_per_lane=pick((1, 2, 5, 10_000, 10_000, 10_000)),
         pauses_lanes=rng.random() < 0.6,
         capacity=pick((3, 4, 6, AMPLE, AMPLE, AMPLE)),
+        has_files=random.Random(f"has files {seed}").random() < 0.25,
     )
     # With a limited capacity there are several streams, so that the hosts can divide them.
     return scenario if scenario.capacity == AMPLE else replace(scenario, streams=pick((3, 4)))

@@ -89,6 +89,8 @@ class Store:
         self.shortened: set[tuple[str, str | None, int]] = set()
         """Leases that others may have taken sooner than their owners can know by clocks of their own."""
         self.triggers: dict[int, TriggerRow] = {}
+        self.closed_until: dict[str, datetime | None] = {}
+        """By the digest of a stream; see `triggerer.domain.new_streams`."""
         self.shown: dict[str, LoadsShown] = {}
         """By instance."""
         self.derived_under: dict[datetime, Fence] = {}

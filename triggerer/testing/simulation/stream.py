@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from triggerer.abc import BaseEventTrigger
+    from triggerer.domain.events import WatcherRef
     from triggerer.store.queries.hosting import TriggerRow
     from triggerer.testing.simulation.broker import Broker
 
@@ -21,6 +22,15 @@ class WatcherTemplate:
     asset_id: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A watcher as a DAG file declares it."""
+
+    ref: WatcherRef
+    cls: type[BaseEventTrigger]
+    kwargs: dict[str, Any]
+
+
 @dataclass(slots=True)
 class Stream:
     """A stream key, its broker, and its watchers."""
@@ -31,4 +41,4 @@ class Stream:
     next_event: Callable[[int, int, int], Any]
     """Makes the raw event of a message from its number, its lane, and its offset there."""
     watchers: dict[int, TriggerRow] = field(default_factory=dict)
-    """The row of each, by watcher."""
+    """The row of each that is stored, by watcher."""

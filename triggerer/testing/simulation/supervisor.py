@@ -227,6 +227,8 @@ class Supervisor:
         world = self.world
         process = self._process
         assert process is not None
+        if world.files is not None and world.files.is_busy:
+            return "DAG files are being read or replaced, or a stream waits for them"
         for stream in world.streams:
             # Without a watcher nobody has to read it.
             if stream.watchers and (reason := self._unread(process, stream)) is not None:

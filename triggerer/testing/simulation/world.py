@@ -14,9 +14,10 @@ from triggerer.testing.simulation.broker import Broker
 from triggerer.testing.simulation.checker import Checker
 from triggerer.testing.simulation.example import ExampleTrigger
 from triggerer.testing.simulation.faults import FaultInjector
+from triggerer.testing.simulation.files import Files
 from triggerer.testing.simulation.scenario import AMPLE, Scenario
 from triggerer.testing.simulation.store import Dag, Store
-from triggerer.testing.simulation.stream import Stream, WatcherTemplate
+from triggerer.testing.simulation.stream import Declared, Stream, WatcherTemplate
 
 if TYPE_CHECKING:
     from triggerer.testing.simulation.delivery import Owner
@@ -49,8 +50,13 @@ class World:
         self._numbers = 0
         self.time: Callable[[], float] = lambda: 0.0
         """The virtual time, in seconds."""
+        self.files: Files | None = None
+        """The DAGs folder; None: watchers are declared at once."""
         self._draw_dags()
         self._draw_streams()
+        if scenario.has_files:
+            self.files = Files(self)
+            self._put_into_files(self.files)
 
     # Before it starts
 
@@ -95,6 +101,14 @@ class World:
             for _ in range(count):
                 self.new_watcher(stream)
 
+    def _put_into_files(self, files: Files) -> None:
+        """Declare by files what was drawn: none of it is stored yet, and of each stream one file at least is quick."""
+        for stream in self.streams:
+            for number, (watcher, row) in enumerate(list(stream.watchers.items())):
+                declared = Declared(row.watchers[0], self.class_of(row), row.kwargs)
+                files.add(stream, declared, is_slow=number > 0 and files.random.random() < 0.7)
+                self.withdraw(stream, watcher)
+
     def stream(self, key: str) -> Stream:
         """The stream of this key."""
         return next(stream for stream in self.streams if stream.key == key)
@@ -104,7 +118,8 @@ class World:
         self.store.owners.leases[stream.key] = (None, 0)
 
     def forget_streams(self) -> None:
-        """Remove those that the seed drew."""
+        """Remove those that the seed drew, and their files."""
+        self.files = None
         self.streams.clear()
         self.store.owners.leases.clear()
         self.store.triggers.clear()
@@ -115,31 +130,38 @@ class World:
         asset = template.asset_id
         if asset is None:
             asset = self.faults.random.choice(sorted(self.store.asset_ids.values()))
-        number = self.next_number()
-        self._declare(stream, WatcherRef(number, asset), template.cls, template.kwargs)
+        declared = Declared(WatcherRef(self.next_number(), asset), template.cls, template.kwargs)
+        if self.files is None:
+            self.declare(stream, declared)
+        else:
+            self.files.add(stream, declared, is_slow=self.files.random.random() < 0.5)
 
     def replace_watcher(self, stream: Stream, watcher: int) -> None:
         """Change its arguments: the same watcher with another trigger."""
         row = stream.watchers[watcher]
         del self.store.triggers[row.trigger_id]
-        self._declare(stream, row.watchers[0], self.class_of(row), row.kwargs)
+        self.declare(stream, Declared(row.watchers[0], self.class_of(row), row.kwargs))
 
     def delete_watcher(self, stream: Stream, watcher: int) -> None:
-        """Delete it on purpose."""
-        del self.store.triggers[stream.watchers.pop(watcher).trigger_id]
+        """Delete it on purpose, or its file, which takes effect once it has been away for long enough."""
         self.checker.deleted.add(watcher)
+        if self.files is None:
+            self.withdraw(stream, watcher)
+        else:
+            self.files.delete(watcher)
 
-    def _declare(
-        self,
-        stream: Stream,
-        watcher: WatcherRef,
-        cls: type[BaseEventTrigger],
-        kwargs: dict[str, Any],
-    ) -> None:
+    def withdraw(self, stream: Stream, watcher: int) -> None:
+        """Remove it from the store."""
+        del self.store.triggers[stream.watchers.pop(watcher).trigger_id]
+
+    def declare(self, stream: Stream, declared: Declared) -> None:
+        """Store the watcher, with a trigger of its own."""
         number = self.next_number()
+        watcher = declared.ref
         name = f"watcher {watcher.watcher_id}"
-        row = TriggerRow(number, cls.__qualname__, kwargs, stream.key, (watcher,), (name,))
-        self._classes[number] = cls
+        kind = declared.cls.__qualname__
+        row = TriggerRow(number, kind, declared.kwargs, stream.key, (watcher,), (name,))
+        self._classes[number] = declared.cls
         self.store.triggers[number] = stream.watchers[watcher.watcher_id] = row
 
     def class_of(self, row: TriggerRow) -> type[BaseEventTrigger]:

@@ -105,8 +105,10 @@ async def list_dags(
         .scalar_subquery()
     )
     query = (
-        select(Dag, DagRun.run_id, DagRun.state)
+        select(Dag, DagFile.missing_since, DagRun.run_id, DagRun.state)
+        .select_from(Dag)
         .outerjoin(DagRun, DagRun.id == newest)
+        .outerjoin(DagFile, DagFile.path == Dag.path)
         .order_by(Dag.dag_id)
     )
     if dag is not None:
@@ -124,11 +126,14 @@ async def list_dags(
         view_of(
             row,
             DagView,
+            file_missing_since=missing_since,
             queued_events=waiting.get(row.dag_id, 0),
             last_run_id=last_run_id,
             last_run_state=last_run_state,
         )
-        for row, last_run_id, last_run_state in await session.execute(limited(query, limit))
+        for row, missing_since, last_run_id, last_run_state in await session.execute(
+            limited(query, limit)
+        )
     ]
 
 

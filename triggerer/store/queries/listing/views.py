@@ -56,6 +56,8 @@ class DagView:
     tasks: list[dict[str, Any]]
     is_paused: bool
     is_stale: bool
+    file_missing_since: datetime | None
+    """Its file is not in the folder, and is not taken for deleted yet: it may be being replaced."""
     queued_events: int
     last_run_id: str | None
     last_run_state: str | None

@@ -1,0 +1,116 @@
+"""A file that is deleted and written again is replaced; one that stays away is deleted."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from sqlalchemy import update
+
+from tests.unit.dag_processing.processing import DAG_FILE, every, processing, until
+from triggerer.domain.missing_files import judge_missing
+from triggerer.store.engine.database import Database
+from triggerer.store.models import Dag, DagFile, Stream, Watcher
+from triggerer.store.wakeups.signals import Signal
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+LONG = timedelta(hours=1)
+TWO = DAG_FILE.replace("one", "two")
+
+
+def test_a_missing_file_is_away_until_the_grace_is_over() -> None:
+    judged = judge_missing(
+        {"new": None, "old": NOW - MINUTE, "older": NOW - 2 * MINUTE}, now=NOW, grace=2 * MINUTE
+    )
+    assert judged.away == {"new": NOW, "old": NOW - MINUTE}
+    assert judged.deleted == {"older"}
+    assert judged.next_in == MINUTE
+
+
+def test_without_a_grace_a_missing_file_is_deleted() -> None:
+    judged = judge_missing({"a": None}, now=NOW, grace=timedelta())
+    assert (judged.away, judged.deleted, judged.next_in) == ({}, {"a"}, None)
+
+
+def test_a_clock_that_was_set_back_begins_the_grace_anew() -> None:
+    judged = judge_missing({"a": NOW + LONG}, now=NOW, grace=MINUTE)
+    assert (judged.away, judged.next_in) == ({"a": NOW}, MINUTE)
+
+
+async def test_a_file_that_is_away_for_a_moment_keeps_what_it_defines(
+    database: Database, folder: Path
+) -> None:
+    file = folder / "a.py"
+    file.write_text(DAG_FILE)
+    async with processing(database, folder, removal_grace=LONG):
+        (before,) = await every(database, Watcher)
+        changes = database.wakeups.subscribe(Signal.STREAMS_CHANGED)
+        file.unlink()
+        await until(database, DagFile, lambda rows: rows[0].missing_since is not None)
+        (after,) = await every(database, Watcher)
+        assert (after.id, after.trigger_id) == (before.id, before.trigger_id)
+        assert not any(row.is_stale for row in await every(database, Dag))
+        file.write_text(TWO)
+        await until(database, Dag, lambda rows: [row.description for row in rows] == ["two"])
+        assert [row.missing_since for row in await every(database, DagFile)] == [None]
+        (after,) = await every(database, Watcher)
+        assert (after.id, after.trigger_id) == (before.id, before.trigger_id)
+        assert changes.take_nowait() == {}
+
+
+async def test_a_file_that_stays_away_is_deleted_when_the_grace_is_over(
+    database: Database, folder: Path
+) -> None:
+    (folder / "a.py").write_text(DAG_FILE)
+    async with processing(database, folder, removal_grace=timedelta(seconds=0.5)):
+        (folder / "a.py").unlink()
+        await until(database, Dag, lambda rows: [row.is_stale for row in rows] == [True])
+        assert [row.trigger_id for row in await every(database, Watcher)] == [None]
+        assert await every(database, Stream) == []
+        assert await every(database, DagFile) == []
+
+
+async def test_a_restart_neither_ends_the_grace_nor_begins_it_anew(
+    database: Database, folder: Path
+) -> None:
+    (folder / "a.py").write_text(DAG_FILE)
+    async with processing(database, folder, removal_grace=LONG):
+        (folder / "a.py").unlink()
+        (row,) = await until(database, DagFile, lambda rows: rows[0].missing_since is not None)
+    async with processing(database, folder, removal_grace=LONG):
+        assert not any(dag.is_stale for dag in await every(database, Dag))
+        (again,) = await every(database, DagFile)
+        assert again.missing_since == row.missing_since
+    async with database.transaction() as session:
+        await session.execute(update(DagFile).values(missing_since=row.missing_since - LONG))
+    async with processing(database, folder, removal_grace=LONG):
+        assert all(dag.is_stale for dag in await every(database, Dag))
+
+
+async def test_a_file_that_comes_back_while_no_service_runs_was_never_deleted(
+    database: Database, folder: Path
+) -> None:
+    file = folder / "a.py"
+    file.write_text(DAG_FILE)
+    async with processing(database, folder, removal_grace=LONG):
+        file.unlink()
+        await until(database, DagFile, lambda rows: rows[0].missing_since is not None)
+    file.write_text(TWO)
+    async with processing(database, folder, removal_grace=LONG):
+        assert [row.missing_since for row in await every(database, DagFile)] == [None]
+        assert [(dag.is_stale, dag.description) for dag in await every(database, Dag)] == [
+            (False, "two")
+        ]
+
+
+async def test_a_file_that_was_moved_is_in_force_at_once(database: Database, folder: Path) -> None:
+    file = folder / "a.py"
+    file.write_text(DAG_FILE)
+    async with processing(database, folder, removal_grace=LONG):
+        (before,) = await every(database, Watcher)
+        file.rename(folder / "b.py")
+        await until(database, Dag, lambda rows: [row.path for row in rows] == ["b.py"])
+        (after,) = await every(database, Watcher)
+        assert (after.id, after.path) == (before.id, "b.py")
+        assert not any(row.errors for row in await every(database, DagFile))
