@@ -19,6 +19,7 @@ from sqlalchemy import func, select
 from structlog.testing import capture_logs
 
 from tests.execution.conftest import House, open_house
+from tests.services.spark import TrainedHome
 from triggerer.errors import ConfigurationError
 from triggerer.execution import Executor, lease_guard
 from triggerer.execution.lease_guard_process import LeaseGuard
@@ -60,6 +61,22 @@ HOLDS_THE_LOCK = """
                 ctypes.PyDLL(None).sleep(params["seconds"])
         holds()
     """
+ON_SPARK = """
+    from pyspark.sql.functions import udf
+
+    def wait(path):
+        Path(path).write_text(f"{os.getpid()}\\n")
+        time.sleep(300)
+
+    with DAG("on_spark"):
+        @task
+        def on_spark(spark, params):
+            if Path(params["log"]).exists():
+                return
+            frame = spark.createDataFrame([(params["log"],)], "path string")
+            frame.select(udf(wait, "string")("path")).collect()
+        on_spark()
+    """
 
 
 @pytest.fixture
@@ -69,14 +86,16 @@ async def house(postgres_url: str, tmp_path: Path) -> AsyncIterator[House]:
 
 
 @contextmanager
-def _service(house: House, postgres_url: str) -> Iterator[psutil.Process]:
+def _service(
+    house: House, postgres_url: str, *, expiry: timedelta = EXPIRY
+) -> Iterator[psutil.Process]:
     """`triggerer executor`, a process of its own."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TRIGGERER")}
     environment |= {
         "TRIGGERER__CORE__HOME": str(house.home),
         "TRIGGERER__CORE__DAGS_FOLDER": str(house.dags_folder),
         "TRIGGERER__DATABASE__URL": postgres_url,
-        "TRIGGERER__EXECUTOR__LEASE_DURATION": str(EXPIRY.total_seconds()),
+        "TRIGGERER__EXECUTOR__LEASE_DURATION": str(expiry.total_seconds()),
         "TRIGGERER__EXECUTOR__PREWARM": "false",
         "TRIGGERER__CORE__SHUTDOWN_GRACE": "0",
     }
@@ -257,6 +276,27 @@ async def test_nothing_is_left_of_an_executor_that_is_killed(
         assert len(family) == 3
         service.kill()
         await _gone(family, within_s=2)
+
+
+@pytest.mark.services
+async def test_a_jvm_is_gone_before_others_may_begin_its_run(
+    house: House, postgres_url: str, trained_home: TrainedHome
+) -> None:
+    trained_home.lend_archive(house.home)
+    await house.add_dag("on_spark", ON_SPARK, needs_spark=True)
+    log = house.folder / "log"
+    # Spark's Python workers are groups of their own. They notice the JVM's end, and take their time.
+    expiry = timedelta(seconds=15)
+    with _service(house, postgres_url, expiry=expiry) as service:
+        (pk,) = await house.queue("on_spark", params={"log": str(log)})
+        await _begun(log, within_s=120)
+        family = service.children(recursive=True)
+        assert sum(one.name() == "java" for one in family) == 1
+        run = await house.run(pk)
+        service.suspend()
+        lease_end = await _lease_end(house, run.executor)
+        await _gone(family, within_s=expiry.total_seconds())
+        assert boottime() < lease_end
 
 
 async def test_a_worker_that_starts_after_its_guard_has_ended_does_not_live(tmp_path: Path) -> None:

@@ -37,8 +37,9 @@ _TIMEOUT: Final = 1 / 6
 another."""
 _MARGIN: Final = 1 / 10
 """For what is executed here to end."""
-_GUARD_MARGIN: Final = 1 / 20
-"""The same, if this process does not end it."""
+_GUARD_MARGIN: Final = 1 / 15
+"""The same, if this process does not end it. Spark's Python workers take up to half a second to notice that their JVM
+is gone."""
 
 
 class LeaseHolder(Protocol):
