@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from typing import Final, Self
 
@@ -64,10 +64,13 @@ class ChildProcess:
         self._resources = resources
 
     @classmethod
-    async def start(cls, module: str, *, captures_output: bool = False) -> Self:
+    async def start(
+        cls, module: str, *, captures_output: bool = False, lifelines: Sequence[int] = ()
+    ) -> Self:
         """Start `python -m <module>`.
 
         Args:
+            lifelines: The reading ends of pipes: its group is also killed when the last writer of one of them is gone.
             captures_output: Keep the end of what it writes to its standard streams as `output`, instead of passing
                 it on to our standard error.
         Raises:
@@ -93,11 +96,11 @@ class ChildProcess:
                 leader = GroupLeader(
                     # -P: the folder that the service was started in is no place to import from.
                     [sys.executable, "-P", "-m", module],
-                    pass_fds=[socket.fileno(), lifeline],
+                    pass_fds=[socket.fileno(), lifeline, *lifelines],
                     env={
                         **child_environment(os.environ),
                         CHANNEL_VARIABLE: str(socket.fileno()),
-                        LIFELINE_VARIABLE: str(lifeline),
+                        LIFELINE_VARIABLE: ",".join(map(str, (lifeline, *lifelines))),
                     },
                     output=writes_to,
                 )

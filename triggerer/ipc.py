@@ -227,26 +227,32 @@ class ChildChannel:
 
 
 def connect_to_parent() -> ChildChannel:
-    """Return the channel to the parent, and call `die_with_parent`.
+    """Return the channel to the parent, and call `die_with_writer` for each lifeline.
 
     A process that `triggerer.child_process` has started calls this first, and once. Processes that it starts inherit
-    neither descriptor.
+    none of the descriptors.
     """
-    die_with_parent(int(os.environ.pop(LIFELINE_VARIABLE)))
+    own, *shared = map(int, os.environ.pop(LIFELINE_VARIABLE).split(","))
+    die_with_writer(own)
+    for lifeline in shared:
+        # Who gets the signal belongs to the open file, not to the descriptor: with the one that was inherited, it would
+        # be the last process that asked for it.
+        die_with_writer(os.open(f"/proc/self/fd/{lifeline}", os.O_RDONLY | os.O_NONBLOCK))
+        os.close(lifeline)
     channel = socket.socket(fileno=int(os.environ.pop(CHANNEL_VARIABLE)))
     channel.set_inheritable(False)
     return ChildChannel(channel)
 
 
-def die_with_parent(lifeline: int) -> None:
-    """Have the kernel kill this process and its process group as soon as the parent is gone.
+def die_with_writer(lifeline: int) -> None:
+    """Have the kernel kill this process and its process group as soon as the process at a pipe's other end is gone.
 
     No code of ours has to run for it: users' code may hold the interpreter's lock at that time. A parent-death signal
     (prctl(2)) would kill this process alone, and not the processes that it has started.
 
     Args:
-        lifeline: The reading end of a pipe to which nobody writes, and whose other end only the parent holds. This
-            process has to be the leader of its group.
+        lifeline: The reading end, opened by nobody else, of a pipe to which nobody writes, and whose other end only
+            that process holds. This process has to be the leader of its group.
     """
     os.set_inheritable(lifeline, False)
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())

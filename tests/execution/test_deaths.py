@@ -385,7 +385,7 @@ from tests.execution.conftest import House
 from triggerer.execution import slot
 from triggerer.store.engine.database import open_database
 
-def die(setup):
+def die(setup, guard):
     os.kill(os.getpid(), signal.SIGKILL)
 
 async def main(folder, path, dies_with_the_first_worker):

@@ -1,5 +1,6 @@
 """An executor that cannot renew its lease: its runs end here before they may begin elsewhere."""
 
+from contextlib import aclosing
 from datetime import timedelta
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 from sqlalchemy import func, select, text
 
 from tests.execution.conftest import House, open_house
+from triggerer.execution.lease_guard_process import LeaseGuard
 from triggerer.execution.registration import Registration
+from triggerer.own_lease import boottime
 from triggerer.store.models import Instance
 
 EXPIRY = timedelta(seconds=6)
@@ -40,13 +43,14 @@ class Holder:
 
     def __init__(self) -> None:
         self.lost = anyio.Event()
-        self.kept = anyio.Event()
+        self.kept_again = anyio.Event()
 
     def note_lease_lost(self) -> None:
         self.lost.set()
 
-    def note_lease_kept(self) -> None:
-        self.kept.set()
+    def note_lease_kept(self, guard: LeaseGuard) -> None:
+        if self.lost.is_set():
+            self.kept_again.set()
 
 
 def _params(folder: Path) -> dict[str, str]:
@@ -78,16 +82,16 @@ async def test_a_heartbeat_that_hangs_is_given_up_before_the_lease_is_over(
         row = select(Instance).where(Instance.id == "one")
         async with house.database.transaction() as session:
             await session.execute(row.with_for_update())
-            tasks.start_soon(registration.keep)
+            await tasks.start(registration.keep)
             with anyio.fail_after(EXPIRY.total_seconds()):
                 await holder.lost.wait()
             async with house.database.reading() as reading:
                 is_alive = select(Instance.expires_at > func.clock_timestamp())
                 assert await reading.scalar(is_alive)
-            assert not holder.kept.is_set()
+            assert not holder.kept_again.is_set()
         # The statement that waits for the lock now is not the first one.
         with anyio.fail_after(EXPIRY.total_seconds()):
-            await holder.kept.wait()
+            await holder.kept_again.wait()
         tasks.cancel_scope.cancel()
 
 
@@ -100,6 +104,7 @@ async def test_a_connection_that_is_dead_without_our_knowing_does_not_cost_the_l
     async with open_house(postgres_url, tmp_path) as house, anyio.create_task_group() as tasks:
         registration = Registration(house.database, "one", expiry=expiry, holder=holder)
         await registration.renew()
+        await tasks.start(registration.keep)
         async with house.database.transaction() as session:
             pids = await session.scalars(
                 text("SELECT pid FROM pg_stat_activity WHERE datname = current_database()")
@@ -109,7 +114,6 @@ async def test_a_connection_that_is_dead_without_our_knowing_does_not_cost_the_l
         for process in stopped:
             process.suspend()
         try:
-            tasks.start_soon(registration.keep)
             await anyio.sleep(1.5 * expiry.total_seconds())
             assert not holder.lost.is_set()
         finally:
@@ -133,7 +137,7 @@ async def test_a_run_whose_lease_is_lost_has_ended_here_before_it_begins_elsewhe
         ):
             registration = Registration(house.database, "one", expiry=EXPIRY, holder=one)
             await registration.renew()
-            tasks.start_soon(registration.keep)
+            await tasks.start(registration.keep)
             (pk,) = await house.queue("one_at_a_time", params=params)
             await _begun(params)
             async with (
@@ -162,8 +166,9 @@ async def test_an_executor_begins_nothing_until_its_lease_is_held_again(any_hous
         await anyio.sleep(1)
         runs = [await house.run(pk) for pk in (first, second)]
         assert [run.state for run in runs] == ["running", "queued"]
-        executor.note_lease_kept()
-        runs = await house.ended(first, second)
+        async with aclosing(await LeaseGuard.start(boottime() + 3600)) as guard:
+            executor.note_lease_kept(guard)
+            runs = await house.ended(first, second)
     # The attempt that was cut short does not count.
     assert [(run.state, run.attempt) for run in runs] == [("success", 1)] * 2
     assert not Path(params["overlap"]).exists()
@@ -188,6 +193,7 @@ async def test_what_was_claimed_ahead_is_queued_again_with_the_lease(
         assert len(executor._claimed_queue) == 0
         await _gone(worker)
         await executor._slots[0].idle()
-        executor.note_lease_kept()
-        runs = await house.ended(*pks)
+        async with aclosing(await LeaseGuard.start(boottime() + 3600)) as guard:
+            executor.note_lease_kept(guard)
+            runs = await house.ended(*pks)
     assert [(run.state, run.attempt) for run in runs] == [("success", 1)] * 3

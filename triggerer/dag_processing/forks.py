@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import orjson
 
-from triggerer.ipc import die_with_parent
+from triggerer.ipc import die_with_writer
 
 # Enough for the end of a long traceback. A file may print without end.
 OUTPUT_LIMIT: Final = 64 * 1024
@@ -50,7 +50,7 @@ class _Fork:
     result_fd: int
     output_fd: int
     lifeline: int
-    """The writing end of its pipe for `die_with_parent`."""
+    """The writing end of its pipe for `die_with_writer`."""
     started: float
     timeout_s: float
     deadline: float
@@ -183,7 +183,7 @@ def _be_the_fork(
         os.setpgid(0, 0)
         for fd in not_ours:
             os.close(fd)
-        die_with_parent(lifeline)
+        die_with_writer(lifeline)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.dup2(output_in, 1)

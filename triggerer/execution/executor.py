@@ -19,6 +19,7 @@ from triggerer.errors import OutcomeUnknown, TransientStoreError
 from triggerer.execution.choosing import Spark, WarmUp, choose_slot, is_session_near
 from triggerer.execution.claimed_queue import ClaimedQueue, PrefetchLimit
 from triggerer.execution.claims import Claims
+from triggerer.execution.lease_guard_process import LeaseGuard
 from triggerer.execution.logs import end_log
 from triggerer.execution.result_writer import ResultWriter
 from triggerer.execution.slot import Slot, SlotSettings
@@ -91,14 +92,23 @@ class Executor:
             timeout_grace=timeout_grace,
         )
         self._slots = [
-            Slot(database, self._result_writer, settings, self._on_free, self._on_wait)
+            Slot(
+                database,
+                self._result_writer,
+                settings,
+                lambda: self._guard,
+                self._on_free,
+                self._on_wait,
+            )
             for _ in range(workers)
         ]
         self._changed = AutoResetEvent()
         self._more = self._cancels = self._dags = True
         self._wants_warm = False
         self._sweep_due = 0.0
+        # Where others can take the runs, `note_lease_kept` is called before `run`.
         self._is_lease_held = True
+        self._guard: LeaseGuard | None = None
         self._leases_lost = 0
         self._stopping = anyio.Event()
 
@@ -108,7 +118,7 @@ class Executor:
         return [slot.worker.pid for slot in self._slots if slot.worker is not None]
 
     def note_lease_lost(self) -> None:
-        """Others may execute our runs from now on: end them, and begin none until the lease is held again.
+        """Others may soon execute our runs, or the guard is gone: end them, and begin none until `note_lease_kept`.
 
         The store still shows them as ours. Unless others take them first, our next sweep queues them again, and the
         attempts do not count.
@@ -120,8 +130,9 @@ class Executor:
             if slot.run is not None:
                 slot.cut_short()
 
-    def note_lease_kept(self) -> None:
-        """The lease is held again. A sweep comes first: it finds the runs that others have taken meanwhile."""
+    def note_lease_kept(self, guard: LeaseGuard) -> None:
+        """The lease is held, and guarded. A sweep comes first: it finds the runs that others have taken meanwhile."""
+        self._guard = guard
         self._is_lease_held = True
         self._sweep_due = 0.0
         self._more = self._cancels = self._dags = True
@@ -266,7 +277,10 @@ class Executor:
         # Without this, one session that always has a next run would keep the cluster to itself.
         if any(other.is_waiting for other in self._slots):
             slot.release_executors()
-        if self._more:
+        if slot.was_cut_short:
+            # Unless others have it, the sweep queues its run again.
+            self._sweep_due = 0.0
+        if self._more or slot.was_cut_short:
             self._changed.set()
 
     def _on_wait(self, slot: Slot) -> None:

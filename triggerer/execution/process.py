@@ -11,6 +11,7 @@ from anyio.abc import TaskGroup
 
 from triggerer.child_process import ChildProcess
 from triggerer.execution.frames import Frame, read_frame
+from triggerer.execution.lease_guard_process import LeaseGuard
 from triggerer.execution.protocol import message
 from triggerer.ipc import ChannelClosed
 
@@ -20,13 +21,20 @@ class WorkerProcess(ChildProcess):
 
     Attributes:
         tasks: Runs what has to end with the worker.
+        guard: Ends it when the executor's lease ends. None: nobody else can take the executor's runs.
         is_ready: Whether it was heard to take orders.
         has_served: Whether it was given a run before the one at hand.
     """
 
     tasks: TaskGroup
+    guard: LeaseGuard | None = None
     is_ready = False
     has_served = False
+
+    @property
+    def has_lost_guard(self) -> bool:
+        """Whether the kernel has killed it together with its guard; true as soon as it is."""
+        return self.guard is not None and self.guard.has_ended
 
     async def send(self, content: dict[str, Any]) -> None:
         """Send a frame.
@@ -58,21 +66,29 @@ class WorkerProcess(ChildProcess):
 
 
 @asynccontextmanager
-async def open_worker(setup: Mapping[str, Any]) -> AsyncIterator[WorkerProcess]:
+async def open_worker(
+    setup: Mapping[str, Any], guard: LeaseGuard | None = None
+) -> AsyncIterator[WorkerProcess]:
     """Start a worker; when the block ends it is dead, with its JVM and whatever else it started.
 
     Args:
         setup: What `triggerer.execution.worker` wants to know.
+        guard: It dies with that, too.
     Raises:
         OSError: No process can be had.
     """
     async with (
         # SIGTERM goes to the worker alone: it stops its Spark work itself, which takes a living JVM.
         aclosing(
-            await WorkerProcess.start("triggerer.execution.worker", captures_output=True)
+            await WorkerProcess.start(
+                "triggerer.execution.worker",
+                captures_output=True,
+                lifelines=() if guard is None else (guard.lifeline,),
+            )
         ) as worker,
         anyio.create_task_group() as worker.tasks,
     ):
+        worker.guard = guard
         worker.tasks.start_soon(worker.supervise)
         try:
             with suppress(ChannelClosed):

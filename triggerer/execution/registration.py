@@ -2,20 +2,25 @@
 
 Once an executor's registration has expired, by the database's clock, others queue its runs again. They cannot tell an
 executor that is dead from one that cannot reach the database, and it cannot tell whether they still reach the database.
-So it goes by its own clock: what it executes has ended before anybody else may begin it.
+So it goes by its own clock: what it executes has ended before anybody else may begin it. Should it not even run at that
+time, its guard ends the workers a little later (`triggerer.execution.lease_guard`).
 """
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from datetime import timedelta
 from typing import Final, Protocol
 
 import anyio
 import structlog
+from anyio.abc import TaskStatus
 
-from triggerer.backoff import warn_seldom
+from triggerer.backoff import Backoff, warn_seldom
 from triggerer.errors import StoreError, StoreUnavailable, TransientStoreError
+from triggerer.execution.lease_guard_process import LeaseGuard
+from triggerer.own_lease import OwnLease
 from triggerer.store import leases
 from triggerer.store.engine.database import Database
 
@@ -32,16 +37,19 @@ _TIMEOUT: Final = 1 / 6
 another."""
 _MARGIN: Final = 1 / 10
 """For what is executed here to end."""
+_GUARD_MARGIN: Final = 1 / 15
+"""The same, if this process does not end it. Spark's Python workers take up to half a second to notice that their JVM
+is gone."""
 
 
 class LeaseHolder(Protocol):
     """Executes under the lease. Called on the event loop."""
 
     def note_lease_lost(self) -> None:
-        """The lease is over, and was not extended: nothing that others may begin now may go on here."""
+        """The lease is over, or its guard is gone: nothing that others may begin now may go on here."""
 
-    def note_lease_kept(self) -> None:
-        """A heartbeat has succeeded again."""
+    def note_lease_kept(self, guard: LeaseGuard) -> None:
+        """The lease is held, for the first time or again. What is started from now on has to die with the guard."""
 
 
 class Registration:
@@ -64,8 +72,9 @@ class Registration:
         self._instance_id = instance_id
         self._expiry = expiry
         self._holder = holder
-        self._is_lost = False
-        self._end: asyncio.TimerHandle | None = None
+        self._lease = OwnLease(expiry, margin=_MARGIN)
+        self._guarded_lease = OwnLease(expiry, margin=_GUARD_MARGIN)
+        self._guard: LeaseGuard | None = None
 
     async def renew(self) -> None:
         """Extend the lease: it holds for `expiry` from now.
@@ -73,7 +82,7 @@ class Registration:
         Raises:
             TransientStoreError: The lease ends when it would have, unless a repeat succeeds.
         """
-        began = anyio.current_time()
+        asked_at = self._lease.now()
         timeout = self._expiry * _TIMEOUT
         try:
             with anyio.fail_after(timeout.total_seconds()):
@@ -87,47 +96,99 @@ class Registration:
             raise StoreUnavailable(
                 f"{self._database.name} did not take a heartbeat within {timeout.total_seconds():g} s"
             ) from error
-        self._hold_until(began + self._expiry.total_seconds() * (1 - _MARGIN))
+        self._lease.extend(asked_at)
+        self._guarded_lease.extend(asked_at)
+        if self._guard is not None:
+            self._guard.extend(self._guarded_lease.ends_at)
 
-    async def keep(self) -> None:
-        """Renew until cancelled, then deregister: others need not wait for the expiry."""
+    async def keep(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Renew until cancelled, then deregister: others need not wait for the expiry. The first `renew` comes before.
+
+        It has started when the holder knows that the lease is held.
+
+        Raises:
+            ConfigurationError: There can be no guard on this system.
+        """
+        try:
+            async with anyio.create_task_group() as tasks:
+                if self._holder is not None:
+                    await tasks.start(self._tell, self._holder)
+                task_status.started()
+                await self._renew_in_time()
+        finally:
+            await self._deregister()
+
+    async def _renew_in_time(self) -> None:
         lease_s = self._expiry.total_seconds()
         due = anyio.current_time() + lease_s * _INTERVAL
         failures = 0
-        try:
-            while True:
-                await anyio.sleep_until(due)
-                began = anyio.current_time()
-                try:
-                    await self.renew()
-                except TransientStoreError as error:
-                    failures += 1
-                    warn_seldom(_log, failures, "the executor's heartbeat failed", error=str(error))
-                    due = began + lease_s * _RETRY_INTERVAL
-                else:
-                    failures = 0
-                    due = began + lease_s * _INTERVAL
-        finally:
-            if self._end is not None:
-                self._end.cancel()
-            await self._deregister()
+        while True:
+            await anyio.sleep_until(due)
+            began = anyio.current_time()
+            try:
+                await self.renew()
+            except TransientStoreError as error:
+                failures += 1
+                warn_seldom(_log, failures, "the executor's heartbeat failed", error=str(error))
+                due = began + lease_s * _RETRY_INTERVAL
+            else:
+                failures = 0
+                due = began + lease_s * _INTERVAL
 
-    def _hold_until(self, when: float) -> None:
-        if self._holder is None:
-            return
-        if self._end is not None:
-            self._end.cancel()
-        # A timer, not the task that renews: that may be waiting for the store.
-        self._end = asyncio.get_running_loop().call_at(when, self._lose, self._holder)
-        if self._is_lost:
-            self._is_lost = False
-            _log.info("the executor's lease is held again")
-            self._holder.note_lease_kept()
+    async def _tell(
+        self, holder: LeaseHolder, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Tell the holder when the lease is held, with a guard, and when it is lost. Lives until it is cancelled."""
+        backoff = Backoff(first=0.1, longest=10.0)
+        was_held = False
+        while True:
+            # Not in the task that renews: that may be waiting for the store.
+            await self._lease.wait_until_extended()
+            began = anyio.current_time()
+            try:
+                guard = await LeaseGuard.start(self._guarded_lease.ends_at)
+            except OSError as error:
+                delay = backoff.next_delay()
+                warn_seldom(
+                    _log,
+                    backoff.failures,
+                    "the executor's lease cannot be guarded: no run is started",
+                    error=str(error),
+                    retry_after_s=round(delay, 3),
+                )
+                await anyio.sleep(delay)
+                continue
+            async with aclosing(guard):
+                # There may have been a heartbeat while it started.
+                guard.extend(self._guarded_lease.ends_at)
+                self._guard = guard
+                if was_held:
+                    _log.info("the executor's lease is held again")
+                holder.note_lease_kept(guard)
+                if not was_held:
+                    was_held = True
+                    task_status.started()
+                await self._until_lost(guard)
+                self._guard = None
+                holder.note_lease_lost()
+            await anyio.sleep(backoff.next_delay(anyio.current_time() - began))
 
-    def _lose(self, holder: LeaseHolder) -> None:
-        _log.warning("the executor's lease is over: what it executes ends, and is queued again")
-        self._is_lost = True
-        holder.note_lease_lost()
+    async def _until_lost(self, guard: LeaseGuard) -> None:
+        async with anyio.create_task_group() as tasks:
+
+            async def end_with(wait: Callable[[], Awaitable[object]]) -> None:
+                await wait()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(end_with, self._lease.wait_until_over)
+            tasks.start_soon(end_with, guard.wait)
+        if self._lease.is_over:
+            _log.warning("the executor's lease is over: what it executes ends, and is queued again")
+        else:
+            _log.warning(
+                "the guard of the executor's lease has ended: what it executes ends, and is queued again",
+                code=guard.returncode,
+            )
 
     async def _deregister(self) -> None:
         with anyio.move_on_after(_DEREGISTER_TIMEOUT.total_seconds(), shield=True):

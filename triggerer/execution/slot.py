@@ -20,6 +20,7 @@ from triggerer.execution.answers import answer
 from triggerer.execution.choosing import Spark, WarmUp
 from triggerer.execution.failures import storable, worker_death
 from triggerer.execution.frames import QueryFrame
+from triggerer.execution.lease_guard_process import LeaseGuard
 from triggerer.execution.logs import end_log, tail
 from triggerer.execution.process import WorkerProcess, open_worker
 from triggerer.execution.protocol import TaskStart, message
@@ -63,6 +64,7 @@ class Slot:
     """Executes one job after the other. `serve` is its only task.
 
     Args:
+        get_guard: The present guard of the executor's lease; a worker dies with the one that it was started with.
         on_free: Called, on the event loop, each time that it can be given something again, with the
             run that it executed (None: it warmed up) and how many seconds that took.
         on_wait: Called when the run that it executes has begun to wait for its Spark cluster.
@@ -71,6 +73,7 @@ class Slot:
     database: Database
     result_writer: ResultWriter
     settings: SlotSettings
+    get_guard: Callable[[], LeaseGuard | None]
     on_free: Callable[[Slot, RunOrder | None, float], None]
     on_wait: Callable[[Slot], None]
     spark: Spark = Spark.COLD
@@ -100,6 +103,11 @@ class Slot:
     def is_stopping(self) -> bool:
         """Whether it was told how its run ends."""
         return self._verdict is not None
+
+    @property
+    def was_cut_short(self) -> bool:
+        """Whether the store is to show nothing of how its run ended: others execute it, or it is queued again."""
+        return self._abandoned
 
     def release_executors(self) -> None:
         """Have its session leave the cluster's cores to others: now if it is free, else before the run it was given."""
@@ -164,8 +172,16 @@ class Slot:
         while True:
             await self._next_job()
             done = True
+            guard = self.get_guard()
+            if guard is not None and guard.has_ended:
+                self.cut_short()
+            if self._is_called_off:
+                self._note_end_unstarted()
+                self.spark = Spark.COLD
+                self._free()
+                continue
             try:
-                async with open_worker(self.settings.worker) as self.worker:
+                async with open_worker(self.settings.worker, guard) as self.worker:
                     done = await self._serve_with(self.worker)
             except OSError as error:
                 # No process could be had: out of memory or of processes. The run says so.
@@ -176,9 +192,14 @@ class Slot:
             if done:
                 self._free()
 
-    async def _next_job(self) -> None:
-        while self._job is None:
+    async def _next_job(self, worker: WorkerProcess | None = None) -> None:
+        """Wait for a job, or until the worker is gone."""
+        while self._job is None and not (worker is not None and worker.gone.is_set()):
             await self._arrived.wait()
+
+    async def _notice_end(self, worker: WorkerProcess) -> None:
+        await worker.gone.wait()
+        self._arrived.set()
 
     async def _serve_with(self, worker: WorkerProcess) -> bool:
         """Use the worker for as long as it can be used.
@@ -186,6 +207,7 @@ class Slot:
         Returns:
             Whether the job at hand is done; if not, the next worker has to do it.
         """
+        worker.tasks.start_soon(self._notice_end, worker)
         while True:
             job = self._job
             assert job is not None
@@ -200,7 +222,7 @@ class Slot:
             if then is _AfterJob.END_WORKER or self._is_called_off:
                 return True
             self._free()
-            await self._next_job()
+            await self._next_job(worker)
             if worker.gone.is_set():
                 # One that died while it had nothing to do is no reason to fail a run.
                 return False
@@ -221,7 +243,7 @@ class Slot:
                 if frame["type"] == "spark":
                     is_open = frame["open"]
         except ChannelClosed as closed:
-            code = await _reap(worker, closed)
+            code = await self._reap(worker, closed)
             if not self._is_called_off:
                 _log.warning(
                     "a worker died while it opened Spark",
@@ -276,7 +298,7 @@ class Slot:
                         self.spark = Spark.WARM if frame["open"] else Spark.COLD
         except ChannelClosed as closed:
             self._unfollow()
-            code = await _reap(worker, closed)
+            code = await self._reap(worker, closed)
             if isinstance(closed, MalformedFrame):
                 if not is_taken and worker.has_served and not self._is_called_off:
                     # Something that an earlier run has left behind; this one is executed elsewhere.
@@ -369,6 +391,16 @@ class Slot:
         if not worker.gone.is_set():
             worker.kill()
 
+    async def _reap(self, worker: WorkerProcess, closed: ChannelClosed) -> int:
+        if isinstance(closed, MalformedFrame):
+            # It will not end by itself.
+            worker.kill()
+        code = await worker.reap()
+        if worker.has_lost_guard:
+            # That is why it died. Nobody may have told us yet.
+            self.cut_short()
+        return code
+
     def _note_death(
         self,
         order: RunOrder,
@@ -410,13 +442,6 @@ class Slot:
     def _end_log(self, how: str) -> None:
         if self.run is not None and self._may_end_log:
             end_log(self.run.log_path, self.run.run_id, how)
-
-
-async def _reap(worker: WorkerProcess, closed: ChannelClosed) -> int:
-    if isinstance(closed, MalformedFrame):
-        # It will not end by itself.
-        worker.kill()
-    return await worker.reap()
 
 
 async def _send(worker: WorkerProcess, content: dict[str, Any]) -> None:

@@ -181,5 +181,4 @@ async def _stay_registered(
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     await once_it_answers(registration.renew, patience)
-    task_status.started()
-    await registration.keep()
+    await registration.keep(task_status=task_status)

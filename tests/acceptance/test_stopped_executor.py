@@ -1,0 +1,128 @@
+"""Two executors on PostgreSQL, one of which does not run for longer than its lease: no run is executed by both."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.acceptance.records import Records
+
+SERVICES = ("scheduler", "dag-processor", "executor", "executor")
+LEASE_S = 6
+# The first attempt would go on for minutes.
+DAG = """
+import os
+import time
+from pathlib import Path
+from triggerer import DAG, task
+
+LOG = Path({log!r})
+
+with DAG("writes"):
+    @task
+    def write():
+        lasts_s = 3 if LOG.exists() else 300
+        ends_at = time.monotonic() + lasts_s
+        while time.monotonic() < ends_at:
+            with LOG.open("a") as file:
+                file.write(f"{{os.getpid()}}\\n")
+            time.sleep(0.05)
+    write()
+"""
+
+
+class Deployment:
+    """One process for each service, on one database."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder = folder
+        self.written = folder / "written"
+        (folder / "dags").mkdir()
+        (folder / "dags" / "writes.py").write_text(DAG.format(log=str(self.written)))
+        self.environment = {k: v for k, v in os.environ.items() if not k.startswith("TRIGGERER")}
+        self.environment |= {
+            "TRIGGERER__CORE__HOME": str(folder),
+            "TRIGGERER__CORE__SHUTDOWN_GRACE": "2",
+            "TRIGGERER__DATABASE__URL": url,
+            "TRIGGERER__EXECUTOR__LEASE_DURATION": str(LEASE_S),
+        }
+        self.records = Records(url)
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "triggerer", *arguments],
+                cwd=self.folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.processes.append(process)
+        return process
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "services.log"
+
+    def writers(self) -> list[int]:
+        """The processes that have written, in this order; one that has written again after another occurs again."""
+        if not self.written.exists():
+            return []
+        lines = self.written.read_text().splitlines()
+        return [int(pid) for pid, _ in groupby(lines)]
+
+    def until_written_by(self, count: int) -> None:
+        deadline = time.monotonic() + 60
+        while len(self.writers()) < count:
+            assert time.monotonic() < deadline, self.log.read_text()[-3000:]
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def deployment(tmp_path: Path, empty_postgres_url: str) -> Iterator[Deployment]:
+    deployment = Deployment(tmp_path, empty_postgres_url)
+    for service in SERVICES:
+        deployment.start(service)
+    try:
+        yield deployment
+    finally:
+        for process in deployment.processes:
+            process.kill()
+            process.wait()
+
+
+def test_a_run_of_an_executor_that_is_stopped_is_never_executed_by_two(
+    deployment: Deployment,
+) -> None:
+    records = deployment.records
+    records.wait_until("SELECT count(*) FROM dag WHERE dag_id = 'writes'")
+    records.wait_until("SELECT count(*) = 2 FROM instance WHERE kind = 'executor'")
+    assert deployment.start("dags", "trigger", "writes").wait(60) == 0
+    deployment.until_written_by(1)
+    (first,) = deployment.writers()
+    executor = psutil.Process(first).parent()
+    assert executor is not None
+    assert executor.pid in {process.pid for process in deployment.processes}
+    executor.suspend()
+    deployment.until_written_by(2)
+    # It goes on while the second attempt is under way.
+    executor.resume()
+    records.wait_until("SELECT state = 'success' FROM dag_run")
+    assert records.rows("SELECT attempt, state FROM dag_run") == [(2, "success")]
+    writers = deployment.writers()
+    assert (len(writers), writers[0]) == (2, first)
+    for process in deployment.processes:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0, deployment.log.read_text()[-3000:]
