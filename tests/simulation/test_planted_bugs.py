@@ -21,6 +21,7 @@ RULES = {
     "a_busy_filter_is_spared_what_it_looks_for": "S2/S7|S5",
     "a_cancellation_ends_the_pump_in_silence": "L1",
     "a_claim_starves_a_stream": "L1",
+    "a_file_that_is_replaced_counts_as_deleted": "S11",
     "a_forgotten_pause_is_not_told_again": "S9",
     "a_host_ignores_its_capacity": "S9",
     "a_host_keeps_what_outgrew_its_capacity": "L1|L3|S9",
@@ -29,6 +30,7 @@ RULES = {
     "a_lease_is_compared_by_its_owner_alone": "S6|L1",
     "a_lost_lease_leaves_a_draining_stream": "S6|S3",
     "a_lost_lease_is_used_once_more": "S6",
+    "a_new_stream_opens_while_files_are_read": "S11",
     "a_paused_lane_goes_beyond_its_bound": "S9",
     "a_relieved_lane_is_never_resumed": "L1",
     "a_plan_is_carried_out_whatever_has_changed": "S4|S9",
@@ -100,7 +102,7 @@ def test_a_patch_still_fits_the_code(bug: str) -> None:
 @pytest.mark.rule(
     "`advance` raises once, then succeeds for a later position",
     "message k is redelivered to a sibling alone while its watcher waits in back-off",
-    "S1 to S10, L1 to L3",
+    "S1 to S11, L1 to L3",
 )
 @pytest.mark.parametrize(
     "bug",
