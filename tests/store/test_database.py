@@ -5,11 +5,13 @@ from pathlib import Path
 
 import anyio
 import pytest
+from sqlalchemy import text
 
 from tests.services.postgres import PostgresServer
 from tests.services.process import free_ports
 from triggerer.errors import ConfigurationError, StoreUnavailable
-from triggerer.store.engine.database import open_database
+from triggerer.store.engine import engines
+from triggerer.store.engine.database import Database, open_database
 from triggerer.store.engine.exclusive import lock_exclusively
 from triggerer.store.engine.urls import parse_database_url
 from triggerer.store.migrate import upgrade
@@ -193,3 +195,27 @@ async def test_postgresql_needs_no_lock(postgres_url: str) -> None:
     async with open_database(postgres_url) as database:
         with lock_exclusively(database), lock_exclusively(database):
             pass
+
+
+async def test_who_stops_in_the_midst_of_a_transaction_does_not_keep_its_locks(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_database(postgres_url) as database, database.reading() as session:
+        shown = await session.scalar(text("SHOW idle_in_transaction_session_timeout"))
+        assert shown == "5s"
+    monkeypatch.setitem(
+        engines.POSTGRES_CONNECT["server_settings"], "idle_in_transaction_session_timeout", "200"
+    )
+    lock = text("LOCK TABLE stream IN ACCESS EXCLUSIVE MODE")
+
+    async def stop_while_it_is_locked(stopped: Database, other: Database) -> None:
+        async with stopped.transaction() as held:
+            await held.execute(lock)
+            with anyio.fail_after(5):
+                async with other.transaction() as session:
+                    await session.execute(lock)
+            await held.execute(text("SELECT 1"))
+
+    async with open_database(postgres_url) as stopped, open_database(postgres_url) as other:
+        with pytest.raises(StoreUnavailable):
+            await stop_while_it_is_locked(stopped, other)

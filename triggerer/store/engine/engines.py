@@ -17,6 +17,8 @@ SQLITE_BUSY_TIMEOUT: Final = timedelta(seconds=3)
 POSTGRES_POOL_SIZE: Final = 5
 # A server that vanished without closing the connection is noticed by then; no statement of ours takes so long.
 POSTGRES_STATEMENT_TIMEOUT: Final = timedelta(seconds=60)
+# No transaction of ours waits for anything but the database.
+POSTGRES_IDLE_TRANSACTION_TIMEOUT_MS: Final = "5000"
 POSTGRES_CONNECT: Final[dict[str, Any]] = {
     "timeout": 10,
     "command_timeout": POSTGRES_STATEMENT_TIMEOUT.total_seconds(),
@@ -24,6 +26,8 @@ POSTGRES_CONNECT: Final[dict[str, Any]] = {
     # Strings: as `triggerer.store.engine.script.literal` writes them.
     "server_settings": {
         "application_name": "triggerer",
+        # A process that is stopped in the midst of a transaction, or cut off, must not keep its locks for ever.
+        "idle_in_transaction_session_timeout": POSTGRES_IDLE_TRANSACTION_TIMEOUT_MS,
         "jit": "off",
         "standard_conforming_strings": "on",
     },
