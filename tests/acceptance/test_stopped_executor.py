@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
 
@@ -76,16 +76,19 @@ class Deployment:
     def log(self) -> Path:
         return self.folder / "services.log"
 
+    def lines(self) -> list[int]:
+        """The process id of each write."""
+        return (
+            [int(pid) for pid in self.written.read_text().split()] if self.written.exists() else []
+        )
+
     def writers(self) -> list[int]:
         """The processes that have written, in this order; one that has written again after another occurs again."""
-        if not self.written.exists():
-            return []
-        lines = self.written.read_text().splitlines()
-        return [int(pid) for pid, _ in groupby(lines)]
+        return [pid for pid, _ in groupby(self.lines())]
 
-    def until_written_by(self, count: int) -> None:
+    def until(self, holds: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 60
-        while len(self.writers()) < count:
+        while not holds():
             assert time.monotonic() < deadline, self.log.read_text()[-3000:]
             time.sleep(0.02)
 
@@ -103,6 +106,7 @@ def deployment(tmp_path: Path, empty_postgres_url: str) -> Iterator[Deployment]:
             process.wait()
 
 
+@pytest.mark.rule("15: so do executors and workers")
 def test_a_run_of_an_executor_that_is_stopped_is_never_executed_by_two(
     deployment: Deployment,
 ) -> None:
@@ -110,14 +114,14 @@ def test_a_run_of_an_executor_that_is_stopped_is_never_executed_by_two(
     records.wait_until("SELECT count(*) FROM dag WHERE dag_id = 'writes'")
     records.wait_until("SELECT count(*) = 2 FROM instance WHERE kind = 'executor'")
     assert deployment.start("dags", "trigger", "writes").wait(60) == 0
-    deployment.until_written_by(1)
-    (first,) = deployment.writers()
+    deployment.until(lambda: bool(deployment.lines()))
+    first = deployment.lines()[0]
     executor = psutil.Process(first).parent()
     assert executor is not None
     assert executor.pid in {process.pid for process in deployment.processes}
     executor.suspend()
-    deployment.until_written_by(2)
-    # It goes on while the second attempt is under way.
+    # It goes on in the middle of the second attempt, which has written for a second by then.
+    deployment.until(lambda: sum(pid != first for pid in deployment.lines()) >= 20)
     executor.resume()
     records.wait_until("SELECT state = 'success' FROM dag_run")
     assert records.rows("SELECT attempt, state FROM dag_run") == [(2, "success")]

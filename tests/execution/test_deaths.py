@@ -48,6 +48,14 @@ async def _started(house: House, pk: int, marker: Path) -> None:
             await anyio.sleep(0.02)
 
 
+async def _stop(pid: int) -> None:
+    """SIGSTOP; until a thread of the process has taken it, others may still read."""
+    os.kill(pid, signal.SIGSTOP)
+    with anyio.fail_after(10):
+        while psutil.Process(pid).status() != psutil.STATUS_STOPPED:  # noqa: ASYNC110
+            await anyio.sleep(0.01)
+
+
 def _descendants(pid: int) -> list[psutil.Process]:
     process = psutil.Process(pid)
     return [process, *process.children(recursive=True)]
@@ -95,7 +103,7 @@ async def test_a_worker_that_dies_between_two_runs_fails_neither(
     async with house.executor(workers=1) as executor:
         (first,) = await house.ended(*await house.queue("sleeps", params={"long": False}))
         (pid,) = executor.worker_pids
-        os.kill(pid, signal.SIGSTOP)
+        await _stop(pid)
         (pk,) = await house.queue("sleeps", params={"long": False}, attempt=attempt)
         await house.until(pk, lambda run: run.started_at is not None)
         await anyio.wait_all_tasks_blocked()
