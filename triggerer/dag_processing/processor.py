@@ -84,7 +84,10 @@ class DagProcessor:
         self._is_dirty = False
         """Whether something is known that is not in the store yet."""
         self._vanished: dict[str, float] = {}
-        """Files that were not read before they were gone, and until when they may come back."""
+        """Files that were not read and stored before they were gone, and until when they may come back."""
+        self._writing: frozenset[str] = frozenset()
+        self._written: frozenset[str] = frozenset()
+        """The files of which the store has what they define."""
         self._is_scanning = False
         self._has_stored = False
         self._has_closed = False
@@ -171,8 +174,8 @@ class DagProcessor:
         gone = before.files.keys() - self._seen.files.keys()
         comes_back = anyio.current_time() + self._removal_grace.total_seconds()
         for path in gone:
-            parsed = self._parsed.pop(path, None)
-            if parsed is None or parsed.is_broken:
+            self._parsed.pop(path, None)
+            if path not in self._written:
                 self._vanished[path] = comes_back
         for path in self._vanished.keys() & self._seen.files.keys():
             del self._vanished[path]
@@ -220,6 +223,7 @@ class DagProcessor:
             self._due = anyio.current_time() + self._interval_s if self._away else math.inf
         else:
             self._has_stored = True
+            self._written = self._writing
             self._has_closed = changed.openings.are_closed
             self._open_streams()
             self._tell(changed)
@@ -232,6 +236,9 @@ class DagProcessor:
             # In one turn of the loop: who has been read is among the files.
             files = self._files(incumbents.files)
             reading = Reading(self._is_reading, not self._has_stored, self._file_timeout)
+            self._writing = frozenset(
+                path for path, file in files.items() if file is not None and not file.is_broken
+            )
             known = [file for file in files.values() if file is not None]
             unusable = frozenset(
                 path for path, file in files.items() if file is None or file.is_broken

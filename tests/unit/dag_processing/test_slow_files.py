@@ -135,3 +135,27 @@ async def test_a_stream_that_was_never_read_is_closed_by_the_next_start_too(
         gate.touch()
         await until(database, Stream, are_open)
         assert await watcher_paths(database) == {"a.py", "b.py"}
+
+
+async def test_a_file_that_is_replaced_while_it_is_first_read_is_waited_for(
+    database: Database, folder: Path, gate: Path
+) -> None:
+    (folder / "a.py").write_text(named("a"))
+    file = folder / "b.py"
+    file.write_text(slow("b", gate))
+    async with processing(database, folder, file_timeout=HOUR, removal_grace=HOUR) as processor:
+        file.unlink()
+        with anyio.fail_after(20):
+            while not processor._vanished:  # noqa: ASYNC110
+                await anyio.sleep(0.02)
+            # What is read of the file is dropped, since it is not there any more.
+            gate.touch()
+            while not processor._parser.is_idle:  # noqa: ASYNC110
+                await anyio.sleep(0.02)
+        (folder / "c.py").write_text(named("c"))
+        both = {"a.py", "c.py"}
+        await until(database, Watcher, lambda rows: {row.path for row in rows} == both)
+        assert are_closed(await every(database, Stream))
+        file.write_text(named("b"))
+        await until(database, Stream, are_open)
+        assert await watcher_paths(database) == {"a.py", "b.py", "c.py"}

@@ -13,7 +13,7 @@ from triggerer.errors import StoreError
 from triggerer.scheduler.loop import Scheduler
 from triggerer.store.recording.bulk import EventRow, insert_events
 from triggerer.store.wakeups.signals import Signal, announce
-from triggerer.testing.simulation.files import FileReader
+from triggerer.testing.simulation.file_reader import FileReader
 from triggerer.testing.simulation.instance import Instance
 from triggerer.testing.simulation.transactions import Database, find_candidates
 

@@ -55,7 +55,7 @@ class World:
         self._draw_dags()
         self._draw_streams()
         if scenario.has_files:
-            self.files = Files(self)
+            self.files = Files(scenario.seed, self.store)
             self._put_into_files(self.files)
 
     # Before it starts
