@@ -220,7 +220,7 @@ class Scene:
         """
         ends = self.wait_until_committed()
         expected = self.expected()
-        assert self.records.positions() == expected
+        assert self.records.positions() == expected, _difference(self.records.positions(), expected)
         wait_until(
             lambda: (now := conservation(self.records)).queued == 0 and now.active_runs == 0,
             within_s=self.patience_s,
@@ -234,5 +234,18 @@ class Scene:
         failed = self.records.rows(
             "SELECT dag_id, run_id, state, attempt, error FROM dag_run WHERE state <> 'success'"
         )
-        assert [run for run in failed if not any(text in f"{run[-1]}" for text in excused)] == []
-        assert (counts.events, counts.taken) == (total, total)
+        unexcused = [run for run in failed if not any(text in f"{run[-1]}" for text in excused)]
+        assert not unexcused, unexcused
+        assert (counts.events, counts.taken) == (total, total), counts
+
+
+def _difference(
+    found: dict[str, Counter[tuple[int, int]]], expected: dict[str, Counter[tuple[int, int]]]
+) -> str:
+    """What is missing and what is too much, by asset."""
+    return ", ".join(
+        f"{name}: {found.get(name, Counter())[at]} instead of {expected.get(name, Counter())[at]} of {at}"
+        for name in sorted({*found, *expected})
+        for at in sorted({*found.get(name, ()), *expected.get(name, ())})
+        if found.get(name, Counter())[at] != expected.get(name, Counter())[at]
+    )[:4000]
