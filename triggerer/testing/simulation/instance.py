@@ -187,6 +187,8 @@ class Instance:
                     overflow_grace=scenario.overflow_grace,
                     max_outstanding=scenario.max_outstanding,
                     max_outstanding_per_lane=scenario.max_outstanding_per_lane,
+                    max_outstanding_bytes=scenario.max_outstanding_bytes,
+                    max_outstanding_bytes_per_lane=scenario.max_outstanding_bytes_per_lane,
                     max_pending=scenario.max_pending,
                     burst=scenario.burst,
                 ),
