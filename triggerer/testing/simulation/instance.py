@@ -170,6 +170,7 @@ class Instance:
             cast("Any", self.connection),
             on_fenced=self._note_fenced,
             max_batch_rows=scenario.max_batch_rows,
+            max_pending_bytes=scenario.max_pending_bytes,
             now=self._stamp,
             random=world.jitter,
         )
@@ -261,6 +262,13 @@ class Instance:
         for leased in self.under_lease():
             if leased.fence not in held:
                 self.note_end(leased.fence)
+
+    @property
+    def is_full(self) -> bool:
+        return self.recorder.is_full
+
+    async def wait_for_room(self) -> None:
+        await self.recorder.wait_for_room()
 
     def submit_nowait(
         self,

@@ -45,6 +45,8 @@ class Scenario:
     max_outstanding_per_lane: int
     pauses_lanes: bool
     """The producer can pause one lane while the others go on; otherwise a full lane pauses all."""
+    max_pending_bytes: int
+    """Of the payloads that the recorder holds, of all streams."""
     max_outstanding_bytes: int
     max_outstanding_bytes_per_lane: int
     capacity: int
@@ -106,6 +108,7 @@ def draw_scenario(seed: int) -> Scenario:
         max_outstanding_per_lane=pick((1, 2, 5, 10_000, 10_000, 10_000)),
         pauses_lanes=rng.random() < 0.6,
         capacity=pick((3, 4, 6, AMPLE, AMPLE, AMPLE)),
+        max_pending_bytes=sizes.choice((1, 100, 500, AMPLE_BYTES, AMPLE_BYTES)),
         max_outstanding_bytes=sizes.choice((300, 2_000, AMPLE_BYTES, AMPLE_BYTES)),
         max_outstanding_bytes_per_lane=sizes.choice((1, 150, 1_000, AMPLE_BYTES, AMPLE_BYTES)),
     )
