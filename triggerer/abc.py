@@ -129,6 +129,14 @@ class SharedStreamProducer(ABC):
         """
         return None
 
+    def get_size(self, broker_payload: Any) -> int:
+        """How many bytes the message holds in memory, for the bounds in bytes of streams and lanes.
+
+        Asked once for each event, before it is broadcast. By default no size is known (0), and only the number of
+        events is bounded.
+        """
+        return 0
+
     async def pause(self) -> None:  # noqa: B027  (an optional hook)
         """The group pulls nothing for now: stop the broker's delivery, keep the membership. Off by default.
 

@@ -72,6 +72,19 @@ class KafkaMessage:
     def headers(self) -> tuple[tuple[str, bytes], ...]:
         return tuple(self.record.headers)
 
+    @property
+    def size_bytes(self) -> int:
+        """Of key, value and headers."""
+        record = self.record
+        key, value, headers = record.key, record.value, record.headers
+        size = len(value) if value is not None else 0
+        if key is not None:
+            size += len(key)
+        for name, content in headers:
+            # A header may have no value.
+            size += len(name) + len(content or b"")
+        return size
+
     def json(self) -> Any:
         """Return the decoded JSON value; None for a tombstone. It is shared: do not change it.
 

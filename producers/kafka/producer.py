@@ -128,6 +128,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             isolation_level=settings.isolation_level,
             fetch_min_bytes=1,
             fetch_max_wait_ms=settings.fetch_max_wait_ms,
+            fetch_max_bytes=settings.fetch_max_bytes,
             max_partition_fetch_bytes=settings.max_partition_fetch_bytes,
             session_timeout_ms=settings.session_timeout_ms,
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
@@ -231,6 +232,10 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         if prefix is not None:
             return f"{prefix}{record.offset}"
         return f"{record.topic}@{record.timestamp}/{record.partition}/{record.offset}"
+
+    def get_size(self, broker_payload: KafkaMessage) -> int:
+        """The bytes of key, value and headers."""
+        return broker_payload.size_bytes
 
     async def pause(self) -> None:
         """Fetch no more; the membership stays."""

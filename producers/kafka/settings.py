@@ -64,7 +64,11 @@ class KafkaSettings:
     isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
     max_batch: Positive = 500
     """Messages taken from the client at once; between batches other work on the event loop gets its turn."""
-    max_partition_fetch_bytes: int = 1 << 20
+    fetch_max_bytes: Positive = 16 << 20
+    """The most that a broker returns to one request, over all partitions. A single larger message is returned alone."""
+    max_partition_fetch_bytes: Positive = 1 << 20
+    """The same for one partition. The client holds one answer for each partition, and asks for more of a partition only
+    when the stream has taken that: so it buffers at most this much for each, more where messages are compressed."""
     fetch_max_wait_ms: int = 500
     """How long the broker may hold a fetch back while it has nothing; Kafka answers as soon as it has something."""
     request_timeout_ms: Positive = 20_000

@@ -199,6 +199,10 @@ class _OurSink:
         self.keeps = keeps
         self.waiting: list[PendingEvent] = []
 
+    is_full = False
+
+    async def wait_for_room(self) -> None: ...
+
     def submit_nowait(
         self,
         event: PendingEvent,

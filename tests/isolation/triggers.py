@@ -184,6 +184,17 @@ class MadeHereOnly(Obeying):
             raise ValueError("not here")
 
 
+class Large(Obeying):
+    """Yields, for each event `(number, text, count)`, that many texts as long as that of the event."""
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[Any]
+    ) -> AsyncIterator[TriggerEvent]:
+        async for number, text, count in shared_stream:
+            for ordinal in range(count):
+                yield TriggerEvent({"value": (number, ordinal), "text": "y" * len(text)})
+
+
 class Alone(BaseEventTrigger):
     """Has no stream: yields what it is told, then does what it is told."""
 

@@ -67,6 +67,10 @@ class LagsForOnePartition:
         self.waiting: list[PendingEvent] = []
         self.lags = True
 
+    is_full = False
+
+    async def wait_for_room(self) -> None: ...
+
     def submit_nowait(
         self,
         event: PendingEvent,

@@ -16,11 +16,16 @@ from triggerer.runtime.ledger import Ledger, Member
 pytestmark = pytest.mark.rule("5: rejected and failed is failed", "S1, S3, S5: ledger and lanes")
 
 BOUND = 3
+BOUND_BYTES = 100
+
+
+SIZES = st.sampled_from([0, 0, 0, 1, 40, 50, 99, 100, 250])
 
 
 @dataclass
 class ModelEvent:
     lane: int
+    size_bytes: int
     members: set[int]
     absent: int
     resolved: dict[int, str] = field(default_factory=dict)
@@ -48,7 +53,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lanes = Lanes(BOUND)
+        self.lanes = Lanes(BOUND, BOUND_BYTES)
         self.full: set[int] = set()
         self.relieved: list[int] = []
         self.lanes.on_low_water = self._note_low_water
@@ -66,12 +71,13 @@ class LedgerMachine(RuleBasedStateMachine):
         self.advanced: dict[int, list[int]] = {}
         self.count = 0
 
-    @rule(lane=st.integers(0, 2), data=st.data())
-    def broadcast(self, lane: int, data: st.DataObject) -> None:
+    @rule(lane=st.integers(0, 2), size_bytes=SIZES, data=st.data())
+    def broadcast(self, lane: int, size_bytes: int, data: st.DataObject) -> None:
         seq = self.ledger.head
-        self.ledger.broadcast_in_lane(seq, seq, lane, 0.0)
+        before = self._outstanding_bytes(lane)
+        self.ledger.broadcast_in_lane(seq, seq, lane, 0.0, size_bytes)
         self.entries[seq] = self.ledger.entries[-1]
-        self.model.append(ModelEvent(lane, set(self.members), len(self.absent)))
+        self.model.append(ModelEvent(lane, size_bytes, set(self.members), len(self.absent)))
         for who in sorted(self.resting):
             if data.draw(st.booleans()):
                 self.resting.remove(who)
@@ -79,7 +85,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 self.ledger.mark_active(self.members[who], seq)
             else:
                 self.model[seq].resolved[who] = "acked"
-        if self._outstanding(lane) == BOUND:
+        if self._outstanding(lane) == BOUND or before < BOUND_BYTES <= before + size_bytes:
             assert self.lanes.newly_full is not None
             assert self.lanes.newly_full.key == lane
             self.full.add(lane)
@@ -91,6 +97,11 @@ class LedgerMachine(RuleBasedStateMachine):
         events = sum(1 for event in self.model if event.lane == lane)
         in_flight = sum(len(batch) for one, batch in self.advancing if one.key == lane)
         return events - len(self.advanced.get(lane, [])) + in_flight
+
+    def _outstanding_bytes(self, lane: int) -> int:
+        sizes = [event.size_bytes for event in self.model if event.lane == lane]
+        in_flight = sum(len(batch) for one, batch in self.advancing if one.key == lane)
+        return sum(sizes[len(self.advanced.get(lane, [])) - in_flight :])
 
     def _note_low_water(self, lane: Lane) -> None:
         assert isinstance(lane.key, int)
@@ -119,7 +130,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 self.ledger.mark_idle(member)
                 if data.draw(st.booleans()):
                     # Before anybody has looked.
-                    self.broadcast(0, data)
+                    self.broadcast(0, data.draw(SIZES), data)
         else:
             seq = self.opened[who] = self.positions[who]
             for _ in range(events):
@@ -234,7 +245,11 @@ class LedgerMachine(RuleBasedStateMachine):
         lane, _ = self.advancing.pop(0)
         assert isinstance(lane.key, int)
         self.lanes.finish(lane)
-        if lane.key in self.full and self._outstanding(lane.key) <= BOUND // 2:
+        is_low = (
+            self._outstanding(lane.key) <= BOUND // 2
+            and self._outstanding_bytes(lane.key) <= BOUND_BYTES // 2
+        )
+        if lane.key in self.full and is_low:
             self.full.remove(lane.key)
             assert self.relieved.pop() == lane.key
         assert not self.relieved, "once for each time that a lane was full"
@@ -257,6 +272,9 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.ledger.head - self.ledger.base == len(self.ledger.events)
         assert set(self.lanes.full) == self.full
         assert all(self._outstanding(lane) == one.outstanding for lane, one in self._known())
+        for lane, one in self._known():
+            assert one.outstanding_bytes == self._outstanding_bytes(lane)
+        assert self.lanes.outstanding_bytes == sum(map(self._outstanding_bytes, range(3)))
 
     def _known(self) -> list[tuple[int, Lane]]:
         return [(lane.key, lane) for lane in self.lanes if isinstance(lane.key, int)]

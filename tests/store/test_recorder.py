@@ -24,6 +24,8 @@ from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.errors import LeaseLost, RowRefused
 from triggerer.store.engine.database import Database, open_database
 from triggerer.store.models import Stream
+from triggerer.store.recording.encoding import encode_extra
+from triggerer.store.recording.recorder import EventRecorder
 from triggerer.store.wakeups.listening import listen
 from triggerer.store.wakeups.signals import ALL, Signal
 
@@ -134,6 +136,51 @@ async def test_a_repeat_confirms_and_is_neither_stored_nor_queued_again(
     assert [event.error for event in (first, again, other)] == [None, None, None]
     assert [row.extra for row in await events_in(database)] == [{"payload": "a"}, {"payload": "c"}]
     assert len(await queue_of(database, "report")) == 2
+
+
+async def test_it_is_full_until_enough_bytes_are_settled(database: Database) -> None:
+    await _one_dag(database)
+    three = EventSource(tuple(WatcherRef(number, 1) for number in range(3)), None)
+    recorder = EventRecorder(database, on_fenced=lambda fence: None, max_pending_bytes=1_000)
+    texts = ["x" * 200, "x" * 80, "\U0001f600" + "x" * 100]
+    seen = []
+    for n, text_ in enumerate(texts):
+        Event({"text": text_}, f"k{n}", source=three).submit_to(recorder)
+        seen.append((recorder.is_full, recorder.unsettled_bytes))
+    # A payload counts for each row, as it lies in memory: one that is not ASCII takes four bytes a character here.
+    assert seen[0] == (False, 3 * len(encode_extra({"text": texts[0]}, max_bytes=1_000)))
+    assert [is_full for is_full, _ in seen] == [False, False, True]
+    assert seen[2][1] - seen[1][1] > 3 * 4 * 100
+    async with anyio.create_task_group() as tasks:
+        with anyio.fail_after(30):
+            tasks.start_soon(recorder.run)
+            await recorder.wait_for_room()
+            assert not recorder.is_full
+            await recorder.drained()
+        tasks.cancel_scope.cancel()
+    assert recorder.unsettled_bytes == 0
+    assert await count_events(database) == 9
+
+
+async def test_an_event_that_alone_is_larger_than_the_bound_is_stored(database: Database) -> None:
+    await _one_dag(database)
+    async with recording(database, max_pending_bytes=10) as recorder:
+        await record(recorder, Event({"text": "x" * 100}, "a"), Event({"text": "x" * 100}, "b"))
+        assert (recorder.is_full, recorder.unsettled_bytes) == (False, 0)
+    assert await count_events(database) == 2
+
+
+async def test_what_is_refused_or_fenced_is_no_longer_counted_in_bytes(database: Database) -> None:
+    await _one_dag(database)
+    fenced = EventSource((WatcherRef(1, 1),), Fence("gone", "nobody", 1))
+    unknown = EventSource((WatcherRef(1, 2**63),), None)
+    plain = EventSource((WatcherRef(1, 1),), None)
+    events = [Event(n, f"k{n}", source=unknown if n == 3 else plain) for n in range(10)]
+    events += [Event("a", "a", source=fenced), Event(float, "not JSON")]
+    async with recording(database, max_pending_bytes=50) as recorder:
+        await record(recorder, *events)
+        assert (recorder.is_full, recorder.unsettled_bytes) == (False, 0)
+    assert await count_events(database) == 9
 
 
 async def test_a_repeat_within_one_flush_is_stored_once(database: Database) -> None:

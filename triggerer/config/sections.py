@@ -95,6 +95,10 @@ class TriggererSettings:
     """Of one shared stream: fanned out and not yet advanced; beyond it the broker is paused."""
     max_outstanding_events_per_lane: Count = 10_000
     """The same of one lane (a Kafka partition); beyond it that lane is paused, or the stream where that cannot be."""
+    max_outstanding_bytes: Count = 64 * 1024 * 1024
+    """Of the messages of one shared stream that are fanned out and not yet advanced; beyond it the broker is paused."""
+    max_outstanding_bytes_per_lane: Count = 32 * 1024 * 1024
+    """The same of one lane."""
     lease_duration: Seconds = timedelta(seconds=15)
     """After so long without a heartbeat an instance's streams may be taken over."""
     stall_threshold: SecondsOrZero = timedelta(seconds=0.5)

@@ -47,6 +47,13 @@ class HasPayload(Protocol):
 class EventSink(Protocol):
     """Where the runtime submits its events, to have them stored."""
 
+    @property
+    def is_full(self) -> bool:
+        """Whether so many bytes wait, of all streams together, that who submits has to `wait_for_room` first."""
+
+    async def wait_for_room(self) -> None:
+        """Wait until it is not full; at once if it is not."""
+
     def submit_nowait(
         self,
         event: PendingEvent,
@@ -55,7 +62,9 @@ class EventSink(Protocol):
         key: str | None,
         ordinal: int,
     ) -> None:
-        """Take an event for the next group commit. Never blocks; the runtime limits how many are pending.
+        """Take an event for the next group commit, also if it is full. Never blocks.
+
+        The runtime limits how many are pending of each stream.
 
         Args:
             yielded: Its payload is read here, since it may change afterwards. A store encodes it, so that what the

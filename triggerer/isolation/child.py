@@ -17,7 +17,7 @@ import anyio
 
 from triggerer.ipc import ChildChannel, connect_to_parent, kill_own_group
 from triggerer.isolation.messages import Report, Setup, Terminated
-from triggerer.isolation.pickling import from_frame, pack, to_frame, unpack
+from triggerer.isolation.pickling import from_frame, in_frames, pack, to_frame, unpack
 from triggerer.isolation.trigger_server import TriggerServer
 from triggerer.logging_setup import set_up_logging
 from triggerer.plugins import load_trigger_class
@@ -62,6 +62,7 @@ async def _serve(
         report=reports.put,
         pack=partial(pack, name=setup.name, what="the payload of an event"),
         unpack=partial(unpack, name=setup.name, what="a raw event"),
+        size_of=len,
     )
     threading.Thread(
         target=_read, args=(channel, server), name="triggerer-reader", daemon=True
@@ -88,7 +89,8 @@ def _write(channel: ChildChannel, reports: queue.SimpleQueue[Report | _Ended]) -
             chunk.append(reports.get())
         told = [report for report in chunk if not isinstance(report, _Ended)]
         try:
-            channel.send_bytes(to_frame(told))
+            for frame in in_frames(told):
+                channel.send_bytes(to_frame(frame))
         except OSError:
             return  # the reader notices it too
         if len(told) < len(chunk):

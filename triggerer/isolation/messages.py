@@ -88,6 +88,8 @@ class Derived(NamedTuple):
     """The filter, or `run()`, yielded an event with this payload, packed."""
 
     payload: Any
+    size_bytes: int
+    """Of what is packed; 0 where nothing is copied and that is not known."""
 
 
 class Rejected(NamedTuple):

@@ -4,26 +4,43 @@ from __future__ import annotations
 
 import pickle
 import traceback
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 from triggerer.errors import PluginError
-from triggerer.isolation.messages import Command, Report
+from triggerer.isolation.messages import Command, Derived, RawEvents, Report
+
+M = TypeVar("M", bound=Command | Report)
+
+
+MOST_PACKED_BYTES: Final = 128 * 1024 * 1024
+"""Of one raw event or payload: a frame, which takes `FRAME_BYTES` beside it, is below the channel's limit."""
+FRAME_BYTES: Final = 16 * 1024 * 1024
+"""A frame ends with the message that brings it to this size."""
+_MOST_TEXT: Final = 1024 * 1024
+"""Characters of an error's text and of its traceback, and bytes of its pickled form."""
 
 
 def pack(value: Any, *, name: str, what: str) -> bytes:
     """Pickle `value`.
 
     Raises:
-        PluginError: It cannot be pickled; the message names the trigger and the value's class.
+        PluginError: It cannot be pickled, or is too large; the message names the trigger and the value's class.
     """
     try:
-        return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+        packed = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     except Exception as error:  # `__reduce__` may raise anything
         raise PluginError(
             f"{what} of {name} ({type(value).__qualname__}) cannot be handed to another process: {error}",
             hint='isolate the trigger as "thread" instead of "process"',
         ) from error
+    if len(packed) > MOST_PACKED_BYTES:
+        raise PluginError(
+            f"{what} of {name} ({type(value).__qualname__}) has {len(packed):,} bytes,"
+            f" more than the {MOST_PACKED_BYTES:,} that may be handed to another process",
+            hint='isolate the trigger as "thread" instead of "process"',
+        )
+    return packed
 
 
 def unpack(packed: bytes, *, name: str, what: str) -> Any:
@@ -57,7 +74,9 @@ class PackedError(NamedTuple):
             pickle.loads(pickled)
         except Exception:  # noqa: BLE001  (raised by the exception's own code: then its text is sent)
             pickled = None
-        return cls(pickled, text, trace)
+        if pickled is not None and len(pickled) > _MOST_TEXT:
+            pickled = None
+        return cls(pickled, text[:_MOST_TEXT], trace[-_MOST_TEXT:])
 
     def unpack(self) -> Exception:
         """Return the error, or a `PluginError` with its text; a note holds the traceback from the other process."""
@@ -80,6 +99,27 @@ class _WithError(NamedTuple):
 
     kind: type[Any]
     error: PackedError
+
+
+def in_frames(messages: Sequence[M]) -> Iterator[list[M]]:
+    """Divide messages among frames, in order; see `FRAME_BYTES`."""
+    frame: list[M] = []
+    size_bytes = 0
+    for message in messages:
+        frame.append(message)
+        size_bytes += _size_of(message)
+        if size_bytes >= FRAME_BYTES:
+            yield frame
+            frame, size_bytes = [], 0
+    if frame:
+        yield frame
+
+
+def _size_of(message: Command | Report) -> int:
+    """What a plugin has packed into it. The rest is small."""
+    if isinstance(message, RawEvents):
+        return sum(map(len, message.events))
+    return message.size_bytes if isinstance(message, Derived) else 0
 
 
 def to_frame(messages: Sequence[Command | Report]) -> bytes:

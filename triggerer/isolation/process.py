@@ -15,7 +15,7 @@ from triggerer.child_process import ChildProcess
 from triggerer.errors import PluginError
 from triggerer.ipc import ChannelClosed, MalformedFrame
 from triggerer.isolation.messages import Close, Command, Setup, Terminated
-from triggerer.isolation.pickling import from_frame, pack, to_frame, unpack
+from triggerer.isolation.pickling import from_frame, in_frames, pack, to_frame, unpack
 from triggerer.isolation.remote_trigger import RemoteTrigger
 from triggerer.isolation.threadsafe_queue import ThreadsafeQueue
 
@@ -71,6 +71,9 @@ class TriggerProcess(RemoteTrigger):
     def pack(self, value: Any) -> Any:
         return pack(value, name=self.name, what="a raw event")
 
+    def size_of(self, packed: Any) -> int:
+        return len(packed)
+
     def unpack(self, packed: Any) -> Any:
         return unpack(packed, name=self.name, what="the payload of an event")
 
@@ -95,7 +98,8 @@ class TriggerProcess(RemoteTrigger):
         while True:
             commands = [await self._commands.get(), *self._commands.take_all()]
             try:
-                await process.channel.send_bytes(to_frame(commands))
+                for frame in in_frames(commands):
+                    await process.channel.send_bytes(to_frame(frame))
             except ChannelClosed:
                 return  # `_listen` notices it too
 

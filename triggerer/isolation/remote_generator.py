@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from triggerer.isolation.messages import (
     Requested,
 )
 from triggerer.isolation.remote_trigger import RemoteTrigger
-from triggerer.isolation.trigger_server import MOST_IN_TRANSIT
+from triggerer.isolation.trigger_server import MOST_BYTES_IN_TRANSIT, MOST_IN_TRANSIT
 from triggerer.runtime.subscriber import Subscriber
 from triggerer.synchronization import AutoResetEvent
 
@@ -28,7 +29,11 @@ PREFETCH_LIMIT: Final = 64
 """Raw events that are sent ahead of the one that the runtime has given out. What the filter does not get to is
 redelivered, so there should not be many; enough that the filter need not wait for each."""
 
+PREFETCH_BYTES: Final = 4 * 1024 * 1024
+"""The same in bytes, where they are copied. The event that reaches it may exceed it."""
+
 _CREDIT_EVERY: Final = MOST_IN_TRANSIT // 4
+_CREDIT_EVERY_BYTES: Final = MOST_BYTES_IN_TRANSIT // 4
 
 
 class RemoteGenerator:
@@ -48,6 +53,9 @@ class RemoteGenerator:
         self._requested = 0
         self._pulled = 0
         self._sent = 0
+        self._ahead: deque[int] = deque()
+        """The sizes of the raw events that were sent and are not pulled yet, in order."""
+        self._bytes_ahead = 0
         self._opened = 0
         self._has_request = AutoResetEvent()
         self._has_pulled = AutoResetEvent()
@@ -62,7 +70,7 @@ class RemoteGenerator:
         Raises:
             Exception: What the filter raised, or what ended its thread or process.
         """
-        taken = 0
+        taken = taken_bytes = 0
         while True:
             report = await self._remote.report()
             match report:
@@ -75,12 +83,13 @@ class RemoteGenerator:
                 case Rejected():
                     if self._opened <= self._pulled:
                         reject_shared_stream_event()
-                case Derived(payload):
+                case Derived(payload, size_bytes):
                     yield TriggerEvent(self._remote.unpack(payload))
                     taken += 1
-                    if taken == _CREDIT_EVERY:
+                    taken_bytes += size_bytes
+                    if taken == _CREDIT_EVERY or taken_bytes >= _CREDIT_EVERY_BYTES:
                         self._remote.send(Credit(taken))
-                        taken = 0
+                        taken = taken_bytes = 0
                 case Finished(error):
                     if self._not_packed is not None:
                         raise self._not_packed
@@ -103,6 +112,8 @@ class RemoteGenerator:
                 await self._until_requested()
                 async for raw in self._stream:
                     self._pulled += 1
+                    if self._ahead:
+                        self._bytes_ahead -= self._ahead.popleft()
                     self._has_pulled.set()
                     self._send_raw(raw)
                     await self._until_requested()
@@ -135,13 +146,17 @@ class RemoteGenerator:
                 # Raised by `events` too, even if the filter ignores what its stream raises: it never saw this event.
                 self._not_packed = error
                 raise
-        ahead = self._sent + len(packed) - self._pulled
-        if ahead <= PREFETCH_LIMIT // 2:
-            for event in self._prefetchable()[ahead:]:
+        if len(self._ahead) <= PREFETCH_LIMIT // 2 and self._bytes_ahead <= PREFETCH_BYTES // 2:
+            for event in self._prefetchable()[len(self._ahead) :]:
                 try:
                     packed.append(self._remote.pack(event))
                 except PluginError:
                     # It fails the filter when it is pulled.
+                    break
+                size_bytes = self._remote.size_of(packed[-1])
+                self._ahead.append(size_bytes)
+                self._bytes_ahead += size_bytes
+                if self._bytes_ahead >= PREFETCH_BYTES:
                     break
         if packed:
             self._sent += len(packed)

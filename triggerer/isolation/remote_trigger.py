@@ -57,6 +57,10 @@ class RemoteTrigger(ABC):
         """
 
     @abstractmethod
+    def size_of(self, packed: Any) -> int:
+        """Return the bytes of a raw event that was packed; 0 where nothing is copied."""
+
+    @abstractmethod
     def unpack(self, packed: Any) -> Any:
         """Return the payload that the trigger packed.
 

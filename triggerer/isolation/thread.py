@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 import anyio
+import orjson
 import structlog
 
 from triggerer.abc import BaseEventTrigger
@@ -52,6 +53,9 @@ class TriggerThread(RemoteTrigger):
     def pack(self, value: Any) -> Any:
         return value
 
+    def size_of(self, packed: Any) -> int:
+        return 0
+
     def unpack(self, packed: Any) -> Any:
         return packed
 
@@ -91,7 +95,14 @@ class TriggerThread(RemoteTrigger):
             self._loop.call_soon_threadsafe(self._ended.set)
 
     async def _serve(self) -> None:
-        server = TriggerServer(self._trigger, self.name, report=self._put, pack=_same, unpack=_same)
+        server = TriggerServer(
+            self._trigger,
+            self.name,
+            report=self._put,
+            pack=_same,
+            unpack=_same,
+            size_of=_size_of_payload,
+        )
         self._commands = server.commands
         if self._is_closing:
             # `aclose` was called before this queue existed.
@@ -104,3 +115,11 @@ class TriggerThread(RemoteTrigger):
 
 def _same(value: Any) -> Any:
     return value
+
+
+def _size_of_payload(payload: Any) -> int:
+    """The bytes that the store would make of it; 0 if it is no JSON, which the store will say."""
+    try:
+        return len(orjson.dumps(payload, default=str))
+    except TypeError:
+        return 0

@@ -37,6 +37,8 @@ from triggerer.synchronization import AutoResetEvent
 
 MOST_IN_TRANSIT: Final = 1024
 """Derived events that the service has not granted credit for again; a filter that yields more has to wait."""
+MOST_BYTES_IN_TRANSIT: Final = 8 * 1024 * 1024
+"""The same in bytes. The event that reaches it may exceed it."""
 
 Codec = Callable[[Any], Any]
 """Packs, or unpacks, what passes between service and trigger; raises `PluginError` for what cannot pass."""
@@ -56,19 +58,23 @@ class TriggerServer:
         report: Callable[[Report], None],
         unpack: Codec,
         pack: Codec,
+        size_of: Callable[[Any], int],
     ) -> None:
-        """`report` may be called from any thread."""
+        """`report` may be called from any thread. `size_of`: the bytes of what is packed."""
         self._trigger = trigger
         self._name = name
         self._report = report
         self._unpack = unpack
         self._pack = pack
+        self._size_of = size_of
         self._commands: ThreadsafeQueue[Command] = ThreadsafeQueue()
         self._raw: deque[Any] = deque()
         self._end: EndStream | None = None
         self._arrived = AutoResetEvent()
         self._is_open = False
-        self._in_transit = 0
+        self._in_transit: deque[int] = deque()
+        """The sizes of the derived events for which there was no credit again, in order."""
+        self._bytes_in_transit = 0
         self._room = AutoResetEvent()
         self._scope = anyio.CancelScope()
 
@@ -97,7 +103,8 @@ class TriggerServer:
                 self._raw.clear()
                 self._arrived.set()
             case Credit(number):
-                self._in_transit -= number
+                for _ in range(number):
+                    self._bytes_in_transit -= self._in_transit.popleft()
                 self._room.set()
             case Cancel():
                 self._scope.cancel()
@@ -173,9 +180,15 @@ class TriggerServer:
             raise PluginError(
                 f"{what} of {self._name} yielded {type(event).__qualname__}, not a TriggerEvent"
             )
-        self._report(Derived(self._pack(event.payload)))
-        self._in_transit += 1
-        while self._in_transit >= MOST_IN_TRANSIT:
+        packed = self._pack(event.payload)
+        size_bytes = self._size_of(packed)
+        self._in_transit.append(size_bytes)
+        self._bytes_in_transit += size_bytes
+        self._report(Derived(packed, size_bytes))
+        while (
+            len(self._in_transit) >= MOST_IN_TRANSIT
+            or self._bytes_in_transit >= MOST_BYTES_IN_TRANSIT
+        ):
             await self._room.wait()
 
     def reject_open_event(self) -> bool:

@@ -24,9 +24,10 @@ _TURNS_BEFORE_OVERFLOW: Final = 8
 class Flow:
     """The bounds of one group.
 
-    The poll calls `check` before a broadcast once `check_at` is reached, and `handle_full_lane` after a broadcast that
-    filled a lane; `run` is a task of the group. While the poll is paused, nothing is broadcast. A lane at its own bound
-    pauses the poll only if the producer cannot pause that lane alone. If a hook of the producer raises, the group ends.
+    The poll calls `check` before a broadcast once `check_at` or the group's bound in bytes is reached, and
+    `handle_full_lane` after a broadcast that filled a lane; `run` is a task of the group. While the poll is paused,
+    nothing is broadcast. A lane at its own bound pauses the poll only if the producer cannot pause that lane alone. If
+    a hook of the producer raises, the group ends.
     """
 
     def __init__(self, state: GroupState, subscribers: Subscribers) -> None:
@@ -64,7 +65,12 @@ class Flow:
         lane: Hashable = None
         if self._lanes.full and self._state.producer is not None:
             lane = self._state.producer.get_advance_lane(payload)
-        if self._ledger.head >= self._free_until or self._is_stopping or lane in self._lanes.full:
+        if (
+            self._ledger.head >= self._free_until
+            or self._is_stopping
+            or self._lanes.outstanding_bytes >= self._settings.max_outstanding_bytes
+            or lane in self._lanes.full
+        ):
             self._free_until = self._first_not_free()
             while not self._is_free(lane):
                 await self._pause_until_free(lane)
@@ -83,6 +89,8 @@ class Flow:
         head = self._ledger.head
         if self._state.is_closed or (self._is_stopping and self._state.is_acknowledged):
             return head
+        if self._lanes.outstanding_bytes >= self._settings.max_outstanding_bytes:
+            return head
         free = head + self._settings.max_outstanding - self._lanes.outstanding
         # A subscriber that joins or becomes active before the next check starts at the head or later.
         lowest = min((one.pulled for one in self._subscribers), default=head)
@@ -97,7 +105,7 @@ class Flow:
         if lane is None:
             return False
         # A producer that has paused a lane may still yield what it had fetched, or may forget the pause in a rebalance.
-        return lane not in self._paused or lane.outstanding >= self._lanes.bound
+        return lane not in self._paused or self._lanes.is_full(lane)
 
     async def _pause_until_free(self, key: Hashable) -> None:
         producer = self._state.producer
@@ -107,19 +115,34 @@ class Flow:
         if producer is not None and producer.pauses_lanes and self._is_held(key):
             # The producer may have forgotten the pause, for example of a lane that was reassigned and came back.
             await self._pause_lane(producer, self._lanes.full[key])
-        was_full = self._lanes.outstanding >= self._settings.max_outstanding
+        was_full = self._is_full
         if producer is not None:
             await producer.pause()
         while True:
             self._free_until = self._first_not_free()
             # Half of it: pausing and resuming the broker for every single event would leave no time for anything else.
-            if self._is_free(key) and not (
-                was_full and self._lanes.outstanding > self._settings.max_outstanding // 2
-            ):
+            if self._is_free(key) and not (was_full and self._is_above_half):
                 break
             await self._wait_for_room()
         if producer is not None:
             await producer.resume()
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether the group has reached its bound in events or in bytes."""
+        lanes, settings = self._lanes, self._settings
+        return (
+            lanes.outstanding >= settings.max_outstanding
+            or lanes.outstanding_bytes >= settings.max_outstanding_bytes
+        )
+
+    @property
+    def _is_above_half(self) -> bool:
+        lanes, settings = self._lanes, self._settings
+        return (
+            lanes.outstanding > settings.max_outstanding // 2
+            or lanes.outstanding_bytes > settings.max_outstanding_bytes // 2
+        )
 
     async def _wait_for_room(self) -> None:
         full = self._full_subscribers()

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import structlog
 
-from triggerer.abc import BaseEventTrigger
+from triggerer.abc import BaseEventTrigger, SharedStreamProducer
 from triggerer.domain.events import EventSink
 from triggerer.errors import BrokerUnavailable, GroupEnded, PluginError
 from triggerer.own_lease import OwnLease
@@ -37,6 +37,11 @@ def is_acknowledged(opener: type[BaseEventTrigger]) -> bool:
     return getattr(ours, "__func__", ours) is not getattr(default, "__func__", None)
 
 
+def tells_sizes(producer: type[SharedStreamProducer]) -> bool:
+    """Whether the class overrides `get_size`: otherwise nobody needs to ask for each event."""
+    return producer.get_size is not SharedStreamProducer.get_size
+
+
 class Group:
     """One poll and its subscribers.
 
@@ -58,7 +63,7 @@ class Group:
     ) -> None:
         self._opener = opener
         self._kwargs = kwargs
-        lanes = Lanes(settings.max_outstanding_per_lane)
+        lanes = Lanes(settings.max_outstanding_per_lane, settings.max_outstanding_bytes_per_lane)
         ledger = Ledger(lanes if is_acknowledged(opener) else None)
         self.key = key
         self.state = GroupState(key, settings, clock, lease, lanes, ledger)
@@ -219,10 +224,13 @@ class Group:
         ledger, lanes, selecting = state.ledger, state.lanes, state.selection.tables
         assert state.producer is not None
         get_lane = state.producer.get_advance_lane
+        get_size = state.producer.get_size if tells_sizes(type(state.producer)) else None
+        max_bytes = state.settings.max_outstanding_bytes
         turns = Turns()
+        size_bytes = 0
         now = 0.0
         async for event, payload in events:
-            if ledger.head >= flow.check_at:
+            if ledger.head >= flow.check_at or lanes.outstanding_bytes >= max_bytes:
                 await flow.check(payload)
             if turns.has_turned:
                 # All events of one turn of the loop get the same time.
@@ -230,7 +238,11 @@ class Group:
                 now = state.clock.monotonic()
                 if not state.may_act:
                     await self._wait_to_be_closed()
-            ledger.broadcast_in_lane(event, payload, get_lane(payload), now)
+            if get_size is not None:
+                size_bytes = get_size(payload)
+                if size_bytes < 0:
+                    raise PluginError(f"get_size() of the shared stream {self.key!r} is negative")
+            ledger.broadcast_in_lane(event, payload, get_lane(payload), now, size_bytes)
             if selecting:
                 self._offer(event)
             if state.readers:

@@ -81,6 +81,7 @@ class Entry:
         "next",
         "payload",
         "seq",
+        "size_bytes",
         "unresolved",
     )
 
@@ -89,6 +90,8 @@ class Entry:
     lane: Lane | None
     """None once it was taken for an advance."""
     broadcast_at: float
+    size_bytes: int
+    """As the producer tells it; 0: unknown."""
     unresolved: int
     counts: OutcomeCounts
     """Set when everybody has moved past it."""
@@ -120,9 +123,11 @@ class Lane:
     __slots__ = (
         "head",
         "in_flight",
+        "in_flight_bytes",
         "is_scheduled",
         "key",
         "outstanding",
+        "outstanding_bytes",
         "tail",
     )
 
@@ -132,8 +137,11 @@ class Lane:
         self.tail: Entry | None = None
         self.outstanding = 0
         """Broadcast and not advanced: those from `head` to `tail`, and those in flight."""
+        self.outstanding_bytes = 0
+        """Their sizes, as far as they are known."""
         self.in_flight = 0
         """Handed to the `advance` that has not returned."""
+        self.in_flight_bytes = 0
         self.is_scheduled = False
         """Queued for the next advance, or being advanced."""
 
@@ -144,10 +152,12 @@ class Lane:
     def take(self, limit: int) -> list[AdvanceItem]:
         """Take the ready prefix, `limit` events at most."""
         batch: list[AdvanceItem] = []
+        size_bytes = 0
         entry = self.head
         while entry is not None and not entry.unresolved:
             outcome = entry.counts.outcome if entry.nacks is None else entry.outcome()
             batch.append(_new_item(AdvanceItem, (entry.payload, outcome)))
+            size_bytes += entry.size_bytes
             # An event derived from it may still refer to this entry, and must not keep those behind it alive.
             entry.lane = None
             following = entry.next
@@ -159,6 +169,7 @@ class Lane:
         if entry is None:
             self.tail = None
         self.in_flight = len(batch)
+        self.in_flight_bytes = size_bytes
         return batch
 
 
@@ -171,16 +182,22 @@ class Lanes:
 
     Every method costs O(1), `take` O(number of events taken): a lane whose head is stuck is not looked at again until
     its head resolves. Of the lanes without outstanding events only some are kept.
+
+    A lane is full when it has reached one of its two bounds, in events or in bytes. The caller of `append` enforces
+    them. The message that reaches the bound in bytes may exceed it, so that one which alone is larger passes too.
     """
 
-    def __init__(self, bound: int = sys.maxsize) -> None:
+    def __init__(self, bound: int = sys.maxsize, bound_bytes: int = sys.maxsize) -> None:
         self.bound = bound
-        """Of the outstanding events of one lane. The caller of `append` enforces it."""
+        """Of the outstanding events of one lane."""
+        self.bound_bytes = bound_bytes
+        """Of their sizes."""
         self.full: dict[Hashable, Lane] = {}
-        """The lanes that have reached the bound, until they are down to half of it; then `on_low_water` is called."""
+        """The lanes that have been full, until they are down to half of both bounds; then `on_low_water` is called."""
         self.newly_full: Lane | None = None
-        """The lane that reached the bound last. The caller of `append` handles it, and sets this to None."""
+        """The lane that reached a bound last. The caller of `append` handles it, and sets this to None."""
         self.outstanding = 0
+        self.outstanding_bytes = 0
         self.on_low_water: Callable[[Lane], None] = _ignore
         self._lanes: dict[Hashable, Lane] = {}
         self._ready: deque[Lane] = deque()
@@ -189,7 +206,13 @@ class Lanes:
         """The lanes that are known, also empty ones."""
         return iter(self._lanes.values())
 
-    def append(self, key: Hashable, seq: int, payload: Any, now: float) -> Entry:
+    def is_full(self, lane: Lane) -> bool:
+        """Whether nothing may be added to `lane` at present."""
+        return lane.outstanding >= self.bound or lane.outstanding_bytes >= self.bound_bytes
+
+    def append(
+        self, key: Hashable, seq: int, payload: Any, now: float, size_bytes: int = 0
+    ) -> Entry:
         """Add the next event to its lane."""
         lane = self._lanes.get(key)
         if lane is None:
@@ -200,6 +223,7 @@ class Lanes:
         entry.payload = payload
         entry.lane = lane
         entry.broadcast_at = now
+        entry.size_bytes = size_bytes
         entry.unresolved = 1
         entry.nacks = entry.next = None
         tail = lane.tail
@@ -210,6 +234,12 @@ class Lanes:
         lane.tail = entry
         outstanding = lane.outstanding = lane.outstanding + 1
         self.outstanding += 1
+        if size_bytes:
+            before = lane.outstanding_bytes
+            lane.outstanding_bytes = before + size_bytes
+            self.outstanding_bytes += size_bytes
+            if before < self.bound_bytes <= before + size_bytes:
+                self.full[key] = self.newly_full = lane
         if outstanding == self.bound:
             self.full[key] = self.newly_full = lane
         return entry
@@ -229,7 +259,7 @@ class Lanes:
         self._ready.clear()
         self.full.clear()
         self.newly_full = None
-        self.outstanding = 0
+        self.outstanding = self.outstanding_bytes = 0
 
     def queue(self, lane: Lane) -> None:
         """Queue a lane for its next advance, once: its head has become ready."""
@@ -271,10 +301,18 @@ class Lanes:
 
     def finish(self, lane: Lane) -> None:
         """The advance of what was taken from `lane` has returned."""
-        in_flight = lane.in_flight
+        in_flight, in_flight_bytes = lane.in_flight, lane.in_flight_bytes
         lane.outstanding -= in_flight
         self.outstanding -= in_flight
-        if self.full and lane.outstanding <= self.bound // 2 and lane.key in self.full:
+        if in_flight_bytes:
+            lane.outstanding_bytes -= in_flight_bytes
+            self.outstanding_bytes -= in_flight_bytes
+        if (
+            self.full
+            and lane.outstanding <= self.bound // 2
+            and lane.outstanding_bytes <= self.bound_bytes // 2
+            and lane.key in self.full
+        ):
             del self.full[lane.key]
             self.on_low_water(lane)
         head = lane.head

@@ -23,6 +23,7 @@ from triggerer.runtime.lanes import Entry, Lanes, OutcomeCounts
 IDLE: Final = sys.maxsize
 """The cursor of a member that passes every event as it is broadcast, until `Ledger.mark_active`."""
 _TRIM_AT = 512
+_TRIM_AT_BYTES = 1024 * 1024
 _number = itemgetter(0)
 
 
@@ -55,6 +56,8 @@ class Ledger:
         """The number that the next event gets."""
         self.passed = 0
         """All have passed everything before this number, and it was released to the lanes."""
+        self._passed_bytes = 0
+        """The sizes of those before `passed` that are still in the lists."""
         self._heap: list[tuple[int, int, Member]] = []
         self._joined = 0
         self._present = 0
@@ -68,11 +71,13 @@ class Ledger:
         self.events.append(event)
         self.head += 1
 
-    def broadcast_in_lane(self, event: Any, payload: Any, lane: Hashable, now: float) -> None:
+    def broadcast_in_lane(
+        self, event: Any, payload: Any, lane: Hashable, now: float, size_bytes: int = 0
+    ) -> None:
         """Append an event. Those present now have to answer for it; for those counted as absent it has failed."""
         assert self.lanes is not None
         seq = self.head
-        self.entries.append(self.lanes.append(lane, seq, payload, now))
+        self.entries.append(self.lanes.append(lane, seq, payload, now, size_bytes))
         self.events.append(event)
         self.head = seq + 1
 
@@ -227,11 +232,16 @@ class Ledger:
             self._release(until)
         self.passed = until
         behind = until - self.base
-        if behind >= _TRIM_AT or 2 * behind >= len(self.events):
+        if (
+            behind >= _TRIM_AT
+            or 2 * behind >= len(self.events)
+            or self._passed_bytes >= _TRIM_AT_BYTES
+        ):
             # So often that few events are kept needlessly, so seldom that no more are moved than removed.
             del self.events[:behind]
             del self.entries[:behind]
             self.base = until
+            self._passed_bytes = 0
         return until < lowest
 
     def _release(self, until: int) -> None:
@@ -239,6 +249,7 @@ class Ledger:
         queue = self.lanes.queue
         steps = self._steps
         at = self.passed
+        passed_bytes = 0
         while at < until:
             # Up to the next step the counts are the same for all events.
             if steps and steps[0][0] <= at:
@@ -247,6 +258,7 @@ class Ledger:
             counts = self._counts
             for entry in self.entries[at - self.base : end - self.base]:
                 entry.counts = counts
+                passed_bytes += entry.size_bytes
                 unresolved = entry.unresolved = entry.unresolved - 1
                 if not unresolved:
                     lane = entry.lane
@@ -254,6 +266,7 @@ class Ledger:
                     if lane is not None and lane.head is entry:
                         queue(lane)
             at = end
+        self._passed_bytes += passed_bytes
 
     def _apply_steps(self, seq: int) -> None:
         """Apply the steps up to and including those at `seq`."""

@@ -45,7 +45,7 @@ class Runner:
                 f"{type(trigger).__qualname__}.run() returned {type(events).__qualname__}",
                 hint="write it as an async generator: `async def` with `yield`",
             )
-        pending = self.pending
+        pending, sink = self.pending, self._sink
         async with aclosing(events):
             async for event in events:
                 if not isinstance(event, TriggerEvent):
@@ -53,7 +53,9 @@ class Runner:
                         f"run() of {self.name} yielded {type(event).__qualname__}, not a TriggerEvent"
                     )
                 pending.count += 1
-                self._sink.submit_nowait(StandaloneEvent(self), event, self.source, None, 0)
+                sink.submit_nowait(StandaloneEvent(self), event, self.source, None, 0)
+                if sink.is_full:
+                    await sink.wait_for_room()
                 await pending.wait_for_room()
 
 

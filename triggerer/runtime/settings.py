@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSettings:
-    """Durations in seconds, sizes in events."""
+    """Durations in seconds, sizes in events unless the name says bytes."""
 
     ack_timeout: float = 300.0
     """How long after its broadcast an event may stay unresolved by a subscriber."""
@@ -21,6 +21,12 @@ class RuntimeSettings:
     max_outstanding_per_lane: int = 10_000
     """The same in one lane. Two group commits of the largest size (5,000 rows), so that even with one lane the next
     commit is full while one is being written; and half of a group's bound, so that one stuck lane leaves room."""
+    max_outstanding_bytes: int = 64 * 1024 * 1024
+    """The same bound in the bytes of the messages, where the producer tells their sizes. Messages larger than 3 KiB on
+    average reach it before the one in events; 64 messages of 1 MiB are enough to keep a broker's connection busy. The
+    message that reaches it may exceed it."""
+    max_outstanding_bytes_per_lane: int = 32 * 1024 * 1024
+    """The same in one lane: half of a group's, so that one stuck lane leaves room."""
     max_pending: int = 20_000
     """Derived and not yet durable, of one stream, before its filters pause; bounds memory while the store is away."""
     burst: int = 256

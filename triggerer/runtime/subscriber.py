@@ -320,7 +320,7 @@ class Subscriber(Member):
     async def _drive(self, events: AsyncGenerator[TriggerEvent, None]) -> None:
         # One function, since it runs for every derived event.
         state, pending = self.state, self.pending
-        submit = self._sink.submit_nowait
+        sink, submit = self._sink, self._sink.submit_nowait
         async for event in events:
             if not isinstance(event, TriggerEvent):
                 raise PluginError(
@@ -356,6 +356,9 @@ class Subscriber(Member):
                 derived.complete(PluginError(f"An event of {self.name} could not be submitted"))
                 raise
             self.ordinal += 1
+            # First this: while the service stops, `pending` makes no more room.
+            if sink.is_full:
+                await sink.wait_for_room()
             if pending.count >= pending.limit:
                 await pending.wait_for_room()
 

@@ -100,6 +100,8 @@ async def _start_triggerer(
                 overflow_grace=chosen.shared_stream_overflow_grace.total_seconds(),
                 max_outstanding=chosen.max_outstanding_events,
                 max_outstanding_per_lane=chosen.max_outstanding_events_per_lane,
+                max_outstanding_bytes=chosen.max_outstanding_bytes,
+                max_outstanding_bytes_per_lane=chosen.max_outstanding_bytes_per_lane,
             ),
             lease=OwnLease.unlimited() if is_alone else OwnLease(lease, margin=OWN_LEASE_MARGIN),
         ),

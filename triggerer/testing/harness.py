@@ -88,6 +88,11 @@ class _Sink:
         self._is_automatic = is_automatic
         self._waiting: deque[_Waiting] = deque()
 
+    is_full = False
+
+    async def wait_for_room(self) -> None:
+        """Return at once: a test's memory is its own."""
+
     def submit_nowait(
         self,
         event: PendingEvent,

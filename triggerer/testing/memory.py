@@ -179,6 +179,11 @@ class InMemoryProducer(SharedStreamProducer):
         """`<broker>/<lane>/<offset>`."""
         return f"{self._broker.identity}/{broker_payload.lane}/{broker_payload.offset}"
 
+    def get_size(self, broker_payload: InMemoryMessage) -> int:
+        """The length of a value that is text or bytes; of any other it is not known."""
+        value = broker_payload.value
+        return len(value) if isinstance(value, (str, bytes)) else 0
+
     async def pause(self) -> None:
         self._is_paused = True
 

@@ -11,6 +11,8 @@ from producers.kafka.cluster import Membership
 from producers.kafka.lane import Lane, redelivery_delay
 from producers.kafka.message import KafkaMessage
 from producers.kafka.position import CommittedPosition
+from producers.kafka.producer import KafkaSharedStreamProducer
+from producers.kafka.settings import KafkaSettings
 from producers.kafka.verdict import judge
 from triggerer.abc import AdvanceItem, AdvanceOutcome
 
@@ -39,6 +41,26 @@ def batch(lane: Lane, *outcomes: tuple[int, int, int], start: int = 0) -> list[A
         )
         for place, outcome in enumerate(outcomes)
     ]
+
+
+@pytest.mark.parametrize(
+    ("record", "size_bytes"),
+    [
+        (Record(0, value=b"12345"), 5),
+        (Record(0, key=b"key", value=b"12345"), 8),
+        (Record(0, value=None), 0),
+        (Record(0, headers=(("name", b"123"), ("none", b""))), 11),
+        (Record(0, headers=(("none", None),)), 4),  # type: ignore[arg-type]
+    ],
+)
+def test_the_size_of_a_message_is_that_of_key_value_and_headers(
+    record: Record, size_bytes: int
+) -> None:
+    message = KafkaMessage(record, make_lane(), 0)
+    producer = KafkaSharedStreamProducer(
+        ["t"], settings=KafkaSettings(bootstrap_servers="localhost:1"), group="g"
+    )
+    assert producer.get_size(message) == message.size_bytes == size_bytes
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 2)] * 3), min_size=1, max_size=20))

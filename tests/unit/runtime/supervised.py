@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,7 @@ from triggerer.abc import BaseEventTrigger
 from triggerer.domain.events import EventSource, HasPayload, PendingEvent, WatcherRef
 from triggerer.own_lease import OwnLease
 from triggerer.runtime import HostedTrigger, Manager, RuntimeContext, RuntimeSettings, TriggerSpec
+from triggerer.synchronization import Notifier
 from triggerer.testing.clock import VirtualClock
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -28,6 +30,17 @@ class Store:
         self.is_automatic = True
         self.waiting: list[PendingEvent] = []
         self.payloads: list[Any] = []
+        self.room = sys.maxsize
+        """How many may wait before it is full."""
+        self._changed = Notifier()
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.waiting) >= self.room
+
+    async def wait_for_room(self) -> None:
+        while self.is_full:
+            await self._changed.wait()
 
     def submit_nowait(
         self,
@@ -47,6 +60,7 @@ class Store:
         waiting, self.waiting = self.waiting, []
         for event in waiting:
             event.complete(error)
+        self._changed.notify_all()
 
 
 class Service:

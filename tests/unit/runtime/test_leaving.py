@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from tests.unit.runtime.streams import Acking, Alone, Fast, Upstream
+from tests.unit.runtime.streams import Acking, Alone, Fast, Upstream, Watching
 from tests.unit.runtime.supervised import Service, forever, supervised
 from triggerer.abc import SharedStreamProducer, TriggerEvent
 from triggerer.errors import StoreUnavailable
@@ -223,6 +223,26 @@ async def test_a_trigger_without_a_stream_pauses_while_the_store_is_away_whateve
         service.store.complete()
         await service.settle_down()
         assert len(service.store.waiting) > 0
+
+
+@pytest.mark.parametrize("kind", [Alone, Fast, Acking])
+async def test_who_derives_waits_while_the_store_is_full_whoever_filled_it(
+    upstream: Upstream, kind: type[Watching]
+) -> None:
+    async with supervised() as service:
+        service.store.is_automatic = False
+        service.store.room = 3
+        service.host(kind(upstream.name))
+        upstream.put(*range(10))
+        await service.settle_down()
+        assert service.store.payloads == [{"value": n} for n in range(3)]
+        service.store.complete()
+        await service.settle_down()
+        assert len(service.store.payloads) == 6
+        while service.store.waiting:
+            service.store.complete()
+            await service.settle_down()
+        assert len(service.store.payloads) == 10
 
 
 async def test_a_lost_lease_ends_a_stream_that_only_waits_for_what_its_last_watcher_owes(

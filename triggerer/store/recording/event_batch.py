@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from triggerer.domain.events import EventSource, Fence, PendingEvent
 from triggerer.errors import LeaseLost, RowRefused, StoreError
+
+
+def size_of(extra: str) -> int:
+    """The bytes that a payload takes in memory: where it is not ASCII, up to four for each character."""
+    return len(extra) if extra.isascii() else sys.getsizeof(extra)
 
 
 class EventBatch:
@@ -53,6 +59,7 @@ class EventBatch:
         self._fence: Fence | None = None
         self._fence_number = 0
         self.size_bytes = 0
+        """Of the payloads, counted for each row."""
 
     @property
     def columns(self) -> Sequence[Sequence[object]]:
@@ -88,7 +95,7 @@ class EventBatch:
             return
         if source.fence is not self._fence:
             self._use_fence(source.fence)
-        self.size_bytes += len(extra) * len(watchers)
+        self.size_bytes += size_of(extra) * len(watchers)
         self._further_rows += len(watchers) - 1
         first: PendingEvent | None = event
         for watcher in watchers:
@@ -133,6 +140,7 @@ class EventBatch:
         ]
         part.asset_ids = self.asset_ids[rows]
         part.extras = self.extras[rows]
+        part.size_bytes = sum(map(size_of, part.extras))
         part.timestamps = self.timestamps[rows]
         part.watcher_ids = self.watcher_ids[rows]
         part.keys = self.keys[rows]

@@ -24,9 +24,10 @@ from triggerer.store.engine.clock import Now, TurnClock
 from triggerer.store.engine.database import Database
 from triggerer.store.group_commit import GroupCommit
 from triggerer.store.recording.encoding import check_identity, encode_extra
-from triggerer.store.recording.event_batch import EventBatch
+from triggerer.store.recording.event_batch import EventBatch, size_of
 from triggerer.store.recording.record_step import RecordEvents
 from triggerer.store.wakeups.signals import Signal
+from triggerer.synchronization import Notifier
 
 _log = LazyLogger(__name__)
 
@@ -35,6 +36,8 @@ MAX_EVENT_BYTES: Final = 1024 * 1024
 MAX_BATCH_ROWS: Final = 5_000
 # Bounds a batch of large payloads.
 MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
+# Four batches: filters go on while the first is written. All streams together, since there is one recorder.
+MAX_PENDING_BYTES: Final = 64 * 1024 * 1024
 
 
 class EventRecorder(GroupCommit[EventBatch]):
@@ -42,9 +45,11 @@ class EventRecorder(GroupCommit[EventBatch]):
 
     `complete(None)` is called once the rows of all of the event's watchers are durable, in this
     transaction or, for a repeat, in an earlier one. While the database is away, events wait and
-    nothing is completed; the runtime bounds their number. Cancelling `run` completes nothing.
+    nothing is completed; the runtime bounds their number, and waits while they are too large together. Cancelling `run`
+    completes nothing.
 
     Args:
+        max_pending_bytes: It is full while so many bytes of payloads wait or are being written, counted for each row.
         on_fenced: Called on the event loop when a lease no longer holds: another instance owns the stream.
         now: The timestamp of an event that is submitted; None: the host's time, once in each turn of the loop.
         random: For the jitter of retries.
@@ -61,6 +66,7 @@ class EventRecorder(GroupCommit[EventBatch]):
         on_fenced: Callable[[Fence], None],
         max_event_bytes: int = MAX_EVENT_BYTES,
         max_batch_rows: int = MAX_BATCH_ROWS,
+        max_pending_bytes: int = MAX_PENDING_BYTES,
         now: Now | None = None,
         random: Random | None = None,
     ) -> None:
@@ -69,11 +75,17 @@ class EventRecorder(GroupCommit[EventBatch]):
         self._on_fenced = on_fenced
         self._max_event_bytes = max_event_bytes
         self._max_batch_rows = max_batch_rows
+        self._max_pending_bytes = max_pending_bytes
         self._now = now or TurnClock().now
         self._full: deque[EventBatch] = deque()
         self._filling = EventBatch()
         self._writing = 0
         self._settled = anyio.Event()
+        self.is_full = False
+        """See `EventSink`."""
+        self._has_room = Notifier()
+        self.unsettled_bytes = 0
+        """Of the payloads that were submitted and are not settled yet, counted for each row."""
         self.trouble: TriggererError | None = None
         """Why nothing can be written at present; None if it can."""
         self.rows_written = 0
@@ -108,15 +120,23 @@ class EventRecorder(GroupCommit[EventBatch]):
             batch.add_without_rows(event, error)
         else:
             rows = len(source.watchers)
+            size_bytes = rows * size_of(extra)
             if (
                 len(batch.keys) + rows > self._max_batch_rows
-                or batch.size_bytes + rows * len(extra) > MAX_BATCH_BYTES
+                or batch.size_bytes + size_bytes > MAX_BATCH_BYTES
             ) and batch.keys:
                 self._full.append(batch)
                 batch = self._filling = EventBatch()
             batch.add(event, source, extra, self._now(), key, ordinal)
+            self.unsettled_bytes += size_bytes
+            if self.unsettled_bytes >= self._max_pending_bytes:
+                self.is_full = True
         if self._is_idle:
             self._wake()
+
+    async def wait_for_room(self) -> None:
+        while self.is_full:
+            await self._has_room.wait()
 
     async def drained(self) -> None:
         """Return once everything that was submitted is settled."""
@@ -173,6 +193,10 @@ class EventRecorder(GroupCommit[EventBatch]):
             self._on_fenced(fence)
         part.complete(refusal, lost)
         self._writing -= len(part)
+        self.unsettled_bytes -= part.size_bytes
+        if self.is_full and self.unsettled_bytes < self._max_pending_bytes:
+            self.is_full = False
+            self._has_room.notify_all()
         if not self.unsettled:
             self._settled.set()
 

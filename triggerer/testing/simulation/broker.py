@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from triggerer.synchronization import AutoResetEvent
 from triggerer.testing.simulation.delivery import Consumer, Delivery, Message, Owner
+from triggerer.testing.simulation.scenario import SIZES, sizes_of
 
 if TYPE_CHECKING:
     from triggerer.testing.simulation.checker import Checker
@@ -47,6 +48,7 @@ class Broker:
         self.scenario = scenario
         self.faults = faults
         self.checker = checker
+        self._sizes = sizes_of(scenario.seed, topic)
         self.lanes = [Lane() for _ in range(scenario.lanes)]
         self.session: Session | None = None
         """Who consumes; a new session takes over all lanes."""
@@ -60,7 +62,8 @@ class Broker:
 
     def publish(self, lane: int, event: Any) -> Message:
         messages = self.lanes[lane].messages
-        message = Message(self.topic, lane, len(messages), event)
+        size_bytes = self._sizes.choice(SIZES)
+        message = Message(self.topic, lane, len(messages), event, size_bytes)
         messages.append(message)
         if self.session is not None:
             self.session.wake()

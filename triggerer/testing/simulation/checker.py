@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from triggerer.abc import AdvanceOutcome
 from triggerer.runtime.ledger import IDLE
+from triggerer.testing.simulation.scenario import SIZES
 
 if TYPE_CHECKING:
     from triggerer.domain.events import Fence
@@ -190,12 +191,31 @@ class Checker:
         if lanes.outstanding > settings.max_outstanding:
             self.fail("S9", f"{lanes.outstanding} outstanding of {settings.max_outstanding}")
         counted, bound = 0, settings.max_outstanding_per_lane
+        counted_bytes, bound_bytes = 0, settings.max_outstanding_bytes_per_lane
+        # The message that reaches a bound in bytes may exceed it.
+        largest = max(SIZES)
+        if lanes.outstanding_bytes >= settings.max_outstanding_bytes + largest:
+            self.fail(
+                "S9",
+                f"{lanes.outstanding_bytes} bytes outstanding of {settings.max_outstanding_bytes}",
+            )
         for lane in lanes:
             counted += lane.outstanding
+            counted_bytes += lane.outstanding_bytes
+            if lane.outstanding_bytes >= bound_bytes + largest:
+                self.fail(
+                    "S9",
+                    f"lane {lane.key}: {lane.outstanding_bytes} bytes outstanding of {bound_bytes}",
+                )
             if lane.outstanding > bound:
                 self.fail("S9", f"lane {lane.key}: {lane.outstanding} outstanding of {bound}")
         if counted != lanes.outstanding:
             self.fail("S3", f"the lanes hold {counted}, outstanding are {lanes.outstanding}")
+        if counted_bytes != lanes.outstanding_bytes or (not counted and counted_bytes):
+            self.fail(
+                "S3",
+                f"the lanes hold {counted_bytes} bytes, outstanding are {lanes.outstanding_bytes}",
+            )
         head, passed, size = ledger.head, ledger.passed, settings.subscriber_queue_size
         for subscriber in group.subscribers:
             pulled, done = subscriber.pulled, subscriber.done

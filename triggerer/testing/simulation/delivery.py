@@ -19,6 +19,7 @@ class Message:
     lane: int
     offset: int
     event: Any
+    size_bytes: int
 
     @property
     def key(self) -> str:

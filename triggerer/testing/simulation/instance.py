@@ -170,6 +170,7 @@ class Instance:
             cast("Any", self.connection),
             on_fenced=self._note_fenced,
             max_batch_rows=scenario.max_batch_rows,
+            max_pending_bytes=scenario.max_pending_bytes,
             now=self._stamp,
             random=world.jitter,
         )
@@ -187,6 +188,8 @@ class Instance:
                     overflow_grace=scenario.overflow_grace,
                     max_outstanding=scenario.max_outstanding,
                     max_outstanding_per_lane=scenario.max_outstanding_per_lane,
+                    max_outstanding_bytes=scenario.max_outstanding_bytes,
+                    max_outstanding_bytes_per_lane=scenario.max_outstanding_bytes_per_lane,
                     max_pending=scenario.max_pending,
                     burst=scenario.burst,
                 ),
@@ -259,6 +262,13 @@ class Instance:
         for leased in self.under_lease():
             if leased.fence not in held:
                 self.note_end(leased.fence)
+
+    @property
+    def is_full(self) -> bool:
+        return self.recorder.is_full
+
+    async def wait_for_room(self) -> None:
+        await self.recorder.wait_for_room()
 
     def submit_nowait(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -19,9 +19,13 @@ class LaneChecker:
         self.paused: set[int] = set()
         """The lanes that were paused, and not resumed since."""
         self._bound = scenario.max_outstanding_per_lane
+        self._bound_bytes = scenario.max_outstanding_bytes_per_lane
+        self._bound_bytes_of_all = scenario.max_outstanding_bytes
         self._checker = checker
         self._outstanding: dict[int, int] = {}
         """By lane: messages that were broadcast and are in no advance that returned."""
+        self._outstanding_bytes: dict[int, int] = {}
+        """Their sizes."""
         self._in_hand: Delivery | None = None
         """Yielded by the stream, and not known to be broadcast yet."""
         self._touched: set[int] = set()
@@ -59,14 +63,32 @@ class LaneChecker:
         self._in_hand = None
         lane = delivery.message.lane
         count = self._outstanding[lane] = self._outstanding.get(lane, 0) + 1
+        size_bytes = self._outstanding_bytes.get(lane, 0)
+        # The message that reaches a bound in bytes may exceed it: one that alone is larger passes too.
+        if size_bytes >= self._bound_bytes:
+            self._fail_for_bytes(f"lane {lane}", size_bytes, self._bound_bytes)
+        of_all = sum(self._outstanding_bytes.values())
+        if of_all >= self._bound_bytes_of_all:
+            self._fail_for_bytes("a stream", of_all, self._bound_bytes_of_all)
+        self._outstanding_bytes[lane] = size_bytes + delivery.message.size_bytes
         self._checker.on_broadcast(delivery)
         self._checker.check_members(delivery)
         if count > self._bound:
             self._checker.fail("S9", f"lane {lane}: {count} outstanding of {self._bound}")
 
-    def note_advanced(self, lane: int, count: int) -> None:
-        """An advance of `count` events has returned."""
-        self._outstanding[lane] -= count
+    def _fail_for_bytes(self, what: str, size_bytes: int, bound: int) -> None:
+        self._checker.fail("S9", f"{what}: a broadcast at {size_bytes} bytes of {bound}")
+
+    def note_advanced(self, lane: int, deliveries: Sequence[Delivery]) -> None:
+        """An advance of these has returned."""
+        self._outstanding[lane] -= len(deliveries)
+        self._outstanding_bytes[lane] -= sum(one.message.size_bytes for one in deliveries)
+
+    def _is_full(self, lane: int) -> bool:
+        return (
+            self._outstanding.get(lane, 0) >= self._bound
+            or self._outstanding_bytes.get(lane, 0) >= self._bound_bytes
+        )
 
     # The hooks
 
@@ -78,8 +100,7 @@ class LaneChecker:
         self._is_paused = True
         if self._in_hand is not None:
             lane = self._in_hand.message.lane
-            is_full = self._outstanding.get(lane, 0) >= self._bound
-            if lane in self.paused and lane in self._touched and is_full:
+            if lane in self.paused and lane in self._touched and self._is_full(lane):
                 self._checker.fail(
                     "S9", f"lane {lane} was paused, came all the same, and is not paused again"
                 )
@@ -96,12 +117,17 @@ class LaneChecker:
             self._checker.fail("S9", f"pause_lane({lane}) while the stream is being pulled")
         if lane in self.paused and lane not in self._touched:
             self._checker.fail("S9", f"lane {lane} is paused again, and nothing came of it")
-        held = self._outstanding.get(lane, 0)
+        held, size_bytes = self._outstanding.get(lane, 0), self._outstanding_bytes.get(lane, 0)
         if self._in_hand is not None and self._in_hand.message.lane == lane:
             # It may be the one that filled the lane.
             held += 1
-        if held <= self._bound // 2:
-            self._checker.fail("S9", f"lane {lane} is paused at {held} of {self._bound}")
+            size_bytes += self._in_hand.message.size_bytes
+        if held <= self._bound // 2 and size_bytes <= self._bound_bytes // 2:
+            self._checker.fail(
+                "S9",
+                f"lane {lane} is paused at {held} of {self._bound},"
+                f" {size_bytes} bytes of {self._bound_bytes}",
+            )
         self.paused.add(lane)
         self._touched.discard(lane)
         with self._notified(lane):
@@ -112,7 +138,7 @@ class LaneChecker:
         """While `resume_lane` runs."""
         if lane not in self.paused:
             self._checker.fail("S9", f"lane {lane} is resumed, and was not paused")
-        if self._outstanding.get(lane, 0) >= self._bound:
+        if self._is_full(lane):
             self._checker.fail("S9", f"lane {lane} is resumed at its bound")
         self.paused.discard(lane)
         with self._notified(lane):

@@ -119,6 +119,9 @@ class SimulatedProducer(SharedStreamProducer):
         self._lane_checker.note_considered(broker_payload)
         return lane
 
+    def get_size(self, broker_payload: Delivery) -> int:
+        return broker_payload.message.size_bytes
+
     def get_idempotency_key(self, broker_payload: Delivery) -> str | None:
         return broker_payload.message.key
 
@@ -138,7 +141,7 @@ class SimulatedProducer(SharedStreamProducer):
             self._apply_outcomes(batch)
             await faults.delay()
             await _fail_or_hang(faults, rate)
-            self._lane_checker.note_advanced(lane, len(batch))
+            self._lane_checker.note_advanced(lane, [item.broker_payload for item in batch])
         finally:
             self._advancing.discard(lane)
 

@@ -45,6 +45,10 @@ class Scenario:
     max_outstanding_per_lane: int
     pauses_lanes: bool
     """The producer can pause one lane while the others go on; otherwise a full lane pauses all."""
+    max_pending_bytes: int
+    """Of the payloads that the recorder holds, of all streams."""
+    max_outstanding_bytes: int
+    max_outstanding_bytes_per_lane: int
     capacity: int
     """Of each of the two hosts, in triggers."""
     has_files: bool
@@ -55,9 +59,21 @@ AMPLE = HostSettings().capacity
 """A capacity with room for everything that a simulation hosts."""
 
 
+AMPLE_BYTES = 1_000_000
+"""A bound in bytes that nothing reaches in a simulation."""
+SIZES = (0, 1, 20, 20, 100, 400)
+"""Of messages, in bytes: some alone are larger than a bound."""
+
+
+def sizes_of(seed: int, what: str) -> random.Random:
+    """For what has to do with bytes: a generator of its own, so that the other draws of a seed stay what they were."""
+    return random.Random(f"sizes {seed} {what}")
+
+
 def draw_scenario(seed: int) -> Scenario:
     """Draw the scenario of a seed. Many seeds leave some kinds of faults out, so that others get further."""
     rng = random.Random(seed)
+    sizes = sizes_of(seed, "bounds")
 
     def rate(highest: float) -> float:
         return 0.0 if rng.random() < 0.35 else highest * rng.random()
@@ -95,6 +111,9 @@ def draw_scenario(seed: int) -> Scenario:
         pauses_lanes=rng.random() < 0.6,
         capacity=pick((3, 4, 6, AMPLE, AMPLE, AMPLE)),
         has_files=random.Random(f"has files {seed}").random() < 0.25,
+        max_pending_bytes=sizes.choice((1, 100, 500, AMPLE_BYTES, AMPLE_BYTES)),
+        max_outstanding_bytes=sizes.choice((300, 2_000, AMPLE_BYTES, AMPLE_BYTES)),
+        max_outstanding_bytes_per_lane=sizes.choice((1, 150, 1_000, AMPLE_BYTES, AMPLE_BYTES)),
     )
     # With a limited capacity there are several streams, so that the hosts can divide them.
     return scenario if scenario.capacity == AMPLE else replace(scenario, streams=pick((3, 4)))

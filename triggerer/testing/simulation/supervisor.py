@@ -236,6 +236,8 @@ class Supervisor:
         for instance in process.instances:
             if instance.recorder.unsettled:
                 return f"{instance.recorder.unsettled} events are not settled"
+            if instance.recorder.unsettled_bytes or instance.recorder.is_full:
+                return f"{instance.recorder.unsettled_bytes} bytes of no events are not settled"
         if world.store.pending_commits:
             return "a commit has not arrived"
         return world.store.idle_reason()
