@@ -10,7 +10,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 from sqlalchemy import update
 
-from tests.hosting.test_host import CLASSES, declare, hosting, owners
+from tests.hosting.test_host import CLASSES, LEASE, declare, hosting, owners
 from tests.store.seeding import count_events, until
 from tests.unit.runtime.streams import Upstream
 from triggerer.domain.events import Fence
@@ -86,7 +86,7 @@ async def test_giving_a_stream_away_leaves_time_to_extend_the_leases_that_are_ke
         upstream.put(0)
         with anyio.fail_after(5):
             await started.wait()
-        with anyio.fail_after(1.5):
+        with anyio.fail_after(LEASE.total_seconds() * 0.75):
             await host._give_back(["stream"])
         assert await owners(database) in ({"stream": None}, {"stream": "me"})
         assert upstream.advanced == []

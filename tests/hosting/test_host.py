@@ -33,7 +33,7 @@ class Broken(Acking):
         raise ValueError("cannot be made")
 
 
-LEASE = timedelta(seconds=2)
+LEASE = timedelta(seconds=3)
 
 CLASSES: dict[str, type[BaseEventTrigger]] = {"Acking": Acking, "Broken": Broken}
 

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from tests.hosting.test_host import declare, eventually, hosting, owners, watchers
+from tests.hosting.test_host import LEASE, declare, eventually, hosting, owners, watchers
 from tests.store.seeding import count_events, until
 from tests.unit.runtime.streams import Upstream
 from triggerer.errors import StoreUnavailable
@@ -133,7 +133,7 @@ async def test_after_its_loop_stood_still_it_looks_before_it_acts(
         upstream.on_advance = on_advance
         upstream.put(1)
         # Longer than its lease, as a call that blocks, or SIGSTOP.
-        time.sleep(2.5)
+        time.sleep(LEASE.total_seconds() + 0.5)
         await until(lambda: len(upstream.producers) == 2)
         assert advanced_late == []
 
