@@ -104,6 +104,10 @@ class KeysByValueOfLane(InMemoryProducer):
         return str(broker_payload.offset)
 
 
+class TellsNoSizes(InMemoryProducer):
+    get_size = SharedStreamProducer.get_size
+
+
 class OneLane(InMemoryProducer):
     def get_advance_lane(self, broker_payload: InMemoryMessage) -> None:
         return None
@@ -217,6 +221,7 @@ FAULTS = {
     ForgetsToRedeliver: "test_a_failed_message_comes_again",
     KeysByDelivery: "test_a_redelivery_carries_the_same_key",
     KeysByValueOfLane: "test_keys_differ_from_message_to_message",
+    TellsNoSizes: "test_a_longer_message_has_a_larger_size",
     OneLane: "test_a_stuck_lane_holds_up_no_other",
     IgnoresPause: "test_a_pause_stops_the_delivery_and_keeps_the_position",
     LosesPositionAtPause: "test_a_pause_stops_the_delivery_and_keeps_the_position",

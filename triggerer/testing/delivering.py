@@ -125,6 +125,19 @@ class DeliveringCases(ProducerSuite):
         assert all(isinstance(key, str) and key for key in keys), keys
         assert len(set(keys)) == len(keys), keys
 
+    # Sizes
+
+    @case(Feature.SIZES)
+    async def test_a_longer_message_has_a_larger_size(self) -> None:
+        short, long = "a", "b" * 1_000
+        await self.publish([short, long])
+        async with await self._driving() as driver:
+            await driver.count(2)
+            get_size = driver.producer.get_size
+            sizes = {one.value: get_size(one.payload) for one in driver.deliveries}
+        assert min(sizes.values()) >= 0, sizes
+        assert sizes[long] - sizes[short] >= len(long) - len(short), sizes
+
     # Locks, seeking
 
     @case(Feature.LOCK_RENEWAL)

@@ -24,6 +24,8 @@ class Feature(StrEnum):
     """The committed position can be set back, and what comes again carries the same idempotency keys."""
     IDEMPOTENCY = "idempotency"
     """`get_idempotency_key` tells messages apart and stays the same across redeliveries."""
+    SIZES = "sizes"
+    """`get_size` tells how many bytes a message has."""
     LANES = "lanes"
     """There are several lanes, and one that is stuck holds up no other."""
     PAUSE = "pause"

@@ -16,7 +16,12 @@ from triggerer.testing import Feature, ProducerConformance, StreamHarness, Trigg
 
 
 class TestLines(ProducerConformance):
-    features = frozenset(Feature) - {Feature.DEAD_LETTER, Feature.LOCK_RENEWAL, Feature.PAUSE_LANES}
+    features = frozenset(Feature) - {
+        Feature.DEAD_LETTER,
+        Feature.LOCK_RENEWAL,
+        Feature.PAUSE_LANES,
+        Feature.SIZES,
+    }
 
     @pytest.fixture(autouse=True)
     def _directory(self, tmp_path: Path) -> None:
