@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.rules.page import TestsByRule, tests_by_rule
 from tests.services import stores
@@ -20,6 +21,10 @@ from tests.services.process import ServiceUnavailable
 from tests.services.spark import TrainedHome, train_home
 from tests.services.spark_cluster import SparkCluster, open_spark_cluster
 from tests.services.stores import create_migrated_database, create_migrated_file
+
+# How long an example takes says nothing on a busy machine.
+settings.register_profile("triggerer", deadline=None)
+settings.load_profile("triggerer")
 
 TESTS_BY_RULE = pytest.StashKey[TestsByRule]()
 _SERVERS = {"postgres_server", "durable_postgres_server", "kafka_server", "spark_cluster"}

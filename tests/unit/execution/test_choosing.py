@@ -13,7 +13,7 @@ NONE = cast("Any", None)
 
 def slot(spark: Spark, *, warming_for_s: float = 0.0) -> Slot:
     """A slot that is free, unless it warms up."""
-    made = Slot(NONE, NONE, NONE, NONE, NONE)
+    made = Slot(NONE, NONE, NONE, NONE, NONE, NONE)
     if spark is Spark.WARMING:
         made.give(WarmUp())
     made.spark = spark
