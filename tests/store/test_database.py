@@ -202,7 +202,7 @@ async def test_who_stops_in_the_midst_of_a_transaction_does_not_keep_its_locks(
 ) -> None:
     async with open_database(postgres_url) as database, database.reading() as session:
         shown = await session.scalar(text("SHOW idle_in_transaction_session_timeout"))
-        assert shown == "5s"
+        assert shown == "10s"
     monkeypatch.setitem(
         engines.POSTGRES_CONNECT["server_settings"], "idle_in_transaction_session_timeout", "200"
     )

@@ -17,8 +17,8 @@ SQLITE_BUSY_TIMEOUT: Final = timedelta(seconds=3)
 POSTGRES_POOL_SIZE: Final = 5
 # A server that vanished without closing the connection is noticed by then; no statement of ours takes so long.
 POSTGRES_STATEMENT_TIMEOUT: Final = timedelta(seconds=60)
-# No transaction of ours waits for anything but the database.
-POSTGRES_IDLE_TRANSACTION_TIMEOUT_MS: Final = "5000"
+# No transaction of ours waits for anything but the database; the largest computes for a second or two in between.
+POSTGRES_IDLE_TRANSACTION_TIMEOUT_MS: Final = "10000"
 POSTGRES_CONNECT: Final[dict[str, Any]] = {
     "timeout": 10,
     "command_timeout": POSTGRES_STATEMENT_TIMEOUT.total_seconds(),
