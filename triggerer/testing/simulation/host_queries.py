@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -114,14 +115,17 @@ class SimulatedHostingQueries:
         store = session.store
         owners = await session.owners()
         now = store.now()
+        counts = Counter(row.stream_digest for row in store.triggers.values())
         loads = [
             StreamLoad(
                 digest,
-                sum(row.stream_digest == digest for row in store.triggers.values()),
+                counts[digest],
                 None if owners.is_free(digest, now) else owner,
                 may_open(store.closed_until.get(digest), now),
             )
-            for digest, (owner, _) in owners.leases.items()
+            for digest, (owner, epoch) in owners.leases.items()
+            # A stream without watchers has no row, unless somebody owned it.
+            if counts[digest] or epoch
         ]
         living = sum(expires_at > now for expires_at in owners.instances.values())
         shown = LoadsShown({load.digest: load for load in loads}, living)
