@@ -29,7 +29,7 @@ RULES = {
     "a_late_commit_is_skipped_by_a_cursor": "L1",
     "a_lease_is_compared_by_its_owner_alone": "S6|L1",
     "a_lost_lease_leaves_a_draining_stream": "S6|S3",
-    "a_lost_lease_is_used_once_more": "S6|S11",
+    "a_lost_lease_is_used_once_more": "S6",
     "a_new_stream_opens_while_files_are_read": "S11",
     "a_paused_lane_goes_beyond_its_bound": "S9",
     "a_relieved_lane_is_never_resumed": "L1",
