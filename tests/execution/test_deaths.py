@@ -157,7 +157,12 @@ async def test_a_worker_is_killed_by_a_number_that_is_still_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once it is reaped, its number may belong to somebody else; a slot keeps a dead worker until its next run."""
-    setup = {"home": str(tmp_path), "dags_folder": str(tmp_path), "spark": {}}
+    setup = {
+        "home": str(tmp_path),
+        "dags_folder": str(tmp_path),
+        "file_patience_s": 0.0,
+        "spark": {},
+    }
     killed: list[int] = []
     killpg = os.killpg
 
@@ -183,7 +188,12 @@ async def test_a_worker_is_killed_by_a_number_that_is_still_its_own(
 async def test_a_worker_that_has_ended_unnoticed_is_still_there_to_be_signalled(
     tmp_path: Path,
 ) -> None:
-    setup = {"home": str(tmp_path), "dags_folder": str(tmp_path), "spark": {}}
+    setup = {
+        "home": str(tmp_path),
+        "dags_folder": str(tmp_path),
+        "file_patience_s": 0.0,
+        "spark": {},
+    }
     async with open_worker(setup) as worker:
         assert (await worker.receive())["type"] == "ready"
         # The event loop has other things to do, and nobody else may reap.

@@ -70,7 +70,12 @@ def test_the_service_finds_it_by_its_entry_points(installed: Installed) -> None:
 def test_it_keeps_the_suites_and_says_which_features_it_lacks(installed: Installed) -> None:
     shown = installed.run("-m", "pytest", "-q", "-rs", "-W", "error", "tests")
     assert re.search(r"\d\d passed", shown), shown
-    assert set(re.findall(r"lacks (\w+)", shown)) == {"dead_letter", "lock_renewal", "pause_lanes"}
+    assert set(re.findall(r"lacks (\w+)", shown)) == {
+        "dead_letter",
+        "lock_renewal",
+        "pause_lanes",
+        "sizes",
+    }
 
 
 def test_a_dag_may_watch_with_it(installed: Installed, tmp_path: Path) -> None:
