@@ -158,6 +158,14 @@ class Scene:
         time.sleep(away_s)
         path.write_text(text)
 
+    def rewrite_dag_file(self, *, within_s: float) -> None:
+        """Write the file anew in place, as `cp` does: it is empty at first, and valid."""
+        path = self._dags / "soak.py"
+        text = path.read_text()
+        with path.open("w") as file:
+            time.sleep(within_s)
+            file.write(text)
+
     def pause(self) -> None:
         time.sleep(self.random.uniform(0.5, 3.0))
 

@@ -196,6 +196,7 @@ class Attacks:
             self.restart_the_database,
             self.end_all_connections,
             self.replace_the_dag_file,
+            self.rewrite_the_dag_file,
         ]
 
     def one(self) -> None:
@@ -272,6 +273,9 @@ class Attacks:
 
     def replace_the_dag_file(self, _: str) -> None:
         self.attacked.scene.replace_dag_file(away_s=self.rng.uniform(0.0, 1.5))
+
+    def rewrite_the_dag_file(self, _: str) -> None:
+        self.attacked.scene.rewrite_dag_file(within_s=self.rng.uniform(0.0, 0.5))
 
 
 @pytest.mark.soak

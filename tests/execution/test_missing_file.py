@@ -2,6 +2,9 @@
 
 from datetime import timedelta
 
+import anyio
+import pytest
+
 from tests.execution.conftest import House
 
 SOURCE = """
@@ -47,3 +50,77 @@ async def test_a_run_that_waits_for_its_file_can_be_cancelled(house: House) -> N
         await house.cancel(pk)
         (run,) = await house.ended(pk)
     assert run.state == "cancelled"
+
+
+# Each replaces itself when a worker loads it, as somebody does who writes the file at that moment.
+HALF_WRITTEN = """
+from pathlib import Path
+Path(__file__).write_text({text!r})
+"""
+TAKEN_AWAY = """
+from pathlib import Path
+Path(__file__).unlink()
+import away_helper
+"""
+REPLACED_WITH_ITS_HELPER = """
+from pathlib import Path
+Path(__file__).with_name("away_helper.py").write_text("")
+Path(__file__).write_text({text!r})
+import away_helper_of_the_old_version
+"""
+
+
+@pytest.mark.parametrize(
+    "first", [HALF_WRITTEN, REPLACED_WITH_ITS_HELPER], ids=["half-written", "with a helper"]
+)
+async def test_a_file_that_changes_while_it_is_loaded_is_loaded_again(
+    house: House, first: str
+) -> None:
+    await house.add_dag("away", SOURCE)
+    path = house.dags_folder / "away_file.py"
+    path.write_text(first.format(text=path.read_text()))
+    async with house.executor(workers=1, file_patience=timedelta(hours=1)):
+        (pk,) = await house.queue("away")
+        (run,) = await house.ended(pk)
+    assert (run.state, run.attempt, run.error) == ("success", 1, None)
+
+
+async def test_a_run_waits_for_a_file_that_is_taken_away_while_it_is_loaded(house: House) -> None:
+    await house.add_dag("away", SOURCE)
+    path = house.dags_folder / "away_file.py"
+    text = path.read_text()
+    path.write_text(TAKEN_AWAY)
+    async with house.executor(workers=1, file_patience=timedelta(hours=1)):
+        (pk,) = await house.queue("away")
+        await house.until(pk, lambda run: run.waiting_for is not None)
+        path.write_text(text)
+        (run,) = await house.ended(pk)
+    assert (run.state, run.attempt) == ("success", 1)
+
+
+async def test_a_run_waits_for_a_module_of_the_folder_that_has_just_gone(house: House) -> None:
+    await house.add_dag("away", SOURCE)
+    path = house.dags_folder / "away_file.py"
+    loads = house.dags_folder / "loads"
+    path.write_text(
+        f"open({str(loads)!r}, 'a').write('1')\nimport away_helper\n" + path.read_text()
+    )
+    async with house.executor(workers=1, file_patience=timedelta(hours=1)):
+        (pk,) = await house.queue("away")
+        while not loads.exists():  # noqa: ASYNC110  (another process writes it)
+            await anyio.sleep(0.02)
+        (house.dags_folder / "away_helper.py").write_text("")
+        (run,) = await house.ended(pk)
+    assert (run.state, run.attempt) == ("success", 1)
+
+
+async def test_a_file_that_lacks_the_dag_and_stays_as_it_is_fails_the_run(house: House) -> None:
+    await house.add_dag("away", SOURCE)
+    (house.dags_folder / "away_file.py").write_text("")
+    async with house.executor(workers=1, file_patience=timedelta(hours=1)):
+        (pk,) = await house.queue("away")
+        (run,) = await house.ended(pk)
+    assert (run.state, run.error) == (
+        "failed",
+        "away_file.py does not define the DAG away any more",
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -19,11 +19,12 @@ from triggerer.dag_processing.parser_process import ParserProcess, ParserSetting
 from triggerer.dag_processing.scanning import Scanned, outdated, scan_again
 from triggerer.dag_processing.unreadable import as_broken_files, log_changes
 from triggerer.dag_processing.watching import FolderWatch
-from triggerer.domain.merging import merge
+from triggerer.domain.merging import Incumbents, defining_less, merge
 from triggerer.domain.parsed import ParsedFile
 from triggerer.errors import RowRefused, TransientStoreError
 from triggerer.logging_setup import names_if_few
 from triggerer.plugins import DagsFolder
+from triggerer.plugins.folder import SETTLES_IN_S, has_just_changed
 from triggerer.store.engine.database import Database
 from triggerer.store.queries.dag_sync import Changed, read_incumbents, sync_folder
 from triggerer.store.queries.opening import Reading
@@ -43,8 +44,8 @@ class DagProcessor:
     """Reads DAG files when they change and writes what they define; one per database.
 
     A broken file keeps the DAGs and watchers that it had before, and its error is shown. So does a file that is out of
-    sight, because its folder is gone or cannot be read, and for a while one that is missing. Nothing is written if
-    nothing changed.
+    sight, because its folder is gone or cannot be read, and for a while one that is missing. A file that defines less
+    than before has to stay as it is for a second: it may be half-written. Nothing is written if nothing changed.
 
     Args:
         wakeups: Not used: the transaction that writes a change announces it.
@@ -85,6 +86,10 @@ class DagProcessor:
         """Whether something is known that is not in the store yet."""
         self._vanished: dict[str, float] = {}
         """Files that were not read and stored before they were gone, and until when they may come back."""
+        self._settling: dict[str, float] = {}
+        """Files that have just changed, or what they import has, and until when they may be half-written."""
+        self._withheld: set[str] = set()
+        """Those of them that define less than before; the store keeps what it has."""
         self._writing: frozenset[str] = frozenset()
         self._written: frozenset[str] = frozenset()
         """The files of which the store has what they define."""
@@ -151,6 +156,7 @@ class DagProcessor:
             not self._parser.is_idle
             or self._hint.is_set
             or self._is_scanning
+            or bool(self._withheld)
             or any(until > now for until in self._vanished.values())
         )
 
@@ -161,6 +167,7 @@ class DagProcessor:
 
     async def _scan(self) -> None:
         before = self._seen
+        started = anyio.current_time()
         self._is_scanning = True
         try:
             self._seen = await to_thread.run_sync(
@@ -183,15 +190,29 @@ class DagProcessor:
         if gone or before.unreadable != self._seen.unreadable:
             self._patience_s = min(self._interval_s, _RETRY_S)
             self._has_news()
-        if paths := outdated(before, self._seen, self._parsed):
+        paths = outdated(before, self._seen, self._parsed)
+        self._settle(paths, started)
+        if paths:
             self._parser.parse_nowait(sorted(paths))
         self._open_streams()
 
+    def _settle(self, changed: set[str], scan_started: float) -> None:
+        """Note which files have just changed, and which ones have stayed as they were for long enough."""
+        rested = {path for path, until in self._settling.items() if until <= scan_started}
+        for path in rested:
+            del self._settling[path]
+        if not self._has_stored:
+            # Seen for the first time: most of them changed long ago, which is by the file system's clock.
+            changed = {path for path in changed if has_just_changed(self._seen.files[path])}
+        self._settling |= dict.fromkeys(changed, anyio.current_time() + SETTLES_IN_S)
+        if self._withheld - self._settling.keys():
+            self._has_news()
+
     async def _scan_when_hinted(self) -> None:
         while True:
-            with anyio.move_on_after(
-                self._patience_s if self._seen.unreadable else self._interval_s
-            ):
+            patience_s = self._patience_s if self._seen.unreadable else self._interval_s
+            next_scan = anyio.current_time() + patience_s
+            with anyio.CancelScope(deadline=min((next_scan, *self._settling.values()))):
                 await self._hint.wait()
             self._hint.clear()
             await self._scan()
@@ -234,7 +255,7 @@ class DagProcessor:
         async with self._database.transaction() as session:
             incumbents = await read_incumbents(session)
             # In one turn of the loop: who has been read is among the files.
-            files = self._files(incumbents.files)
+            files = self._files(incumbents)
             reading = Reading(self._is_reading, not self._has_stored, self._file_timeout)
             self._writing = frozenset(
                 path for path, file in files.items() if file is not None and not file.is_broken
@@ -253,12 +274,17 @@ class DagProcessor:
                 reading=reading,
             )
 
-    def _files(self, stored: Iterable[str]) -> dict[str, ParsedFile | None]:
-        """Return the folder's files by path; None: not parsed yet, or out of sight though `stored`."""
+    def _files(self, incumbents: Incumbents) -> dict[str, ParsedFile | None]:
+        """Return the folder's files by path; None: not parsed yet, withheld, or out of sight though stored."""
         seen = self._seen
-        hidden: dict[str, None] = dict.fromkeys(path for path in stored if seen.hides(path))
-        parsed = {path: self._parsed.get(path) for path in seen.files}
-        return {**hidden, **parsed, **as_broken_files(seen, self._folder)}
+        self._withheld = defining_less(self._settling, self._parsed.values(), incumbents)
+        known: dict[str, None] = dict.fromkeys(
+            path for path in incumbents.files if seen.hides(path)
+        )
+        parsed = {
+            path: None if path in self._withheld else self._parsed.get(path) for path in seen.files
+        }
+        return {**known, **parsed, **as_broken_files(seen, self._folder)}
 
     def _tell(self, changed: Changed) -> None:
         missing = changed.missing

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -92,6 +92,29 @@ def merge(
     return Folder(
         dags, assets, frozenset(aliases), watchers, frozenset(broken - set(watchers)), conflicts
     )
+
+
+def defining_less(
+    paths: Collection[str], files: Collection[ParsedFile], incumbents: Incumbents
+) -> set[str]:
+    """Return those of the paths that no longer define something that is in force from them, nor does another file.
+
+    Args:
+        files: All of the folder. Broken ones are not returned: what is in force from them stays anyway.
+    """
+    usable = [file for file in files if not file.is_broken]
+    candidates = {file.path for file in usable} & {*paths}
+    if not candidates:
+        return set()
+    dags = {dag.dag_id for file in usable for dag in file.dags}
+    assets = {AssetKey(asset.name, asset.uri) for file in usable for asset in file.assets}
+    watchers = {watcher.key for file in usable for watcher in file.watchers}
+    watchers |= {key for file in usable for key in file.broken_watchers}
+    return {
+        *(path for dag_id, path in incumbents.dags.items() if dag_id not in dags),
+        *(path for asset, path in incumbents.assets.items() if asset not in assets),
+        *(path for key, path in incumbents.watchers.items() if key not in watchers),
+    } & candidates
 
 
 def _defines_incumbent(file: ParsedFile, incumbents: Incumbents) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from triggerer.dag_processing.loader import LoadedFile, load_dag_file
 from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult, Wait
@@ -26,6 +26,7 @@ from triggerer.execution.protocol import RunReport, TaskStart
 from triggerer.execution.session import SparkHolder
 from triggerer.execution.tasks import TaskRunner
 from triggerer.execution.waiting import ClusterWatch
+from triggerer.plugins.folder import SETTLES_IN_S, Stamp, has_just_changed, stamp_of
 
 logger = logging.getLogger("triggerer.run")
 
@@ -65,6 +66,22 @@ def execute_run(order: RunOrder, worker: WorkerContext) -> None:
             _Attempt(order, worker).execute()
 
 
+class _Files(NamedTuple):
+    """The state of a DAG file and of the folders around it: what it imports may be being replaced as well."""
+
+    file: Stamp | None
+    folders: tuple[Stamp | None, ...]
+
+    @classmethod
+    def now(cls, path: Path, root: Path) -> _Files:
+        return cls(stamp_of(path), (stamp_of(root), stamp_of(path.parent)))
+
+    def have_rested(self, for_s: float) -> bool:
+        """Whether none of them has changed for so long."""
+        stamps = (self.file, *self.folders)
+        return not any(stamp is not None and has_just_changed(stamp, for_s) for stamp in stamps)
+
+
 class _Attempt:
     def __init__(self, order: RunOrder, worker: WorkerContext) -> None:
         self._order = order
@@ -75,7 +92,7 @@ class _Attempt:
         order = self._order
         logger.info("run %s of DAG %s, attempt %d", order.run_id, order.dag_id, order.attempt)
         try:
-            loaded = self._load()
+            loaded = self._load_settled()
             dag = loaded.dags.get(order.dag_id)
         except WorkerStopped:
             raise
@@ -93,15 +110,45 @@ class _Attempt:
             tasks, failures = self._run_tasks(dag, loaded.modules, watch)
         self._end(tasks, failures)
 
-    def _load(self) -> LoadedFile:
-        folder = self._worker.dags_folder
-        self._wait_for_file(folder / self._order.path)
-        loaded = load_dag_file(folder / self._order.path, folder)
+    def _load_settled(self) -> LoadedFile:
+        """Load the file; again if it fails or lacks the DAG, and is being replaced, or what it imports is."""
+        root = self._worker.dags_folder
+        path = root / self._order.path
+        deadline = time.monotonic() + self._worker.file_patience_s
+        while True:
+            self._wait_for_file(path, deadline)
+            files = _Files.now(path, root)
+            try:
+                loaded = self._load(path)
+            except Exception as error:
+                lacks_module = isinstance(error.__cause__, ModuleNotFoundError)
+                patience_s = self._worker.file_patience_s if lacks_module else SETTLES_IN_S
+                if not self._changes(files, path, deadline, patience_s):
+                    raise
+            else:
+                if self._order.dag_id in loaded.dags:
+                    return loaded
+                if not self._changes(files, path, deadline, SETTLES_IN_S):
+                    return loaded
+            logger.warning("%s is being replaced; it is loaded again", self._order.path)
+
+    def _changes(self, files: _Files, path: Path, deadline: float, patience_s: float) -> bool:
+        """Wait until the files have rested for `patience_s`; return False then, and True as soon as they change."""
+        while time.monotonic() < deadline:
+            if files.file is None or _Files.now(path, self._worker.dags_folder) != files:
+                return True
+            if files.have_rested(patience_s):
+                return False
+            time.sleep(_LOOK_EVERY_S)
+        return False
+
+    def _load(self, path: Path) -> LoadedFile:
+        loaded = load_dag_file(path, self._worker.dags_folder)
         for problem in loaded.warnings:
             logger.warning("%s:%s: %s", problem.file, problem.line, problem.reason)
         return loaded
 
-    def _wait_for_file(self, path: Path) -> None:
+    def _wait_for_file(self, path: Path, deadline: float) -> None:
         """Return once the file is there, or has been missing for so long that it counts as deleted."""
         if path.is_file():
             return
@@ -109,7 +156,6 @@ class _Attempt:
         logger.warning("%s is missing; this run waits for it", self._order.path)
         reason = f"the DAG file {self._order.path}, which is missing"
         self._worker.on_wait(self._order.run_pk, Wait(reason, since))
-        deadline = time.monotonic() + self._worker.file_patience_s
         # Asked for: it may lie on a file system that reports nothing.
         while not path.is_file() and time.monotonic() < deadline:
             time.sleep(_LOOK_EVERY_S)

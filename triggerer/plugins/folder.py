@@ -33,6 +33,9 @@ from typing import Final
 
 Stamp = tuple[int, int, int, int]
 
+SETTLES_IN_S: Final = 1.0
+"""A file that changed less than so long ago may be half-written, or in the midst of being replaced."""
+
 _OWN_NAME: Final = "triggerer_dag_file_"
 
 
@@ -61,6 +64,11 @@ def read_stamp(path: Path | str) -> Stamp:
     """
     status = os.stat(path)  # noqa: PTH116  (called for each file of the folder, at each change)
     return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
+
+
+def has_just_changed(stamp: Stamp, within_s: float = SETTLES_IN_S) -> bool:
+    """Whether the file changed so short a time ago. A change in the future is of another clock, and does not count."""
+    return 0 <= time.time_ns() - max(stamp[:2]) < within_s * 1e9
 
 
 class _FreshLoader(SourceFileLoader):

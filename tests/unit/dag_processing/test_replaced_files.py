@@ -5,9 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import anyio
+import pytest
 from sqlalchemy import update
 
 from tests.unit.dag_processing.processing import DAG_FILE, every, processing, until
+from triggerer.dag_processing import processor
 from triggerer.domain.missing_files import judge_missing
 from triggerer.store.engine.database import Database
 from triggerer.store.models import Dag, DagFile, Stream, Watcher
@@ -114,3 +117,38 @@ async def test_a_file_that_was_moved_is_in_force_at_once(database: Database, fol
         (after,) = await every(database, Watcher)
         assert (after.id, after.path) == (before.id, "b.py")
         assert not any(row.errors for row in await every(database, DagFile))
+
+
+MORE = """
+with DAG("e"):
+    pass
+"""
+
+
+async def test_a_file_that_has_just_changed_takes_nothing_back(
+    database: Database, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`cp` and editors truncate a file before they write it: for a moment it is valid, and empty."""
+    monkeypatch.setattr(processor, "SETTLES_IN_S", LONG.total_seconds())
+    file = folder / "a.py"
+    file.write_text(DAG_FILE)
+    async with processing(database, folder):
+        changes = database.wakeups.subscribe(Signal.STREAMS_CHANGED)
+        for half in ("", DAG_FILE.partition("a = Asset")[0], DAG_FILE.partition("with")[0]):
+            file.write_text(half)
+            await anyio.sleep(0.4)  # it is read meanwhile, or this shows nothing
+        file.write_text(DAG_FILE + MORE)
+        await until(database, Dag, lambda rows: {row.dag_id for row in rows} == {"d", "e"})
+        assert not any(dag.is_stale for dag in await every(database, Dag))
+        assert changes.take_nowait() == {}
+
+
+async def test_what_a_file_no_longer_defines_is_gone_when_the_file_has_rested(
+    database: Database, folder: Path
+) -> None:
+    file = folder / "a.py"
+    file.write_text(DAG_FILE)
+    async with processing(database, folder):
+        file.write_text("")
+        await until(database, Dag, lambda rows: [row.is_stale for row in rows] == [True])
+        assert await every(database, Stream) == []
