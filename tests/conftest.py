@@ -6,7 +6,6 @@ import os
 import signal
 import uuid
 from collections.abc import AsyncIterator, Generator, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,13 @@ from hypothesis import settings
 from tests.rules.page import TestsByRule, tests_by_rule
 from tests.services import stores
 from tests.services.availability import keep_logs, restart_stopped, service, skip_or_fail
+from tests.services.database_pool import database_pool
 from tests.services.kafka import KafkaServer, open_kafka
 from tests.services.postgres import PostgresServer, open_postgres
 from tests.services.process import ServiceUnavailable
 from tests.services.spark import TrainedHome, train_home
 from tests.services.spark_cluster import SparkCluster, open_spark_cluster
-from tests.services.stores import create_migrated_database, create_migrated_file
+from tests.services.stores import create_migrated_file
 
 # How long an example takes says nothing on a busy machine.
 settings.register_profile("triggerer", deadline=None)
@@ -78,23 +78,17 @@ def spark_cluster() -> Iterator[SparkCluster]:
 @pytest.fixture
 def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
     """SQLAlchemy's URL of a PostgreSQL database that is this test's alone: tables, no rows."""
-    with _named_database(postgres_server) as name:
-        yield create_migrated_database(postgres_server, name)
+    with database_pool(postgres_server).database() as url:
+        yield url
 
 
 @pytest.fixture
 def empty_postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
     """The same without tables."""
-    with _named_database(postgres_server) as name:
-        yield postgres_server.create_database(name)
-
-
-@contextmanager
-def _named_database(server: PostgresServer) -> Iterator[str]:
     name = f"test_{uuid.uuid4().hex[:12]}"
-    yield name
-    server.start()
-    server.drop_database(name)
+    yield postgres_server.create_database(name)
+    postgres_server.start()
+    postgres_server.drop_database(name)
 
 
 @pytest.fixture(scope="session")
