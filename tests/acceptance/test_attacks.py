@@ -275,7 +275,7 @@ class Attacks:
         self.attacked.scene.replace_dag_file(away_s=self.rng.uniform(0.0, 1.5))
 
     def rewrite_the_dag_file(self, _: str) -> None:
-        self.attacked.scene.rewrite_dag_file(within_s=self.rng.uniform(0.0, 0.5))
+        self.attacked.scene.rewrite_dag_file(within_s=self.rng.uniform(0.0, 0.3))
 
 
 @pytest.mark.soak

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -52,6 +52,11 @@ class ParserProcess:
     def is_idle(self) -> bool:
         """Whether every file was answered."""
         return not self._unanswered
+
+    @property
+    def unanswered(self) -> Collection[str]:
+        """The files that are being parsed, or are to be."""
+        return self._unanswered.keys()
 
     def parse_nowait(self, paths: Iterable[str]) -> None:
         """Have these files parsed; each is delivered once, as it is when the parser reads it."""

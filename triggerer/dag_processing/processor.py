@@ -45,7 +45,7 @@ class DagProcessor:
 
     A broken file keeps the DAGs and watchers that it had before, and its error is shown. So does a file that is out of
     sight, because its folder is gone or cannot be read, and for a while one that is missing. A file that defines less
-    than before has to stay as it is for a second: it may be half-written. Nothing is written if nothing changed.
+    than before has to stay as it is for two seconds: it may be half-written. Nothing is written if nothing changed.
 
     Args:
         wakeups: Not used: the transaction that writes a change announces it.
@@ -205,7 +205,7 @@ class DagProcessor:
             # Seen for the first time: most of them changed long ago, which is by the file system's clock.
             changed = {path for path in changed if has_just_changed(self._seen.files[path])}
         self._settling |= dict.fromkeys(changed, anyio.current_time() + SETTLES_IN_S)
-        if self._withheld - self._settling.keys():
+        if self._withheld - self._settling.keys() - {*self._parser.unanswered}:
             self._has_news()
 
     async def _scan_when_hinted(self) -> None:
@@ -277,7 +277,9 @@ class DagProcessor:
     def _files(self, incumbents: Incumbents) -> dict[str, ParsedFile | None]:
         """Return the folder's files by path; None: not parsed yet, withheld, or out of sight though stored."""
         seen = self._seen
-        self._withheld = defining_less(self._settling, self._parsed.values(), incumbents)
+        # What is known of a file that is being parsed again is what an older version of it defined.
+        unsettled = {*self._settling, *self._parser.unanswered}
+        self._withheld = defining_less(unsettled, self._parsed.values(), incumbents)
         known: dict[str, None] = dict.fromkeys(
             path for path in incumbents.files if seen.hides(path)
         )

@@ -33,7 +33,7 @@ from typing import Final
 
 Stamp = tuple[int, int, int, int]
 
-SETTLES_IN_S: Final = 1.0
+SETTLES_IN_S: Final = 2.0
 """A file that changed less than so long ago may be half-written, or in the midst of being replaced."""
 
 _OWN_NAME: Final = "triggerer_dag_file_"

@@ -143,6 +143,22 @@ async def test_a_file_that_has_just_changed_takes_nothing_back(
         assert changes.take_nowait() == {}
 
 
+async def test_a_file_that_is_being_read_again_takes_nothing_back(
+    database: Database, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processor, "SETTLES_IN_S", 0.2)
+    file = folder / "a.py"
+    file.write_text(DAG_FILE)
+    async with processing(database, folder):
+        file.write_text("")
+        await anyio.sleep(0.1)
+        file.write_text(f"import time\ntime.sleep(1.5)\n{DAG_FILE}{MORE}")
+        changes = database.wakeups.subscribe(Signal.STREAMS_CHANGED)
+        await until(database, Dag, lambda rows: {row.dag_id for row in rows} == {"d", "e"})
+        assert not any(dag.is_stale for dag in await every(database, Dag))
+        assert changes.take_nowait() == {}
+
+
 async def test_what_a_file_no_longer_defines_is_gone_when_the_file_has_rested(
     database: Database, folder: Path
 ) -> None:
