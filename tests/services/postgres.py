@@ -77,7 +77,7 @@ class PostgresServer:
         self.port = free_ports(1)[0]
         self._binaries = binaries
         # The server refuses to run as root.
-        self._user = _unprivileged_user() if os.geteuid() == 0 else None
+        self._user = unprivileged_user() if os.geteuid() == 0 else None
         if self._user is not None:
             shutil.chown(home, self._user)
         data = home / "data"
@@ -168,7 +168,7 @@ class PostgresServer:
             raise ServiceError(f"{program} ended with {done.returncode}: {done.stderr.strip()}")
 
 
-def _unprivileged_user() -> str:
+def unprivileged_user() -> str:
     """The account that Debian's package makes, else the one that owns nothing."""
     try:
         return pwd.getpwnam("postgres").pw_name

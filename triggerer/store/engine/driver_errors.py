@@ -26,6 +26,7 @@ from triggerer.errors import (
     TriggererError,
 )
 
+POOLER: Final = "a pooler in transaction or statement mode cannot be used: set it to session mode, or connect directly"
 _MIGRATE: Final = "run `triggerer db migrate`"
 # Whoever inserts has looked before, or says ON CONFLICT: the row was made since, and a repeat finds it.
 _EXISTS: Final = "another transaction made the row at the same time; a repeat finds it"
@@ -46,7 +47,8 @@ _POSTGRES: Final[tuple[tuple[str, type[TriggererError], str | None], ...]] = (
     ("25006", StoreUnavailable, "the server is read-only; is it a standby?"),
     ("25", StoreUnavailable, None),
     ("55", StoreUnavailable, "does the database accept connections? See pg_database.datallowconn"),
-    ("26", StoreUnavailable, "is there a pooler? It has to keep a session's prepared statements"),
+    ("26", StoreUnavailable, POOLER),
+    ("42P05", StoreUnavailable, POOLER),
     ("0A000", Conflict, "a table was changed under a prepared statement"),
     ("XX", StoreUnavailable, "an internal error of the server; see its log"),
     ("28", StoreRefused, "check user and password in [database] url, and pg_hba.conf"),
