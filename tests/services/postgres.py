@@ -172,6 +172,14 @@ class PostgresServer:
             self._execute(f"ALTER SYSTEM SET {name} = '{value}'")
         self._execute("SELECT pg_reload_conf()")
 
+    def install(self, *files: Path) -> None:
+        """Copy files that only the server may read, as a certificate's key, into its data directory."""
+        for file in files:
+            target = Path(shutil.copy(file, self.home / "data"))
+            target.chmod(0o600)
+            if self._user is not None:
+                shutil.chown(target, self._user)
+
     def _execute(self, statement: str) -> None:
         # Not createdb and dropdb: as another user they cost a fork of this process, which has grown large.
         async def execute() -> None:
