@@ -9,7 +9,7 @@ from sqlalchemy.exc import ArgumentError
 
 from triggerer.errors import ConfigurationError
 from triggerer.redaction import redact_text
-from triggerer.store.engine.postgres_hosts import with_hosts_as_option
+from triggerer.store.engine.postgres_hosts import read_settings, with_hosts_as_option
 
 _DRIVERS = {"sqlite": "aiosqlite", "postgresql": "asyncpg"}
 _FORMS = "write sqlite:///path/to/triggerer.db or postgresql://user@host:5432/database"
@@ -40,7 +40,11 @@ def parse_database_url(text: str, *, home: Path | None = None) -> URL:
             hint=f"leave it out, or write {backend}+{_DRIVERS[backend]}://",
         )
     url = url.set(drivername=f"{backend}+{_DRIVERS[backend]}")
-    return _with_absolute_path(url, home) if backend == "sqlite" else _with_known_ssl(url)
+    if backend == "sqlite":
+        return _with_absolute_path(url, home)
+    url = _with_known_ssl(url)
+    read_settings(url)
+    return url
 
 
 def _with_absolute_path(url: URL, home: Path | None) -> URL:

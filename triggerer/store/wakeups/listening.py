@@ -29,6 +29,15 @@ _LOOK: Final = timedelta(seconds=5)
 # So often a look also finds out whether this connection hears anything: a server may vanish without closing its socket.
 _LOOKS_PER_HEARING: Final = 6
 _HEARING: Final = timedelta(seconds=10)
+_ANSWER_S: Final = 10.0
+_DRIVER_ERRORS: Final = (
+    OSError,
+    TimeoutError,
+    StoreUnavailable,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+)
 
 
 async def listen(
@@ -120,7 +129,9 @@ class _Ear:
         assert database.primary is not None
         other = await database.primary.connect()
         try:
-            await other.execute(f"NOTIFY {transport.CHANNEL}, {literal(_probe(database))}")
+            await other.execute(
+                f"NOTIFY {transport.CHANNEL}, {literal(_probe(database))}", timeout=_ANSWER_S
+            )
         finally:
             with anyio.CancelScope(shield=True):
                 await close(other)
@@ -158,14 +169,7 @@ async def _listen_on_postgres(
                     started = True
                     task_status.started()
                 reason = await _until_deaf(database, ear, backoff)
-        except (
-            OSError,
-            TimeoutError,
-            StoreUnavailable,
-            asyncpg.PostgresError,
-            asyncpg.InterfaceError,
-            asyncpg.InternalClientError,
-        ) as error:
+        except _DRIVER_ERRORS as error:
             reason = str(error)
             if not started:
                 # Also before the first success: `publish_everything` makes up for what is missed.
@@ -194,9 +198,18 @@ async def _until_deaf(database: Database, ear: _Ear, backoff: Backoff) -> str:
         looks += 1
         if looks % _LOOKS_PER_HEARING:
             await primary.look()
-        elif not await ear.hears(database):
+        elif not await _hears(database, ear):
             return f"what is announced is not heard; {POOLER}"
         if not primary.is_current(ear.connection):
             return "another server is the primary"
         backoff.reset()
     return "the server closed the connection"
+
+
+async def _hears(database: Database, ear: _Ear) -> bool:
+    try:
+        return await ear.hears(database)
+    except _DRIVER_ERRORS:
+        # Nothing could be announced, as when the server has no connection free: then this one is worth keeping.
+        await ear.connection.execute("SELECT 1", timeout=_ANSWER_S)
+        return True
