@@ -16,11 +16,12 @@ from tests.services.certificates import Authority
 from tests.services.postgres import PostgresServer, open_postgres, open_standby
 from tests.services.process import ServiceUnavailable, free_ports
 from tests.services.tcp_proxy import open_tcp_proxy
-from triggerer.errors import ConfigurationError, StoreUnavailable
+from triggerer.errors import ConfigurationError, StoreRefused, StoreUnavailable
 from triggerer.store.engine.database import Database, open_database
 from triggerer.store.engine.postgres_hosts import Host, read_settings
 from triggerer.store.engine.postgres_primary import Primary
 from triggerer.store.engine.urls import describe, parse_database_url
+from triggerer.store.wakeups.listening import check_announcements
 
 
 @pytest.mark.parametrize(
@@ -135,6 +136,16 @@ async def test_a_former_primary_is_used_no_more(pair: Pair) -> None:
 
 
 @pytest.mark.services
+async def test_a_service_that_starts_while_two_servers_take_writes_finds_the_promoted_one(
+    pair: Pair,
+) -> None:
+    pair.standby.promote()
+    async with open_database(_url(pair.primary.port, pair.standby.port)) as database:
+        await check_announcements(database)
+        assert await _port(database) == pair.standby.port
+
+
+@pytest.mark.services
 async def test_a_single_url_may_lead_to_another_cluster(pair: Pair) -> None:
     with service(open_postgres(durable=False)) as other, open_tcp_proxy(other.port) as proxy:
         primary = Primary(parse_database_url(_url(proxy.port)), name="x")
@@ -198,6 +209,18 @@ async def test_a_certificate_that_expires_is_an_outage_and_one_that_is_replaced_
             shutil.copyfile(unknown.file, trusted)
             assert await _port(database) == server.port
             await connection.close()
+
+
+async def test_a_default_certificate_that_is_not_there_may_come_back(
+    postgres_server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    # A `StoreError` alone would mean that the row is to blame.
+    with pytest.raises(StoreRefused, match=r"root.crt"):
+        async with open_database(
+            f"postgresql://postgres@localhost:{postgres_server.port}/postgres?sslmode=verify-full"
+        ):
+            pass
 
 
 async def _until_it_changes(url: str) -> None:

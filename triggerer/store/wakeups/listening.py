@@ -92,7 +92,10 @@ async def check_announcements(database: Database) -> None:
     """
     if database.dialect == "sqlite":
         return
+    assert database.primary is not None
     with translated(database.name):
+        # Of several servers that take writes, the one that was promoted last is to be found before anything is written.
+        await database.primary.look()
         async with _open_ear(database, Wakeups()) as ear:
             heard = await ear.hears(database)
     if ear.lost.is_set():
