@@ -226,7 +226,11 @@ def _is_unusable_setting(cause: BaseException | None) -> bool:
     """As a certificate's file that is not there: it may be being replaced."""
     from asyncpg import ClientConfigurationError
 
-    return isinstance(cause, ClientConfigurationError)
+    # SQLAlchemy raises an error of its own from it.
+    return any(
+        isinstance(error, ClientConfigurationError)
+        for error in (cause, getattr(cause, "__cause__", None))
+    )
 
 
 def _sqlite_code(cause: object) -> int | None:
