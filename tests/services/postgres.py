@@ -37,17 +37,33 @@ def open_postgres(*, durable: bool = True) -> Iterator["PostgresServer"]:
     Raises:
         ServiceUnavailable: PostgreSQL is not installed.
     """
-    binaries = find_postgres()
-    home = Path(tempfile.mkdtemp(prefix="triggerer-postgres-"))
+    with _running(PostgresServer(find_postgres(), _home(), durable=durable)) as server:
+        yield server
+
+
+@contextmanager
+def open_standby(primary: "PostgresServer") -> Iterator["PostgresServer"]:
+    """Copy a running server, and start the copy, which follows it until `promote`."""
+    with _running(
+        PostgresServer(find_postgres(), _home(), durable=True, follows=primary)
+    ) as server:
+        yield server
+
+
+def _home() -> Path:
+    return Path(tempfile.mkdtemp(prefix="triggerer-postgres-"))
+
+
+@contextmanager
+def _running(server: "PostgresServer") -> Iterator["PostgresServer"]:
     try:
-        server = PostgresServer(binaries, home, durable=durable)
         server.start()
         try:
             yield server
         finally:
             server.kill()
     finally:
-        shutil.rmtree(home, ignore_errors=True)
+        shutil.rmtree(server.home, ignore_errors=True)
 
 
 @cache
@@ -73,19 +89,33 @@ def find_postgres() -> Path:
 class PostgresServer:
     """One cluster. Its port and data stay the same over `stop`, `kill` and `start`."""
 
-    def __init__(self, binaries: Path, home: Path, *, durable: bool) -> None:
+    def __init__(
+        self,
+        binaries: Path,
+        home: Path,
+        *,
+        durable: bool,
+        follows: "PostgresServer | None" = None,
+    ) -> None:
+        self.home = home
         self.port = free_ports(1)[0]
         self._binaries = binaries
         # The server refuses to run as root.
-        self._user = _unprivileged_user() if os.geteuid() == 0 else None
+        self._user = unprivileged_user() if os.geteuid() == 0 else None
         if self._user is not None:
             shutil.chown(home, self._user)
         data = home / "data"
         self._pid_file = data / "postmaster.pid"
-        self._run(
-            "initdb", f"--pgdata={data}", f"--username={SUPERUSER}", "--auth=trust",
-            "--encoding=UTF8", "--locale=C", "--no-sync",
-        )  # fmt: skip
+        if follows is None:
+            self._run(
+                "initdb", f"--pgdata={data}", f"--username={SUPERUSER}", "--auth=trust",
+                "--encoding=UTF8", "--locale=C", "--no-sync",
+            )  # fmt: skip
+        else:
+            self._run(
+                "pg_basebackup", f"--pgdata={data}", f"--username={SUPERUSER}", "--host=127.0.0.1",
+                f"--port={follows.port}", "--write-recovery-conf", "--checkpoint=fast", "--no-sync",
+            )  # fmt: skip
         settings = _DURABLE if durable else _FAST
         settings = settings | {
             "listen_addresses": "127.0.0.1",
@@ -132,6 +162,24 @@ class PostgresServer:
         """Remove a database, if it exists, and whoever is connected to it."""
         self._execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
+    def promote(self) -> None:
+        """Make a primary of a standby, and wait until it is."""
+        self._execute("SELECT pg_promote()")
+
+    def set(self, **settings: str) -> None:
+        """Set parameters that a reload changes; a copy that is made later has them too."""
+        for name, value in settings.items():
+            self._execute(f"ALTER SYSTEM SET {name} = '{value}'")
+        self._execute("SELECT pg_reload_conf()")
+
+    def install(self, *files: Path) -> None:
+        """Copy files that only the server may read, as a certificate's key, into its data directory."""
+        for file in files:
+            target = Path(shutil.copy(file, self.home / "data"))
+            target.chmod(0o600)
+            if self._user is not None:
+                shutil.chown(target, self._user)
+
     def _execute(self, statement: str) -> None:
         # Not createdb and dropdb: as another user they cost a fork of this process, which has grown large.
         async def execute() -> None:
@@ -153,7 +201,7 @@ class PostgresServer:
             lines = self._pid_file.read_text().splitlines()
         except FileNotFoundError:
             return False
-        return lines[:1] == [str(self.daemon.pid)] and lines[7:] == ["ready   "]
+        return lines[:1] == [str(self.daemon.pid)] and lines[7:] in (["ready   "], ["standby "])
 
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(
@@ -168,7 +216,7 @@ class PostgresServer:
             raise ServiceError(f"{program} ended with {done.returncode}: {done.stderr.strip()}")
 
 
-def _unprivileged_user() -> str:
+def unprivileged_user() -> str:
     """The account that Debian's package makes, else the one that owns nothing."""
     try:
         return pwd.getpwnam("postgres").pw_name

@@ -76,6 +76,14 @@ class TcpProxy:
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
+    def lead_to(self, target: int) -> None:
+        """Forward new connections to another port; those that are open stay as they are."""
+
+        def change() -> None:
+            self._target = target
+
+        self._call(change)
+
     def silence(self) -> None:
         """Forward nothing and tell nobody: what is sent waits, new connections get no answer."""
         self._call(self._passes.clear)

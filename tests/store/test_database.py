@@ -10,7 +10,7 @@ from sqlalchemy import text
 from tests.services.postgres import PostgresServer
 from tests.services.process import free_ports
 from triggerer.errors import ConfigurationError, StoreUnavailable
-from triggerer.store.engine import engines
+from triggerer.store.engine import postgres_primary
 from triggerer.store.engine.database import Database, open_database
 from triggerer.store.engine.exclusive import lock_exclusively
 from triggerer.store.engine.urls import parse_database_url
@@ -203,9 +203,7 @@ async def test_who_stops_in_the_midst_of_a_transaction_does_not_keep_its_locks(
     async with open_database(postgres_url) as database, database.reading() as session:
         shown = await session.scalar(text("SHOW idle_in_transaction_session_timeout"))
         assert shown == "10s"
-    monkeypatch.setitem(
-        engines.POSTGRES_CONNECT["server_settings"], "idle_in_transaction_session_timeout", "200"
-    )
+    monkeypatch.setitem(postgres_primary.SETTINGS, "idle_in_transaction_session_timeout", "200")
     lock = text("LOCK TABLE stream IN ACCESS EXCLUSIVE MODE")
 
     async def stop_while_it_is_locked(stopped: Database, other: Database) -> None:

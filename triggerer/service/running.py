@@ -32,7 +32,7 @@ from triggerer.store.engine.exclusive import lock_exclusively
 from triggerer.store.engine.urls import parse_database_url
 from triggerer.store.leases import forget_instances
 from triggerer.store.migrate import upgrade
-from triggerer.store.wakeups.listening import listen
+from triggerer.store.wakeups.listening import check_announcements, listen
 
 _log = structlog.get_logger(__name__)
 
@@ -181,6 +181,7 @@ async def _open_database(settings: Settings, stack: AsyncExitStack) -> Database:
 
 
 async def _prepare(database: Database) -> None:
+    await check_announcements(database)
     await upgrade(database)
     if database.dialect == "sqlite":
         # The lock proves that whoever is registered is dead: nothing has to expire first.

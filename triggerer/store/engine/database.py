@@ -34,6 +34,7 @@ from triggerer.store.wakeups.transport import CHANNEL, AnnouncementTransport
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql, sqlite
 
+    from triggerer.store.engine.postgres_primary import Primary
     from triggerer.store.models import Base
 
 _log = LazyLogger(__name__)
@@ -54,6 +55,7 @@ class Database:
         reader: AsyncEngine,
         runner: ScriptRunner,
         file: SqliteFile | None,
+        primary: Primary | None,
         transport: AnnouncementTransport,
         wakeups: Wakeups,
         commit_timeout: timedelta,
@@ -68,6 +70,8 @@ class Database:
         """The engine that writes, for migrations and tests; all others use `transaction`."""
         self.transport: Final = transport
         """How announcements reach other processes."""
+        self.primary: Final = primary
+        """Opens connections to PostgreSQL, for what needs one of its own; None for SQLite."""
         self._reader = reader
         self._runner = runner
         self._file = file
@@ -314,7 +318,7 @@ async def open_database(
     name, transport = describe(parsed), AnnouncementTransport(parsed)
     abandoned = engines.AbandonedConnections()
     runner: ScriptRunner
-    file = None
+    file = primary = None
     if parsed.get_backend_name() == "sqlite":
         path = Path(parsed.database or "")
         _prepare_file(path, create=create)
@@ -333,11 +337,13 @@ async def open_database(
         )
     else:
         # Imported here: a command on SQLite has no use for asyncpg.
+        from triggerer.store.engine.postgres_primary import Primary
         from triggerer.store.engine.postgres_runner import PostgresRunner
 
-        writer = reader = engines.postgres_engine(parsed, pool_size=pool_size)
+        primary = Primary(parsed, name=name)
+        writer = reader = engines.postgres_engine(primary, pool_size=pool_size)
         runner = PostgresRunner(
-            parsed, name=name, commit_timeout=commit_timeout, encode=transport.encode
+            primary, name=name, commit_timeout=commit_timeout, encode=transport.encode
         )
     database = Database(
         parsed,
@@ -345,6 +351,7 @@ async def open_database(
         reader=reader,
         runner=runner,
         file=file,
+        primary=primary,
         transport=transport,
         wakeups=wakeups or Wakeups(),
         commit_timeout=commit_timeout,

@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from ssl import SSLError
 from typing import Final
 
 import anyio
@@ -26,6 +27,11 @@ from triggerer.errors import (
     TriggererError,
 )
 
+POOLER: Final = "a pooler in transaction or statement mode cannot be used: set it to session mode, or connect directly"
+_CERTIFICATES: Final = (
+    "check the server's certificate, and sslrootcert, sslcert and sslkey in [database] url; "
+    "the files are read again for each connection"
+)
 _MIGRATE: Final = "run `triggerer db migrate`"
 # Whoever inserts has looked before, or says ON CONFLICT: the row was made since, and a repeat finds it.
 _EXISTS: Final = "another transaction made the row at the same time; a repeat finds it"
@@ -46,7 +52,8 @@ _POSTGRES: Final[tuple[tuple[str, type[TriggererError], str | None], ...]] = (
     ("25006", StoreUnavailable, "the server is read-only; is it a standby?"),
     ("25", StoreUnavailable, None),
     ("55", StoreUnavailable, "does the database accept connections? See pg_database.datallowconn"),
-    ("26", StoreUnavailable, "is there a pooler? It has to keep a session's prepared statements"),
+    ("26", StoreUnavailable, POOLER),
+    ("42P05", StoreUnavailable, POOLER),
     ("0A000", Conflict, "a table was changed under a prepared statement"),
     ("XX", StoreUnavailable, "an internal error of the server; see its log"),
     ("28", StoreRefused, "check user and password in [database] url, and pg_hba.conf"),
@@ -130,6 +137,13 @@ def translate(error: Exception, database: str) -> TriggererError | None:
         return RowRefused(f"{database} was given a value that it cannot hold: {error}")
     if isinstance(error, SQLAlchemyError):
         return StoreError(f"{database}: {error}")
+    if isinstance(error, SSLError):
+        return StoreUnavailable(f"{database} cannot be reached by TLS: {error}", hint=_CERTIFICATES)
+    if isinstance(error, FileNotFoundError):
+        return StoreUnavailable(
+            f"{database} cannot be connected to: {error}",
+            hint="a certificate that [database] url names, or the server's socket, is not there",
+        )
     if isinstance(error, OSError):
         return StoreUnavailable(f"{database} does not answer: {error}", hint="is it running?")
     return None
@@ -188,6 +202,8 @@ def _translate_driver(
         if primary == sqlite3.SQLITE_ERROR and "no such" in str(cause):
             kind, hint = StoreRefused, _MIGRATE
         return kind(f"{database} answered: {cause}", hint=hint)
+    if _is_unusable_setting(cause):
+        return StoreRefused(f"{database} cannot be connected to: {cause}", hint=_CERTIFICATES)
     if "invalid input for query argument" in str(cause):
         # asyncpg's encoders refused it before anything was sent.
         return RowRefused(f"{database} was given a value that it cannot hold: {cause}")
@@ -204,6 +220,17 @@ def _is_of_a_driver(error: Exception) -> bool:
     from asyncpg import InterfaceError, InternalClientError, PostgresError
 
     return isinstance(error, PostgresError | InterfaceError | InternalClientError)
+
+
+def _is_unusable_setting(cause: BaseException | None) -> bool:
+    """As a certificate's file that is not there: it may be being replaced."""
+    from asyncpg import ClientConfigurationError
+
+    # SQLAlchemy raises an error of its own from it.
+    return any(
+        isinstance(error, ClientConfigurationError)
+        for error in (cause, getattr(cause, "__cause__", None))
+    )
 
 
 def _sqlite_code(cause: object) -> int | None:

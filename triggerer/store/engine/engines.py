@@ -4,34 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import aiosqlite
 from sqlalchemy import URL, Connection, event
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+if TYPE_CHECKING:
+    from triggerer.store.engine.postgres_primary import Primary
+
 # How long a write waits for a writer in another process (a command beside a standalone). The
 # recorder repeats its write; a command reports an error.
 SQLITE_BUSY_TIMEOUT: Final = timedelta(seconds=3)
 POSTGRES_POOL_SIZE: Final = 5
-# A server that vanished without closing the connection is noticed by then; no statement of ours takes so long.
-POSTGRES_STATEMENT_TIMEOUT: Final = timedelta(seconds=60)
-# No transaction of ours waits for anything but the database; the largest computes for a second or two in between.
-POSTGRES_IDLE_TRANSACTION_TIMEOUT_MS: Final = "10000"
-POSTGRES_CONNECT: Final[dict[str, Any]] = {
-    "timeout": 10,
-    "command_timeout": POSTGRES_STATEMENT_TIMEOUT.total_seconds(),
-    # JIT: compiling a plan takes longer than any query of ours.
-    # Strings: as `triggerer.store.engine.script.literal` writes them.
-    "server_settings": {
-        "application_name": "triggerer",
-        # A process that is stopped in the midst of a transaction, or cut off, must not keep its locks for ever.
-        "idle_in_transaction_session_timeout": POSTGRES_IDLE_TRANSACTION_TIMEOUT_MS,
-        "jit": "off",
-        "standard_conforming_strings": "on",
-    },
-}
 SQLITE_WRITER_PRAGMAS: Final = (
     "journal_mode=WAL",
     # A commit that the broker is told about must survive a power cut.
@@ -121,14 +107,23 @@ def _set_up(engine: AsyncEngine, begin: str, *pragmas: str) -> AsyncEngine:
     return engine
 
 
-def postgres_engine(url: URL, *, pool_size: int = POSTGRES_POOL_SIZE) -> AsyncEngine:
-    """Make an engine with a small pool, which gives no connection that is known to be closed."""
+def postgres_engine(primary: Primary, *, pool_size: int = POSTGRES_POOL_SIZE) -> AsyncEngine:
+    """Make an engine with a small pool, which gives no connection that is closed, or to a former primary."""
+    # SQLAlchemy keeps its prepared statements itself, and knows the option by this name.
+    size = primary.statement_cache_size
+    cache = {} if size is None else {"prepared_statement_cache_size": size}
+
+    def connect() -> Any:
+        dbapi: Any = engine.dialect.dbapi
+        return dbapi.connect(async_creator_fn=primary.connect, **cache)
+
     engine = create_async_engine(
-        url,
+        # Where to connect to is the primary's concern.
+        "postgresql+asyncpg://",
         pool_size=pool_size,
         max_overflow=pool_size,
         pool_timeout=30,
-        connect_args=POSTGRES_CONNECT,
+        creator=connect,
     )
 
     @event.listens_for(engine.sync_engine, "checkout")
@@ -137,24 +132,7 @@ def postgres_engine(url: URL, *, pool_size: int = POSTGRES_POOL_SIZE) -> AsyncEn
         # `pool_pre_ping` before each transaction is not needed.
         if connection.driver_connection.is_closed():
             raise DisconnectionError("the server closed the connection")
+        if not primary.is_current(connection.driver_connection):
+            raise DisconnectionError("the server is not the primary any more")
 
     return engine
-
-
-def asyncpg_options(url: URL) -> dict[str, Any]:
-    """Return the arguments of `asyncpg.connect`, for connections that SQLAlchemy does not make.
-
-    Not the URL itself: asyncpg would send options that it does not know to the server, as settings, and the
-    server would refuse the connection.
-    """
-    # Imported here: it would take a twentieth of the time of a command on SQLite.
-    from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
-
-    dialect: Any = PGDialect_asyncpg
-    options: dict[str, Any] = dialect().create_connect_args(url)[1]
-    options.update(POSTGRES_CONNECT)
-    # SQLAlchemy has another name for the one (users of PgBouncer set it); the other is its own.
-    if "prepared_statement_cache_size" in options:
-        options["statement_cache_size"] = options.pop("prepared_statement_cache_size")
-    options.pop("prepared_statement_name_func", None)
-    return options

@@ -8,13 +8,11 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 import anyio
-import asyncpg
-from sqlalchemy import URL
 
 from triggerer.errors import OutcomeUnknown
 from triggerer.logging_setup import LazyLogger
 from triggerer.store.engine.driver_errors import committing, translated
-from triggerer.store.engine.engines import asyncpg_options
+from triggerer.store.engine.postgres_primary import Primary
 from triggerer.store.engine.script import (
     Opening,
     Row,
@@ -49,7 +47,7 @@ class PostgresRunner(ScriptRunner):
 
     def __init__(
         self,
-        url: URL,
+        primary: Primary,
         *,
         name: str,
         commit_timeout: timedelta,
@@ -58,7 +56,7 @@ class PostgresRunner(ScriptRunner):
         self._name = name
         self._commit_timeout = commit_timeout
         self._encode = encode
-        self._options = asyncpg_options(url)
+        self._primary = primary
         self._idle: list[Any] = []
         self._places = anyio.Semaphore(_SIZE, fast_acquire=True)
 
@@ -115,7 +113,7 @@ class PostgresRunner(ScriptRunner):
                     self._idle.append(connection)
 
     async def _connect(self) -> Any:
-        connection = await asyncpg.connect(**self._options)
+        connection = await self._primary.connect()
         try:
             await connection.execute(_SETTINGS)
         except BaseException:
@@ -124,12 +122,15 @@ class PostgresRunner(ScriptRunner):
         return connection
 
     def _take_idle(self) -> Any:
-        """Return a connection that is not known to be closed; None if there is none."""
+        """Return a connection that is not known to be closed, or to lead to a former primary; None if there is none."""
         while self._idle:
             # The one used last: those that are idle for long may be closed by a proxy or a firewall.
             connection = self._idle.pop()
-            if not connection.is_closed():
-                return connection
+            if self._primary.is_current(connection):
+                if not connection.is_closed():
+                    return connection
+            else:
+                connection.terminate()
         return None
 
     async def _roll_back(self, connection: Any) -> None:

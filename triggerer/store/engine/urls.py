@@ -9,6 +9,7 @@ from sqlalchemy.exc import ArgumentError
 
 from triggerer.errors import ConfigurationError
 from triggerer.redaction import redact_text
+from triggerer.store.engine.postgres_hosts import read_settings, with_hosts_as_option
 
 _DRIVERS = {"sqlite": "aiosqlite", "postgresql": "asyncpg"}
 _FORMS = "write sqlite:///path/to/triggerer.db or postgresql://user@host:5432/database"
@@ -24,7 +25,7 @@ def parse_database_url(text: str, *, home: Path | None = None) -> URL:
         ConfigurationError: Not a URL, a database that is not supported, or another driver.
     """
     try:
-        url = make_url(text)
+        url = make_url(with_hosts_as_option(text))
     except (ArgumentError, ValueError) as error:
         raise ConfigurationError("the database URL cannot be read", hint=_FORMS) from error
     backend, _, driver = url.drivername.partition("+")
@@ -39,7 +40,11 @@ def parse_database_url(text: str, *, home: Path | None = None) -> URL:
             hint=f"leave it out, or write {backend}+{_DRIVERS[backend]}://",
         )
     url = url.set(drivername=f"{backend}+{_DRIVERS[backend]}")
-    return _with_absolute_path(url, home) if backend == "sqlite" else _with_known_ssl(url)
+    if backend == "sqlite":
+        return _with_absolute_path(url, home)
+    url = _with_known_ssl(url)
+    read_settings(url)
+    return url
 
 
 def _with_absolute_path(url: URL, home: Path | None) -> URL:
@@ -71,5 +76,7 @@ def describe(url: URL) -> str:
         return f"the SQLite database {url.database}"
     # Without the driver, which is our choice.
     shown = url.set(drivername=url.get_backend_name()).render_as_string(hide_password=True)
+    # As it may be written: the query has hosts, and paths of certificates.
+    shown = shown.replace("%3A", ":").replace("%2C", ",").replace("%2F", "/")
     # The query may have secrets, too: ?password=, ?sslpassword=.
     return f"the PostgreSQL database {redact_text(shown)}"

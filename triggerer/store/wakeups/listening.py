@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any, Final
 
@@ -11,17 +12,32 @@ import asyncpg
 from anyio.abc import TaskStatus
 
 from triggerer.backoff import Backoff, warn_seldom
+from triggerer.errors import ConfigurationError, StoreUnavailable
 from triggerer.logging_setup import LazyLogger
 from triggerer.store.engine.database import Database
-from triggerer.store.engine.engines import asyncpg_options
+from triggerer.store.engine.driver_errors import POOLER, translated
+from triggerer.store.engine.postgres_primary import close
+from triggerer.store.engine.script import literal
 from triggerer.store.wakeups import transport
 from triggerer.store.wakeups.signals import Wakeups
 
 _log = LazyLogger(__name__)
 
 _MAX_DATAGRAM: Final = 65_536
-# A server that vanished without closing its socket is noticed after this.
-_LIVENESS: Final = timedelta(seconds=30)
+# Within it, a server that was promoted is found although the former primary still answers.
+_LOOK: Final = timedelta(seconds=5)
+# So often a look also finds out whether this connection hears anything: a server may vanish without closing its socket.
+_LOOKS_PER_HEARING: Final = 6
+_HEARING: Final = timedelta(seconds=10)
+_ANSWER_S: Final = 10.0
+_DRIVER_ERRORS: Final = (
+    OSError,
+    TimeoutError,
+    StoreUnavailable,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+)
 
 
 async def listen(
@@ -66,63 +82,137 @@ async def _listen_on_socket(
             path.unlink(missing_ok=True)
 
 
+async def check_announcements(database: Database) -> None:
+    """Check that what one connection to the database announces is heard on another; SQLite needs no server for it.
+
+    Raises:
+        ConfigurationError: It is not, as behind a pooler in transaction mode, which gives each transaction a connection
+            of its own: every part of the service would wait for ever.
+        StoreUnavailable: The database is away.
+    """
+    if database.dialect == "sqlite":
+        return
+    assert database.primary is not None
+    with translated(database.name):
+        # Of several servers that take writes, the one that was promoted last is to be found before anything is written.
+        await database.primary.look()
+        async with _open_ear(database, Wakeups()) as ear:
+            heard = await ear.hears(database)
+    if ear.lost.is_set():
+        raise StoreUnavailable(f"{database.name} closed the connection", hint="is it running?")
+    if not heard:
+        raise ConfigurationError(
+            f"{database.name} delivers no announcements (NOTIFY) to those who listen", hint=POOLER
+        )
+
+
+class _Ear:
+    """A connection that listens."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection: Final = connection
+        self.lost: Final = anyio.Event()
+        self._heard = anyio.Event()
+
+    async def listen(self, database: Database, wakeups: Wakeups) -> None:
+        probe = _probe(database)
+
+        def hear(_connection: Any, _pid: int, _channel: str, payload: Any) -> None:
+            if payload == probe:
+                self._heard.set()
+            else:
+                database.transport.receive(str(payload), wakeups)
+
+        self.connection.add_termination_listener(lambda _: self.lost.set())
+        await self.connection.add_listener(transport.CHANNEL, hear)
+
+    async def hears(self, database: Database) -> bool:
+        """Whether it hears what another connection announces, which is made now."""
+        self._heard = anyio.Event()
+        assert database.primary is not None
+        other = await database.primary.connect()
+        try:
+            await other.execute(
+                f"NOTIFY {transport.CHANNEL}, {literal(_probe(database))}", timeout=_ANSWER_S
+            )
+        finally:
+            with anyio.CancelScope(shield=True):
+                await close(other)
+        with anyio.move_on_after(_HEARING.total_seconds()):
+            await self._heard.wait()
+        return self._heard.is_set()
+
+
+def _probe(database: Database) -> str:
+    # It says nothing, and who does not know it, as the release before, does nothing.
+    return database.transport.encode({})
+
+
+@asynccontextmanager
+async def _open_ear(database: Database, wakeups: Wakeups) -> AsyncIterator[_Ear]:
+    assert database.primary is not None
+    ear = _Ear(await database.primary.connect("triggerer listener"))
+    try:
+        await ear.listen(database, wakeups)
+        yield ear
+    finally:
+        ear.connection.terminate()
+
+
 async def _listen_on_postgres(
     database: Database, wakeups: Wakeups, task_status: TaskStatus[None]
 ) -> None:
-    options = asyncpg_options(database.url)
-    options["server_settings"] = {"application_name": "triggerer listener"}
     started = False
     backoff = Backoff(first=0.2, longest=5.0)
     while True:
         try:
-            connection = await asyncpg.connect(**options)
-            try:
-                lost = anyio.Event()
-
-                def hear(_connection: Any, _pid: int, _channel: str, payload: Any) -> None:
-                    database.transport.receive(str(payload), wakeups)
-
-                def lose(_connection: Any, lost: anyio.Event = lost) -> None:
-                    lost.set()
-
-                connection.add_termination_listener(lose)
-                await connection.add_listener(transport.CHANNEL, hear)
+            async with _open_ear(database, wakeups) as ear:
                 wakeups.publish_everything()
-                backoff.reset()
                 if not started:
                     started = True
                     task_status.started()
-                await _until_lost(connection, lost)
-            finally:
-                connection.terminate()
-        except (
-            OSError,
-            TimeoutError,
-            asyncpg.PostgresError,
-            asyncpg.InterfaceError,
-            asyncpg.InternalClientError,
-        ) as error:
-            delay = backoff.next_delay()
-            warn_seldom(
-                _log,
-                backoff.failures,
-                "the database does not announce",
-                error=str(error),
-                retry_after_s=round(delay, 3),
-            )
+                reason = await _until_deaf(database, ear, backoff)
+        except _DRIVER_ERRORS as error:
+            reason = str(error)
             if not started:
                 # Also before the first success: `publish_everything` makes up for what is missed.
                 started = True
                 task_status.started()
-        else:
-            delay = backoff.next_delay()
+        delay = backoff.next_delay()
+        warn_seldom(
+            _log,
+            backoff.failures,
+            "the database does not announce",
+            error=reason,
+            retry_after_s=round(delay, 3),
+        )
         await anyio.sleep(delay)
 
 
-async def _until_lost(connection: Any, lost: anyio.Event) -> None:
-    """Return when the connection is closed; raise if it no longer answers."""
-    while not lost.is_set():
-        with anyio.move_on_after(_LIVENESS.total_seconds()):
-            await lost.wait()
-            return
-        await connection.execute("SELECT 1", timeout=10)
+async def _until_deaf(database: Database, ear: _Ear, backoff: Backoff) -> str:
+    """Return why the connection has to be replaced; raise if the database no longer answers."""
+    primary = database.primary
+    assert primary is not None
+    looks = 0
+    while not ear.lost.is_set():
+        with anyio.move_on_after(_LOOK.total_seconds()):
+            await ear.lost.wait()
+            break
+        looks += 1
+        if looks % _LOOKS_PER_HEARING:
+            await primary.look()
+        elif not await _hears(database, ear):
+            return f"what is announced is not heard; {POOLER}"
+        if not primary.is_current(ear.connection):
+            return "another server is the primary"
+        backoff.reset()
+    return "the server closed the connection"
+
+
+async def _hears(database: Database, ear: _Ear) -> bool:
+    try:
+        return await ear.hears(database)
+    except _DRIVER_ERRORS:
+        # Nothing could be announced, as when the server has no connection free: then this one is worth keeping.
+        await ear.connection.execute("SELECT 1", timeout=_ANSWER_S)
+        return True

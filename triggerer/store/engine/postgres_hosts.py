@@ -1,0 +1,141 @@
+"""What a PostgreSQL URL says of servers and options, in the forms that libpq's users know."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from sqlalchemy import URL
+
+from triggerer.errors import ConfigurationError
+
+_DEFAULT_PORT: Final = 5432
+_TIMEOUT_S: Final = 10.0
+# Shorter, so that the lease outlives a wait for a machine that is gone and says nothing.
+_TIMEOUT_OF_SEVERAL_S: Final = 4.0
+_SEVERAL: Final = "write postgresql://user@host-1:5432,host-2:5432/database"
+# `//user:password@host-1:5432,host-2:5432/`, which SQLAlchemy does not read. A password may have "@" and "," in it.
+_AUTHORITY: Final = re.compile(
+    r"(?P<before>^[a-z+]+://(?:[^/?#]*@)?)(?P<hosts>[^/?#@]*,[^/?#@]*)(?P<after>(?:[/?#].*)?$)"
+)
+_HOST: Final = re.compile(r"(?P<host>\[[^\]]+\]|/.*|[^:]*)(?::(?P<port>\d+))?$")
+# asyncpg reads these from its own form of the URL only; the files, anew for each connection.
+_OF_TLS: Final = frozenset(
+    {
+        "sslcert", "sslcrl", "sslkey", "sslpassword", "sslrootcert",
+        "ssl_min_protocol_version", "ssl_max_protocol_version",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One server of a URL; None: the driver's default, which the environment may set."""
+
+    host: str | None
+    port: int | None
+
+    def __str__(self) -> str:
+        return f"{self.host or 'localhost'}:{self.port or _DEFAULT_PORT}"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSettings:
+    """How the servers of a URL are connected to."""
+
+    hosts: tuple[Host, ...]
+    takes_writes: bool
+    """Whether a server that takes no writes, as a standby, is passed over."""
+    timeout_s: float
+    """For each server."""
+    application_name: str | None
+    statement_cache_size: int | None
+    """None: the driver's default."""
+    options: Mapping[str, Any]
+    """The other arguments of `asyncpg.connect`."""
+
+
+def with_hosts_as_option(text: str) -> str:
+    """Return a URL that names several servers before the path with them in the option `host`; others as they are."""
+    found = _AUTHORITY.match(text)
+    if found is None:
+        return text
+    after, _, query = found["after"].partition("?")
+    query = "&".join([f"host={found['hosts']}", *([query] if query else [])])
+    return f"{found['before']}{after or '/'}?{query}"
+
+
+def read_settings(url: URL) -> ConnectionSettings:
+    """Return what the URL says.
+
+    Raises:
+        ConfigurationError: An option has a value that cannot be.
+    """
+    options: dict[str, Any] = {
+        key: value if isinstance(value, str) else ",".join(value)
+        for key, value in url.query.items()
+    }
+    hosts = _hosts(url, options.pop("host", None), options.pop("port", None))
+    named = {"user": url.username, "password": url.password, "database": url.database}
+    options.update((key, str(value)) for key, value in named.items() if value)
+    if "dbname" in options:
+        options["database"] = options.pop("dbname")
+    timeout = options.pop("connect_timeout", None)
+    attributes = options.pop("target_session_attrs", None)
+    if attributes not in {None, "any", "primary", "read-write"}:
+        raise ConfigurationError(
+            f"[database] url asks for target_session_attrs={attributes}",
+            hint="the service writes: leave it out, or write read-write",
+        )
+    cache_size = options.pop("prepared_statement_cache_size", None)
+    tls = {key: options.pop(key) for key in _OF_TLS & options.keys()}
+    if tls:
+        options["dsn"] = f"postgresql://?{urlencode(tls)}"
+    several = len(hosts) > 1
+    return ConnectionSettings(
+        hosts,
+        takes_writes=several if attributes is None else attributes != "any",
+        timeout_s=(
+            float(_number("connect_timeout", timeout))
+            if timeout is not None
+            else (_TIMEOUT_OF_SEVERAL_S if several else _TIMEOUT_S)
+        ),
+        application_name=options.pop("application_name", None),
+        statement_cache_size=(
+            None if cache_size is None else _number("prepared_statement_cache_size", cache_size)
+        ),
+        options=options,
+    )
+
+
+def _hosts(url: URL, listed: str | None, ports: str | None) -> tuple[Host, ...]:
+    if listed is None:
+        return (Host(url.host, url.port if ports is None else _number("port", ports)),)
+    hosts = [_host(one) for one in listed.split(",")]
+    if ports is None:
+        return tuple(hosts)
+    given = [_number("port", port) for port in ports.split(",")]
+    if len(given) == 1:
+        given *= len(hosts)
+    if len(given) != len(hosts) or any(host.port is not None for host in hosts):
+        raise ConfigurationError(
+            "[database] url does not name one port for each of its hosts", hint=_SEVERAL
+        )
+    return tuple(Host(host.host, port) for host, port in zip(hosts, given, strict=True))
+
+
+def _host(text: str) -> Host:
+    found = _HOST.match(text)
+    if found is None or not found["host"]:
+        raise ConfigurationError(f"[database] url names the host {text!r}", hint=_SEVERAL)
+    port = found["port"]
+    return Host(found["host"].strip("[]"), None if port is None else int(port))
+
+
+def _number(option: str, text: str) -> int:
+    if not text.isdecimal():
+        raise ConfigurationError(f"[database] url has {option}={text}, which is no number")
+    return int(text)
