@@ -92,6 +92,7 @@ def _end(*instances: Instance) -> None:
             instance.kill()
 
 
+@pytest.mark.soak
 def test_a_failover_with_synchronous_replication_loses_and_doubles_nothing(
     pair: Pair, kafka_server: KafkaServer, tmp_path: Path
 ) -> None:
@@ -162,6 +163,7 @@ def test_connections_to_a_former_primary_that_never_went_away_are_left(
             _end(*instances)
 
 
+@pytest.mark.soak
 def test_what_the_synchronous_standby_does_not_have_is_not_acknowledged(
     pair: Pair, kafka_server: KafkaServer, tmp_path: Path
 ) -> None:

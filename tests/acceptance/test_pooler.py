@@ -46,6 +46,7 @@ def _instance(folder: Path, name: str, url: str) -> Instance:
     return Instance(folder / name, dags_folder=dags, database_url=url, bootstrap="127.0.0.1:1")
 
 
+@pytest.mark.soak
 def test_two_services_work_through_a_pooler_in_session_mode(
     bouncing: Bouncing, empty_postgres_url: str, tmp_path: Path
 ) -> None:
@@ -75,6 +76,7 @@ def _troubles(instance: Instance) -> list[str]:
     return [line["event"] for line in said if line["level"] in {"warning", "error"}]
 
 
+@pytest.mark.soak
 def test_a_pooler_in_transaction_mode_is_refused_at_the_start(
     bouncing: Bouncing, empty_postgres_url: str, tmp_path: Path
 ) -> None:
