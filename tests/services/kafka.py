@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import struct
 import subprocess
 import tempfile
 import time
@@ -100,8 +101,9 @@ class KafkaServer:
     def __init__(self, java: Path, classpath: str, home: Path, *, heap: str) -> None:
         self.port, controller_port = free_ports(2)
         self.bootstrap_servers = f"127.0.0.1:{self.port}"
+        self._data = home / "data"
         properties = home / "server.properties"
-        properties.write_text(_properties(self.port, controller_port, home / "data"))
+        properties.write_text(_properties(self.port, controller_port, self._data))
         logger = "-Dorg.slf4j.simpleLogger"
         java_command: list[str | Path] = [
             java, f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classpath,
@@ -170,6 +172,25 @@ class KafkaServer:
         """Remove the records below an offset, as retention would."""
         below = {TopicPartition(topic, partition): RecordsToDelete(before_offset=before)}
         self._admin(lambda admin: admin.delete_records(below))
+
+    def cut_log(self, topic: str, partition: int = 0, *, at: int) -> None:
+        """Kill, lose all batches from this offset on as an unclean leader election would, and start."""
+        self.kill()
+        data = self._data
+        (log,) = (data / f"{topic}-{partition}").glob("*.log")
+        content = log.read_bytes()
+        kept = 0
+        while kept < len(content):
+            base, length = struct.unpack_from(">qi", content, kept)
+            if base >= at:
+                break
+            kept += 12 + length
+        log.write_bytes(content[:kept])
+        for derived in (*log.parent.glob("*index"), log.parent / "leader-epoch-checkpoint"):
+            derived.unlink(missing_ok=True)
+        for checkpoint in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+            (data / checkpoint).unlink(missing_ok=True)
+        self.start()
 
     def partitions(self, topic: str) -> list[int]:
         """The topic's partitions, in order."""
