@@ -66,7 +66,7 @@ async def test_a_jvm_whose_heap_is_full_fails_its_run_and_the_next_one_gets_anot
     async with house.executor(
         workers=1,
         spark={"mode": "classic", "master": "local[1]", "conf": {"spark.driver.memory": "600m"}},
-    ) as executor:
+    ):
         (run,) = await house.ended(
             *await house.queue("hoards", params={"hoard": True}), timeout=200
         )
