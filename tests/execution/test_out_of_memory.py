@@ -3,7 +3,6 @@
 import pytest
 
 from tests.execution.conftest import House
-from tests.services.spark import TrainedHome
 
 GREEDY = """
     import resource
@@ -45,7 +44,6 @@ HOARDS = """
         def hoards(spark, params):
             gateway, jvm = spark.sparkContext._gateway, spark.sparkContext._jvm
             if params["hoard"]:
-                # What static fields keep, a library's cache for instance, no later run gets back.
                 kept = jvm.java.util.ArrayList()
                 jvm.java.lang.System.getProperties().put("kept", kept)
                 size = 64 << 20
@@ -58,23 +56,18 @@ HOARDS = """
     """
 
 
-async def test_a_jvm_whose_heap_is_full_fails_its_run_and_the_next_one_gets_another(
-    house: House, trained_home: TrainedHome
+@pytest.mark.soak
+async def test_a_jvm_that_finds_no_more_heap_fails_its_run_and_the_next_one_runs(
+    house: House,
 ) -> None:
-    trained_home.lend_archive(house.home)
     await house.add_dag("hoards", HOARDS, needs_spark=True)
-    async with house.executor(
-        workers=1,
-        spark={"mode": "classic", "master": "local[1]", "conf": {"spark.driver.memory": "600m"}},
-    ):
+    spark = {"mode": "classic", "master": "local[1]", "conf": {"spark.driver.memory": "600m"}}
+    async with house.executor(workers=1, spark=spark):
         (run,) = await house.ended(
             *await house.queue("hoards", params={"hoard": True}), timeout=200
         )
-        print(run.state, run.exit_code, run.error)
-        print(house.log(run)[-2500:])
         (after,) = await house.ended(
             *await house.queue("hoards", params={"hoard": False}), timeout=120
         )
-        print(after.state, after.error)
-        print(house.log(after)[-2500:])
     assert (run.state, after.state) == ("failed", "success")
+    assert "OutOfMemoryError: Java heap space" in house.log(run)
