@@ -66,7 +66,7 @@ class Advancing:
             set_aside = await self._set_aside(verdict, failures)
             if set_aside:
                 offset, failures = offset + 1, 0
-        position = lane.committed.moved(offset, failures)
+        position = lane.position(offset, failures)
         if not await self._commit(lane, position) or lane.delivery != delivery:
             return ()
         if verdict.failed is None or set_aside:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Final
 
 import anyio
@@ -15,6 +16,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 
 from producers.kafka.cluster import Cluster, Membership, TopicDescription
 from producers.kafka.commits import Commits
+from producers.kafka.epochs import LeaderEpochs
 from producers.kafka.errors import guarded
 from producers.kafka.lane import Lane
 from producers.kafka.position import CommittedPosition
@@ -45,6 +47,8 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
     ) -> None:
         self.lanes: dict[TopicPartition, Lane] = {}
         self.topics: dict[str, TopicDescription] = {}
+        self.topics_are_suspect = False
+        """A broker does not know the id of one: look now."""
         self.error: BrokerError | None = None
         self._consumer = consumer
         self._cluster = cluster
@@ -188,11 +192,19 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         return bool(known) and partition.partition >= max(known)
 
     async def reset_out_of_range(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Continue at the earliest message where the broker does not have a position, and log why.
+        """Continue where nothing is missed if the broker does not have a position, and log why.
+
+        Where the log was cut, that is the end of what is left of what was read, if the broker can tell. If it cannot
+        (see `Fetching`), it is the earliest message: how much was written since the cut is not known, so that any later
+        position could miss some of it, and what is read again has its events already.
 
         Raises:
             BrokerUnavailable: A topic was created again, or the broker does not answer.
         """
+        for partition in offsets:
+            if (lane := self.lanes.get(partition)) is not None and self._consumer_has(lane):
+                # Or the client would go on fetching at that position, and report it once more.
+                self._consumer.pause(partition)
         if recreated := await self.find_recreated():
             raise recreated
         what = f"look-up of the first offsets of {_names(offsets)}"
@@ -200,25 +212,24 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         end = await guarded(self._consumer.end_offsets(list(offsets)), what)
         for partition, offset in offsets.items():
             lane = self.lanes.get(partition)
-            if lane is None:
+            if lane is None or lane.draining or not self._consumer_has(lane):
                 continue
-            if offset < begin[partition]:
-                reason = f"{begin[partition] - offset} messages were deleted before they were read (retention)"
-            else:
-                reason = (
-                    f"the log ends at {end[partition]}, so it was cut (an unclean leader election?)"
-                )
+            lane, reason = _in_range(lane, offset, begin[partition], end[partition])
+            self.lanes[partition] = lane
+            position = lane.committed
             logger.error(
-                "position %d of %s is out of range: %s; going on at the earliest message, offset %d",
+                "position %d of %s is out of range: %s; going on at offset %d",
                 offset,
                 partition,
                 reason,
-                begin[partition],
+                position.offset,
             )
-            position = lane.committed.moved(begin[partition])
-            lane.step_back(position, probing=False)
             self._consumer.seek(partition, position.offset)
-            await self._commits.commit(partition, lane.membership, position)
+            # Nothing is delivered meanwhile. After a crash the keys must be made as they are made from now on.
+            if await self._commits.commit(partition, lane.membership, position):
+                self._resume(lane)
+            else:
+                lane.close()
 
     async def find_recreated(self) -> BrokerUnavailable | None:
         """An error to raise if a topic is another than the lanes were opened with: deleted, and created again.
@@ -228,6 +239,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             BrokerUnavailable: The broker does not answer.
         """
         known = self.topics
+        self.topics_are_suspect = False
         if not known:
             return None
         present = await self._cluster.describe(known)
@@ -327,10 +339,34 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         self.advanced()
 
 
+def _in_range(lane: Lane, offset: int, first: int, end: int) -> tuple[Lane, str]:
+    """Return the lane that goes on where the client cannot read at `offset`, and why it cannot."""
+    parted, lane.parted = lane.parted, None
+    if offset >= first and parted is not None:
+        lane.close()
+        return lane.after_cut(parted, offset, first), (
+            f"the log was cut at {parted.end_offset} (an unclean leader election?), and what was written there"
+            " since is read"
+        )
+    position = lane.position(first)
+    if offset < first:
+        reason = f"{first - offset} messages were deleted before they were read (retention); the earliest is read next"
+    elif offset > end:
+        reason = (
+            f"the log ends at {end}, so it was cut (an unclean leader election?);"
+            " it is read from the earliest message"
+        )
+    else:
+        lane.epochs = LeaderEpochs(offset, None)
+        position = lane.committed
+        reason = "the broker could not tell whether the log was cut"
+    lane.step_back(position, probing=position.failures > 1)
+    return lane, reason
+
+
 def _with_topic(position: CommittedPosition, topic: TopicDescription) -> CommittedPosition:
-    return CommittedPosition(
-        position.offset,
-        failures=position.failures,
+    return replace(
+        position,
         topic_id=topic.topic_id,
         # Of another program's commit the number is not known: assume that no partition was added since.
         partitions=position.partitions or topic.partitions,

@@ -42,6 +42,8 @@ class TopicDescription:
     name: str
     topic_id: str | None
     partitions: int
+    raw_id: bytes | None = None
+    """The same id, as it goes over the wire."""
 
 
 class Cluster:
@@ -105,16 +107,11 @@ class Cluster:
         found: dict[str, TopicDescription] = {}
         for error_code, name, *rest in response.topics:
             raise_for_topic(sdk.for_code(error_code), name, self._where)
-            topic_id = rest[0] if self._knows_ids else _NO_ID
+            raw_id = rest[0] if self._knows_ids and rest[0] != _NO_ID else None
             partitions = rest[2] if self._knows_ids else rest[-1]
-            found[name] = TopicDescription(
-                name,
-                # As Kafka's own tools print it.
-                base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
-                if topic_id != _NO_ID
-                else None,
-                len(partitions),
-            )
+            # As Kafka's own tools print it.
+            topic_id = base64.urlsafe_b64encode(raw_id).decode().rstrip("=") if raw_id else None
+            found[name] = TopicDescription(name, topic_id, len(partitions), raw_id)
         return found
 
     async def committed(

@@ -9,11 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
+from typing import Final
 
 from aiokafka import TopicPartition
 
 from producers.kafka.cluster import Membership
-from producers.kafka.position import CommittedPosition
+from producers.kafka.epochs import LeaderEpochs
+from producers.kafka.fetch_request import Divergence
+from producers.kafka.position import CommittedPosition, UsedOffsets
+
+_READ_BEFORE: Final = 100_000
+"""An owner before may have read so much beyond what it had committed: more than may be outstanding."""
+_CUTS: Final = 8
+"""Cuts that are remembered at a time, since a commit's metadata is bounded."""
 
 
 class Lane:
@@ -25,12 +34,15 @@ class Lane:
         "delivered",
         "delivery",
         "draining",
+        "epochs",
         "key_prefix",
         "membership",
+        "parted",
         "partition",
         "paused",
         "probing",
         "timer",
+        "used",
     )
 
     def __init__(
@@ -58,6 +70,11 @@ class Lane:
         """Set while the partition waits for a redelivery."""
         topic = committed.topic_id
         self.key_prefix = None if topic is None else f"{topic}/{partition.partition}/"
+        self.epochs = LeaderEpochs(committed.offset, committed.epoch)
+        self.parted: Divergence | None = None
+        """Where the broker's log parts from what was read: it was cut. Set until another lane takes over."""
+        self.used = committed.used
+        """Offsets that are used again since a cut."""
 
     @property
     def in_flight(self) -> bool:
@@ -74,6 +91,49 @@ class Lane:
     def is_held(self) -> bool:
         """Whether a failed message holds up the lane."""
         return self.timer is not None or self.probing
+
+    def position(self, offset: int, failures: int = 0) -> CommittedPosition:
+        """Return the position before the message at `offset`, to be committed."""
+        return self.committed.moved(offset, failures, epoch=self.epochs.before(offset))
+
+    def key(self, offset: int) -> str | None:
+        """Return the key of a message; None where brokers have no topic ids.
+
+        `<topic id>/<partition>/<offset>`, and `<topic id>/<partition>/<offset>+<epoch>` in what was written again after
+        a cut: the keys of all others stay as they are, also after an upgrade.
+        """
+        prefix = self.key_prefix
+        if prefix is None:
+            return None
+        for part in reversed(self.used):
+            if part.since <= offset < part.below:
+                return f"{prefix}{offset}+{part.epoch}"
+        return f"{prefix}{offset}"
+
+    def after_cut(self, parted: Divergence, fetched_to: int, begin: int) -> Lane:
+        """Return the lane that takes this one's place when the log was cut: what it has from the cut on was not read.
+
+        It begins at the cut, unless a message before that is still in flight. Another lane, since what this one has
+        delivered keeps its keys.
+
+        Args:
+            fetched_to: The offset at which the client fetched, which may be after what was delivered.
+            begin: The log's first offset.
+        """
+        epoch = self.epochs.before(fetched_to)
+        assert epoch is not None  # a broker compares only what it was told
+        self.epochs.cut(parted.epoch)
+        since = max(min(parted.end_offset, self.delivered), begin)
+        below = max(fetched_to, self.delivered) + _READ_BEFORE
+        before = self.committed
+        offset, failures = (
+            (before.offset, before.failures) if begin <= before.offset < since else (since, 0)
+        )
+        used = (*before.used, UsedOffsets(since, below, epoch))[-_CUTS:]
+        position = replace(self.position(offset, failures), used=used)
+        lane = Lane(self.partition, self.membership, position)
+        lane.epochs, lane.paused = self.epochs, self.paused
+        return lane
 
     def step_back(self, position: CommittedPosition, *, probing: bool) -> None:
         """Rewind to `position`: what was delivered from there on is stale, and is delivered again."""

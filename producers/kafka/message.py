@@ -10,6 +10,17 @@ import orjson
 from producers.kafka.lane import Lane
 
 _NOT_DECODED = object()
+_NO_MEMORY = "Not enough memory"
+
+
+def _loads(value: bytes) -> Any:
+    try:
+        return orjson.loads(value)
+    except orjson.JSONDecodeError as error:
+        # It says so of JSON for which there is no memory, too; such a message must not be rejected.
+        if error.msg.startswith(_NO_MEMORY):
+            raise MemoryError(error.msg) from error
+        raise
 
 
 class Record(Protocol):
@@ -90,11 +101,12 @@ class KafkaMessage:
 
         Raises:
             ValueError: The value is not JSON.
+            MemoryError: It may be.
         """
         decoded = self._json
         if decoded is _NOT_DECODED:
             value = self.record.value
-            decoded = self._json = None if value is None else orjson.loads(value)
+            decoded = self._json = None if value is None else _loads(value)
         return decoded
 
     # Pickled for a filter in another process, without the lane, which only the producer uses.

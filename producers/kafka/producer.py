@@ -17,6 +17,7 @@ from producers.kafka.commits import Commits
 from producers.kafka.connecting import start_consumer, stop_consumer
 from producers.kafka.dead_letter import DeadLetters
 from producers.kafka.errors import guarded
+from producers.kafka.fetching import Fetching
 from producers.kafka.lane import Lane
 from producers.kafka.message import KafkaMessage, Record
 from triggerer.abc import AdvanceItem, SharedStreamProducer
@@ -106,7 +107,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
                     if lane.probing:
                         break
             now = anyio.current_time()
-            if now >= check_at:
+            if now >= check_at or assignment.topics_are_suspect:
                 check_at = now + _CHECK_TOPICS_EVERY_S
                 if await self._broker_answers(assignment):
                     answered_at = now
@@ -158,6 +159,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         if self._paused:
             self._assignment.pause()
         await start_consumer(consumer, settings, self._what)
+        Fetching(consumer, self._assignment)
         # Before the subscription: the client's own look-ups create missing topics if the broker allows that.
         await cluster.describe(self._topics)
         consumer.subscribe(self._topics, listener=self._assignment)
@@ -222,16 +224,14 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         return broker_payload.lane.partition
 
     def get_idempotency_key(self, broker_payload: KafkaMessage) -> str:
-        """`<topic id>/<partition>/<offset>`.
+        """`<topic id>/<partition>/<offset>`, and what was written again after a cut with the epoch, see `Lane.key`.
 
         With brokers before Kafka 2.8, which have no topic ids: `<topic>@<message's timestamp>/<partition>/<offset>`.
         In a topic that was created again, the message at the same offset was written later.
         """
         record = broker_payload.record
-        prefix = broker_payload.lane.key_prefix
-        if prefix is not None:
-            return f"{prefix}{record.offset}"
-        return f"{record.topic}@{record.timestamp}/{record.partition}/{record.offset}"
+        key = broker_payload.lane.key(record.offset)
+        return key or f"{record.topic}@{record.timestamp}/{record.partition}/{record.offset}"
 
     def get_size(self, broker_payload: KafkaMessage) -> int:
         """The bytes of key, value and headers."""

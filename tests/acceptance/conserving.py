@@ -13,7 +13,7 @@ import orjson
 
 from tests.acceptance.instance import Instance, wait_until
 from tests.acceptance.records import Records, conservation
-from tests.services.kafka import KafkaServer
+from tests.services.kafka_client import KafkaClient
 
 PARTITIONS = 8
 
@@ -91,7 +91,7 @@ class Scene:
 
     def __init__(
         self,
-        kafka: KafkaServer,
+        kafka: KafkaClient,
         folder: Path,
         url: str,
         *,
@@ -173,11 +173,6 @@ class Scene:
         self.first.kill()
         assert self.first.orphans() == []
         self.first.start()
-
-    def restart_broker(self) -> None:
-        self.random.choice((self.kafka.stop, self.kafka.kill))()
-        time.sleep(self.random.uniform(0.5, 2.0))
-        self.kafka.start()
 
     def expected(self) -> dict[str, Counter[tuple[int, int]]]:
         """(partition, offset) of what each asset has to have, once each."""

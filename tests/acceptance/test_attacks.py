@@ -50,9 +50,14 @@ class Attacked:
     """A scene with two instances, each with a way of its own to the database."""
 
     def __init__(
-        self, scene: Scene, postgres: PostgresServer, proxies: dict[str, TcpProxy]
+        self,
+        scene: Scene,
+        kafka: KafkaServer,
+        postgres: PostgresServer,
+        proxies: dict[str, TcpProxy],
     ) -> None:
         self.scene = scene
+        self.kafka = kafka
         self.postgres = postgres
         self.proxies = proxies
         self.instances = {
@@ -119,7 +124,7 @@ def attacked(
         kafka_server, tmp_path, empty_postgres_url, seed=seed, patience_s=150, settings=SETTINGS
     )
     with open_tcp_proxy(postgres_server.port) as one, open_tcp_proxy(postgres_server.port) as other:
-        attacked = Attacked(scene, postgres_server, {"first": one, "second": other})
+        attacked = Attacked(scene, kafka_server, postgres_server, {"first": one, "second": other})
         try:
             yield attacked
         finally:
@@ -253,7 +258,7 @@ class Attacks:
                 self.rng.choice(children).kill()
 
     def restart_the_broker(self, _: str) -> None:
-        kafka = self.attacked.scene.kafka
+        kafka = self.attacked.kafka
         with self.attacked.scene.not_publishing:
             self.rng.choice((kafka.stop, kafka.kill))()
             self._wait(3)

@@ -68,6 +68,12 @@ def scene(
         scene.first.kill()
 
 
+def _restart_broker(scene: Scene, kafka: KafkaServer) -> None:
+    scene.random.choice((kafka.stop, kafka.kill))()
+    time.sleep(scene.random.uniform(0.5, 2.0))
+    kafka.start()
+
+
 def _disturb_store(scene: Scene, outage_s: float, request: pytest.FixtureRequest) -> None:
     """PostgreSQL is stopped and started again; SQLite is locked by another writer."""
     if scene.url.startswith("sqlite"):
@@ -122,7 +128,8 @@ def _prove(scene: Scene, plan: Plan, request: pytest.FixtureRequest) -> None:
     scene.publish(plan.messages // 4)
     scene.first.start()
     acts: list[Callable[[], None]] = [scene.kill_and_restart] * plan.kills
-    acts += [scene.restart_broker] * plan.broker_restarts
+    kafka: KafkaServer = request.getfixturevalue("kafka_server")
+    acts += [lambda: _restart_broker(scene, kafka)] * plan.broker_restarts
     acts.append(lambda: _disturb_store(scene, plan.store_outage_s, request))
     scene.random.shuffle(acts)
     if not scene.url.startswith("sqlite"):

@@ -236,6 +236,27 @@ async def test_a_topic_recreated_under_a_running_stream_ends_it_and_the_next_one
     assert second.values == list("uvwxyz")
 
 
+@pytest.mark.rule("13: of a recreated topic")
+async def test_a_topic_recreated_between_two_looks_yields_nothing_under_the_id_of_the_deleted_one(
+    kafka_server: KafkaServer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("producers.kafka.producer._CHECK_TOPICS_EVERY_S", 3600.0)
+    servers = kafka_server.bootstrap_servers
+    write(kafka_server, topic, "a", "b")
+    async with driving(producer_on(servers, topic, topic)) as first:
+        await first.settled(2)
+        kafka_server.delete_topic(topic)
+        kafka_server.create_topic(topic)
+        write(kafka_server, topic, *"uvwxyz")
+        error = await first.until_failed()
+    assert first.values == ["a", "b"]
+    assert "deleted and created again" in str(error) or "no topic" in str(error)
+    async with driving(producer_on(servers, topic, topic)) as second:
+        await second.settled(6)
+    assert second.values == list("uvwxyz")
+    assert not set(first.keys) & set(second.keys)
+
+
 async def test_where_brokers_know_no_topic_ids_the_timestamp_tells_topics_apart(
     kafka_server: KafkaServer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

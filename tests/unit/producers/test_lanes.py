@@ -1,5 +1,7 @@
 """What a resolved batch means for the broker: decisions without a broker."""
 
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -141,3 +143,28 @@ def test_a_position_is_read_back_as_it_was_committed(
 )
 def test_foreign_metadata_leaves_the_offset(metadata: str | None) -> None:
     assert CommittedPosition.parse(7, metadata) == CommittedPosition(7)
+
+
+def test_a_value_for_whose_decoding_there_is_no_memory_is_not_taken_for_one_that_is_no_json() -> (
+    None
+):
+    """It would be rejected, and passed for good."""
+    code = """if True:
+        import resource
+        from pathlib import Path
+        from tests.unit.producers.test_lanes import KafkaMessage, Record, make_lane
+
+        value = b'{"pad":"' + b'x' * 8_000_000 + b'"}'
+        message = KafkaMessage(Record(0, value=value), make_lane(), 0)
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        # Less than the parser needs; with none at all, orjson crashes.
+        resource.setrlimit(resource.RLIMIT_AS, (used + 3 * len(value), resource.RLIM_INFINITY))
+        try:
+            message.json()
+        except MemoryError:
+            print("no memory")
+        """
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("no memory\n", "")

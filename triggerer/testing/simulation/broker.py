@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from triggerer.synchronization import AutoResetEvent
 from triggerer.testing.simulation.delivery import Consumer, Delivery, Message, Owner
-from triggerer.testing.simulation.scenario import SIZES, sizes_of
+from triggerer.testing.simulation.scenario import SIZES, is_shared, sizes_of
 
 if TYPE_CHECKING:
     from triggerer.testing.simulation.checker import Checker
@@ -29,6 +29,8 @@ class Lane:
     """The offsets of a queue's messages that were acknowledged."""
     deliveries: dict[int, int] = field(default_factory=dict)
     generation: int = 0
+    consumer: Session | None = None
+    """To whom it is assigned, if it is to anybody."""
 
     def is_done(self, offset: int) -> bool:
         return offset < self.position or offset in self.acked
@@ -50,8 +52,9 @@ class Broker:
         self.checker = checker
         self._sizes = sizes_of(scenario.seed, topic)
         self.lanes = [Lane() for _ in range(scenario.lanes)]
+        self.is_shared = scenario.is_log and is_shared(scenario.seed, topic)
         self.session: Session | None = None
-        """Who consumes; a new session takes over all lanes."""
+        """Who consumes. A new session takes over all lanes, or, where they are shared, those that fall to it."""
         self.delivered = 0
         self.sessions = 0
         self._members: list[Session] = []
@@ -65,12 +68,13 @@ class Broker:
         size_bytes = self._sizes.choice(SIZES)
         message = Message(self.topic, lane, len(messages), event, size_bytes)
         messages.append(message)
-        if self.session is not None:
-            self.session.wake()
+        consumer = self.lanes[lane].consumer
+        if consumer is not None:
+            consumer.wake()
         return message
 
     def connect(self, owner: Owner) -> Session:
-        """Consume all lanes from their committed positions, in place of the session before."""
+        """Consume lanes from their committed positions, in place of the session before or beside it."""
         self.sessions += 1
         session = Session(self, owner, self.sessions)
         self._members.append(session)
@@ -81,27 +85,29 @@ class Broker:
         """Give its lanes to another session that is connected, if any."""
         if session in self._members:
             self._members.remove(session)
-            if session is self.session:
+            if session is self.session or self.is_shared:
                 self._elect()
 
     def _elect(self) -> None:
         self._members = [session for session in self._members if session.is_alive]
         self.session = self._members[-1] if self._members else None
-        if self.session is not None:
-            for lane in range(len(self.lanes)):
-                self._assign(lane)
-            self.session.wake()
+        for number, lane in enumerate(self.lanes):
+            lane.consumer = self.session
+            if self.is_shared and self._members:
+                lane.consumer = self._members[number % len(self._members)]
+            self._assign(number)
 
     def rebalance(self, lane: int) -> None:
         """Take a lane from its consumer and give it back, from the committed position."""
-        if self.session is not None and self.scenario.is_log:
+        if self.scenario.is_log:
             self._assign(lane)
-            self.session.wake()
 
     def _assign(self, lane: int) -> None:
-        self.lanes[lane].generation += 1
-        assert self.session is not None
-        self.session.start_lane(lane)
+        consumer = self.lanes[lane].consumer
+        if consumer is not None:
+            self.lanes[lane].generation += 1
+            consumer.start_lane(lane)
+            consumer.wake()
 
     # Called by consumers
 
@@ -237,7 +243,10 @@ class Session(Consumer):
         return [
             at
             for at, lane in enumerate(self.broker.lanes)
-            if self._next[at] < len(lane.messages) and not self._is_held(at)
+            if self._next[at] < len(lane.messages)
+            and not self._is_held(at)
+            # A consumer that is replaced may not know it yet; one of a group is told.
+            and (lane.consumer is self or not self.broker.is_shared)
         ]
 
     async def wait(self) -> None:

@@ -65,6 +65,11 @@ SIZES = (0, 1, 20, 20, 100, 400)
 """Of messages, in bytes: some alone are larger than a bound."""
 
 
+def is_shared(seed: int, topic: str) -> bool:
+    """Whether the consumers of a log divide its lanes, as the members of a group do; in half of the seeds."""
+    return random.Random(f"{seed}/{topic}/shared").random() < 0.5
+
+
 def sizes_of(seed: int, what: str) -> random.Random:
     """For what has to do with bytes: a generator of its own, so that the other draws of a seed stay what they were."""
     return random.Random(f"sizes {seed} {what}")

@@ -1,0 +1,54 @@
+"""Which leader wrote what was read of a partition. Synchronous, without I/O.
+
+A new leader has a higher epoch, and each batch carries its leader's. So the brokers can say where a log was cut: the
+epoch of the last message read ends earlier there than it was read (KIP-101, KIP-320).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+_BATCH: Final = struct.Struct(">qiib")
+"""Base offset, length after this field, the leader's epoch, format."""
+_AFTER_LENGTH: Final = 12
+_FIRST_WITH_EPOCHS: Final = 2
+_KEPT: Final = 16
+"""Elections that are remembered. With fewer than there were, a cut of all of them is found less exactly."""
+
+
+class LeaderEpochs:
+    """The epochs of one partition, each with the offset at which it was first seen; ascending in both."""
+
+    __slots__ = ("_starts",)
+
+    def __init__(self, offset: int, epoch: int | None) -> None:
+        """`epoch`: of the message before `offset`, if it is known."""
+        self._starts = [] if epoch is None else [(offset - 1, epoch)]
+
+    def note(self, batches: bytes | None) -> None:
+        """Learn from the batches that a broker returned."""
+        if not batches:
+            return
+        at, last = 0, self._starts[-1][1] if self._starts else -1
+        # The last batch may be incomplete.
+        while at + _BATCH.size <= len(batches):
+            base, length, epoch, format_ = _BATCH.unpack_from(batches, at)
+            if format_ < _FIRST_WITH_EPOCHS:
+                return
+            if epoch > last:
+                self._starts.append((base, epoch))
+                last = epoch
+            at += _AFTER_LENGTH + length
+        del self._starts[:-_KEPT]
+
+    def before(self, offset: int) -> int | None:
+        """Return the epoch of the message before `offset`; None if it is not known."""
+        for start, epoch in reversed(self._starts):
+            if start < offset:
+                return epoch
+        return None
+
+    def cut(self, epoch: int) -> None:
+        """Forget the leaders after this one: what was read of them is not in the log any more."""
+        self._starts = [known for known in self._starts if known[1] <= epoch]

@@ -1,0 +1,217 @@
+"""What tests ask of a Kafka broker, or of a cluster, as its users: topics, records, offsets, groups."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
+from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError, for_code
+from aiokafka.protocol.commit import OffsetFetchRequest
+
+from tests.services.process import ServiceError, run_apart
+
+TIMEOUT_S = 30.0
+T = TypeVar("T")
+
+
+class KafkaClient:
+    """Synchronous, from any thread: each request has a loop of its own.
+
+    Topics are never made by being mentioned: see `create_topic`.
+
+    Args:
+        replicas: How many copies a new topic has.
+    """
+
+    def __init__(self, bootstrap_servers: str, *, replicas: int) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self._replicas = replicas
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        placed: Mapping[int, Sequence[int]] | None = None,
+        **config: str,
+    ) -> None:
+        """Make a topic and wait until the broker serves it.
+
+        Args:
+            placed: By partition, the nodes that have it, the leader first; None: the cluster decides.
+            config: The topic's own settings, with `_` for `.`, such as `retention_ms="1000"`.
+        """
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        if placed is None:
+            topic = NewTopic(name, partitions, self._replicas, topic_configs=settings)
+        else:
+            topic = NewTopic(name, -1, -1, replica_assignments=placed, topic_configs=settings)
+
+        async def ask(admin: AIOKafkaAdminClient) -> None:
+            for _, code, message in (await admin.create_topics([topic])).topic_errors:
+                _raise_for(code, f"topic {name} not created: {message}")
+
+        self._admin(ask)
+        self._await_partitions(name, len(placed) if placed else partitions)
+
+    def delete_topic(self, name: str) -> None:
+        """Remove a topic. Its name can be used again at once, for a topic with another id."""
+
+        async def ask(admin: AIOKafkaAdminClient) -> None:
+            for _, code in (await admin.delete_topics([name])).topic_error_codes:
+                _raise_for(code, f"topic {name} not deleted")
+
+        self._admin(ask)
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Let the topic have `total` partitions, which must be more than it has."""
+        self._admin(lambda admin: admin.create_partitions({topic: NewPartitions(total)}))
+        self._await_partitions(topic, total)
+
+    def delete_records(self, topic: str, partition: int, *, before: int) -> None:
+        """Remove the records below an offset, as retention would."""
+        below = {TopicPartition(topic, partition): RecordsToDelete(before_offset=before)}
+        self._admin(lambda admin: admin.delete_records(below))
+
+    def partitions(self, topic: str) -> list[int]:
+        """The topic's partitions, in order."""
+
+        async def ask(admin: AIOKafkaAdminClient) -> list[int]:
+            (described,) = await admin.describe_topics([topic])
+            _raise_for(described["error_code"], f"topic {topic}")
+            return sorted(partition["partition"] for partition in described["partitions"])
+
+        return self._admin(ask)
+
+    def end_offsets(self, topic: str) -> dict[int, int]:
+        """By partition, the offset that the next record gets."""
+        places = self._places(topic)
+        return _by_partition(self._consumer(lambda consumer: consumer.end_offsets(places)))
+
+    def start_offsets(self, topic: str) -> dict[int, int]:
+        """By partition, the offset of the oldest record that is left."""
+        places = self._places(topic)
+        return _by_partition(self._consumer(lambda consumer: consumer.beginning_offsets(places)))
+
+    def committed_offsets(self, group: str, topic: str) -> dict[int, int]:
+        """By partition, where the group resumes; partitions without a commit are left out."""
+        asked = [(topic, self.partitions(topic))]
+
+        # Spelt out: aiokafka's own look-ups leave out the error of the answer as a whole, and so take
+        # "still loading" for "nothing committed" (0.14, consumer and admin client alike).
+        async def ask(admin: AIOKafkaAdminClient) -> dict[int, int]:
+            coordinator = await admin.find_coordinator(group)
+            answer = await admin._send_request(OffsetFetchRequest(group, asked), coordinator)
+            _raise_for(answer.error_code, f"commits of {group}")
+            ((_, places),) = answer.topics
+            for partition, _, _, code in places:
+                _raise_for(code, f"commit of {group} for {topic}[{partition}]")
+            return {partition: offset for partition, offset, _, _ in places if offset >= 0}
+
+        return self._admin(ask)
+
+    def group_members(self, group: str) -> int:
+        """How many consumers the group has now."""
+
+        async def ask(admin: AIOKafkaAdminClient) -> int:
+            (response,) = await admin.describe_consumer_groups([group])
+            (described,) = response.to_object()["groups"]
+            _raise_for(described["error_code"], f"group {group}")
+            return len(described["members"])
+
+        return self._admin(ask)
+
+    def produce(
+        self,
+        topic: str,
+        values: Sequence[bytes | str],
+        *,
+        partition: int = 0,
+        key: bytes | str | None = None,
+    ) -> list[int]:
+        """Write records in order, each once, acknowledged by the broker; their offsets."""
+
+        async def write() -> list[int]:
+            async with AIOKafkaProducer(**self._client(), enable_idempotence=True) as producer:
+                sent = [
+                    await producer.send(topic, _bytes(value), key=_bytes(key), partition=partition)
+                    for value in values
+                ]
+                return [record.offset for record in await asyncio.gather(*sent)]
+
+        return run_apart(write())
+
+    def _await_partitions(self, topic: str, count: int) -> None:
+        """Wait until every partition is known and has a leader that answers for it."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                if len(self.end_offsets(topic)) == count:
+                    return
+            except UnknownTopicOrPartitionError:
+                pass  # not known yet
+            if time.monotonic() > deadline:
+                raise ServiceError(f"topic {topic} has not got {count} partitions in time")
+            time.sleep(0.02)
+
+    def _places(self, topic: str) -> list[TopicPartition]:
+        return [TopicPartition(topic, partition) for partition in self.partitions(topic)]
+
+    def _admin(self, request: Callable[[AIOKafkaAdminClient], Awaitable[T]]) -> T:
+        """An answer of the admin interface, once a broker that just started can give it."""
+
+        async def attempt() -> T:
+            admin = AIOKafkaAdminClient(**self._client())
+            try:
+                await admin.start()
+                return await request(admin)
+            finally:
+                await admin.close()
+
+        async def attempts() -> T:
+            deadline = time.monotonic() + TIMEOUT_S
+            while True:
+                try:
+                    return await attempt()
+                except UnknownTopicOrPartitionError:
+                    raise
+                except KafkaError as error:
+                    if not error.retriable or time.monotonic() > deadline:
+                        raise
+                await asyncio.sleep(0.05)
+
+        # Not confluent-kafka, whose admin client needs no loop: the garbage collector may find such a client
+        # while it runs in librdkafka's own thread, and that aborts the process
+        # (confluent-kafka-python#2129; with 2.16.1, every second run of test_services.py).
+        return run_apart(attempts())
+
+    def _consumer(self, request: Callable[[AIOKafkaConsumer], Awaitable[T]]) -> T:
+        """An answer to a consumer without a group; the client itself repeats what can be."""
+
+        async def ask() -> T:
+            async with AIOKafkaConsumer(**self._client()) as consumer:
+                return await request(consumer)
+
+        return run_apart(ask())
+
+    def _client(self) -> dict[str, Any]:
+        return {
+            "bootstrap_servers": self.bootstrap_servers,
+            "request_timeout_ms": int(TIMEOUT_S * 1000),
+            "retry_backoff_ms": 50,
+        }
+
+
+def _raise_for(code: int, what: str) -> None:
+    if code:
+        raise for_code(code)(what)
+
+
+def _by_partition(offsets: dict[TopicPartition, int]) -> dict[int, int]:
+    return {place.partition: offset for place, offset in offsets.items()}
+
+
+def _bytes(value: bytes | str | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value

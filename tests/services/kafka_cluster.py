@@ -1,0 +1,130 @@
+"""Three Kafka nodes, each broker and controller: a cluster that any one of them may leave."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aiokafka.admin import AIOKafkaAdminClient
+
+from tests.services.java import find_java
+from tests.services.kafka import broker_settings, find_kafka, format_broker
+from tests.services.kafka_client import KafkaClient
+from tests.services.process import Daemon, accepts_connections, free_ports
+
+NODES = (1, 2, 3)
+_OF_THE_CLUSTER = {
+    # A copy on each node; one of them may be away.
+    "offsets.topic.replication.factor": 3,
+    "transaction.state.log.replication.factor": 3,
+    "min.insync.replicas": 2,
+    # Who is away for two seconds is left behind.
+    "replica.lag.time.max.ms": 2000,
+    "unclean.leader.election.interval.ms": 1000,
+    "controller.quorum.election.timeout.ms": 500,
+    "controller.quorum.fetch.timeout.ms": 1000,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """Who has a partition now; the leader is -1 while there is none."""
+
+    leader: int
+    in_sync: frozenset[int]
+
+
+@contextmanager
+def open_kafka_cluster(*, heap: str = "256m") -> Iterator["KafkaCluster"]:
+    """Start three nodes, and remove their data at the end.
+
+    Raises:
+        ServiceUnavailable: There is no Java 17, or no broker in the cache and no way to get it.
+    """
+    java, classpath = find_java(), find_kafka()
+    home = Path(tempfile.mkdtemp(prefix="triggerer-kafka-"))
+    try:
+        cluster = KafkaCluster(java, classpath, home, heap=heap)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.kill()
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+class KafkaCluster(KafkaClient):
+    """Topics have three copies, of which two must have a record before it is acknowledged.
+
+    Attributes:
+        nodes: Their processes, by id.
+    """
+
+    def __init__(self, java: Path, classpath: str, home: Path, *, heap: str) -> None:
+        ports = free_ports(2 * len(NODES))
+        self._ports = dict(zip(NODES, ports, strict=False))
+        controllers = dict(zip(NODES, ports[len(NODES) :], strict=True))
+        super().__init__(",".join(map(self._server, NODES)), replicas=len(NODES))
+        voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in controllers.items())
+
+        def make(node: int) -> Daemon:
+            folder = home / f"node-{node}"
+            folder.mkdir()
+            settings = broker_settings(
+                node, self._ports[node], controllers[node], folder / "data"
+            ) | {"controller.quorum.voters": voters, **_OF_THE_CLUSTER}
+            return format_broker(
+                f"kafka-{node}", java, classpath, folder, settings, heap=heap,
+                ready=lambda: self._is_ready(node),
+            )  # fmt: skip
+
+        with ThreadPoolExecutor(len(NODES)) as pool:
+            self.nodes = dict(zip(NODES, pool.map(make, NODES), strict=True))
+
+    def _server(self, node: int) -> str:
+        return f"127.0.0.1:{self._ports[node]}"
+
+    def start(self) -> None:
+        """Start all nodes that do not run, side by side: a node alone is not ready."""
+        with ThreadPoolExecutor(len(NODES)) as pool:
+            list(pool.map(Daemon.start, self.nodes.values()))
+
+    def kill(self) -> None:
+        """Kill -9 all nodes."""
+        for node in self.nodes.values():
+            node.kill()
+
+    def replicas(self, topic: str) -> dict[int, Replicas]:
+        """By partition, who leads it and who has all of it."""
+
+        async def ask(admin: AIOKafkaAdminClient) -> dict[int, Replicas]:
+            (described,) = await admin.describe_topics([topic])
+            return {
+                partition["partition"]: Replicas(partition["leader"], frozenset(partition["isr"]))
+                for partition in described["partitions"]
+            }
+
+        return self._admin(ask)
+
+    def is_whole(self, *topics: str) -> bool:
+        """Whether all nodes run and have everything of these topics."""
+        return all(node.running for node in self.nodes.values()) and all(
+            len(partition.in_sync) == len(NODES)
+            for topic in topics
+            for partition in self.replicas(topic).values()
+        )
+
+    def _is_ready(self, node: int) -> bool:
+        if not accepts_connections(self._ports[node]):
+            return False
+
+        async def ask(admin: AIOKafkaAdminClient) -> Any:
+            return await admin.describe_cluster()
+
+        brokers = self._admin(ask)["brokers"]
+        return node in {broker["node_id"] for broker in brokers}
