@@ -84,6 +84,18 @@ class Site:
             every_s=0.05,
         )
 
+    def failing_watcher(self, name: str) -> dict[str, Any]:
+        """The watcher of an asset as soon as the command shows it as failing: while it is tried again, it is not."""
+        self.wait_until_watcher_is("failing")
+        shown: list[dict[str, Any]] = []
+
+        def is_failing() -> bool:
+            shown[:] = [self.watcher(name)]
+            return bool(shown[0]["state"] == "failing")
+
+        wait_until(is_failing, within_s=60, what=f"{name} is shown as failing", of=self.instance)
+        return shown[0]
+
     def events(self) -> int:
         count: int = self.records.value("SELECT count(*) FROM asset_event")
         return count
@@ -139,10 +151,7 @@ def test_an_unknown_topic_is_the_watchers_error_until_the_topic_is_there(
 ) -> None:
     site.watch("late", "late-topic")
     site.instance.start()
-    site.wait_until_watcher_is("failing")
-    watcher = site.watcher("late")
-    assert watcher["state"] == "failing"
-    error = watcher["error"]
+    error = site.failing_watcher("late")["error"]
     assert "late-topic" in error
     assert "create" in error
     kafka_server.create_topic("late-topic")
@@ -156,10 +165,7 @@ def test_a_broker_that_is_not_there_is_the_watchers_error(tmp_path: Path) -> Non
     site.watch("nowhere", "topic")
     site.instance.start()
     try:
-        site.wait_until_watcher_is("failing")
-        watcher = site.watcher("nowhere")
-        assert watcher["state"] == "failing"
-        assert f"127.0.0.1:{port}" in watcher["error"]
+        assert f"127.0.0.1:{port}" in site.failing_watcher("nowhere")["error"]
         assert site.instance.stop() == 0
     finally:
         if site.instance.is_running:

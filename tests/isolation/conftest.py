@@ -86,7 +86,7 @@ def notes_of(notes: Path, name: str = "one") -> list[str]:
     return file.read_text().splitlines() if file.exists() else []
 
 
-async def until(condition: Callable[[], object], timeout: float = 20) -> None:
+async def until(condition: Callable[[], object], timeout: float = 60) -> None:
     with anyio.fail_after(timeout):
         while not condition():  # noqa: ASYNC110  (another thread or process makes it true)
             await anyio.sleep(0.005)

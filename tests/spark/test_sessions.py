@@ -66,8 +66,8 @@ def test_a_session_that_was_stopped_or_lost_its_java_is_not_alive_and_can_be_rep
         "stopped.stop()\n"
         "print(is_alive(stopped), how_it_ended(stopped))\n"
         "killed = open_it()\n"
-        # Py4J tells Java of each object that Python has collected, and logs it if there is no Java any more.
-        "import gc; gc.collect(); gc.disable()\n"
+        # Py4J tells Java of each object that Python no longer has, and logs it if there is no Java any more.
+        "import logging; logging.disable()\n"
         "jvm_process().kill(); jvm_process().wait()\n"
         "print(is_alive(killed), how_it_ended(killed))\n"
         "session = open_it()\n"
