@@ -13,16 +13,6 @@ _NOT_DECODED = object()
 _NO_MEMORY = "Not enough memory"
 
 
-def _loads(value: bytes) -> Any:
-    try:
-        return orjson.loads(value)
-    except orjson.JSONDecodeError as error:
-        # It says so of JSON for which there is no memory, too; such a message must not be rejected.
-        if error.msg.startswith(_NO_MEMORY):
-            raise MemoryError(error.msg) from error
-        raise
-
-
 class Record(Protocol):
     """The part of aiokafka's records that is used."""
 
@@ -83,19 +73,6 @@ class KafkaMessage:
     def headers(self) -> tuple[tuple[str, bytes], ...]:
         return tuple(self.record.headers)
 
-    @property
-    def size_bytes(self) -> int:
-        """Of key, value and headers."""
-        record = self.record
-        key, value, headers = record.key, record.value, record.headers
-        size = len(value) if value is not None else 0
-        if key is not None:
-            size += len(key)
-        for name, content in headers:
-            # A header may have no value.
-            size += len(name) + len(content or b"")
-        return size
-
     def json(self) -> Any:
         """Return the decoded JSON value; None for a tombstone. It is shared: do not change it.
 
@@ -106,7 +83,14 @@ class KafkaMessage:
         decoded = self._json
         if decoded is _NOT_DECODED:
             value = self.record.value
-            decoded = self._json = None if value is None else _loads(value)
+            try:
+                decoded = None if value is None else orjson.loads(value)
+            except orjson.JSONDecodeError as error:
+                # It says so of JSON for which there is no memory, too; such a message must not be rejected.
+                if error.msg.startswith(_NO_MEMORY):
+                    raise MemoryError(error.msg) from error
+                raise
+            self._json = decoded
         return decoded
 
     # Pickled for a filter in another process, without the lane, which only the producer uses.

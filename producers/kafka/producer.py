@@ -235,7 +235,15 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
 
     def get_size(self, broker_payload: KafkaMessage) -> int:
         """The bytes of key, value and headers."""
-        return broker_payload.size_bytes
+        record = broker_payload.record
+        key, value = record.key, record.value
+        size = len(value) if value is not None else 0
+        if key is not None:
+            size += len(key)
+        for name, content in record.headers:
+            # A header may have no value.
+            size += len(name) + len(content or b"")
+        return size
 
     async def pause(self) -> None:
         """Fetch no more; the membership stays."""
