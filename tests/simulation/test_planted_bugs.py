@@ -23,6 +23,7 @@ RULES = {
     "a_claim_starves_a_stream": "L1",
     "a_file_that_is_replaced_counts_as_deleted": "S11",
     "a_forgotten_pause_is_not_told_again": "S9",
+    "a_guard_has_no_deadline": "S12",
     "a_host_ignores_its_capacity": "S9",
     "a_host_keeps_what_outgrew_its_capacity": "L1|L3|S9",
     "a_lane_is_paused_while_it_is_being_resumed": "S9",
@@ -39,6 +40,7 @@ RULES = {
     "advance_again_after_an_advance_raised": "L1|S1|S9",
     "advance_with_nobody_subscribed": "S1",
     "an_advance_that_hangs_is_waited_for": "L1",
+    "an_executor_counts_its_lease_from_the_answer": "S12",
     "an_owner_does_not_look_at_its_own_clock": "S6",
     "commit_past_a_failed_position": "S1",
     "events_at_the_cap_wait_for_ever": "L1",
@@ -102,7 +104,7 @@ def test_a_patch_still_fits_the_code(bug: str) -> None:
 @pytest.mark.rule(
     "`advance` raises once, then succeeds for a later position",
     "message k is redelivered to a sibling alone while its watcher waits in back-off",
-    "S1 to S11, L1 to L3",
+    "S1 to S12, L1 to L3",
 )
 @pytest.mark.parametrize(
     "bug",

@@ -34,7 +34,7 @@ def assert_kept(seeds: range, *, say: Callable[[str], object] = lambda _: None) 
 
 
 @pytest.mark.long
-@pytest.mark.rule("S1 to S11, L1 to L3")
+@pytest.mark.rule("S1 to S12, L1 to L3")
 def test_a_share_of_the_seeds_keeps_every_promise() -> None:
     assert_kept(range(SHARE))
 
@@ -90,6 +90,8 @@ def test_the_seeds_together_go_through_every_kind_of_trouble() -> None:
         "stalls",
         "returns",
         "rejected=1",
+        "stand still",
+        "end the guard",
         "failed=1",
     }
     for seed in range(100):

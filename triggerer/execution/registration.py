@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from datetime import timedelta
-from typing import Final, Protocol
+from random import Random
+from typing import Any, Final, Protocol
 
 import anyio
 import structlog
@@ -20,7 +21,7 @@ from anyio.abc import TaskStatus
 from triggerer.backoff import Backoff, warn_seldom
 from triggerer.errors import StoreError, StoreUnavailable, TransientStoreError
 from triggerer.execution.lease_guard_process import LeaseGuard
-from triggerer.own_lease import OwnLease
+from triggerer.own_lease import OwnLease, boottime
 from triggerer.store import leases
 from triggerer.store.engine.database import Database
 
@@ -52,12 +53,24 @@ class LeaseHolder(Protocol):
         """The lease is held, for the first time or again. What is started from now on has to die with the guard."""
 
 
+class InstanceQueries(Protocol):
+    """Which instances live: `triggerer.store.leases`."""
+
+    async def register_instance(
+        self, session: Any, instance_id: str, *, kind: str, expiry: timedelta
+    ) -> None: ...
+
+    async def deregister_instance(self, session: Any, instance_id: str) -> None: ...
+
+
 class Registration:
     """Shows an executor as alive, so that nobody else takes its runs.
 
     Args:
         expiry: How long a heartbeat holds.
         holder: None: nobody else can take its runs (SQLite).
+        clock: As that of `OwnLease`; the guard's timer goes by it too.
+        start_guard: Given when the guarded lease is over, by the clock.
     """
 
     def __init__(
@@ -67,13 +80,20 @@ class Registration:
         *,
         expiry: timedelta,
         holder: LeaseHolder | None,
+        queries: InstanceQueries = leases,
+        clock: Callable[[], float] = boottime,
+        start_guard: Callable[[float], Awaitable[LeaseGuard]] = LeaseGuard.start,
+        random: Random | None = None,
     ) -> None:
         self._database = database
+        self._queries = queries
+        self._start_guard = start_guard
+        self._random = random or Random()
         self._instance_id = instance_id
         self._expiry = expiry
         self._holder = holder
-        self._lease = OwnLease(expiry, margin=_MARGIN)
-        self._guarded_lease = OwnLease(expiry, margin=_GUARD_MARGIN)
+        self._lease = OwnLease(expiry, margin=_MARGIN, clock=clock)
+        self._guarded_lease = OwnLease(expiry, margin=_GUARD_MARGIN, clock=clock)
         self._guard: LeaseGuard | None = None
 
     async def renew(self) -> None:
@@ -89,7 +109,7 @@ class Registration:
                 async with self._database.transaction(commit_timeout=timeout) as session:
                     # To register again is the heartbeat. It also restores a row that others removed because they
                     # took us for dead; what they did with our runs meanwhile is fenced by the runs' attempts.
-                    await leases.register_instance(
+                    await self._queries.register_instance(
                         session, self._instance_id, kind=_KIND, expiry=self._expiry
                     )
         except TimeoutError as error:
@@ -139,14 +159,14 @@ class Registration:
         self, holder: LeaseHolder, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
         """Tell the holder when the lease is held, with a guard, and when it is lost. Lives until it is cancelled."""
-        backoff = Backoff(first=0.1, longest=10.0)
+        backoff = Backoff(first=0.1, longest=10.0, random=self._random)
         was_held = False
         while True:
             # Not in the task that renews: that may be waiting for the store.
             await self._lease.wait_until_extended()
             began = anyio.current_time()
             try:
-                guard = await LeaseGuard.start(self._guarded_lease.ends_at)
+                guard = await self._start_guard(self._guarded_lease.ends_at)
             except OSError as error:
                 delay = backoff.next_delay()
                 warn_seldom(
@@ -196,7 +216,7 @@ class Registration:
                 async with self._database.transaction(
                     commit_timeout=_DEREGISTER_TIMEOUT
                 ) as session:
-                    await leases.deregister_instance(session, self._instance_id)
+                    await self._queries.deregister_instance(session, self._instance_id)
             except StoreError as error:
                 # It expires by itself.
                 _log.warning("the executor could not sign off", error=str(error))

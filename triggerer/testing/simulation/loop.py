@@ -86,6 +86,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         heapq.heappush(self._timers, (when, self._rng.random(), self._numbers, timer))
         return timer
 
+    def next_due(self) -> float | None:
+        """When something is to run next; None: not before somebody outside calls."""
+        if self._callbacks:
+            return self.now
+        while self._timers and self._timers[0][3].cancelled():
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
+
     def is_running(self) -> bool:
         return self._is_running
 

@@ -70,6 +70,11 @@ def is_shared(seed: int, topic: str) -> bool:
     return random.Random(f"{seed}/{topic}/shared").random() < 0.5
 
 
+def has_executors(seed: int) -> bool:
+    """Whether two executors share runs, in a world of their own; it takes time, so in a third of the seeds."""
+    return random.Random(f"has executors {seed}").random() < 1 / 3
+
+
 def sizes_of(seed: int, what: str) -> random.Random:
     """For what has to do with bytes: a generator of its own, so that the other draws of a seed stay what they were."""
     return random.Random(f"sizes {seed} {what}")

@@ -6,16 +6,17 @@ import asyncio
 import gc
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 from triggerer.domain.events import Fence
 from triggerer.testing.simulation.checker import Violation
+from triggerer.testing.simulation.executor_world import ExecutorWorld
 from triggerer.testing.simulation.instance import Instance
 from triggerer.testing.simulation.loop import Deadlock, VirtualLoop
 from triggerer.testing.simulation.process import Process
-from triggerer.testing.simulation.scenario import Scenario, draw_scenario
+from triggerer.testing.simulation.scenario import Scenario, draw_scenario, has_executors
 from triggerer.testing.simulation.stream import Stream
 from triggerer.testing.simulation.world import World
 
@@ -290,4 +291,19 @@ def simulate(
     world = World(draw_scenario(seed), trace=trace)
     if prepare is not None:
         prepare(world)
-    return Supervisor(world, steps=steps).run()
+    outcome = Supervisor(world, steps=steps).run()
+    # Where somebody else says what there is, no task runs.
+    if prepare is None and outcome.violation is None and has_executors(seed):
+        return _with_executors(outcome, trace)
+    return outcome
+
+
+def _with_executors(outcome: Outcome, trace: Callable[[float, int, str], None] | None) -> Outcome:
+    """The seed's second part, at a time of its own."""
+    executors = ExecutorWorld(outcome.scenario.seed, first_step=outcome.steps, trace=trace)
+    violation = None
+    try:
+        executors.run()
+    except Violation as found:
+        violation = found
+    return replace(outcome, violation=violation, steps=executors.timeline.steps)
