@@ -130,7 +130,7 @@ async def test_each_event_is_told_at_once_though_the_next_one_blocks(
         upstream.put((1, "1"), (2, "2"), (3, "block"))
         await until(lambda: values(one) == [1, 2, 2])
         await until(lambda: set(upstream.outcomes()) == {(1, "1"), (2, "2")})
-        assert notes_of(tmp_path) == ["blocks"]
+        await until(lambda: notes_of(tmp_path) == ["blocks"])
         (tmp_path / "go").touch()
         await until(lambda: len(upstream.outcomes()) == 3)
 

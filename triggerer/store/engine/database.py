@@ -25,6 +25,7 @@ from triggerer.store.engine.availability import Availability, Use
 from triggerer.store.engine.clock import NOW_KEY, Now, now_of, utc_now
 from triggerer.store.engine.driver_errors import committing, translated
 from triggerer.store.engine.script import Row, Script, ScriptRunner, Step
+from triggerer.store.engine.sqlite_connections import SqliteConnections
 from triggerer.store.engine.sqlite_file import SqliteFile
 from triggerer.store.engine.sqlite_runner import SqliteRunner
 from triggerer.store.engine.urls import describe, parse_database_url
@@ -316,7 +317,7 @@ async def open_database(
         url if isinstance(url, str) else url.render_as_string(hide_password=False), home=home
     )
     name, transport = describe(parsed), AnnouncementTransport(parsed)
-    abandoned = engines.AbandonedConnections()
+    connections = SqliteConnections()
     runner: ScriptRunner
     file = primary = None
     if parsed.get_backend_name() == "sqlite":
@@ -324,8 +325,8 @@ async def open_database(
         _prepare_file(path, create=create)
         with translated(name):
             file = SqliteFile(path, name=name)
-        writer = engines.sqlite_writer(parsed, busy_timeout=busy_timeout, abandoned=abandoned)
-        reader = engines.sqlite_reader(parsed, busy_timeout=busy_timeout, abandoned=abandoned)
+        writer = engines.sqlite_writer(parsed, busy_timeout=busy_timeout, connections=connections)
+        reader = engines.sqlite_reader(parsed, busy_timeout=busy_timeout, connections=connections)
         runner = SqliteRunner(
             parsed.database or "",
             name=name,
@@ -333,7 +334,7 @@ async def open_database(
             now=now,
             busy_timeout=busy_timeout,
             commit_timeout=commit_timeout,
-            abandoned=abandoned,
+            connections=connections,
         )
     else:
         # Imported here: a command on SQLite has no use for asyncpg.
@@ -366,7 +367,7 @@ async def open_database(
             await writer.dispose()
             if reader is not writer:
                 await reader.dispose()
-            await abandoned.ended()
+            await connections.ended()
 
 
 async def _probe(database: Database) -> None:

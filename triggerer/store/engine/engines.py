@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import aiosqlite
 from sqlalchemy import URL, Connection, event
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from triggerer.store.engine.sqlite_connections import SqliteConnections
 
 if TYPE_CHECKING:
     from triggerer.store.engine.postgres_primary import Primary
@@ -29,82 +31,62 @@ SQLITE_WRITER_PRAGMAS: Final = (
     "cache_size=-16384",
     "temp_store=MEMORY",
 )
-
-
-class AbandonedConnections:
-    """SQLite connections whose statement was cancelled, until their threads have ended.
-
-    A thread cannot be cancelled: it finishes the statement, then rolls back and closes. SQLAlchemy would
-    wait for that in a task of its own, which a second cancellation leaves behind. So SQLAlchemy only orders
-    the end, and whoever closes the database waits for it.
-    """
-
-    def __init__(self) -> None:
-        self._ending: set[asyncio.Future[Any]] = set()
-
-    def abandon(self, dbapi_connection: Any) -> None:
-        """Tell the thread of a pooled connection to end, without waiting for it."""
-        self.add(dbapi_connection.driver_connection)
-
-    def add(self, connection: aiosqlite.Connection) -> None:
-        """The same for a connection of aiosqlite."""
-        future: asyncio.Future[Any] | None = connection.stop()
-        if future is not None:
-            self._ending.add(future)
-            future.add_done_callback(self._ending.discard)
-
-    async def ended(self) -> None:
-        """Return once all threads have ended."""
-        if self._ending:
-            await asyncio.wait(set(self._ending))
+SQLITE_READER_PRAGMAS: Final = ("query_only=ON", "temp_store=MEMORY", "cache_size=-4096")
 
 
 def sqlite_writer(
-    url: URL, *, busy_timeout: timedelta, abandoned: AbandonedConnections
+    url: URL, *, busy_timeout: timedelta, connections: SqliteConnections
 ) -> AsyncEngine:
     """Make an engine with one connection, whose transactions take the write lock when they begin.
 
     A transaction that begins by reading fails at once (SQLITE_BUSY, whatever the timeout) if it writes after
     another writer has committed.
     """
-    engine = _sqlite_engine(url, busy_timeout, abandoned, pool_size=1, max_overflow=0)
-    return _set_up(engine, "BEGIN IMMEDIATE", *SQLITE_WRITER_PRAGMAS)
+    pool = _Pool("BEGIN IMMEDIATE", SQLITE_WRITER_PRAGMAS, size=1, overflow=0)
+    return _sqlite_engine(url, busy_timeout, connections, pool)
 
 
 def sqlite_reader(
-    url: URL, *, busy_timeout: timedelta, abandoned: AbandonedConnections
+    url: URL, *, busy_timeout: timedelta, connections: SqliteConnections
 ) -> AsyncEngine:
     """Make an engine with a few connections that cannot write, and do not wait for the writer."""
-    engine = _sqlite_engine(url, busy_timeout, abandoned, pool_size=2, max_overflow=2)
-    return _set_up(engine, "BEGIN", "query_only=ON", "temp_store=MEMORY", "cache_size=-4096")
+    pool = _Pool("BEGIN", SQLITE_READER_PRAGMAS, size=2, overflow=2)
+    return _sqlite_engine(url, busy_timeout, connections, pool)
+
+
+class _Pool(NamedTuple):
+    begin: str
+    pragmas: Sequence[str]
+    size: int
+    overflow: int
 
 
 def _sqlite_engine(
-    url: URL, busy_timeout: timedelta, abandoned: AbandonedConnections, **pool: int
+    url: URL, busy_timeout: timedelta, connections: SqliteConnections, pool: _Pool
 ) -> AsyncEngine:
+    async def connect(path: str, **options: Any) -> aiosqlite.Connection:
+        # isolation_level=None: the driver begins no transaction by itself; `begin_transaction` does.
+        options |= {"isolation_level": None, "timeout": busy_timeout.total_seconds()}
+        return await connections.open(path, pragmas=pool.pragmas, **options)
+
     engine = create_async_engine(
         url,
-        **pool,
-        # isolation_level=None: the driver begins no transaction by itself; `_set_up` does.
-        connect_args={"isolation_level": None, "timeout": busy_timeout.total_seconds()},
+        pool_size=pool.size,
+        max_overflow=pool.overflow,
+        connect_args={"async_creator_fn": connect},
     )
-    engine.dialect.do_terminate = abandoned.abandon  # type: ignore[method-assign]
-    return engine
-
-
-def _set_up(engine: AsyncEngine, begin: str, *pragmas: str) -> AsyncEngine:
-    @event.listens_for(engine.sync_engine, "connect")
-    def apply_pragmas(connection: Any, _record: Any) -> None:
-        cursor = connection.cursor()
-        for pragma in pragmas:
-            cursor.execute(f"PRAGMA {pragma}")
-        cursor.close()
+    # SQLAlchemy would wait for the thread's end in a task of its own, which a second cancellation leaves behind.
+    engine.dialect.do_terminate = _stop  # type: ignore[method-assign]
 
     @event.listens_for(engine.sync_engine, "begin")
     def begin_transaction(connection: Connection) -> None:
-        connection.exec_driver_sql(begin)
+        connection.exec_driver_sql(pool.begin)
 
     return engine
+
+
+def _stop(dbapi_connection: Any) -> None:
+    dbapi_connection.driver_connection.stop()
 
 
 def postgres_engine(primary: Primary, *, pool_size: int = POSTGRES_POOL_SIZE) -> AsyncEngine:

@@ -12,7 +12,7 @@ import anyio
 from triggerer.errors import OutcomeUnknown
 from triggerer.store.engine.clock import Now
 from triggerer.store.engine.driver_errors import translate_commit, translated
-from triggerer.store.engine.engines import SQLITE_WRITER_PRAGMAS, AbandonedConnections
+from triggerer.store.engine.engines import SQLITE_WRITER_PRAGMAS
 from triggerer.store.engine.script import (
     Row,
     Script,
@@ -21,6 +21,7 @@ from triggerer.store.engine.script import (
     perform_on_sqlite,
     single_step,
 )
+from triggerer.store.engine.sqlite_connections import SqliteConnections
 from triggerer.store.engine.sqlite_file import SqliteFile
 from triggerer.store.engine.sqlite_thread import call_in_thread
 from triggerer.store.wakeups.signals import Announced
@@ -48,7 +49,7 @@ class SqliteRunner(ScriptRunner):
         now: Now,
         busy_timeout: timedelta,
         commit_timeout: timedelta,
-        abandoned: AbandonedConnections,
+        connections: SqliteConnections,
     ) -> None:
         self._path = path
         self._name = name
@@ -56,7 +57,7 @@ class SqliteRunner(ScriptRunner):
         self._now = now
         self._busy_timeout = busy_timeout
         self._commit_timeout = commit_timeout
-        self._abandoned = abandoned
+        self._connections = connections
         self._connection: aiosqlite.Connection | None = None
 
     async def perform(self, script: Script[T], announced: Announced) -> T:
@@ -107,25 +108,20 @@ class SqliteRunner(ScriptRunner):
         return result
 
     async def _open(self) -> aiosqlite.Connection:
-        connection = await aiosqlite.connect(
-            self._path, isolation_level=None, timeout=self._busy_timeout.total_seconds()
+        self._connection = await self._connections.open(
+            self._path,
+            pragmas=SQLITE_WRITER_PRAGMAS,
+            isolation_level=None,
+            timeout=self._busy_timeout.total_seconds(),
         )
-        # Set at once, so that it is closed whatever happens next.
-        self._connection = connection
-        try:
-            for pragma in SQLITE_WRITER_PRAGMAS:
-                await connection.execute_fetchall(f"PRAGMA {pragma}")
-        except BaseException:
-            self._drop()
-            raise
-        return connection
+        return self._connection
 
     def _drop(self) -> None:
         """Have the connection end, without waiting for what its thread still does."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            self._abandoned.add(connection)
+            connection.stop()
 
     async def aclose(self) -> None:
         self._drop()
-        await self._abandoned.ended()
+        await self._connections.ended()

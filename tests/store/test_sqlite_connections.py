@@ -1,0 +1,68 @@
+"""Whoever closes a SQLite database waits for the threads of its connections, however they were cancelled."""
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from sqlalchemy import text
+
+from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.script import single_step
+from triggerer.store.engine.statement import Statement
+from triggerer.synchronization import checkpoint
+
+_SELECT = Statement("SELECT 1")
+
+
+async def _writes(database: Database) -> None:
+    async with database.transaction() as session:
+        await session.execute(text("SELECT 1"))
+
+
+async def _reads(database: Database) -> None:
+    async with database.reading() as session:
+        await session.execute(text("SELECT 1"))
+
+
+async def _performs(database: Database) -> None:
+    await database.perform(single_step(_SELECT()))
+
+
+@pytest.mark.parametrize("use", [_writes, _reads, _performs])
+@pytest.mark.parametrize("turns", [1, 2, 3, 5, 8, 13, 21, 34])
+def test_a_connection_whose_opening_is_cancelled_ends_before_the_database_is_closed(
+    use: Callable[[Database], Awaitable[None]],
+    turns: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connect, errors = sqlite3.connect, []
+
+    def connect_slowly(*args: Any, **options: Any) -> sqlite3.Connection:
+        time.sleep(0.05)
+        return connect(*args, **options)
+
+    async def open_and_cancel() -> None:
+        async with open_database(f"sqlite:///{tmp_path}/x.db") as database:
+            monkeypatch.setattr(sqlite3, "connect", connect_slowly)
+            # Its pool holds one connection that answered; all further ones are slow.
+            async with database.reading() as session, anyio.create_task_group() as tasks:
+                await session.execute(text("SELECT 1"))
+                tasks.start_soon(use, database)
+                for _ in range(turns):
+                    await checkpoint()
+                tasks.cancel_scope.cancel()
+
+    monkeypatch.setattr(threading, "excepthook", lambda args: errors.append(args.exc_value))
+    asyncio.run(open_and_cancel())
+    for thread in threading.enumerate():
+        if "_connection_worker_thread" in thread.name:
+            thread.join()
+    # A thread that outlives the loop fails to tell it what it did.
+    assert errors == []
