@@ -148,3 +148,32 @@ def test_an_isolated_watcher_dies_with_a_service_that_is_killed(site: Site) -> N
     site.instance.start()
     site.wait_for_events("slow", before + 2)
     assert site.instance.stop() == 0
+
+
+SLOW_IMPORT = """
+import time
+from triggerer import Asset, AssetWatcher, BaseEventTrigger, TriggerEvent
+
+time.sleep(1.5)
+
+
+class Once(BaseEventTrigger):
+    def serialize(self):
+        return "importing.Once", {}
+
+    async def run(self):
+        yield TriggerEvent({})
+
+
+once = Asset("x-test://once", name="once", watchers=[AssetWatcher("w", Once())])
+"""
+
+
+def test_a_module_that_takes_its_time_to_import_stalls_nobody(site: Site) -> None:
+    site.isolate("thread")
+    site.instance.start()
+    site.wait_for_events("slow", 1)
+    site.file.with_name("importing.py").write_text(SLOW_IMPORT)
+    site.wait_for_events("once", 1)
+    assert site.log("the event loop stands still") == []
+    assert site.instance.stop() == 0

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from datetime import timedelta
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from triggerer.abc import BaseEventTrigger
-from triggerer.isolation import Isolation, IsolationSettings
+from triggerer.hosting.class_loader import ClassLoad, ClassLoader, StartLoad, TriggerLoader
+from triggerer.isolation import Isolation, IsolationSettings, Placement
 from triggerer.store.queries.hosting import TriggerRow
 
-TriggerLoader = Callable[[str], type[BaseEventTrigger]]
-"""Turns a class path into the class; may raise whatever the plugin's module raises."""
+LOAD_TIMEOUT: Final = timedelta(seconds=30)
 
 
 class TriggerFactory:
     """Loads a trigger's class, has it run where the settings place it, and gives it its arguments.
 
     What isolated triggers need beside them runs for as long as the `async with` block lasts: the triggers end first.
+
+    Args:
+        load_class: Called in a thread.
+        load_timeout: A stream opens without a trigger whose class takes longer than that to load.
+        start_load: None: in a thread.
     """
 
     def __init__(
-        self, load_class: TriggerLoader, isolation: IsolationSettings | None = None
+        self,
+        load_class: TriggerLoader,
+        isolation: IsolationSettings | None = None,
+        *,
+        load_timeout: timedelta = LOAD_TIMEOUT,
+        start_load: StartLoad | None = None,
     ) -> None:
-        self._load_class = load_class
+        self.loader: Final = ClassLoader(load_class, patience=load_timeout, start=start_load)
         self._isolation = Isolation(isolation or IsolationSettings())
 
     async def __aenter__(self) -> Self:
@@ -38,16 +48,40 @@ class TriggerFactory:
     ) -> bool | None:
         return await self._isolation.__aexit__(kind, error, trace)
 
-    def prepare(self, row: TriggerRow) -> Callable[[], BaseEventTrigger]:
-        """What makes the row's trigger, anew at each call; it raises whatever the plugin's code raises."""
-        placement = self._isolation.placement_of(row.classpath, row.watcher_names)
+    def prepare(self, row: TriggerRow) -> PreparedTrigger:
+        """Begin to load the class of the row's trigger."""
+        return PreparedTrigger(row, self.loader, self._isolation)
 
-        def make() -> BaseEventTrigger:
-            cls = self._load_class(row.classpath)
-            if placement is not None:
-                cls = self._isolation.proxy_class(
-                    cls, placement, classpath=row.classpath, name=row.display_name
-                )
-            return cls(**row.kwargs)
 
-        return make
+class PreparedTrigger:
+    """Makes the trigger of one row, anew at each call.
+
+    Whoever calls it again waits for `load` first: the class's file may have changed.
+    """
+
+    def __init__(self, row: TriggerRow, loader: ClassLoader, isolation: Isolation) -> None:
+        self.row: Final = row
+        self._loader = loader
+        self._isolation = isolation
+        self._placement: Placement | None = isolation.placement_of(row.classpath, row.watcher_names)
+        self.class_load: ClassLoad = loader.begin(row.classpath)
+
+    async def load(self) -> None:
+        """Load the class anew. What that raises, the next call raises."""
+        self.class_load = self._loader.begin(self.row.classpath)
+        if not self.class_load.is_settled:
+            await self.class_load.wait_until_settled()
+
+    def __call__(self) -> BaseEventTrigger:
+        """Make the trigger.
+
+        Raises:
+            Whatever the plugin's code raises.
+        """
+        row = self.row
+        cls = self.class_load.result()
+        if self._placement is not None:
+            cls = self._isolation.proxy_class(
+                cls, self._placement, classpath=row.classpath, name=row.display_name
+            )
+        return cls(**row.kwargs)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -17,8 +17,9 @@ from triggerer.domain.events import Fence
 from triggerer.errors import OutcomeUnknown, StoreError
 from triggerer.hosting.factory import TriggerFactory
 from triggerer.hosting.ownership import Heartbeat, Ownership
+from triggerer.hosting.preparation import Preparation
 from triggerer.hosting.queries import HostingQueries, LeaseQueries
-from triggerer.hosting.roster import Placed, Roster, source_of, states_of
+from triggerer.hosting.roster import Difference, Placed, Roster, source_of, states_of
 from triggerer.runtime import HostedState, HostedTrigger, Manager, RuntimeContext, TriggerSpec
 from triggerer.runtime.stalls import StallWatch
 from triggerer.store import leases as stored_leases
@@ -97,6 +98,7 @@ class TriggerHost:
         )
         self._owned: dict[str, Fence] = {}
         self._roster = Roster()
+        self._preparation = Preparation(factory)
         self._dirty: dict[HostedTrigger, None] = {}
         self._has_dirty = AutoResetEvent()
         self._wake = AutoResetEvent()
@@ -129,9 +131,9 @@ class TriggerHost:
                 try:
                     await kept.wait()
                     await self._start()
-                    await self._tick_or_try_again()
-                    task_status.started()
                     with self._watch_for_stalls():
+                        await self._tick_or_try_again()
+                        task_status.started()
                         while True:
                             await self._wait(subscription.wait)
                             await self._tick_or_try_again()
@@ -156,19 +158,20 @@ class TriggerHost:
                 tasks.cancel_scope.cancel()
 
     def _watch_for_stalls(self) -> AbstractContextManager[object]:
-        # Only once the first triggers are there: what they import at the start takes its time.
         threshold = self._settings.stall_threshold.total_seconds()
         return StallWatch(threshold) if threshold else nullcontext()
 
     async def _wait(self, wait: Callable[[timedelta], Any]) -> None:
-        """Until something changed, a stream was lost, or a heartbeat is due."""
+        """Until something changed, a stream was lost, a class was loaded, or a heartbeat is due."""
         async with anyio.create_task_group() as tasks:
 
-            async def until_fenced() -> None:
-                await self._wake.wait()
+            async def until(happens: Callable[[], Awaitable[None]]) -> None:
+                await happens()
                 tasks.cancel_scope.cancel()
 
-            tasks.start_soon(until_fenced)
+            tasks.start_soon(until, self._wake.wait)
+            if self._preparation.is_loading:
+                tasks.start_soon(until, self._preparation.wait_until_loaded)
             await wait(
                 self._settings.retry if self._failed_heartbeats else self._settings.heartbeat
             )
@@ -283,27 +286,30 @@ class TriggerHost:
     # Hosting
 
     async def _reconcile(self) -> None:
-        """Host what the store shows on our streams: all of the difference in one turn of the loop, or none of it.
+        """Host what the store shows on our streams: all that differs on one in one turn of the loop, or none of it.
 
-        A trigger whose arguments changed is gone and new. Between the two no sibling may resolve a message alone.
+        A trigger whose arguments changed is gone and new. Between the two no sibling may resolve a message alone. So
+        nothing of a stream changes until the classes of all its new triggers have been loaded, or could not be.
         """
-        async with self._database.reading() as session:
-            rows = await self._queries.load_triggers(session, self._owned)
-            if len(rows) > self._settings.capacity:
-                # Declared since the streams were divided: that is done again first. Until then all go on as they are.
-                self._wake.set()
-                return
-            difference = self._roster.difference(rows)
-            watchers = [w.watcher_id for p in difference.gone for w in p.row.watchers]
-            alive = await self._queries.existing_watchers(session, watchers) if watchers else set()
+        difference = await self._read_difference()
+        if difference is not None and await self._preparation.prepare(difference.new):
+            # Time has passed.
+            difference = await self._read_difference()
+        if difference is None:
+            # Declared since the streams were divided: that is done again first. Until then all go on as they are.
+            self._wake.set()
+            return
+        if not self._preparation.has(difference.new):
+            # Declared in that time.
+            self._wake.set()
+        difference = difference.on_streams_of(self._preparation.is_ready)
         owned_rows = [row for row in difference.new if row.stream_digest in self._owned]
         specs = [self._spec(row, self._owned[row.stream_digest]) for row in owned_rows]
         for placed in difference.gone:
             # A watcher that is still declared has other arguments now: it will see again what it has
             # not resolved. One that is gone was deleted on purpose.
-            is_deleted = not any(w.watcher_id in alive for w in placed.row.watchers)
             self._roster.drop(placed)
-            self._manager.remove(placed.hosted, on_purpose=is_deleted)
+            self._manager.remove(placed.hosted, on_purpose=difference.is_deleted(placed))
         for placed, row in difference.changed:
             placed.row = row
             placed.hosted.replace_source(source_of(row, placed.fence))
@@ -313,13 +319,28 @@ class TriggerHost:
             self._roster.place(Placed(row, self._owned[row.stream_digest], one))
             self._note_state(one)
 
+    async def _read_difference(self) -> Difference | None:
+        """Compare with what the store shows; None if that is more than this instance may host."""
+        async with self._database.reading() as session:
+            rows = await self._queries.load_triggers(session, self._owned)
+            if len(rows) > self._settings.capacity:
+                return None
+            difference = self._roster.difference(rows)
+            watchers = [w.watcher_id for p in difference.gone for w in p.row.watchers]
+            if watchers:
+                alive = await self._queries.existing_watchers(session, watchers)
+                difference = replace(difference, alive=alive)
+        return difference
+
     def _spec(self, row: TriggerRow, fence: Fence) -> TriggerSpec:
+        prepared = self._preparation.take(row)
         return TriggerSpec(
             name=row.display_name,
-            make=self._factory.prepare(row),
+            make=prepared,
             kwargs=row.kwargs,
             source=source_of(row, fence),
             stream_id=row.stream_digest,
+            load=prepared.load,
         )
 
     # Showing

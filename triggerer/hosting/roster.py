@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,6 +32,24 @@ class Difference:
     changed: list[tuple[Placed, TriggerRow]]
     """The same trigger serves other watchers now."""
     new: list[TriggerRow]
+    alive: Collection[int] = frozenset()
+    """Of the watchers of those that are gone, the ids of those that are still declared."""
+
+    def is_deleted(self, placed: Placed) -> bool:
+        """Whether all watchers of a trigger that is gone were deleted."""
+        return not any(watcher.watcher_id in self.alive for watcher in placed.row.watchers)
+
+    def on_streams_of(self, is_ready: Callable[[TriggerRow], bool]) -> Difference:
+        """Return what concerns the streams all of whose new triggers are ready."""
+        waiting = {row.stream_digest for row in self.new if not is_ready(row)}
+        if not waiting:
+            return self
+        return Difference(
+            [p for p in self.gone if p.fence.stream_digest not in waiting],
+            [(p, row) for p, row in self.changed if row.stream_digest not in waiting],
+            [row for row in self.new if row.stream_digest not in waiting],
+            self.alive,
+        )
 
 
 class Roster:

@@ -201,9 +201,9 @@ class DagsFolder:
     def forget(self) -> None:
         """Forget the folder's modules: they are imported anew, as they are on disk, when they are next needed."""
         for name, _ in self._held():
-            del sys.modules[name]
+            sys.modules.pop(name, None)
         for path in self.imported_files():
-            del _stamps[str(self.root / path)]
+            _stamps.pop(str(self.root / path), None)
         # Only ours: to list all installed packages again for each run took longer than the run's own file.
         for path, finder in list(sys.path_importer_cache.items()):
             if isinstance(finder, FileFinder) and f"{path}{os.sep}".startswith(self._prefix):
@@ -211,11 +211,11 @@ class DagsFolder:
 
     def imported_files(self) -> tuple[str, ...]:
         """Return the relative paths of the files that were run since `forget`, including those that failed."""
-        return tuple(self.relative(path) for path in _stamps if path.startswith(self._prefix))
+        return tuple(self.relative(path) for path in list(_stamps) if path.startswith(self._prefix))
 
     def is_current(self) -> bool:
         """Whether all files that were run since `forget` are unchanged."""
-        mine = [(path, stamp) for path, stamp in _stamps.items() if path.startswith(self._prefix)]
+        mine = [one for one in list(_stamps.items()) if one[0].startswith(self._prefix)]
         return all(stamp_of(path) == stamp for path, stamp in mine)
 
     def _held(self) -> list[tuple[str, ModuleType]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -39,6 +39,8 @@ class TriggerSpec:
     source: EventSource
     stream_id: str | None = None
     """The digest of its stream key, as the DAG processor stored it: known before the trigger is made."""
+    load: Callable[[], Awaitable[None]] | None = None
+    """Awaited before `make` is called again. May take long; what goes wrong in it, `make` raises."""
 
 
 class HostedState(StrEnum):
@@ -150,6 +152,12 @@ class HostedTrigger:
             if not self._is_stopped:
                 now = self._context.clock.monotonic()
                 await self._context.clock.sleep_until(now + self._backoff.next_delay())
+                await self._load()
+
+    async def _load(self) -> None:
+        """Load what `make` needs. The caller looks afterwards whether it is still to be made."""
+        if self.trigger is None and self.spec.load is not None:
+            await self.spec.load()
 
     async def discard(self) -> None:
         """Clean the trigger up and drop it; a restart makes a new one."""
@@ -242,6 +250,7 @@ class HostedTrigger:
         while True:
             now = self._context.clock.monotonic()
             await self._context.clock.sleep_until(now + self._backoff.next_delay(now - started))
+            await self._load()
             started = self._context.clock.monotonic()
             if group.is_ending or self._is_stopped:
                 # Stopped after it was woken: the cancellation comes at its next wait only.
@@ -297,6 +306,7 @@ class HostedTrigger:
                     return
                 now = self._context.clock.monotonic()
                 await self._context.clock.sleep_until(now + self._backoff.next_delay(now - started))
+                await self._load()
 
     async def _run_standalone(self, trigger: BaseEventTrigger) -> None:
         self.error = None

@@ -91,6 +91,8 @@ async def _start_triggerer(
                 allowed_modules=settings.core.allowed_trigger_modules,
                 log=settings.core,
             ),
+            # What the DAG processor could import in this time can be imported here too.
+            load_timeout=settings.dag_processor.parse_timeout,
         ),
         runtime=RuntimeContext(
             recorder,

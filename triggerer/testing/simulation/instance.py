@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from triggerer.abc import BaseEventTrigger
 from triggerer.domain.events import EventSource, Fence, HasPayload, PendingEvent
-from triggerer.hosting.factory import TriggerFactory
+from triggerer.hosting.class_loader import Loaded
+from triggerer.hosting.factory import PreparedTrigger, TriggerFactory
 from triggerer.hosting.host import HostSettings, TriggerHost
 from triggerer.hosting.ownership import HEARTBEAT_INTERVAL, OWN_LEASE_MARGIN, RETRY_INTERVAL
 from triggerer.own_lease import OwnLease
@@ -57,26 +58,6 @@ def maker_of(hosted: HostedTrigger) -> TriggerMaker:
     return cast("TriggerMaker", hosted.spec.make)
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedRow:
-    """A row without its lease, which is known when the host gives the trigger to its manager."""
-
-    row: TriggerRow
-
-    def __call__(self) -> BaseEventTrigger:
-        raise NotImplementedError("a simulated trigger is made under a lease")
-
-
-class SimulatedFactory(TriggerFactory):
-    """Loads no class: the world has the class of each row."""
-
-    def __init__(self) -> None:
-        super().__init__(_load_nothing)
-
-    def prepare(self, row: TriggerRow) -> Callable[[], BaseEventTrigger]:
-        return PreparedRow(row)
-
-
 class ObservedManager(Manager):
     """Notes which triggers are hosted under which lease, and checks what the host asks of it.
 
@@ -109,7 +90,7 @@ class ObservedManager(Manager):
     def _under_lease(self, spec: TriggerSpec) -> TriggerSpec:
         assert spec.source.fence is not None
         leased = self._instance.leased_stream(spec.source.fence)
-        row = cast("PreparedRow", spec.make).row
+        row = cast("PreparedTrigger", spec.make).row
         cls = bind(self._instance.world.class_of(row), leased)
         return replace(spec, make=TriggerMaker(leased, row, cls))
 
@@ -145,8 +126,13 @@ class ObservedManager(Manager):
         super().close_stream_known_as(stream_id)
 
 
-def _load_nothing(classpath: str) -> type[BaseEventTrigger]:
-    raise NotImplementedError(f"{classpath} is made by the simulation")
+def _load_at_once(_: str) -> type[BaseEventTrigger]:
+    """The world has the class of each row, under a lease: the manager sees to that."""
+    return BaseEventTrigger
+
+
+def _start_at_once(perform: Callable[[], Loaded], end: Callable[[Loaded], None]) -> None:
+    end(perform())
 
 
 class Instance:
@@ -177,7 +163,7 @@ class Instance:
         self.host = TriggerHost(
             cast("Any", self.connection),
             instance_id=name,
-            factory=SimulatedFactory(),
+            factory=TriggerFactory(_load_at_once, start_load=_start_at_once),
             runtime=RuntimeContext(
                 self,
                 clock=LoopClock(loop),

@@ -1,0 +1,151 @@
+"""Loads trigger classes in threads: what users' modules do while they are imported does not hold up the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Final
+
+import anyio
+import structlog
+
+from triggerer.abc import BaseEventTrigger
+from triggerer.errors import PluginError
+from triggerer.synchronization import Notifier
+
+_log = structlog.get_logger(__name__)
+
+_TURN_S: Final = 1.0
+
+TriggerLoader = Callable[[str], type[BaseEventTrigger]]
+"""Turns a class path into the class; may raise whatever the plugin's module raises."""
+
+Loaded = type[BaseEventTrigger] | Exception
+"""A class, or what loading it raised."""
+
+StartLoad = Callable[[Callable[[], Loaded], Callable[[Loaded], None]], None]
+"""Calls the first function anywhere, and, on the event loop's thread, the second with what it returned."""
+
+
+class ClassLoad:
+    """One load of one class path; begun by `ClassLoader.begin`."""
+
+    def __init__(self, classpath: str) -> None:
+        self.classpath = classpath
+        self._loaded: Loaded | None = None
+        self._settled = anyio.Event()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it has ended, or has taken too long."""
+        return self._settled.is_set()
+
+    async def wait_until_settled(self) -> None:
+        await self._settled.wait()
+
+    def settle(self, loaded: Loaded) -> None:
+        """The first answer counts."""
+        if self._loaded is None:
+            self._loaded = loaded
+            self._settled.set()
+
+    def result(self) -> type[BaseEventTrigger]:
+        """Return the class.
+
+        Raises:
+            PluginError: It has not been loaded yet.
+            Whatever loading it raised.
+        """
+        if isinstance(self._loaded, type):
+            return self._loaded
+        raise self._loaded or PluginError(f"{self.classpath} is being loaded")
+
+
+class ClassLoader:
+    """Loads one class after the other, since importing from the DAGs folder is not meant for several threads.
+
+    While one takes its time the next begins beside it. One that takes longer than `patience` settles with an error; it
+    is not begun a second time while it lasts. All methods belong to the event loop's thread.
+    """
+
+    def __init__(
+        self, load: TriggerLoader, *, patience: timedelta, start: StartLoad | None = None
+    ) -> None:
+        self._load = load
+        self._patience = patience
+        self._start = start or _start_in_thread
+        self._unended: dict[str, ClassLoad] = {}
+        self._queue: deque[ClassLoad] = deque()
+        self._current: ClassLoad | None = None
+        self.settled: Final = Notifier()
+        """Wakes whoever waits whenever a load has settled."""
+
+    def begin(self, classpath: str) -> ClassLoad:
+        """Load a class anew, or join whoever is loading it."""
+        load = self._unended.get(classpath)
+        if load is None:
+            load = self._unended[classpath] = ClassLoad(classpath)
+            self._queue.append(load)
+            if self._current is None:
+                self._start_next()
+        return load
+
+    def _start_next(self) -> None:
+        self._current = load = self._queue.popleft() if self._queue else None
+        if load is None:
+            return
+
+        def perform() -> Loaded:
+            try:
+                return self._load(load.classpath)
+            except Exception as error:  # noqa: BLE001  (raised where the trigger is made)
+                return error
+            except BaseException as error:  # noqa: BLE001  (the same, but it is not to end the service there)
+                return PluginError(f"{load.classpath} cannot be loaded: {error!r}")
+
+        self._start(perform, lambda loaded: self._end(load, loaded))
+        if not load.is_settled:
+            loop = asyncio.get_running_loop()
+            loop.call_later(_TURN_S, self._end_turn, load)
+            loop.call_later(self._patience.total_seconds(), self._give_up, load)
+
+    def _end_turn(self, load: ClassLoad) -> None:
+        if load is self._current:
+            self._start_next()
+
+    def _give_up(self, load: ClassLoad) -> None:
+        if load.is_settled:
+            return
+        seconds = f"{self._patience.total_seconds():g}"
+        _log.error("a trigger class takes long to load", classpath=load.classpath, seconds=seconds)
+        error = PluginError(
+            f"{load.classpath} is being loaded for more than {seconds} s",
+            hint="see what its module, or one that it imports, waits for",
+        )
+        self._settle(load, error)
+
+    def _end(self, load: ClassLoad, loaded: Loaded) -> None:
+        del self._unended[load.classpath]
+        self._settle(load, loaded)
+
+    def _settle(self, load: ClassLoad, loaded: Loaded) -> None:
+        load.settle(loaded)
+        self.settled.notify_all()
+        self._end_turn(load)
+
+
+def _start_in_thread(perform: Callable[[], Loaded], end: Callable[[Loaded], None]) -> None:
+    loop = asyncio.get_running_loop()
+
+    def run() -> None:
+        loaded = perform()
+        # The loop is closed if the service did not wait for the thread.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(end, loaded)
+
+    # A daemon: it cannot be ended, may be blocked for ever, and must not keep the process alive.
+    threading.Thread(target=run, name="load-trigger-class", daemon=True).start()

@@ -1,0 +1,72 @@
+"""The triggers that are about to be hosted, while their classes are loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import anyio
+
+from triggerer.hosting.class_loader import ClassLoad
+from triggerer.hosting.factory import PreparedTrigger, TriggerFactory
+from triggerer.store.queries.hosting import TriggerRow
+
+_SOON_S: Final = 1.0
+"""How long a heartbeat waits for classes: most are loaded by then, and their streams start together."""
+
+
+class Preparation:
+    """Prepares triggers, and knows whose classes are still being loaded."""
+
+    def __init__(self, factory: TriggerFactory) -> None:
+        self._factory = factory
+        self._prepared: dict[tuple[int, str], PreparedTrigger] = {}
+
+    async def prepare(self, rows: Iterable[TriggerRow]) -> bool:
+        """Prepare exactly these rows' triggers; return whether time has passed, since classes had to be loaded.
+
+        A class that takes longer than a moment is loaded in the background: see `wait_until_loaded`.
+        """
+        known, before = self._prepared, self._loading()
+        self._prepared = {
+            _id_of(row): known.get(_id_of(row)) or self._factory.prepare(row) for row in rows
+        }
+        loads = self._loading() - before
+        if not loads:
+            return False
+        with anyio.move_on_after(_SOON_S):
+            for load in loads:
+                await load.wait_until_settled()
+        return True
+
+    def has(self, rows: Iterable[TriggerRow]) -> bool:
+        """Whether all these rows' triggers have been prepared."""
+        return all(_id_of(row) in self._prepared for row in rows)
+
+    def is_ready(self, row: TriggerRow) -> bool:
+        """Whether the row's trigger has been prepared, and its class was loaded or has failed to."""
+        prepared = self._prepared.get(_id_of(row))
+        return prepared is not None and prepared.class_load.is_settled
+
+    def take(self, row: TriggerRow) -> PreparedTrigger:
+        """Return what makes the row's trigger, and keep it no longer."""
+        return self._prepared.pop(_id_of(row))
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether a class is still being loaded."""
+        return bool(self._loading())
+
+    def _loading(self) -> set[ClassLoad]:
+        loads = {prepared.class_load for prepared in self._prepared.values()}
+        return {load for load in loads if not load.is_settled}
+
+    async def wait_until_loaded(self) -> None:
+        """Wait until one of the classes that are being loaded has been loaded."""
+        loads = self._loading()
+        while loads == self._loading():
+            await self._factory.loader.settled.wait()
+
+
+def _id_of(row: TriggerRow) -> tuple[int, str]:
+    return (row.trigger_id, row.stream_digest)
