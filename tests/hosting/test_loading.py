@@ -94,7 +94,9 @@ async def hosting(
         background.cancel_scope.cancel()
 
 
-@pytest.mark.rule("14: nothing is broadcast until every trigger has joined or failed to start")
+@pytest.mark.rule(
+    "14: the restart cohort: nothing is broadcast before everybody in the store has joined or failed, in one order"
+)
 async def test_a_stream_waits_for_its_classes_and_others_do_not_wait_for_it(
     database: Database, modules: Modules, upstream: Upstream, other: Upstream
 ) -> None:
@@ -116,7 +118,7 @@ async def test_a_stream_waits_for_its_classes_and_others_do_not_wait_for_it(
 
 @pytest.mark.rule(
     "11: a failed trigger is restarted with growing delays, and shown",
-    "14: nothing is broadcast until every trigger has joined or failed to start",
+    "14: the restart cohort: nothing is broadcast before everybody in the store has joined or failed, in one order",
 )
 async def test_a_stream_opens_without_a_class_that_takes_too_long_which_joins_once_it_is_there(
     database: Database, modules: Modules, upstream: Upstream
