@@ -1,5 +1,7 @@
 """Out of memory: in a task's process. What the run says, and whether the next one runs."""
 
+import re
+
 import pytest
 
 from tests.execution.conftest import House
@@ -14,6 +16,7 @@ GREEDY = """
     with DAG("greedy"):
         @task
         def greedy(params):
+            print("process", os.getpid())
             if params["how"] == "nothing":
                 return "done"
             limit(64 << 20)
@@ -36,6 +39,12 @@ async def test_a_task_that_finds_no_more_memory_fails_its_run_and_the_next_one_r
         (after,) = await house.ended(*await house.queue("greedy", params={"how": "nothing"}))
     assert (run.state, after.state) == ("failed", "success")
     assert "MemoryError" in (run.error or "")
+    assert process_of(house.log(after)) != process_of(house.log(run))
+
+
+def process_of(log: str) -> str:
+    (found,) = re.findall(r"process (\d+)", log)
+    return str(found)
 
 
 HOARDS = """
@@ -43,6 +52,7 @@ HOARDS = """
         @task
         def hoards(spark, params):
             gateway, jvm = spark.sparkContext._gateway, spark.sparkContext._jvm
+            print("process", jvm.java.lang.ProcessHandle.current().pid())
             if params["hoard"]:
                 kept = jvm.java.util.ArrayList()
                 jvm.java.lang.System.getProperties().put("kept", kept)
@@ -71,3 +81,5 @@ async def test_a_jvm_that_finds_no_more_heap_fails_its_run_and_the_next_one_runs
         )
     assert (run.state, after.state) == ("failed", "success")
     assert "OutOfMemoryError: Java heap space" in house.log(run)
+    # What the JVM still holds is gone with it.
+    assert process_of(house.log(after)) != process_of(house.log(run))

@@ -178,6 +178,7 @@ class _Attempt:
             self._worker.dags_folder,
             on_start=functools.partial(self._worker.on_start, self._order.run_pk),
             on_abandoned=self._abandon,
+            on_out_of_memory=self._retire_worker,
         )
         values: dict[str, Any] = {}
         failures: list[str] = []
@@ -205,11 +206,15 @@ class _Attempt:
     def _abandon(self) -> None:
         if self._worker.spark.is_open:
             # The interrupted call may have left the session's socket in the middle of an answer.
-            self._retire = True
+            self._retire_worker()
             try:
                 self._worker.spark.interrupt()
             except Exception:
                 logger.exception("what Spark was doing could not be stopped; this worker ends")
+
+    def _retire_worker(self) -> None:
+        """Have this process end after this run."""
+        self._retire = True
 
     def _end(self, tasks: Sequence[TaskResult], failures: list[str]) -> None:
         state = RunState.FAILED if failures else RunState.SUCCESS

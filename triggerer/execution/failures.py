@@ -42,6 +42,22 @@ def _trim(summary: traceback.TracebackException, folder: str, seen: set[int]) ->
             _trim(other, folder, seen)
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether it is, or was raised because of, a lack of memory in this process. Of a JVM's, `spark.gateway` knows."""
+    found, unseen = set[int](), [error]
+    while unseen:
+        one = unseen.pop()
+        if id(one) in found:
+            continue
+        found.add(id(one))
+        if isinstance(one, MemoryError):
+            return True
+        if isinstance(one, BaseExceptionGroup):
+            unseen.extend(one.exceptions)
+        unseen.extend(other for other in (one.__cause__, one.__context__) if other is not None)
+    return False
+
+
 def storable(text: str) -> str:
     """Return the text without what databases refuse, and cut in the middle if it is very long."""
     text = storable_text(text)

@@ -19,7 +19,7 @@ from triggerer.domain.attempts import EmittedEvent, TaskResult
 from triggerer.domain.runs import TaskState
 from triggerer.domain.tasks import Task
 from triggerer.execution.context import RunContext
-from triggerer.execution.failures import TaskTimeout, WorkerStopped, explain
+from triggerer.execution.failures import TaskTimeout, WorkerStopped, explain, is_out_of_memory
 from triggerer.execution.outlets import OutletEvents
 from triggerer.execution.protocol import TaskStart
 
@@ -41,6 +41,7 @@ class TaskRunner:
         on_start: Called at each try before the user's code is entered; and again, without a timeout, when
             the try has failed and the next one waits for its time.
         on_abandoned: Called when a try has timed out: it may have left work behind, on Spark, say.
+        on_out_of_memory: Called when a try found no more memory: what it holds may stay held.
     """
 
     def __init__(
@@ -50,11 +51,13 @@ class TaskRunner:
         *,
         on_start: Callable[[TaskStart], None],
         on_abandoned: Callable[[], None],
+        on_out_of_memory: Callable[[], None],
     ) -> None:
         self._context = context
         self._dags_folder = dags_folder
         self._on_start = on_start
         self._on_abandoned = on_abandoned
+        self._on_out_of_memory = on_out_of_memory
 
     def execute(self, task: Task, results: Mapping[str, Any]) -> Finished:
         """Try the task until it succeeds or its retries are used up; what it raises becomes the error of the result.
@@ -76,6 +79,8 @@ class TaskRunner:
             except BaseException as error:
                 if isinstance(error, TaskTimeout):
                     self._on_abandoned()
+                if is_out_of_memory(error):
+                    self._on_out_of_memory()
                 logger.error("task %s, try %d failed", task.task_id, try_number, exc_info=error)
                 failure = self._explain(error)
             else:

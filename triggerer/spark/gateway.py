@@ -53,6 +53,8 @@ class JvmOutput:
 
     def __init__(self) -> None:
         self._last: deque[str] = deque(maxlen=40)
+        self.is_out_of_memory = False
+        """Whether the JVM has said that it found no more memory, in whichever thread."""
         read_end, self.write_end = os.pipe()
         # A daemon: PySpark's own worker processes may hold the other end for longer than the JVM.
         self._thread = threading.Thread(
@@ -77,6 +79,7 @@ class JvmOutput:
             for line in lines:
                 if line.rstrip() in _NOISE:
                     continue
+                self.is_out_of_memory |= b"java.lang.OutOfMemoryError" in line
                 self._last.append(line.decode(errors="replace").rstrip())
                 with contextlib.suppress(OSError):
                     os.write(_STANDARD_ERROR, line)
@@ -173,11 +176,13 @@ def last_lines(gateway: Any) -> list[str]:
 
 
 def how_it_ended(gateway: Any) -> str | None:
-    """What became of the JVM, for a message; None while it runs."""
+    """What became of the JVM, for a message; None while it can be used."""
     process = process_of(gateway)
     code = process.poll() if process else None
     if code is None:
-        return None
+        output: JvmOutput | None = vars(gateway).get("spark_output")
+        is_out_of_memory = output is not None and output.is_out_of_memory
+        return "Spark's JVM has run out of memory" if is_out_of_memory else None
     if code == -signal.SIGKILL:
         return "Spark's JVM was killed, as the kernel does when memory runs out"
     how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
