@@ -42,6 +42,10 @@ class Modules:
             raise KeyboardInterrupt
         return Acking
 
+    def hold(self, *classpaths: str) -> None:
+        for classpath in classpaths:
+            self._may_end[classpath].clear()
+
     def release(self, *classpaths: str) -> None:
         for classpath in classpaths:
             self._may_end[classpath].set()
@@ -144,6 +148,26 @@ async def test_a_stream_opens_without_a_class_that_takes_too_long_which_joins_on
         await eventually(runs)
         upstream.put(2)
         await until(lambda: upstream.outcomes().get(2) == (2, 0, 0))
+
+
+@pytest.mark.rule("11: a failed trigger is restarted with growing delays, and shown")
+async def test_classes_are_loaded_anew_when_a_stream_restarts(
+    database: Database, modules: Modules, upstream: Upstream
+) -> None:
+    modules.release("Slow")
+    await declare(database, "one", upstream, classpath="Slow")
+    async with hosting(database, modules, load_timeout=0.3):
+        upstream.put(1)
+        await until(lambda: upstream.outcomes() == {1: (1, 0, 0)})
+        modules.hold("Slow")
+        upstream.fail(ConnectionError("away"))
+        upstream.put(2)
+        # Nobody can be made until its class is there, which has taken too long by then.
+        await until(lambda: modules.begun.count("Slow") == 2)
+        await anyio.sleep(1)
+        assert len(upstream.producers) == 1
+        modules.release("Slow")
+        await until(lambda: upstream.outcomes().get(2) == (1, 0, 0))
 
 
 @pytest.mark.rule("9: changed arguments resolve nothing")

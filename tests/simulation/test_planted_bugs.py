@@ -50,6 +50,7 @@ RULES = {
     "two_schedulers_one_event_two_runs": "S4|S9",
     "what_did_not_grow_gives_way": "L4",
     "what_is_declared_meanwhile_goes_beyond_the_capacity": "S9",
+    "what_is_replaced_goes_before_its_successor_is_loaded": "S11",
     "what_nobody_could_read_concerns_nobody": "S2/S7",
     "what_was_enough_once_is_enough_for_ever": "S4",
     "who_becomes_active_is_not_waited_for": "S3|S1|S2/S7",

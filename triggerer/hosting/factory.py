@@ -66,11 +66,10 @@ class PreparedTrigger:
         self._placement: Placement | None = isolation.placement_of(row.classpath, row.watcher_names)
         self.class_load: ClassLoad = loader.begin(row.classpath)
 
-    async def load(self) -> None:
-        """Load the class anew. What that raises, the next call raises."""
+    def load(self) -> ClassLoad:
+        """Begin to load the class anew. What that raises, the next call raises."""
         self.class_load = self._loader.begin(self.row.classpath)
-        if not self.class_load.is_settled:
-            await self.class_load.wait_until_settled()
+        return self.class_load
 
     def __call__(self) -> BaseEventTrigger:
         """Make the trigger.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import structlog
@@ -26,6 +26,17 @@ from triggerer.runtime.subscriber import Subscriber
 _log = structlog.get_logger(__name__)
 
 
+class Load(Protocol):
+    """What takes time, and does not hold up the event loop."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nobody has to wait for it any more."""
+
+    async def wait_until_settled(self) -> None:
+        """Wait until it has ended, or has taken too long."""
+
+
 @dataclass(frozen=True, slots=True)
 class TriggerSpec:
     """What it takes to host a trigger."""
@@ -39,8 +50,8 @@ class TriggerSpec:
     source: EventSource
     stream_id: str | None = None
     """The digest of its stream key, as the DAG processor stored it: known before the trigger is made."""
-    load: Callable[[], Awaitable[None]] | None = None
-    """Awaited before `make` is called again. May take long; what goes wrong in it, `make` raises."""
+    load: Callable[[], Load] | None = None
+    """Begins to load what `make` needs, before that is called again. What goes wrong in it, `make` raises."""
 
 
 class HostedState(StrEnum):
@@ -154,10 +165,18 @@ class HostedTrigger:
                 await self._context.clock.sleep_until(now + self._backoff.next_delay())
                 await self._load()
 
+    def begin_load(self) -> Load | None:
+        """Begin to load what `make` needs; None if there is nothing to wait for."""
+        if self.trigger is not None or self.spec.load is None:
+            return None
+        load = self.spec.load()
+        return None if load.is_settled else load
+
     async def _load(self) -> None:
-        """Load what `make` needs. The caller looks afterwards whether it is still to be made."""
-        if self.trigger is None and self.spec.load is not None:
-            await self.spec.load()
+        """The caller looks afterwards whether it is still to be made."""
+        load = self.begin_load()
+        if load is not None:
+            await load.wait_until_settled()
 
     async def discard(self) -> None:
         """Clean the trigger up and drop it; a restart makes a new one."""

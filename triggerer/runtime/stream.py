@@ -92,6 +92,9 @@ class SharedStream:
     async def run(self) -> None:
         """Open groups for as long as there are members; returns when there are none."""
         while self.members:
+            await self._load_members()
+            if not self.members:
+                return
             if self._is_draining or self._context.lease.is_over:
                 # It is about to be closed. Another group would only pull events that are then given up.
                 await anyio.sleep_forever()
@@ -121,6 +124,12 @@ class SharedStream:
             self.group.stop_pulling()
             await self.group.wait_until_drained()
         await self.pending.wait_until_empty()
+
+    async def _load_members(self) -> None:
+        """Load what those who are not made yet need, all at the same time."""
+        loads = [load for member in self.members if (load := member.begin_load()) is not None]
+        for load in loads:
+            await load.wait_until_settled()
 
     async def _run_group(self) -> GroupEnded | None:
         """Serve the members with one group. None: all have left, and what they owed is resolved."""

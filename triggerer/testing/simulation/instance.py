@@ -39,14 +39,20 @@ class TriggerMaker:
     """Makes the trigger of a row, under a lease; sometimes its constructor raises."""
 
     leased: LeasedStream
-    row: TriggerRow
+    prepared: PreparedTrigger
     cls: type[BaseEventTrigger]
+
+    @property
+    def row(self) -> TriggerRow:
+        return self.prepared.row
 
     @property
     def watcher(self) -> int:
         return self.row.watchers[0].watcher_id
 
     def __call__(self) -> BaseEventTrigger:
+        # The world has the class; whether it has been loaded is another matter.
+        self.prepared.class_load.result()
         leased = self.leased
         if leased.faults.occur(leased.scenario.constructor_fault_rate):
             raise InjectedError("in the constructor")
@@ -90,9 +96,9 @@ class ObservedManager(Manager):
     def _under_lease(self, spec: TriggerSpec) -> TriggerSpec:
         assert spec.source.fence is not None
         leased = self._instance.leased_stream(spec.source.fence)
-        row = cast("PreparedTrigger", spec.make).row
-        cls = bind(self._instance.world.class_of(row), leased)
-        return replace(spec, make=TriggerMaker(leased, row, cls))
+        prepared = cast("PreparedTrigger", spec.make)
+        cls = bind(self._instance.world.class_of(prepared.row), leased)
+        return replace(spec, make=TriggerMaker(leased, prepared, cls))
 
     def remove(self, member: HostedTrigger, *, on_purpose: bool) -> None:
         maker = maker_of(member)
@@ -126,13 +132,9 @@ class ObservedManager(Manager):
         super().close_stream_known_as(stream_id)
 
 
-def _load_at_once(_: str) -> type[BaseEventTrigger]:
+def _load(_: str) -> type[BaseEventTrigger]:
     """The world has the class of each row, under a lease: the manager sees to that."""
     return BaseEventTrigger
-
-
-def _start_at_once(perform: Callable[[], Loaded], end: Callable[[Loaded], None]) -> None:
-    end(perform())
 
 
 class Instance:
@@ -163,7 +165,7 @@ class Instance:
         self.host = TriggerHost(
             cast("Any", self.connection),
             instance_id=name,
-            factory=TriggerFactory(_load_at_once, start_load=_start_at_once),
+            factory=TriggerFactory(_load, start_load=partial(self._start_load, loop)),
             runtime=RuntimeContext(
                 self,
                 clock=LoopClock(loop),
@@ -194,6 +196,18 @@ class Instance:
             queries=SimulatedHostingQueries(name),
             make_manager=partial(ObservedManager, self),
         )
+
+    def _start_load(
+        self, loop: VirtualLoop, perform: Callable[[], Loaded], end: Callable[[Loaded], None]
+    ) -> None:
+        """Load a class at once, or, in a world of slow modules, after a while."""
+        random = self.world.loads
+        if random is None or self.world.faults.are_over or random.random() < 0.5:
+            end(perform())
+        else:
+            # Some take longer than streams wait for them.
+            seconds = random.choice((random.uniform(0, 2), random.uniform(0, 60)))
+            loop.call_later(seconds, lambda: end(perform()))
 
     def leased_stream(self, fence: Fence) -> LeasedStream:
         """The stream of this lease, as this instance hosts it."""

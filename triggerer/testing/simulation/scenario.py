@@ -65,6 +65,11 @@ SIZES = (0, 1, 20, 20, 100, 400)
 """Of messages, in bytes: some alone are larger than a bound."""
 
 
+def has_slow_modules(seed: int) -> bool:
+    """Whether trigger classes take time to load, in a quarter of seeds."""
+    return random.Random(f"{seed}/modules").random() < 0.25
+
+
 def is_shared(seed: int, topic: str) -> bool:
     """Whether the consumers of a log divide its lanes, as the members of a group do; in half of the seeds."""
     return random.Random(f"{seed}/{topic}/shared").random() < 0.5

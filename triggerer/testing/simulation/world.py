@@ -15,7 +15,7 @@ from triggerer.testing.simulation.checker import Checker
 from triggerer.testing.simulation.example import ExampleTrigger
 from triggerer.testing.simulation.faults import FaultInjector
 from triggerer.testing.simulation.files import Files
-from triggerer.testing.simulation.scenario import AMPLE, Scenario
+from triggerer.testing.simulation.scenario import AMPLE, Scenario, has_slow_modules
 from triggerer.testing.simulation.store import Dag, Store
 from triggerer.testing.simulation.stream import Declared, Stream, WatcherTemplate
 
@@ -34,6 +34,8 @@ class World:
             scenario.seed, latency=scenario.latency, slow_rate=scenario.slow_rate
         )
         self.jitter = Random(scenario.seed)
+        self.loads = Random(f"loads {scenario.seed}") if has_slow_modules(scenario.seed) else None
+        """How long trigger classes take to load; None: they are there at once."""
         """The generator for the product's back-offs."""
         self.checker = Checker()
         self.checker.is_owner = self._is_owner
