@@ -1,8 +1,10 @@
 """What the recorder and the database do when the store does not do its part."""
 
 import sqlite3
+import time
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -232,6 +234,30 @@ async def test_events_survive_a_postgresql_that_is_stopped_and_started(
     stored = [row.extra["payload"] for row in await events_in(postgres)]
     assert stored == list(range(400))
     assert len(await queue_of(postgres, "report")) == 400
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_connection_whose_end_has_been_read_in_part_is_an_outage(
+    turns: int, postgres: Database, postgres_server: PostgresServer
+) -> None:
+    """As after SIGSTOP: the server's last words and the end of the connection are read in different turns."""
+
+    async def use(session: AsyncSession) -> None:
+        pid = (await session.execute(text("SELECT pg_backend_pid()"))).scalar_one()
+        connection: Any = (
+            await (await session.connection()).get_raw_connection()
+        ).driver_connection
+        async with open_database(postgres.url) as other, other.reading() as beside:
+            await beside.execute(text(f"SELECT pg_terminate_backend({pid})"))
+            # The loop stands still, as it does in a process that is stopped.
+            time.sleep(0.3)
+            for _ in range(turns):
+                await anyio.lowlevel.checkpoint()
+            await connection.fetch("SELECT 1")
+
+    with pytest.raises(StoreUnavailable):
+        async with postgres.transaction() as session:
+            await use(session)
 
 
 async def test_a_connection_that_died_while_idle_is_replaced_unseen(

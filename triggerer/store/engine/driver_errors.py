@@ -208,6 +208,8 @@ def _translate_driver(
         # asyncpg's encoders refused it before anything was sent.
         return RowRefused(f"{database} was given a value that it cannot hold: {cause}")
     is_broken = error is not None and error.connection_invalidated
+    # asyncpg, of a connection that the server has told that it ends, and whose end it has not read yet.
+    is_broken |= "another operation" in str(cause)
     if is_broken or "connection" in str(cause).lower():
         return StoreUnavailable(f"{database} does not answer: {cause}", hint="is it running?")
     return StoreError(f"{database}: {cause}")
