@@ -93,10 +93,10 @@ def _share_with_second_instance(scene: Scene, messages: int) -> None:
     """A second instance joins, takes over when the first dies, and leaves when that is back."""
     second = scene.instance("second")
     second.start()
-    owners = "SELECT count(DISTINCT owner) FROM stream WHERE owner IS NOT NULL"
+    owners = "SELECT count(DISTINCT owner) = {} FROM stream WHERE owner IS NOT NULL"
     try:
         wait_until(
-            lambda: scene.records.value(owners) == 2,
+            lambda: scene.records.holds(owners.format(2)),
             within_s=60,
             what="both instances own a stream",
             of=second,
@@ -104,14 +104,14 @@ def _share_with_second_instance(scene: Scene, messages: int) -> None:
         scene.first.kill()
         scene.publish(messages)
         wait_until(
-            lambda: scene.records.value(owners) == 1,
+            lambda: scene.records.holds(owners.format(1)),
             within_s=60,
             what="the second has taken over",
             of=second,
         )
         scene.first.start()
         wait_until(
-            lambda: scene.records.value(owners) == 2,
+            lambda: scene.records.holds(owners.format(2)),
             within_s=60,
             what="the first has its share again",
             of=scene.first,

@@ -14,6 +14,9 @@ from tests.execution.test_deaths import _all_gone, _descendants
 from tests.services.spark import TrainedHome
 from triggerer.execution import Executor
 
+# A session takes a minute to open on a machine that is busy enough.
+pytestmark = pytest.mark.timeout(600)
+
 READS = """
     from pyspark.sql.functions import udf
 
@@ -56,7 +59,7 @@ async def test_runs_share_a_session_that_was_opened_ahead(spark_house: House) ->
         for pk in (first, second):
             await house.change_run(pk, state="queued")
             house.database.wakeups.publish_everything()
-            runs += await house.ended(pk, timeout=120)
+            runs += await house.ended(pk, timeout=240)
     assert [(run.state, run.error) for run in runs] == [("success", None)] * 2
     events = await house.events("x-out")
     drivers = {event.extra.pop("driver") for event in events}
@@ -125,7 +128,7 @@ async def test_a_killed_jvm_fails_its_run_and_the_next_one_gets_another(
         java = [process for process in family if process.name() == "java"]
         assert len(java) == 1
         os.kill(java[0].pid, signal.SIGKILL)
-        (run,) = await house.ended(pk, timeout=120)
+        (run,) = await house.ended(pk, timeout=240)
         assert run.state == "failed"
         # Cancelling takes the JVM and Spark's own Python workers along.
         marker.unlink()
@@ -138,7 +141,7 @@ async def test_a_killed_jvm_fails_its_run_and_the_next_one_gets_another(
         family = _descendants(executor.worker_pids[0])
         assert sum(process.name() == "java" for process in family) == 1
         await house.cancel(pk)
-        (run,) = await house.ended(pk, timeout=120)
+        (run,) = await house.ended(pk, timeout=240)
         assert run.state == "cancelled"
         await _all_gone(family)
 

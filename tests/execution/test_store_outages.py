@@ -28,7 +28,7 @@ WAITS = """
 
 
 async def _until_there(path: Path) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while True:
             if path.exists():
                 return
@@ -77,7 +77,7 @@ def _lock(house: House) -> sqlite3.Connection:
 
 
 async def _until_said(logs: list[Any], event: str, times: int) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while sum(log["event"] == event for log in logs) < times:  # noqa: ASYNC110 (a log wakes nobody)
             await anyio.sleep(0.02)
 

@@ -117,7 +117,7 @@ async def owners(database: Database) -> dict[str, str | None]:
         return {digest: owner for digest, owner in rows}  # noqa: C416 (mypy sees rows, no pairs)
 
 
-async def eventually(check: Any, *, timeout: float = 20) -> None:
+async def eventually(check: Any, *, timeout: float = 60) -> None:
     with anyio.fail_after(timeout):
         while not await check():  # noqa: ASYNC110 (another transaction makes it true)
             await anyio.sleep(0.02)

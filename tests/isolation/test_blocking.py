@@ -225,7 +225,7 @@ async def test_a_process_that_dies_is_noticed_though_its_fork_holds_the_channel(
             isolate_in(isolation, "process")(Obeying, upstream=upstream.name, notes=str(tmp_path))
         )
         upstream.put((1, "fork and exit"))
-        await until(lambda: one.error, timeout=5)
+        await until(lambda: one.error)
         assert str(one.error) == "The process of one ended with exit code 3"
 
 
@@ -276,7 +276,7 @@ async def test_a_blocked_process_does_not_outlive_the_service(tmp_path: Path) ->
             (child,) = isolated_processes(psutil.Process(service.pid))
         finally:
             service.kill()
-    await until(lambda: not lives(child.pid), timeout=5)
+    await until(lambda: not lives(child.pid))
 
 
 # What cannot run in a process

@@ -37,7 +37,7 @@ def connected(kafka_server: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while not condition():  # noqa: ASYNC110 - the broker tells nobody
             await anyio.sleep(0.02)
 

@@ -144,7 +144,7 @@ async def recording(database: Database, **options: Any) -> AsyncIterator[EventRe
         tasks.cancel_scope.cancel()
 
 
-async def record(recorder: EventRecorder, *events: Event, timeout: float = 30) -> None:
+async def record(recorder: EventRecorder, *events: Event, timeout: float = 60) -> None:
     """Submit and wait until all are complete."""
     for event in events:
         event.submit_to(recorder)
@@ -152,7 +152,7 @@ async def record(recorder: EventRecorder, *events: Event, timeout: float = 30) -
         await recorder.drained()
 
 
-async def until(condition: Callable[[], bool], *, timeout: float = 30) -> None:
+async def until(condition: Callable[[], bool], *, timeout: float = 60) -> None:
     """Wait for what nothing announces; fail if it does not come."""
     with anyio.fail_after(timeout):
         while not condition():  # noqa: ASYNC110 (there is no event to wait for)

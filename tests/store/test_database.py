@@ -209,7 +209,7 @@ async def test_who_stops_in_the_midst_of_a_transaction_does_not_keep_its_locks(
     async def stop_while_it_is_locked(stopped: Database, other: Database) -> None:
         async with stopped.transaction() as held:
             await held.execute(lock)
-            with anyio.fail_after(5):
+            with anyio.fail_after(30):
                 async with other.transaction() as session:
                     await session.execute(lock)
             await held.execute(text("SELECT 1"))

@@ -57,7 +57,7 @@ async def until(
     database: Database, model: type[Any], holds: Callable[[list[Any]], bool]
 ) -> list[Any]:
     """Wait for it by asking; the deadline is the test's failure."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while not holds(rows := await every(database, model)):  # noqa: ASYNC110
             await anyio.sleep(0.02)
         return rows

@@ -60,7 +60,7 @@ async def _importing(note: Path) -> list[psutil.Process]:
 
 async def _all_end(processes: list[psutil.Process]) -> None:
     try:
-        await until(lambda: not any(lives(process.pid) for process in processes), timeout=5)
+        await until(lambda: not any(lives(process.pid) for process in processes), timeout=30)
     finally:
         for process in processes:
             with suppress(psutil.NoSuchProcess):

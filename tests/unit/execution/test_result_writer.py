@@ -28,7 +28,7 @@ async def test_an_error_of_the_store_is_raised_to_who_joined_a_commit() -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(result_writer.run)
         for _ in range(2):
-            with pytest.raises(StoreUnavailable), anyio.fail_after(5):
+            with pytest.raises(StoreUnavailable), anyio.fail_after(30):
                 await result_writer.perform_with_next_commit(NOTHING)
         tasks.cancel_scope.cancel()
 
@@ -47,7 +47,7 @@ async def test_who_joined_a_commit_is_not_left_waiting_by_an_error_that_ends_the
             tasks.start_soon(result_writer.run)
 
     told: list[str] = []
-    with pytest.raises(ExceptionGroup) as raised, anyio.fail_after(5):
+    with pytest.raises(ExceptionGroup) as raised, anyio.fail_after(30):
         await both()
     assert raised.group_contains(ConfigurationError)
     assert told == ["told"]
@@ -69,7 +69,7 @@ async def test_who_joined_a_commit_is_not_left_waiting_by_a_writer_that_is_stopp
         told.append("told")
 
     told: list[str] = []
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(result_writer.run)
             tasks.start_soon(join)

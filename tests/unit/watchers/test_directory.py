@@ -23,7 +23,7 @@ QUICK = 0.02
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while not condition():  # noqa: ASYNC110 - the file system tells nobody
             await anyio.sleep(0.01)
 
