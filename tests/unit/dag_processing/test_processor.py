@@ -40,7 +40,9 @@ async def test_the_log_counts_dags_and_names_those_that_are_few(
     (folder / "a.py").write_text(f"from triggerer import DAG\n{''.join(dags)}")
     with capture_logs() as lines:
         async with processing(database, folder):
-            pass
+            with anyio.fail_after(60):
+                while not lines:  # noqa: ASYNC110  (the processor logs what it has stored)
+                    await anyio.sleep(0.02)
     assert lines == [{"event": "DAG files stored", "log_level": "info", "streams": 0, **told}]
 
 
