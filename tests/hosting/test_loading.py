@@ -221,6 +221,25 @@ async def test_classes_are_loaded_in_order_and_one_that_hangs_is_given_up(
     assert again.result() is Acking
 
 
+async def test_classes_for_which_no_thread_can_be_had_fail_for_now(
+    modules: Modules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = ClassLoader(modules.load, patience=timedelta(seconds=60))
+    first = loader.begin("Slow")
+    waiting = [loader.begin(f"Other{number}") for number in range(3000)]
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    modules.release("Slow")
+    for load in (first, *waiting):
+        await load.wait_until_settled()
+    assert first.result() is Acking
+    with pytest.raises(Exception, match="Other2999 cannot be loaded now: can't start new thread"):
+        waiting[-1].result()
+
+
 async def test_a_module_that_ends_its_thread_only_fails(modules: Modules) -> None:
     modules.release("Interrupting")
     load = ClassLoader(modules.load, patience=timedelta(seconds=60)).begin("Interrupting")

@@ -20,6 +20,7 @@ from triggerer.synchronization import Notifier
 _log = structlog.get_logger(__name__)
 
 _TURN_S: Final = 1.0
+"""How long a class is loaded alone; then the next one begins beside it."""
 
 TriggerLoader = Callable[[str], type[BaseEventTrigger]]
 """Turns a class path into the class; may raise whatever the plugin's module raises."""
@@ -81,6 +82,7 @@ class ClassLoader:
         self._unended: dict[str, ClassLoad] = {}
         self._queue: deque[ClassLoad] = deque()
         self._current: ClassLoad | None = None
+        self._is_starting = False
         self.settled: Final = Notifier()
         """Wakes whoever waits whenever a load has settled."""
 
@@ -90,15 +92,20 @@ class ClassLoader:
         if load is None:
             load = self._unended[classpath] = ClassLoad(classpath)
             self._queue.append(load)
-            if self._current is None:
-                self._start_next()
+            self._start_next()
         return load
 
     def _start_next(self) -> None:
-        self._current = load = self._queue.popleft() if self._queue else None
-        if load is None:
+        """Start what waits, up to the first that takes time."""
+        if self._is_starting:
             return
+        self._is_starting = True
+        while self._current is None and self._queue:
+            self._current = load = self._queue.popleft()
+            self._start_load(load)
+        self._is_starting = False
 
+    def _start_load(self, load: ClassLoad) -> None:
         def perform() -> Loaded:
             try:
                 return self._load(load.classpath)
@@ -107,7 +114,11 @@ class ClassLoader:
             except BaseException as error:  # noqa: BLE001  (the same, but it is not to end the service there)
                 return PluginError(f"{load.classpath} cannot be loaded: {error!r}")
 
-        self._start(perform, lambda loaded: self._end(load, loaded))
+        try:
+            self._start(perform, lambda loaded: self._end(load, loaded))
+        except RuntimeError as error:
+            # No thread could be had. Whoever needs the class tries again later.
+            self._end(load, PluginError(f"{load.classpath} cannot be loaded now: {error}"))
         if not load.is_settled:
             loop = asyncio.get_running_loop()
             loop.call_later(_TURN_S, self._end_turn, load)
@@ -115,6 +126,7 @@ class ClassLoader:
 
     def _end_turn(self, load: ClassLoad) -> None:
         if load is self._current:
+            self._current = None
             self._start_next()
 
     def _give_up(self, load: ClassLoad) -> None:
