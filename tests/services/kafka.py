@@ -1,8 +1,5 @@
 """A real Apache Kafka broker (KRaft, one node) on free loopback ports, its data in a directory."""
 
-import fcntl
-import hashlib
-import os
 import shutil
 import struct
 import subprocess
@@ -12,32 +9,27 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from tests.services.java import find_java
 from tests.services.kafka_client import KafkaClient
-from tests.services.process import (
-    Daemon,
-    ServiceError,
-    ServiceUnavailable,
-    accepts_connections,
-    free_ports,
-)
-
-POM = Path(__file__).with_name("kafka") / "pom.xml"
+from tests.services.kafka_java import KafkaJava, find_kafka
+from tests.services.process import Daemon, ServiceError, accepts_connections, free_ports
 
 
 @contextmanager
 def open_kafka(*, heap: str = "384m") -> Iterator["KafkaServer"]:
     """Format a log directory, start a broker on it, and remove both at the end.
 
-    The first use on a machine takes the broker from Maven's repository (43 MB) into a cache.
-
     Raises:
         ServiceUnavailable: There is no Java 17, or no broker in the cache and no way to get it.
     """
-    java, classpath = find_java(), find_kafka()
+    with _one_broker(kafka_with_archive(), heap) as server:
+        yield server
+
+
+@contextmanager
+def _one_broker(kafka: KafkaJava, heap: str) -> Iterator["KafkaServer"]:
     home = Path(tempfile.mkdtemp(prefix="triggerer-kafka-"))
     try:
-        server = KafkaServer(java, classpath, home, heap=heap)
+        server = KafkaServer(kafka, home, heap=heap)
         server.start()
         try:
             yield server
@@ -48,44 +40,26 @@ def open_kafka(*, heap: str = "384m") -> Iterator["KafkaServer"]:
 
 
 @cache
-def find_kafka() -> str:
-    """The broker's class path, from a cache that outlives the checkout.
+def kafka_with_archive() -> KafkaJava:
+    """Kafka, and an archive of the classes that a broker needs: it starts in half the processor time.
 
     Raises:
-        ServiceUnavailable: It is not cached, and Maven is missing or could not get it.
+        ServiceUnavailable: As `find_kafka`.
     """
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "triggerer-tests"
-    jars = root / f"kafka-{hashlib.sha256(POM.read_bytes()).hexdigest()[:12]}"
-    root.mkdir(parents=True, exist_ok=True)
-    with (root / "lock").open("w") as lock:
-        # Other workers of the session want it at the same time.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not jars.is_dir():
-            _take_jars(jars)
-    return f"{jars}/*"
+    return find_kafka().with_archive(_train)
 
 
-def _take_jars(target: Path) -> None:
-    if (maven := shutil.which("mvn")) is None:
-        raise ServiceUnavailable("no Kafka broker: Maven (mvn), which gets it, is not on PATH")
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        done = subprocess.run(
-            [
-                maven, "--batch-mode", "--quiet", f"--file={POM}",
-                "dependency:copy-dependencies", "-DincludeScope=runtime",
-                f"-DoutputDirectory={scratch}/jars",
-            ],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if done.returncode != 0:
-            raise ServiceUnavailable(f"Maven could not get Kafka: {done.stdout.strip()[:500]}")
-        Path(scratch, "jars").rename(target)
+def _train(kafka: KafkaJava) -> None:
+    with _one_broker(kafka, "384m") as server:
+        server.create_topic("training")
+        server.produce("training", [b"a message"])
+        server.stop()
 
 
 class KafkaServer(KafkaClient):
     """One broker. Its port and data stay the same over `stop`, `kill` and `start`."""
 
-    def __init__(self, java: Path, classpath: str, home: Path, *, heap: str) -> None:
+    def __init__(self, kafka: KafkaJava, home: Path, *, heap: str) -> None:
         self.port, controller_port = free_ports(2)
         super().__init__(f"127.0.0.1:{self.port}", replicas=1)
         self._data = home / "data"
@@ -93,14 +67,7 @@ class KafkaServer(KafkaClient):
             "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller_port}"
         }
         self.daemon = format_broker(
-            "kafka",
-            java,
-            classpath,
-            home,
-            settings,
-            "--standalone",
-            heap=heap,
-            ready=self._is_ready,
+            "kafka", kafka, home, settings, "--standalone", heap=heap, ready=self._is_ready
         )
 
     def start(self) -> None:
@@ -176,8 +143,7 @@ def broker_settings(node: int, port: int, controller_port: int, data: Path) -> d
 
 def format_broker(
     name: str,
-    java: Path,
-    classpath: str,
+    kafka: KafkaJava,
     home: Path,
     settings: Mapping[str, object],
     *format_arguments: str,
@@ -191,19 +157,12 @@ def format_broker(
     """
     properties = home / "server.properties"
     properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-    logger = "-Dorg.slf4j.simpleLogger"
-    java_command: list[str | Path] = [
-        java, f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classpath,
-        f"{logger}.defaultLogLevel=warn", f"{logger}.showDateTime=true",
-        f"{logger}.dateTimeFormat=HH:mm:ss.SSS",
-    ]  # fmt: skip
-    format_data = [
-        *java_command, "kafka.tools.StorageTool", "format", *format_arguments,
+    format_data = kafka.command(
+        heap, "kafka.tools.StorageTool", "format", *format_arguments,
         "--cluster-id", "dHJpZ2dlcmVyLXRlc3RzXw", "--config", properties,
-    ]  # fmt: skip
+    )  # fmt: skip
     done = subprocess.run(format_data, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise ServiceError(f"Kafka's format ended with {done.returncode}: {done.stderr}")
-    return Daemon(
-        name, [*java_command, "kafka.Kafka", properties], log=home / "server.log", ready=ready
-    )
+    command = kafka.command(heap, "kafka.Kafka", properties)
+    return Daemon(name, command, log=home / "server.log", ready=ready)

@@ -11,9 +11,9 @@ from typing import Any
 
 from aiokafka.admin import AIOKafkaAdminClient
 
-from tests.services.java import find_java
-from tests.services.kafka import broker_settings, find_kafka, format_broker
+from tests.services.kafka import broker_settings, format_broker, kafka_with_archive
 from tests.services.kafka_client import KafkaClient
+from tests.services.kafka_java import KafkaJava
 from tests.services.process import Daemon, accepts_connections, free_ports
 
 NODES = (1, 2, 3)
@@ -45,10 +45,10 @@ def open_kafka_cluster(*, heap: str = "256m") -> Iterator["KafkaCluster"]:
     Raises:
         ServiceUnavailable: There is no Java 17, or no broker in the cache and no way to get it.
     """
-    java, classpath = find_java(), find_kafka()
+    kafka = kafka_with_archive()
     home = Path(tempfile.mkdtemp(prefix="triggerer-kafka-"))
     try:
-        cluster = KafkaCluster(java, classpath, home, heap=heap)
+        cluster = KafkaCluster(kafka, home, heap=heap)
         try:
             cluster.start()
             yield cluster
@@ -65,7 +65,7 @@ class KafkaCluster(KafkaClient):
         nodes: Their processes, by id.
     """
 
-    def __init__(self, java: Path, classpath: str, home: Path, *, heap: str) -> None:
+    def __init__(self, kafka: KafkaJava, home: Path, *, heap: str) -> None:
         ports = free_ports(2 * len(NODES))
         self._ports = dict(zip(NODES, ports, strict=False))
         controllers = dict(zip(NODES, ports[len(NODES) :], strict=True))
@@ -79,7 +79,7 @@ class KafkaCluster(KafkaClient):
                 node, self._ports[node], controllers[node], folder / "data"
             ) | {"controller.quorum.voters": voters, **_OF_THE_CLUSTER}
             return format_broker(
-                f"kafka-{node}", java, classpath, folder, settings, heap=heap,
+                f"kafka-{node}", kafka, folder, settings, heap=heap,
                 ready=lambda: self._is_ready(node),
             )  # fmt: skip
 
