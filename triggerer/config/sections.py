@@ -145,6 +145,8 @@ class SparkSettings:
     master: str | None = None
     remote: str | None = None
     conf: Pairs = field(default_factory=dict)
+    archive_classes: bool = True
+    """Whether an archive of Spark's classes is made, once and behind all other work, so that sessions start faster."""
 
 
 @dataclass(frozen=True, slots=True)

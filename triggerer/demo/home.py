@@ -26,6 +26,8 @@ workers = 1
 [spark]
 mode = "local"
 master = "local[{cores}]"
+# For sessions that start later; here is one, and the demo ends with it.
+archive_classes = false
 
 [spark.conf]
 "spark.ui.enabled" = "false"

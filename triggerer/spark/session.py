@@ -42,7 +42,7 @@ def open_session(
     if mode_of(settings) == CONNECT:
         return connect.open_connect(settings)
     session = classic.open_classic(settings, classic.find_installation(home), app_name=app_name)
-    if train_after is not None and is_local(master_of(settings)):
+    if settings.archive_classes and train_after is not None and is_local(master_of(settings)):
         train_in_background(home, after=train_after)
     return session
 
