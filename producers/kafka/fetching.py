@@ -8,7 +8,7 @@ get other messages at offsets that were read before, or go on with those that fo
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import errors as sdk
@@ -21,7 +21,7 @@ from producers.kafka.fetch_request import (
 )
 
 if TYPE_CHECKING:
-    from producers.kafka.assignment import Assignment
+    from producers.kafka.cluster import TopicDescription
     from producers.kafka.lane import Lane
 
 _OF_ANOTHER_TOPIC: Final = (100, 103)
@@ -42,13 +42,25 @@ class _Answer:
         self.topics = topics
 
 
+class Reader(Protocol):
+    """Who reads: the stream, or who reads one partition again. Topics by name, and the lanes of their partitions."""
+
+    @property
+    def topics(self) -> dict[str, TopicDescription]: ...
+    @property
+    def lanes(self) -> dict[TopicPartition, Lane]: ...
+
+    topics_are_suspect: bool
+    """Set when a broker does not know the id of one."""
+
+
 class Fetching:
     """Stands between aiokafka's fetcher and its client."""
 
-    def __init__(self, consumer: AIOKafkaConsumer, assignment: Assignment) -> None:
+    def __init__(self, consumer: AIOKafkaConsumer, reader: Reader) -> None:
         client: Any = consumer._client  # noqa: SLF001 - see the module's docstring
         self._send = client.send
-        self._assignment = assignment
+        self._reader = reader
         self._by_id = True
         client.send = self.send
 
@@ -57,7 +69,7 @@ class Fetching:
         if self._by_id and isinstance(request, FetchRequest):
             names = self._ids(request)
             if names is not None:
-                lanes = dict(self._assignment.lanes)
+                lanes = dict(self._reader.lanes)
                 topics = _wanted(request, names, lanes)
                 if not topics:
                     await asyncio.sleep(_LOOK_AGAIN_AFTER_S)
@@ -74,7 +86,7 @@ class Fetching:
         """Return the topics of a request by id; None if one is not known."""
         found: dict[bytes, str] = {}
         for name, _ in request.topics:
-            topic = self._assignment.topics.get(name)
+            topic = self._reader.topics.get(name)
             if topic is None or topic.raw_id is None:
                 return None
             found[topic.raw_id] = name
@@ -90,17 +102,21 @@ class Fetching:
             for number, error, *rest, tags in partitions:
                 place = TopicPartition(names[topic_id], number)
                 lane = lanes[place]
-                if self._assignment.lanes.get(place) is not lane:
+                if self._reader.lanes.get(place) is not lane:
                     continue
                 if error in _OF_ANOTHER_TOPIC:
                     is_unknown = True
                     answers.append((number, *_UNKNOWN_TOPIC))
                 else:
-                    answers.append((number, _look(lane, error, rest[-1], tags), *rest))
+                    *offsets, aborted, replica, batches = rest
+                    error = _look(lane, error, batches, tags)
+                    # aiokafka expects two fields of a transaction; the version by ids has tags behind them.
+                    aborted = [(writer, first) for writer, first, _ in aborted or ()]
+                    answers.append((number, error, *offsets, aborted, replica, batches))
             topics.append((names[topic_id], answers))
         if is_unknown:
             # Deleted, or so new that this broker does not know it yet: a look at the topics tells.
-            self._assignment.topics_are_suspect = True
+            self._reader.topics_are_suspect = True
             await asyncio.sleep(_RETRY_AFTER_S)
         return _Answer(topics)
 

@@ -6,7 +6,7 @@ import uuid
 
 import anyio
 import pytest
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from tests.kafka.driving import (
     ACKED,
@@ -64,6 +64,29 @@ async def test_a_partition_added_later_is_read_from_its_beginning_even_with_star
         write(kafka_server, topic, "on the new partition", partition=1)
         await driver.count(1)
     assert driver.values == ["on the new partition"]
+
+
+async def test_only_what_transactions_commit_is_delivered_and_committed_past(
+    kafka_server: KafkaServer, topic: str
+) -> None:
+    servers = kafka_server.bootstrap_servers
+    async with (
+        AIOKafkaProducer(bootstrap_servers=servers, transactional_id=f"{topic}-a") as writer,
+        AIOKafkaProducer(bootstrap_servers=servers, transactional_id=f"{topic}-b") as other,
+    ):
+        for value in ("a", "lost", "b", "lost too", "c"):
+            await writer.begin_transaction()
+            await writer.send_and_wait(topic, value.encode(), partition=0)
+            is_kept = len(value) == 1
+            await (writer.commit_transaction() if is_kept else writer.abort_transaction())
+        await other.begin_transaction()
+        await other.send_and_wait(topic, b"d", partition=0)
+        async with driving(producer_on(servers, topic, topic)) as driver:
+            await driver.settled(3)
+            assert driver.values == [*"abc"]
+            await other.commit_transaction()
+            await driver.settled(4)
+            assert driver.values == [*"abcd"]
 
 
 async def test_only_advance_commits(kafka_server: KafkaServer, topic: str) -> None:
