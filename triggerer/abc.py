@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from triggerer.domain.occurrences import ReportsOccurrences
@@ -136,6 +137,49 @@ class SharedStreamProducer(ABC):
         events is bounded.
         """
         return 0
+
+    # A log: messages stay when they have been read, and can be read again from any position.
+
+    def get_position(self, broker_payload: Any) -> list[Any]:
+        """Where a message stands in its lane, for a source that is a log. By default it is none.
+
+        Returns:
+            `[incarnation, number]`, JSON. The incarnation tells a lane that was made anew from its predecessor; the
+            number grows within the lane, with gaps or without. Only positions of one incarnation are compared.
+        """
+        raise NotImplementedError(f"{type(self).__qualname__} reads no log")
+
+    def read_lane(self, lane: Hashable, position: list[Any]) -> AsyncIterator[tuple[Any, Any]]:
+        """Yield a lane's `(event, broker_payload)` pairs from a position on, beside `open_stream`, without an end.
+
+        An async generator. It begins with the message at `position`, or with the first after it; where `position` is
+        of a predecessor, with the lane's first message. That is reported, and so is what the log has deleted since.
+        It shows what `open_stream` shows: the same messages, with the same keys. The broker is told nothing of it.
+        Several may be open, of one lane too, also before `open_stream` is iterated. Raising ends this reading alone.
+        `lane` may come out of the store: as JSON, with tuples for lists.
+        """
+        raise NotImplementedError(f"{type(self).__qualname__} reads no log")
+
+    async def find_positions(self, start: datetime | None) -> Mapping[Hashable, list[Any]]:
+        """By lane, the position of the first message that was published at `start` or later; None: of the earliest.
+
+        Of every lane: where there is no such message, the position that the next one will have.
+        """
+        raise NotImplementedError(f"{type(self).__qualname__} reads no log")
+
+    # What can be set aside: stored as bytes, and given to a filter later.
+
+    def dump_event(self, event: Any) -> bytes | None:
+        """Everything of an event that a filter may look at; None: nothing to keep, and nobody misses it."""
+        raise NotImplementedError(f"{type(self).__qualname__} keeps no events")
+
+    def load_event(self, data: bytes) -> Any:
+        """The event that was dumped, as a filter is given it. Raises where the bytes are none of its own."""
+        raise NotImplementedError(f"{type(self).__qualname__} keeps no events")
+
+    async def dead_letter(self, event: Any, reason: str) -> None:
+        """Hand an event over to where the source keeps what cannot be used. Returns when it is durable there."""
+        raise NotImplementedError(f"{type(self).__qualname__} has no place for dead letters")
 
     async def pause(self) -> None:  # noqa: B027  (an optional hook)
         """The group pulls nothing for now: stop the broker's delivery, keep the membership. Off by default.

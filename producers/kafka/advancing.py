@@ -125,7 +125,15 @@ class Advancing:
         if not limit or failures < limit or not outcome.failed:
             return False
         try:
-            await self._dead_letters.write(message, outcome, deliveries=failures)
+            members = outcome.acked + outcome.failed + outcome.rejected
+            evidence = {
+                "deliveries": failures,
+                "acked": outcome.acked,
+                "failed": outcome.failed,
+                "rejected": outcome.rejected,
+                "reason": f"{outcome.failed} of {members} watchers failed on delivery {failures}",
+            }
+            await self._dead_letters.write(message, evidence)
         except BrokerError as error:
             # The message stays failed and its partition waits. The other partitions go on.
             logger.error("message stays where it is, since it cannot be set aside: %s", error)

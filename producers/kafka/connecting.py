@@ -26,6 +26,18 @@ _GOODBYE_TIMEOUT_S = 2.0
 
 
 async def start_consumer(consumer: AIOKafkaConsumer, settings: KafkaSettings, what: str) -> None:
+    """Connect a consumer that is to join a group.
+
+    Raises:
+        BrokerUnavailable, BrokerRefused: See `connect`.
+    """
+    await connect(consumer, settings, what)
+    if settings.group_instance_id is not None:
+        _end_when_replaced(consumer, settings.group_instance_id)
+    _leave_while_joining(consumer)
+
+
+async def connect(consumer: AIOKafkaConsumer, settings: KafkaSettings, what: str) -> None:
     """Connect.
 
     Raises:
@@ -44,9 +56,6 @@ async def start_consumer(consumer: AIOKafkaConsumer, settings: KafkaSettings, wh
         if isinstance(error.__cause__, sdk.KafkaConnectionError):
             await raise_reason(settings, what)
         raise
-    if settings.group_instance_id is not None:
-        _end_when_replaced(consumer, settings.group_instance_id)
-    _leave_while_joining(consumer)
 
 
 def _end_when_replaced(consumer: Any, instance: str) -> None:
@@ -162,12 +171,14 @@ async def stop_consumer(consumer: AIOKafkaConsumer, what: str) -> None:
 async def _abort(consumer: Any) -> None:
     coordinator, fetcher = consumer._coordinator, consumer._fetcher  # noqa: SLF001
     tasks: set[asyncio.Task[Any] | None] = set()
-    if coordinator is not None:
-        tasks |= {
-            coordinator._coordination_task,  # noqa: SLF001
-            coordinator._heartbeat_task,  # noqa: SLF001
-            coordinator._commit_refresh_task,  # noqa: SLF001
-        }
+    # A consumer that is in no group has only the last of these.
+    for name in (
+        "_coordination_task",
+        "_heartbeat_task",
+        "_commit_refresh_task",
+        "_reset_committed_task",
+    ):
+        tasks.add(getattr(coordinator, name, None))
     if fetcher is not None:
         tasks |= {fetcher._fetch_task, *fetcher._pending_tasks}  # noqa: SLF001
     left = {task for task in tasks if task is not None and not task.done()}

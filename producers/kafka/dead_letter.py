@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import anyio
 from aiokafka import AIOKafkaProducer
 
 from producers.kafka.errors import guarded
 from producers.kafka.message import KafkaMessage
-from triggerer.abc import AdvanceOutcome
 from triggerer.errors import BrokerError, BrokerRefused
 
 if TYPE_CHECKING:
@@ -33,14 +33,12 @@ class DeadLetters:
         self._producer: AIOKafkaProducer | None = None
         self._starting = anyio.Lock()
 
-    async def write(
-        self, message: KafkaMessage, outcome: AdvanceOutcome, *, deliveries: int
-    ) -> None:
+    async def write(self, message: KafkaMessage, evidence: Mapping[str, object]) -> None:
         """Return once all in-sync replicas hold the message, with key, value, timestamp and headers of the original.
 
-        The headers `triggerer.dead-letter.*` say where it comes from and why. A message with neither key nor value
-        gets an empty value and the header `null-value`. If the service stops before the commit, the message is
-        written again; topic, partition and offset in the headers identify such repeats.
+        The headers `triggerer.dead-letter.*` say where it comes from, and what `evidence` does (a `reason` at least). A
+        message with neither key nor value gets an empty value and the header `null-value`. If the service stops before
+        the commit, the message is written again; topic, partition and offset in the headers identify such repeats.
 
         Raises:
             BrokerError: It could not be written; nothing may be committed past it.
@@ -56,7 +54,7 @@ class DeadLetters:
                         value=b"" if _is_null(message) else message.value,
                         key=message.key,
                         timestamp_ms=message.timestamp if message.timestamp >= 0 else None,
-                        headers=[*message.headers, *self._headers(message, outcome, deliveries)],
+                        headers=[*message.headers, *self._headers(message, evidence)],
                     ),
                     what,
                 )
@@ -70,27 +68,19 @@ class DeadLetters:
                 error.hint = f"does the topic {topic!r} exist, and may this user write to it?"
             raise
         logger.error(
-            "message set aside after %d failed deliveries: %r is now in topic %s",
-            deliveries,
-            message,
-            topic,
+            "message set aside: %r is now in topic %s: %s", message, topic, evidence["reason"]
         )
 
     def _headers(
-        self, message: KafkaMessage, outcome: AdvanceOutcome, deliveries: int
+        self, message: KafkaMessage, evidence: Mapping[str, object]
     ) -> list[tuple[str, bytes]]:
-        members = outcome.acked + outcome.failed + outcome.rejected
-        fields: dict[str, Any] = {
+        fields: dict[str, object] = {
             "topic": message.topic,
             "partition": message.partition,
             "offset": message.offset,
             "topic-id": message.lane.committed.topic_id or "",
             "group": self._group,
-            "deliveries": deliveries,
-            "acked": outcome.acked,
-            "failed": outcome.failed,
-            "rejected": outcome.rejected,
-            "reason": f"{outcome.failed} of {members} watchers failed on delivery {deliveries}",
+            **evidence,
         }
         if _is_null(message):
             fields["null-value"] = True

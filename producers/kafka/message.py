@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
 import orjson
+from aiokafka import TopicPartition
 
+from producers.kafka.cluster import Membership
 from producers.kafka.lane import Lane
+from producers.kafka.position import CommittedPosition
 
 _NOT_DECODED = object()
 _NO_MEMORY = "Not enough memory"
@@ -30,6 +34,22 @@ class Record(Protocol):
     def value(self) -> bytes | None: ...
     @property
     def headers(self) -> Sequence[tuple[str, bytes]]: ...
+
+
+_DUMP_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _LoadedRecord:
+    """A record that was dumped."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
 
 
 class KafkaMessage:
@@ -92,6 +112,55 @@ class KafkaMessage:
                 raise
             self._json = decoded
         return decoded
+
+    def dump(self) -> bytes:
+        """The message and what its idempotency key is made of: a line of JSON, and the contents that it sizes."""
+        record = self.record
+        contents = [record.key, record.value, *(content for _, content in record.headers)]
+        head = {
+            "v": _DUMP_VERSION,
+            "topic": record.topic,
+            "partition": record.partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp,
+            "headers": [name for name, _ in record.headers],
+            "sizes": [None if content is None else len(content) for content in contents],
+            "lane": self.lane.committed.metadata,
+        }
+        return b"".join((orjson.dumps(head), b"\n", *(content or b"" for content in contents)))
+
+    @classmethod
+    def load(cls, data: bytes) -> KafkaMessage:
+        """The message that was dumped. It is of no assignment.
+
+        Raises:
+            ValueError: These are no bytes of `dump`, or of a later version of it.
+        """
+        line, _, rest = data.partition(b"\n")
+        try:
+            head = orjson.loads(line)
+            if head["v"] != _DUMP_VERSION:
+                raise ValueError(f"version {head['v']} is not known")
+            contents: list[bytes | None] = []
+            for size in head["sizes"]:
+                contents.append(None if size is None else rest[:size])
+                rest = rest[size or 0 :]
+            key, value, *headers = contents
+            offset = int(head["offset"])
+            # A header may be without content, whatever the client's types say.
+            named: Any = tuple(zip(head["headers"], headers, strict=True))
+            record = _LoadedRecord(
+                head["topic"], head["partition"], offset, head["timestamp"], key, value, named
+            )
+            lane = Lane(
+                TopicPartition(record.topic, record.partition),
+                Membership(-1, ""),
+                CommittedPosition.parse(offset, head["lane"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"no dump of a Kafka message: {error}") from error
+        lane.close()
+        return cls(record, lane, lane.delivery)
 
     # Pickled for a filter in another process, without the lane, which only the producer uses.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import AsyncIterator, Hashable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import anyio
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka import errors as sdk
 
 from producers.kafka.advancing import Advancing
 from producers.kafka.assignment import Assignment
@@ -16,10 +17,11 @@ from producers.kafka.cluster import Cluster
 from producers.kafka.commits import Commits
 from producers.kafka.connecting import start_consumer, stop_consumer
 from producers.kafka.dead_letter import DeadLetters
-from producers.kafka.errors import guarded
 from producers.kafka.fetching import Fetching
 from producers.kafka.lane import Lane
+from producers.kafka.lane_reader import LaneReader, find_positions
 from producers.kafka.message import KafkaMessage, Record
+from producers.kafka.records import OutOfRange, get_records
 from triggerer.abc import AdvanceItem, SharedStreamProducer
 from triggerer.errors import BrokerUnavailable
 
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LOOK_AROUND_S = 1.0
-"""How long a fetch waits for messages before the stream checks for errors of the coordination task."""
 _CHECK_TOPICS_EVERY_S = 5.0
 _CHECK_TOPICS_TIMEOUT_S = 5.0
 
@@ -119,18 +119,9 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
     async def _open(self) -> tuple[AIOKafkaConsumer, Assignment]:
         settings = self._settings
         consumer = AIOKafkaConsumer(
-            **settings.client_arguments(),
+            **settings.reading_arguments(),
             group_id=self._group,
             group_instance_id=settings.group_instance_id,
-            client_rack=settings.client_rack,
-            enable_auto_commit=False,
-            # Assignment finds the positions, and logs if one has expired.
-            auto_offset_reset="none",
-            isolation_level=settings.isolation_level,
-            fetch_min_bytes=1,
-            fetch_max_wait_ms=settings.fetch_max_wait_ms,
-            fetch_max_bytes=settings.fetch_max_bytes,
-            max_partition_fetch_bytes=settings.max_partition_fetch_bytes,
             session_timeout_ms=settings.session_timeout_ms,
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
             rebalance_timeout_ms=max(
@@ -170,8 +161,8 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
     ) -> list[tuple[Lane, int, list[Record]]]:
         """Return the next records by lane, with their delivery; empty if none came for a while."""
         try:
-            batches = await guarded(self._getmany(consumer), self._what)
-        except _OutOfRange as error:
+            batches = await get_records(consumer, self._settings.max_batch, self._what)
+        except OutOfRange as error:
             await assignment.reset_out_of_range(error.offsets)
             return []
         # Nothing awaits since the client returned the records: the lanes are still theirs. Records without a lane were
@@ -181,18 +172,6 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             for partition, records in batches.items()
             if (lane := assignment.lanes.get(partition)) is not None and not lane.draining
         ]
-
-    async def _getmany(self, consumer: AIOKafkaConsumer) -> dict[TopicPartition, list[Record]]:
-        try:
-            batches: dict[TopicPartition, list[Record]] = await consumer.getmany(
-                timeout_ms=int(_LOOK_AROUND_S * 1000), max_records=self._settings.max_batch
-            )
-        except sdk.NoOffsetForPartitionError:
-            # Assignment is finding its position at this moment.
-            return {}
-        except sdk.OffsetOutOfRangeError as error:
-            raise _OutOfRange(error.args[0]) from error
-        return batches
 
     async def _broker_answers(self, assignment: Assignment) -> bool:
         try:
@@ -245,6 +224,53 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             size += len(name) + len(content or b"")
         return size
 
+    def get_position(self, broker_payload: KafkaMessage) -> list[Any]:
+        """`[topic id, offset]`; with brokers before Kafka 2.8, which have no topic ids, `[null, offset]`."""
+        return [broker_payload.lane.committed.topic_id, broker_payload.record.offset]
+
+    async def read_lane(
+        self, lane: Hashable, position: list[Any]
+    ) -> AsyncIterator[tuple[KafkaMessage, KafkaMessage]]:
+        """Read a partition with a consumer of its own, which is in no group.
+
+        Raises:
+            BrokerUnavailable: As `open_stream`; and the log was cut, or the topic created again, while it was read.
+            BrokerRefused: As `open_stream`.
+        """
+        partition = _partition(lane)
+        own = None if self._assignment is None else self._assignment.lanes.get(partition)
+        reader = LaneReader(partition, self._settings, used=() if own is None else own.used)
+        async with aclosing(reader.read(position)) as messages:
+            async for message in messages:
+                yield message, message
+
+    async def find_positions(self, start: datetime | None) -> Mapping[Hashable, list[Any]]:
+        """Ask the brokers, by the messages' timestamps.
+
+        Raises:
+            BrokerUnavailable, BrokerRefused: As `open_stream`.
+        """
+        return await find_positions(self._topics, self._settings, start)
+
+    def dump_event(self, event: KafkaMessage) -> bytes:
+        return event.dump()
+
+    def load_event(self, data: bytes) -> KafkaMessage:
+        """The message again; it is of no assignment.
+
+        Raises:
+            ValueError: These are no bytes of `dump_event`.
+        """
+        return KafkaMessage.load(data)
+
+    async def dead_letter(self, event: KafkaMessage, reason: str) -> None:
+        """Write the message to the dead-letter topic, with the reason in its headers.
+
+        Raises:
+            BrokerUnavailable, BrokerRefused: It could not be written.
+        """
+        await self._dead_letters.write(event, {"reason": reason})
+
     async def pause(self) -> None:
         """Fetch no more; the membership stays."""
         self._paused = True
@@ -276,9 +302,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             await self._dead_letters.aclose()
 
 
-class _OutOfRange(Exception):
-    """Carries the positions through `guarded`, which does not translate it."""
-
-    def __init__(self, offsets: dict[TopicPartition, int]) -> None:
-        super().__init__(offsets)
-        self.offsets = offsets
+def _partition(lane: Hashable) -> TopicPartition:
+    """The partition that a lane is. Out of the store it comes as a plain tuple."""
+    assert isinstance(lane, tuple)
+    return TopicPartition(*lane)

@@ -147,6 +147,24 @@ class KafkaSettings:
             arguments["ssl_context"] = self._ssl_context()
         return arguments
 
+    def reading_arguments(self) -> dict[str, Any]:
+        """What consumers have in common, in a group or not.
+
+        Raises:
+            ConfigurationError: A certificate or key cannot be read.
+        """
+        return self.client_arguments() | {
+            "client_rack": self.client_rack,
+            "enable_auto_commit": False,
+            # We find the positions ourselves, and log if one has expired.
+            "auto_offset_reset": "none",
+            "isolation_level": self.isolation_level,
+            "fetch_min_bytes": 1,
+            "fetch_max_wait_ms": self.fetch_max_wait_ms,
+            "fetch_max_bytes": self.fetch_max_bytes,
+            "max_partition_fetch_bytes": self.max_partition_fetch_bytes,
+        }
+
     def _ssl_context(self) -> ssl.SSLContext:
         try:
             context = ssl.create_default_context(cafile=self.ssl_cafile)

@@ -55,6 +55,8 @@ class Driver:
         self.producer = producer
         self.resolve = resolve
         self.deliveries: list[Delivery] = []
+        self.events: list[Any] = []
+        """The raw events of the deliveries."""
         self.advanced: list[tuple[Delivery, AdvanceOutcome]] = []
         self.before_pull: Callable[[], Awaitable[None]] | None = None
         """Awaited after each event and before the next is pulled."""
@@ -132,6 +134,7 @@ class Driver:
             key = self.producer.get_idempotency_key(payload)
             delivery = Delivery(value, payload, lane, key)
             self.deliveries.append(delivery)
+            self.events.append(event)
         self._lanes.setdefault(lane, []).append((delivery, payload))
         self._changed.notify_all()
 

@@ -32,6 +32,10 @@ class Feature(StrEnum):
     """`pause` stops the delivery, `resume` goes on where it was."""
     PAUSE_LANES = "pause_lanes"
     """With lanes: `pause_lane` stops the delivery of one, and the others go on."""
+    LOG = "log"
+    """Messages stay when they have been read: `read_lane`, `get_position` and `find_positions`."""
+    DUMP = "dump"
+    """Events can be kept as bytes: `dump_event` and `load_event`; with dead_letter also the method `dead_letter`."""
 
 
 class RunsCases(Protocol):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
-from collections.abc import AsyncIterator, Hashable, Sequence
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import anyio
+import orjson
 from anyio.lowlevel import checkpoint
 
 from triggerer.abc import AdvanceItem, SharedStreamProducer
@@ -31,6 +35,8 @@ class _Log:
 
     def __init__(self) -> None:
         self.values: list[Any] = []
+        self.published_at: list[float] = []
+        """Seconds since the epoch."""
         self.committed = 0
         self.failures = 0
         self.holder: InMemoryProducer | None = None
@@ -60,7 +66,9 @@ class InMemoryBroker:
 
     def publish(self, *values: Any, lane: Hashable = 0) -> None:
         """Append to a lane, which is made where it does not exist yet."""
-        self._logs.setdefault(lane, _Log()).values.extend(values)
+        log = self._logs.setdefault(lane, _Log())
+        log.values.extend(values)
+        log.published_at.extend([time.time()] * len(values))
         self.note_change()
 
     def committed(self, lane: Hashable = 0) -> int:
@@ -183,6 +191,53 @@ class InMemoryProducer(SharedStreamProducer):
         """The length of a value that is text or bytes; of any other it is not known."""
         value = broker_payload.value
         return len(value) if isinstance(value, (str, bytes)) else 0
+
+    def get_position(self, broker_payload: InMemoryMessage) -> list[Any]:
+        """`[broker, offset]`."""
+        return [self._broker.identity, broker_payload.offset]
+
+    async def read_lane(
+        self, lane: Hashable, position: list[Any]
+    ) -> AsyncIterator[tuple[Any, InMemoryMessage]]:
+        identity, offset = position
+        if identity != self._broker.identity:
+            offset = 0
+        while True:
+            log = self._broker.logs().get(lane)
+            if log is None or offset >= len(log.values):
+                await self._broker.wait_for_change()
+                continue
+            # Where a broker would be asked.
+            await checkpoint()
+            yield log.values[offset], InMemoryMessage(log.values[offset], lane, offset, 0)
+            offset += 1
+
+    async def find_positions(self, start: datetime | None) -> Mapping[Hashable, list[Any]]:
+        return {
+            lane: [
+                self._broker.identity,
+                0 if start is None else bisect_left(log.published_at, start.timestamp()),
+            ]
+            for lane, log in self._broker.logs().items()
+        }
+
+    def dump_event(self, event: Any) -> bytes:
+        """The value as JSON."""
+        return orjson.dumps(["in memory", event])
+
+    def load_event(self, data: bytes) -> Any:
+        """The value again.
+
+        Raises:
+            ValueError: These are no bytes of `dump_event`.
+        """
+        mark, event = orjson.loads(data)
+        if mark != "in memory":
+            raise ValueError(f"no dump of a message in memory: {data[:80]!r}")
+        return event
+
+    async def dead_letter(self, event: Any, reason: str) -> None:
+        self._broker.dead_letters.append(event)
 
     async def pause(self) -> None:
         self._is_paused = True

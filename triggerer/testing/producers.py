@@ -6,9 +6,10 @@ from triggerer.testing.delivering import DeliveringCases
 from triggerer.testing.ending import EndingCases
 from triggerer.testing.failing import FailingCases
 from triggerer.testing.pausing import PausingCases
+from triggerer.testing.rereading import RereadingCases
 
 
-class ProducerConformance(DeliveringCases, FailingCases, PausingCases, EndingCases):
+class ProducerConformance(DeliveringCases, FailingCases, PausingCases, RereadingCases, EndingCases):
     """Subclass it as `TestMyBroker`, declare the broker's features, and implement the hooks.
 
     Each case runs in an event loop of its own, between `setup` and `teardown`; it publishes to lanes 0, 1, … of a

@@ -1,3 +1,4 @@
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,7 @@ from triggerer.testing import Feature, ProducerConformance, StreamHarness, Trigg
 
 
 class TestLines(ProducerConformance):
-    features = frozenset(Feature) - {
-        Feature.DEAD_LETTER,
-        Feature.LOCK_RENEWAL,
-        Feature.PAUSE_LANES,
-        Feature.SIZES,
-    }
+    features = frozenset(Feature) - {Feature.LOCK_RENEWAL, Feature.PAUSE_LANES}
 
     @pytest.fixture(autouse=True)
     def _directory(self, tmp_path: Path) -> None:
@@ -32,7 +28,14 @@ class TestLines(ProducerConformance):
             file.writelines(f"{value}\n" for value in values)
 
     async def new_producer(self) -> LinesSharedStreamProducer:
-        return LinesSharedStreamProducer(self.directory, poll_s=0.01)
+        return LinesSharedStreamProducer(
+            self.directory, poll_s=0.01, max_deliveries=self.max_deliveries
+        )
+
+    async def dead_letters(self) -> list[str]:
+        path = self.directory / "dead-letters.jsonl"
+        entries = path.read_text().splitlines() if path.exists() else []
+        return [json.loads(entry)["line"] for entry in entries]
 
     async def committed(self, lane: int = 0) -> int:
         _, end = load_positions(self.directory).get(f"{lane}.lines", (0, 0))

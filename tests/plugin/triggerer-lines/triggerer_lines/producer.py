@@ -1,19 +1,25 @@
 """Reads the lines of a directory's `*.lines` files; the directory also holds how far they were consumed."""
 
 import json
+import logging
 import os
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import anyio
 from anyio import to_thread
 
 from triggerer.abc import AdvanceItem, SharedStreamProducer
 
+_log = logging.getLogger(__name__)
+
 _BATCH = 500
 _POSITIONS = ".positions.json"
+_DEAD_LETTERS = "dead-letters.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +40,17 @@ class _File:
     committed: int
     read: int
     delivery: int = 0
+    failures: int = 0
 
 
 class LinesSharedStreamProducer(SharedStreamProducer):
     """A lane is a file. What fails is read again at the next look, and what follows it in its file waits behind it."""
 
-    def __init__(self, directory: Path, *, poll_s: float = 0.5) -> None:
+    def __init__(
+        self, directory: Path, *, poll_s: float = 0.5, max_deliveries: int | None = None
+    ) -> None:
         self._directory = directory
+        self._max_deliveries = max_deliveries
         self._poll_s = poll_s
         self._files: dict[str, _File] = {}
         self._paused: anyio.Event | None = None
@@ -75,10 +85,14 @@ class LinesSharedStreamProducer(SharedStreamProducer):
             if (line.inode, line.delivery) != (file.inode, file.delivery):
                 continue
             if outcome.failed or not (outcome.acked or outcome.rejected):
-                file.read = file.committed
-                file.delivery += 1
-                break
-            file.committed = line.end
+                # That nobody was there to see it is no fault of the line, and does not count.
+                file.failures += 1 if outcome.failed else 0
+                if file.failures != self._max_deliveries:
+                    file.read = file.committed
+                    file.delivery += 1
+                    break
+                await self.dead_letter(line, f"failed {file.failures} times")
+            file.committed, file.failures = line.end, 0
         positions = {name: (file.inode, file.committed) for name, file in self._files.items()}
         await to_thread.run_sync(save_positions, self._directory, positions)
 
@@ -87,6 +101,46 @@ class LinesSharedStreamProducer(SharedStreamProducer):
 
     def get_idempotency_key(self, broker_payload: Line) -> str:
         return f"{broker_payload.file}/{broker_payload.inode}/{broker_payload.begin}"
+
+    def get_size(self, broker_payload: Line) -> int:
+        return len(broker_payload.raw)
+
+    def get_position(self, broker_payload: Line) -> list[int]:
+        return [broker_payload.inode, broker_payload.begin]
+
+    async def read_lane(self, lane: str, position: list[int]) -> AsyncIterator[tuple[Line, Line]]:
+        inode, number = position
+        begin = await to_thread.run_sync(line_at, self._directory / lane, number)
+        file = _File(inode, begin, begin)
+        while True:
+            # A file with another inode is read from its beginning.
+            lines = await to_thread.run_sync(read_lines, self._directory, {lane: file}, lane)
+            for line in lines:
+                if line.inode != file.inode:
+                    _log.warning("%s was made anew; it is read from its beginning", lane)
+                    file = _File(line.inode, 0, 0)
+                file.read = line.end
+                yield line, line
+            if not lines:
+                await anyio.sleep(self._poll_s)
+
+    async def find_positions(self, start: datetime | None) -> dict[str, list[int]]:
+        return await to_thread.run_sync(find_positions, self._directory, start)
+
+    def dump_event(self, event: Line) -> bytes:
+        fields = [event.file, event.inode, event.begin, event.end]
+        return json.dumps(fields).encode() + b"\n" + event.raw
+
+    def load_event(self, data: bytes) -> Line:
+        fields, _, raw = data.partition(b"\n")
+        file, inode, begin, end = json.loads(fields)
+        return Line(file, inode, begin, end, raw, delivery=0)
+
+    async def dead_letter(self, event: Line, reason: str) -> None:
+        entry = {"file": event.file, "offset": event.begin, "line": event.raw.decode("latin-1")}
+        await to_thread.run_sync(
+            append, self._directory / _DEAD_LETTERS, entry | {"reason": reason}
+        )
 
     async def pause(self) -> None:
         self._paused = anyio.Event()
@@ -97,10 +151,10 @@ class LinesSharedStreamProducer(SharedStreamProducer):
         self._paused = None
 
 
-def read_lines(directory: Path, files: dict[str, _File]) -> list[Line]:
+def read_lines(directory: Path, files: dict[str, _File], name: str = "*.lines") -> list[Line]:
     """The next complete lines of each file, in order."""
     lines: list[Line] = []
-    for path in sorted(directory.glob("*.lines")):
+    for path in sorted(directory.glob(name)):
         with path.open("rb") as opened:
             inode = os.fstat(opened.fileno()).st_ino
             file = files.get(path.name)
@@ -115,6 +169,33 @@ def read_lines(directory: Path, files: dict[str, _File]) -> list[Line]:
                 lines.append(Line(path.name, inode, begin, end, raw[:-1], file.delivery))
                 begin = end
     return lines
+
+
+def line_at(path: Path, position: int) -> int:
+    """Where the first line begins that begins at `position` or after it."""
+    with path.open("rb") as opened:
+        if position:
+            opened.seek(position - 1)
+            opened.readline()
+        return opened.tell()
+
+
+def find_positions(directory: Path, start: datetime | None) -> dict[str, list[int]]:
+    """Where each file begins; a line has no time, so a file that was not written since `start` is at its end."""
+    positions = {}
+    for path in directory.glob("*.lines"):
+        status = path.stat()
+        is_old = start is not None and status.st_mtime < start.timestamp()
+        positions[path.name] = [status.st_ino, status.st_size if is_old else 0]
+    return positions
+
+
+def append(path: Path, entry: dict[str, Any]) -> None:
+    """Add a line of JSON, durably."""
+    with path.open("a") as file:
+        file.write(json.dumps(entry) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def load_positions(directory: Path) -> dict[str, tuple[int, int]]:

@@ -1,0 +1,179 @@
+"""Reads one partition from a position, beside the group and without telling it anything."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Hashable, Mapping
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from producers.kafka.cluster import Cluster, Membership, TopicDescription
+from producers.kafka.connecting import connect, stop_consumer
+from producers.kafka.errors import guarded
+from producers.kafka.fetching import Fetching
+from producers.kafka.lane import Lane
+from producers.kafka.message import KafkaMessage
+from producers.kafka.position import CommittedPosition, UsedOffsets
+from producers.kafka.records import OutOfRange, get_records
+from triggerer.errors import BrokerUnavailable
+
+if TYPE_CHECKING:
+    from producers.kafka.settings import KafkaSettings
+
+logger = logging.getLogger(__name__)
+
+_NO_MEMBER: Final = Membership(-1, "")
+_CHECK_TOPIC_EVERY_S: Final = 5.0
+
+
+class LaneReader:
+    """One reading of one partition.
+
+    Args:
+        used: What the group knows of offsets that a cut log uses again: the keys of their messages depend on it.
+    """
+
+    def __init__(
+        self, partition: TopicPartition, settings: KafkaSettings, *, used: tuple[UsedOffsets, ...]
+    ) -> None:
+        self.topics: dict[str, TopicDescription] = {}
+        self.lanes: dict[TopicPartition, Lane] = {}
+        self.topics_are_suspect = False
+        self._partition = partition
+        self._settings = settings
+        self._used = used
+        self._what = (
+            f"reading of {partition.topic}[{partition.partition}] at {settings.bootstrap_servers}"
+        )
+
+    async def read(self, position: list[Any]) -> AsyncGenerator[KafkaMessage, None]:
+        """Yield the messages from a position on, in order, and wait for more at the end.
+
+        Raises:
+            BrokerUnavailable: The cluster does not answer, or the topic or its log is another than it was.
+            BrokerRefused: The topic does not exist, or this user may not read it.
+        """
+        async with _connected(self._settings, self._what) as consumer:
+            cluster = Cluster(
+                consumer, "", self._settings.bootstrap_servers,
+                fetch_max_wait_ms=self._settings.fetch_max_wait_ms,
+            )  # fmt: skip
+            await self._begin(consumer, cluster, position)
+            check_at = anyio.current_time() + _CHECK_TOPIC_EVERY_S
+            while True:
+                # Lets other tasks and a cancellation in between batches, however much is buffered.
+                await anyio.lowlevel.checkpoint()
+                try:
+                    batches = await get_records(consumer, self._settings.max_batch, self._what)
+                except OutOfRange:
+                    await self._reset(consumer)
+                    continue
+                lane = self.lanes[self._partition]
+                for record in batches.get(self._partition, ()):
+                    lane.delivered = record.offset + 1
+                    yield KafkaMessage(record, lane, lane.delivery)
+                if self.topics_are_suspect or anyio.current_time() >= check_at:
+                    check_at = anyio.current_time() + _CHECK_TOPIC_EVERY_S
+                    await self._check_topic(cluster)
+
+    async def _begin(
+        self, consumer: AIOKafkaConsumer, cluster: Cluster, position: list[Any]
+    ) -> None:
+        topic_id, offset = position
+        partition = self._partition
+        self.topics = await cluster.describe([partition.topic])
+        topic = self.topics[partition.topic]
+        first = await self._first_offset(consumer)
+        if None not in (topic_id, topic.topic_id) and topic_id != topic.topic_id:
+            logger.error(
+                "%s: topic %s was deleted and created again: position %d is of its predecessor; the partition is read"
+                " from its beginning", self._what, partition.topic, offset,
+            )  # fmt: skip
+            offset = first
+        elif offset < first:
+            self._report_deleted(first - offset)
+            offset = first
+        # What was written again since a cut has not been read, wherever the reader was.
+        offset = min(
+            [offset, *(part.since for part in self._used if part.since <= offset < part.below)]
+        )
+        committed = CommittedPosition(offset, topic_id=topic.topic_id, used=self._used)
+        self.lanes[partition] = Lane(partition, _NO_MEMBER, committed)
+        Fetching(consumer, self)
+        consumer.assign([partition])
+        consumer.seek(partition, offset)
+
+    async def _first_offset(self, consumer: AIOKafkaConsumer) -> int:
+        found = await guarded(consumer.beginning_offsets([self._partition]), self._what)
+        first: int = found[self._partition]
+        return first
+
+    def _report_deleted(self, number: int) -> None:
+        logger.error(
+            "%s: up to %d messages were deleted before they were read (retention); the earliest is read next",
+            self._what,
+            number,
+        )
+
+    async def _reset(self, consumer: AIOKafkaConsumer) -> None:
+        lane = self.lanes[self._partition]
+        first = await self._first_offset(consumer)
+        if lane.parted is not None or lane.delivered >= first:
+            raise BrokerUnavailable(
+                f"{self._what}: the log was cut before {lane.delivered} (an unclean leader election?)"
+            )
+        self._report_deleted(first - lane.delivered)
+        lane.step_back(lane.position(first), probing=False)
+        consumer.seek(self._partition, first)
+
+    async def _check_topic(self, cluster: Cluster) -> None:
+        self.topics_are_suspect = False
+        name = self._partition.topic
+        present = (await cluster.describe([name]))[name]
+        if present.topic_id != self.topics[name].topic_id:
+            raise BrokerUnavailable(f"{self._what}: the topic was deleted and created again")
+
+
+async def find_positions(
+    topics: Collection[str], settings: KafkaSettings, start: datetime | None
+) -> Mapping[Hashable, list[Any]]:
+    """By partition, the position of the first message at `start` or later; None: of the earliest.
+
+    Raises:
+        BrokerUnavailable: The cluster does not answer.
+        BrokerRefused: A topic does not exist, or this user may not read it.
+    """
+    what = f"look-up of positions in {', '.join(sorted(topics))} at {settings.bootstrap_servers}"
+    async with _connected(settings, what) as consumer:
+        cluster = Cluster(
+            consumer, "", settings.bootstrap_servers, fetch_max_wait_ms=settings.fetch_max_wait_ms
+        )
+        described = await cluster.describe(topics)
+        partitions = [
+            TopicPartition(topic.name, number)
+            for topic in described.values()
+            for number in range(topic.partitions)
+        ]
+        if start is None:
+            offsets = await guarded(consumer.beginning_offsets(partitions), what)
+        else:
+            offsets = await guarded(consumer.end_offsets(partitions), what)
+            wanted = dict.fromkeys(partitions, int(start.timestamp() * 1000))
+            found = await guarded(consumer.offsets_for_times(wanted), what)
+            offsets |= {place: at.offset for place, at in found.items() if at is not None}
+        return {place: [described[place.topic].topic_id, at] for place, at in offsets.items()}
+
+
+@asynccontextmanager
+async def _connected(settings: KafkaSettings, what: str) -> AsyncIterator[AIOKafkaConsumer]:
+    """A consumer that is in no group."""
+    consumer = AIOKafkaConsumer(**settings.reading_arguments(), group_id=None)
+    try:
+        await connect(consumer, settings, what)
+        yield consumer
+    finally:
+        await stop_consumer(consumer, what)

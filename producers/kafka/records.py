@@ -1,0 +1,45 @@
+"""Takes records from aiokafka's consumer."""
+
+from __future__ import annotations
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import errors as sdk
+
+from producers.kafka.errors import guarded
+from producers.kafka.message import Record
+
+_LOOK_AROUND_MS = 1000
+"""How long a fetch waits for messages before the caller looks at anything else, such as errors of other tasks."""
+
+
+class OutOfRange(Exception):
+    """The broker has no messages at these positions of ours. `guarded` does not translate it."""
+
+    def __init__(self, offsets: dict[TopicPartition, int]) -> None:
+        super().__init__(offsets)
+        self.offsets = offsets
+
+
+async def get_records(
+    consumer: AIOKafkaConsumer, at_most: int, what: str
+) -> dict[TopicPartition, list[Record]]:
+    """Return the next records by partition; none if none came for a while.
+
+    Raises:
+        OutOfRange: Of partitions.
+        BrokerUnavailable, BrokerRefused: See `guarded`.
+    """
+    return await guarded(_getmany(consumer, at_most), what)
+
+
+async def _getmany(consumer: AIOKafkaConsumer, at_most: int) -> dict[TopicPartition, list[Record]]:
+    try:
+        batches: dict[TopicPartition, list[Record]] = await consumer.getmany(
+            timeout_ms=_LOOK_AROUND_MS, max_records=at_most
+        )
+    except sdk.NoOffsetForPartitionError:
+        # Its position is being found at this moment.
+        return {}
+    except sdk.OffsetOutOfRangeError as error:
+        raise OutOfRange(error.args[0]) from error
+    return batches

@@ -1,0 +1,191 @@
+"""Reading a partition again, beside the stream and from any position."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from datetime import UTC, datetime
+
+import anyio
+import pytest
+from aiokafka import AIOKafkaProducer, TopicPartition
+
+from producers.kafka import KafkaMessage, KafkaSharedStreamProducer
+from tests.kafka.driving import driving, producer_on
+from tests.services.kafka import KafkaServer
+from triggerer.errors import BrokerRefused, BrokerUnavailable
+
+
+@pytest.fixture
+def topic(kafka_server: KafkaServer) -> str:
+    """Ten messages, in two batches."""
+    name = f"r-{uuid.uuid4().hex[:10]}"
+    kafka_server.create_topic(name)
+    kafka_server.produce(name, [*"abcde"])
+    kafka_server.produce(name, [*"fghij"])
+    return name
+
+
+class Reading:
+    """One reading, message by message."""
+
+    def __init__(self, messages: AsyncGenerator[tuple[KafkaMessage, KafkaMessage], None]) -> None:
+        self._messages = messages
+
+    async def take(self, count: int) -> list[KafkaMessage]:
+        with anyio.fail_after(30):
+            return [(await anext(self._messages))[0] for _ in range(count)]
+
+    async def text(self, count: int) -> str:
+        return b"".join(message.value or b"" for message in await self.take(count)).decode()
+
+
+@asynccontextmanager
+async def read(
+    producer: KafkaSharedStreamProducer, topic: str, position: list[object]
+) -> AsyncIterator[Reading]:
+    messages = producer.read_lane((topic, 0), position)
+    assert isinstance(messages, AsyncGenerator)
+    async with aclosing(messages):
+        yield Reading(messages)
+
+
+async def read_text(
+    producer: KafkaSharedStreamProducer, topic: str, position: list[object], count: int
+) -> str:
+    async with read(producer, topic, position) as reading:
+        return await reading.text(count)
+
+
+async def earliest(producer: KafkaSharedStreamProducer, topic: str) -> list[object]:
+    return (await producer.find_positions(None))[TopicPartition(topic, 0)]
+
+
+async def test_what_retention_has_deleted_is_counted_and_the_rest_is_read(
+    kafka_server: KafkaServer, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
+    position = await earliest(producer, topic)
+    await anyio.to_thread.run_sync(lambda: kafka_server.delete_records(topic, 0, before=4))
+    assert await read_text(producer, topic, position, 6) == "efghij"
+    assert any("up to 4 messages were deleted before they were read" in m for m in caplog.messages)
+
+
+async def test_retention_that_overtakes_a_reader_is_counted_too(
+    kafka_server: KafkaServer, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer = producer_on(kafka_server.bootstrap_servers, topic, topic, max_batch=1)
+    async with read(producer, topic, await earliest(producer, topic)) as reading:
+        assert await reading.text(10) == "abcdefghij"
+        kafka_server.produce(topic, [*"klm"])
+        await anyio.to_thread.run_sync(lambda: kafka_server.delete_records(topic, 0, before=13))
+        kafka_server.produce(topic, ["n"])
+        # What the client has fetched already is shown all the same.
+        assert (await reading.text(1)) in "kn"
+    assert await read_text(producer, topic, [None, 10], 1) == "n"
+    assert any("up to 3 messages were deleted" in message for message in caplog.messages)
+
+
+async def test_a_position_of_a_recreated_topics_predecessor_is_its_beginning(
+    kafka_server: KafkaServer, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
+    topic_id, _ = await earliest(producer, topic)
+    kafka_server.delete_topic(topic)
+    kafka_server.create_topic(topic)
+    kafka_server.produce(topic, [*"xyz"])
+    assert await read_text(producer, topic, [topic_id, 7], 3) == "xyz"
+    assert any("position 7 is of its predecessor" in message for message in caplog.messages)
+
+
+async def test_a_topic_recreated_under_a_reader_ends_it(
+    kafka_server: KafkaServer, topic: str
+) -> None:
+    producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
+    async with read(producer, topic, await earliest(producer, topic)) as reading:
+        assert await reading.text(10) == "abcdefghij"
+        kafka_server.delete_topic(topic)
+        kafka_server.create_topic(topic)
+        kafka_server.produce(topic, [*"0123456789xyz"])
+        with pytest.raises((BrokerUnavailable, BrokerRefused)):
+            await reading.text(1)
+
+
+async def test_a_log_cut_under_a_reader_ends_it_and_what_was_written_since_is_read(
+    kafka_server: KafkaServer, topic: str
+) -> None:
+    producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
+    async with driving(producer) as driver:
+        await driver.settled(10)
+        async with read(producer, topic, await earliest(producer, topic)) as reading:
+            assert await reading.text(10) == "abcdefghij"
+            await anyio.to_thread.run_sync(lambda: kafka_server.cut_log(topic, at=5))
+            kafka_server.produce(topic, [*"tuvwxyz"])
+            with pytest.raises(BrokerUnavailable):
+                await reading.text(1)
+        await driver.until(lambda: "z" in driver.values)
+        # Where it stood, ten messages had been read: five of them are others now.
+        position = producer.get_position(driver.seen[9])
+        async with read(producer, topic, position) as reading:
+            again = await reading.take(7)
+        assert [message.offset for message in again] == [*range(5, 12)]
+        keys = [producer.get_idempotency_key(message) for message in again]
+        assert keys == driver.keys[10:]
+
+
+async def test_gaps_that_transactions_leave_are_passed(
+    kafka_server: KafkaServer, topic: str
+) -> None:
+    async with AIOKafkaProducer(
+        bootstrap_servers=kafka_server.bootstrap_servers, transactional_id=topic
+    ) as writer:
+        for value, is_kept in ((b"k", True), (b"lost", False), (b"l", True)):
+            await writer.begin_transaction()
+            await writer.send_and_wait(topic, value)
+            await (writer.commit_transaction() if is_kept else writer.abort_transaction())
+    producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
+    for offset in (10, 11, 12, 13, 14):
+        expected = "kl" if offset == 10 else "l"
+        assert await read_text(producer, topic, [None, offset], len(expected)) == expected
+
+
+async def test_positions_are_found_by_the_messages_times(
+    kafka_server: KafkaServer, topic: str
+) -> None:
+    producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
+    async with driving(producer) as driver:
+        await driver.settled(10)
+        times = [datetime.fromtimestamp(message.timestamp / 1000, UTC) for message in driver.seen]
+    place = TopicPartition(topic, 0)
+    found = (await producer.find_positions(times[5]))[place]
+    # Messages of one millisecond have one time.
+    assert found[1] == next(n for n, time in enumerate(times) if time >= times[5])
+
+
+async def test_a_message_that_was_kept_is_what_it_was(
+    kafka_server: KafkaServer, topic: str
+) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=kafka_server.bootstrap_servers) as writer:
+        headers = [("a", b"\x00\n"), ("a", b""), ("b", b"1")]
+        await writer.send_and_wait(topic, None, key=b"tombstone", headers=headers)
+        await writer.send_and_wait(topic, b"\n\n{}", key=b"")
+        await writer.send_and_wait(topic, b"", headers=[("none", None)])
+    producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
+    async with read(producer, topic, [None, 10]) as reading:
+        for message in await reading.take(3):
+            loaded = producer.load_event(producer.dump_event(message))
+            for name in ("topic", "partition", "offset", "timestamp", "key", "value", "headers"):
+                assert getattr(loaded, name) == getattr(message, name)
+            key = producer.get_idempotency_key
+            assert key(loaded) == key(message)
+
+
+async def test_a_reader_that_is_cancelled_leaves_nothing_behind(
+    kafka_server: KafkaServer, topic: str
+) -> None:
+    producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
+    position = await earliest(producer, topic)
+    for seconds in (0, 0.005, 0.02, 0.1):
+        with anyio.move_on_after(seconds):
+            await read_text(producer, topic, position, 11)
