@@ -114,6 +114,24 @@ async def test_a_run_waits_for_a_module_of_the_folder_that_has_just_gone(house: 
     assert (run.state, run.attempt) == ("success", 1)
 
 
+async def test_a_file_that_is_cut_and_has_its_time_from_before_is_loaded_again(
+    house: House,
+) -> None:
+    """File systems cut a file first, and set the time of its change afterwards."""
+    await house.add_dag("away", SOURCE)
+    path = house.dags_folder / "away_file.py"
+    text = path.read_text()
+    path.write_text("")
+    await anyio.sleep(2.1)  # by its times it has rested
+    async with house.executor(workers=1, file_patience=timedelta(hours=1)):
+        (pk,) = await house.queue("away")
+        await house.until(pk, lambda run: run.state == "running")
+        await anyio.sleep(1)  # it is loaded meanwhile, or this shows nothing
+        path.write_text(text)
+        (run,) = await house.ended(pk)
+    assert (run.state, run.attempt, run.error) == ("success", 1, None)
+
+
 async def test_a_file_that_lacks_the_dag_and_stays_as_it_is_fails_the_run(house: House) -> None:
     await house.add_dag("away", SOURCE)
     (house.dags_folder / "away_file.py").write_text("")

@@ -24,7 +24,7 @@ from triggerer.domain.parsed import ParsedFile
 from triggerer.errors import RowRefused, TransientStoreError
 from triggerer.logging_setup import names_if_few
 from triggerer.plugins import DagsFolder
-from triggerer.plugins.folder import SETTLES_IN_S, has_just_changed
+from triggerer.plugins.folder import SETTLES_IN_S
 from triggerer.store.engine.database import Database
 from triggerer.store.queries.dag_sync import Changed, read_incumbents, sync_folder
 from triggerer.store.queries.opening import Reading
@@ -201,9 +201,7 @@ class DagProcessor:
         rested = {path for path, until in self._settling.items() if until <= scan_started}
         for path in rested:
             del self._settling[path]
-        if not self._has_stored:
-            # Seen for the first time: most of them changed long ago, which is by the file system's clock.
-            changed = {path for path in changed if has_just_changed(self._seen.files[path])}
+        # Also what is seen for the first time: a file system cuts a file before it sets the time of the change.
         self._settling |= dict.fromkeys(changed, anyio.current_time() + SETTLES_IN_S)
         if self._withheld - self._settling.keys() - {*self._parser.unanswered}:
             self._has_news()

@@ -33,6 +33,41 @@ logger = logging.getLogger("triggerer.run")
 _LOOK_EVERY_S: Final = 0.05
 
 
+class _Files(NamedTuple):
+    """The state of a DAG file and of the folders around it: what it imports may be being replaced as well."""
+
+    file: Stamp | None
+    folders: tuple[Stamp | None, ...]
+
+    @classmethod
+    def now(cls, path: Path, root: Path) -> _Files:
+        return cls(stamp_of(path), (stamp_of(root), stamp_of(path.parent)))
+
+    def have_rested(self, for_s: float) -> bool:
+        """Whether by their own times none of them has changed for so long."""
+        stamps = (self.file, *self.folders)
+        return not any(stamp is not None and has_just_changed(stamp, for_s) for stamp in stamps)
+
+
+class Sightings:
+    """Since when a worker has seen DAG files as they are.
+
+    Their own times do not tell: a file system cuts a file first, and sets the time of its change afterwards.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[Path, tuple[_Files, float]] = {}
+
+    def unchanged_s(self, path: Path, files: _Files) -> float:
+        """For how many seconds, at least, they have been so; 0 where this is the first look."""
+        now = time.monotonic()
+        known, since = self._first.get(path, (None, now))
+        if known != files:
+            self._first[path] = (files, now)
+            return 0.0
+        return now - since
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
     """What a worker keeps between runs."""
@@ -40,6 +75,7 @@ class WorkerContext:
     dags_folder: Path
     file_patience_s: float
     """How long a run waits for a file that is missing: it may be being replaced."""
+    sightings: Sightings
     query: Callable[..., Any]
     """`QueryEvents`, with the run's primary key in front, as for the callables below."""
     spark: SparkHolder
@@ -64,22 +100,6 @@ def execute_run(order: RunOrder, worker: WorkerContext) -> None:
             worker.report(order.run_pk, RunReport((), end))
         else:
             _Attempt(order, worker).execute()
-
-
-class _Files(NamedTuple):
-    """The state of a DAG file and of the folders around it: what it imports may be being replaced as well."""
-
-    file: Stamp | None
-    folders: tuple[Stamp | None, ...]
-
-    @classmethod
-    def now(cls, path: Path, root: Path) -> _Files:
-        return cls(stamp_of(path), (stamp_of(root), stamp_of(path.parent)))
-
-    def have_rested(self, for_s: float) -> bool:
-        """Whether none of them has changed for so long."""
-        stamps = (self.file, *self.folders)
-        return not any(stamp is not None and has_just_changed(stamp, for_s) for stamp in stamps)
 
 
 class _Attempt:
@@ -137,7 +157,8 @@ class _Attempt:
         while time.monotonic() < deadline:
             if files.file is None or _Files.now(path, self._worker.dags_folder) != files:
                 return True
-            if files.have_rested(patience_s):
+            watched_s = self._worker.sightings.unchanged_s(path, files)
+            if watched_s >= SETTLES_IN_S and files.have_rested(patience_s):
                 return False
             time.sleep(_LOOK_EVERY_S)
         return False

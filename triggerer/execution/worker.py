@@ -32,7 +32,7 @@ class Worker:
     """One worker process."""
 
     def __init__(self, channel: ChildChannel, setup: dict[str, Any]) -> None:
-        from triggerer.execution.attempt import WorkerContext
+        from triggerer.execution.attempt import Sightings, WorkerContext
 
         self._channel = channel
         self._sending = threading.Lock()
@@ -51,6 +51,7 @@ class Worker:
         self._context = WorkerContext(
             dags_folder=Path(setup["dags_folder"]),
             file_patience_s=setup["file_patience_s"],
+            sightings=Sightings(),
             query=self.query,
             spark=self._spark,
             output=output,

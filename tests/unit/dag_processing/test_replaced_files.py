@@ -143,6 +143,25 @@ async def test_a_file_that_has_just_changed_takes_nothing_back(
         assert changes.take_nowait() == {}
 
 
+async def test_a_file_that_is_cut_while_the_service_starts_takes_nothing_back(
+    database: Database, folder: Path
+) -> None:
+    """It has the time of its last change before until the file system sets another one."""
+    file = folder / "a.py"
+    file.write_text(DAG_FILE)
+    async with processing(database, folder):
+        (before,) = await every(database, Watcher)
+    file.write_text("")
+    await anyio.sleep(processor.SETTLES_IN_S + 0.1)
+    async with processing(database, folder):
+        await anyio.sleep(0.4)  # it is read meanwhile, or this shows nothing
+        for more in ("", MORE):
+            assert not any(dag.is_stale for dag in await every(database, Dag))
+            assert [watcher.id for watcher in await every(database, Watcher)] == [before.id]
+            file.write_text(DAG_FILE + more)
+            await until(database, Dag, lambda rows, n=1 + bool(more): len(rows) == n)
+
+
 async def test_a_file_that_is_being_read_again_takes_nothing_back(
     database: Database, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
