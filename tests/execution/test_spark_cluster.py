@@ -74,10 +74,11 @@ def on(cluster: SparkCluster) -> dict[str, Any]:
 
 
 async def waits(house: House, pk: int, cluster: SparkCluster) -> DagRun:
-    run = await house.until(pk, lambda run: run.waiting_for is not None, TIMEOUT_S)
+    # Before it, where the machine is busy, for a session.
+    executor = f"an executor on {cluster.url} for "
+    run = await house.until(pk, lambda run: (run.waiting_for or "").startswith(executor), TIMEOUT_S)
     assert run.state == "running"
     assert run.waiting_for is not None
-    assert run.waiting_for.startswith(f"an executor on {cluster.url} for ")
     assert "1 core and 1g of memory" in run.waiting_for
     return run
 

@@ -18,6 +18,8 @@ from tests.kafka.driving import ACKED, FAILED, AdvanceOutcome, driving, producer
 from tests.services.kafka import KafkaServer
 from triggerer.errors import BrokerError
 
+EVIDENCE = {"reason": "for a test"}
+
 
 @pytest.fixture
 def topic(kafka_server: KafkaServer) -> str:
@@ -156,7 +158,7 @@ async def test_a_message_with_neither_key_nor_value_is_set_aside(
 ) -> None:
     kafka_server.create_topic(f"{topic}.dead-letter")
     async with dead_letters_of(kafka_server) as letters:
-        await letters.write(message_of(topic, None), FAILED, deliveries=3)
+        await letters.write(message_of(topic, None), EVIDENCE)
     (letter,) = await dead_letters(kafka_server, f"{topic}.dead-letter")
     assert (letter.key, letter.value) == (None, b"")
     assert ("triggerer.dead-letter.null-value", b"True") in letter.headers
@@ -167,7 +169,7 @@ async def test_a_message_larger_than_the_clients_own_limit_is_set_aside(
 ) -> None:
     kafka_server.create_topic(f"{topic}.dead-letter", max_message_bytes=str(4 << 20))
     async with dead_letters_of(kafka_server) as letters:
-        await letters.write(message_of(topic, b"x" * (2 << 20)), FAILED, deliveries=3)
+        await letters.write(message_of(topic, b"x" * (2 << 20)), EVIDENCE)
     (letter,) = await dead_letters(kafka_server, f"{topic}.dead-letter")
     assert len(letter.value) == 2 << 20
 
@@ -184,7 +186,7 @@ async def test_a_client_that_has_given_up_is_replaced_by_another(
         with monkeypatch.context() as patched:
             patched.setattr(MessageAccumulator, "drain_by_nodes", gap)
             with pytest.raises(BrokerError):
-                await letters.write(message_of(topic, b"first"), FAILED, deliveries=3)
-        await letters.write(message_of(topic, b"second"), FAILED, deliveries=3)
+                await letters.write(message_of(topic, b"first"), EVIDENCE)
+        await letters.write(message_of(topic, b"second"), EVIDENCE)
     (letter,) = await dead_letters(kafka_server, f"{topic}.dead-letter")
     assert letter.value == b"second"

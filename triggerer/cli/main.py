@@ -51,6 +51,11 @@ def main() -> None:
         commands.app()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except RuntimeError as error:
+        # Until Python 3.12, a class that is being made says this of what its descriptors raise.
+        if not isinstance(error.__cause__, Interrupted):
+            raise
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # `triggerer runs list | head`: the reader has what it wants. Python flushes at exit again.
         sys.stdout = None

@@ -2,19 +2,38 @@ import subprocess
 import sys
 from pathlib import Path
 
-# As when a module that defines a dataclass is being imported.
+import pytest
+
 _MODULE = """
+import os, signal
 from triggerer.cli import app as commands, main
 
 def app():
-    exec("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    {strike}
 
 commands.app = app
 main.main()
 """
+_FROM_A_STRING = 'exec("import os, signal; os.kill(os.getpid(), signal.SIGINT)")'
+# Until Python 3.12 a class takes whatever its descriptors raise for a mistake of theirs.
+_IN_A_DESCRIPTOR = """
+    class Field:
+        def __set_name__(self, owner, name):
+            os.kill(os.getpid(), signal.SIGINT)
+    class Defined:
+        field = Field()
+"""
 
 
-def test_ctrl_c_ends_with_130_wherever_it_strikes(tmp_path: Path) -> None:
-    (tmp_path / "interrupted.py").write_text(_MODULE)
+@pytest.mark.parametrize(
+    "strike",
+    [_FROM_A_STRING, _IN_A_DESCRIPTOR],
+    ids=["while a dataclass is made", "while a class is made"],
+)
+def test_ctrl_c_ends_with_130_wherever_it_strikes(tmp_path: Path, strike: str) -> None:
+    (tmp_path / "interrupted.py").write_text(_MODULE.format(strike=strike))
     command = [sys.executable, "-m", "interrupted"]
-    assert subprocess.run(command, cwd=tmp_path, timeout=60, check=False).returncode == 130
+    done = subprocess.run(
+        command, cwd=tmp_path, timeout=60, check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (130, "")
