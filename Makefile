@@ -25,9 +25,9 @@ setup: $(READY)  ## build .venv (nothing to do when the lock and pyproject.toml 
 demo: $(READY)  ## run the demo; options with ARGS="..."
 	@$(BIN)/triggerer demo $(ARGS)
 
-# One more than there are CPUs, since tests often wait for other processes. Each worker has servers of its own (about
+# Two more than there are CPUs, since tests often wait for other processes. Each worker has servers of its own (about
 # 1.5 GB), so there are not as many as a large machine has CPUs.
-WORKERS ?= $(shell cpus=$$(nproc); echo $$((cpus < 4 ? cpus + 1 : 4)))
+WORKERS ?= $(shell cpus=$$(nproc); echo $$((cpus < 2 ? cpus + 2 : 4)))
 
 # Lint runs beside the tests. What it finds is shown as soon as it is known, and again at the end, where little is shown
 # otherwise: the failures of the tests are to be among the last lines.
@@ -88,6 +88,8 @@ $(READY): requirements.lock pyproject.toml
 	  echo "make setup: building $(VENV) with $$found ($$($$found --version))"; \
 	  rm -rf $(VENV); "$$found" -m venv $(VENV); \
 	fi
+	@sed -n '/^pip==/,/[^\]$$/p' requirements.lock >$(VENV)/pip.lock
+	@$(BIN)/python -m pip install $(PIP_OPTIONS) --require-hashes -r $(VENV)/pip.lock
 	@$(BIN)/python -m pip install $(PIP_OPTIONS) --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install $(PIP_OPTIONS) --no-build-isolation -e .
 	@$(BIN)/python -m compileall -q -j 0 -x 'site-packages/.*/(tests|testing)/' $(VENV)/lib || true
