@@ -20,7 +20,7 @@ from triggerer.execution.choosing import Spark, WarmUp, choose_slot, is_session_
 from triggerer.execution.claimed_queue import ClaimedQueue, PrefetchLimit
 from triggerer.execution.claims import Claims
 from triggerer.execution.lease_guard_process import LeaseGuard
-from triggerer.execution.logs import end_log
+from triggerer.execution.log_files import LogFiles
 from triggerer.execution.result_writer import ResultWriter
 from triggerer.execution.slot import Slot, SlotSettings
 from triggerer.plugins import DagsFolder
@@ -102,6 +102,10 @@ class Executor:
             )
             for _ in range(workers)
         ]
+        self._ending: set[int] = set()
+        """Runs that were cancelled before they began, while their logs are told so."""
+        self._ending_one = anyio.Lock()
+        self._log_files = LogFiles()
         self._changed = AutoResetEvent()
         self._more = self._cancels = self._dags = True
         self._wants_warm = False
@@ -301,7 +305,7 @@ class Executor:
         """Find what no announcement tells of; return our runs that are to be cancelled."""
         executing = [(slot, slot.run) for slot in self._slots if slot.run is not None]
         known = {run.run_pk for _, run in executing} | self._result_writer.unwritten
-        known |= {order.run_pk for order in self._claimed_queue.waiting()}
+        known |= {order.run_pk for order in self._claimed_queue.waiting()} | self._ending
         ours = await self._claims.sweep(known)
         for slot, run in executing:
             held = ours.get(run.run_pk)
@@ -317,11 +321,18 @@ class Executor:
             verdict = RunEnd(RunState.CANCELLED, datetime.now(UTC), "cancelled")
             order = self._claimed_queue.take(run_pk)
             if order is not None:
-                end_log(order.log_path, order.run_id, verdict.state)
-                self._result_writer.submit_nowait(AttemptUpdate(order, end=verdict))
+                self._ending.add(run_pk)
+                tasks.start_soon(self._end_unstarted, order, verdict)
             for slot in self._slots:
                 if slot.run is not None and slot.run.run_pk == run_pk and not slot.is_stopping:
                     tasks.start_soon(slot.stop, verdict)
+
+    async def _end_unstarted(self, order: RunOrder, verdict: RunEnd) -> None:
+        # Before the store shows the end: who sees it there looks into the log.
+        async with self._ending_one:
+            await self._log_files.end(order.log_path, order.run_id, verdict.state)
+        self._ending.discard(order.run_pk)
+        self._result_writer.submit_nowait(AttemptUpdate(order, end=verdict))
 
     async def _requeue_waiting(self) -> None:
         if is_session_near(self._slots):

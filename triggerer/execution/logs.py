@@ -1,4 +1,4 @@
-"""How a worker's output gets into a run's log, and what the executor adds when the worker is gone."""
+"""How a worker's output gets into a run's log."""
 
 from __future__ import annotations
 
@@ -35,17 +35,6 @@ def open_log(path: Path) -> int:
         for folder in (*reversed(path.parents[1:3]), path.parent):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return os.open(path, flags, 0o600)
-
-
-def end_log(path: str, run_id: str, how: str) -> None:
-    """Append the last line of a run's log, in place of a worker that did not live to write it.
-
-    For the executor, when the worker is gone and nobody else can have begun the run.
-
-    Args:
-        how: What comes after `run <run_id>:`, such as `failed: the worker ...`.
-    """
-    append_line(path, f"run {run_id}: {how}")
 
 
 def append_line(path: str, text: str, *, level: int = logging.INFO) -> None:

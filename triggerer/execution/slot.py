@@ -21,7 +21,7 @@ from triggerer.execution.choosing import Spark, WarmUp
 from triggerer.execution.failures import storable, worker_death
 from triggerer.execution.frames import QueryFrame
 from triggerer.execution.lease_guard_process import LeaseGuard
-from triggerer.execution.logs import end_log, tail
+from triggerer.execution.log_files import LogFiles
 from triggerer.execution.process import WorkerProcess, open_worker
 from triggerer.execution.protocol import TaskStart, message
 from triggerer.execution.result_writer import ResultWriter
@@ -92,6 +92,7 @@ class Slot:
     _may_end_log: bool = True
     """False once others may have begun the run: the log may be theirs."""
     _beginning: anyio.CancelScope | None = None
+    _log_files: LogFiles = field(default_factory=LogFiles)
     _due: list[asyncio.TimerHandle] = field(default_factory=list)
     """What is to be done about the task that runs, should it run for so long."""
 
@@ -176,7 +177,7 @@ class Slot:
             if guard is not None and guard.has_ended:
                 self.cut_short()
             if self._is_called_off:
-                self._note_end_unstarted()
+                await self._note_end_unstarted()
                 self.spark = Spark.COLD
                 self._free()
                 continue
@@ -185,7 +186,7 @@ class Slot:
                     done = await self._serve_with(self.worker)
             except OSError as error:
                 # No process could be had: out of memory or of processes. The run says so.
-                self._end_run(RunState.FAILED, f"no worker could be started: {error}", None)
+                await self._end_run(RunState.FAILED, f"no worker could be started: {error}", None)
             finally:
                 self._unfollow()
                 self.worker, self.spark = None, Spark.COLD
@@ -260,12 +261,12 @@ class Slot:
     async def _execute(self, worker: WorkerProcess, order: RunOrder) -> _AfterJob:
         if self._is_called_off:
             # Told so before there was a worker to tell.
-            self._note_end_unstarted()
+            await self._note_end_unstarted()
             return _AfterJob.END_WORKER
         is_taken = False
         try:
             if order.attempt > 1 and not await self._begin(worker, order):
-                self._note_end_unstarted()
+                await self._note_end_unstarted()
                 return _AfterJob.NEXT_JOB
             if self._release_first:
                 self._release_first = False
@@ -304,14 +305,14 @@ class Slot:
                     # Something that an earlier run has left behind; this one is executed elsewhere.
                     _log.warning("a worker was ended", run=order.run_id, reason=str(closed))
                     return _AfterJob.SAME_JOB
-                self._note_death(order, worker, code, is_taken=True, cause=closed)
+                await self._note_death(order, worker, code, is_taken=True, cause=closed)
                 return _AfterJob.END_WORKER
             is_taken |= not closed.unread
             # What kills a worker before it takes orders would kill the next one as well.
             if not is_taken and worker.is_ready and not self._is_called_off:
                 _log.warning("a worker died before it took a run", run=order.run_id, code=code)
                 return _AfterJob.SAME_JOB
-            self._note_death(order, worker, code, is_taken=is_taken)
+            await self._note_death(order, worker, code, is_taken=is_taken)
             return _AfterJob.END_WORKER
 
     async def _begin(self, worker: WorkerProcess, order: RunOrder) -> bool:
@@ -338,9 +339,9 @@ class Slot:
     def _is_called_off(self) -> bool:
         return self._abandoned or self._verdict is not None
 
-    def _note_end_unstarted(self) -> None:
+    async def _note_end_unstarted(self) -> None:
         if not self._abandoned and self._verdict is not None:
-            self._end_run(self._verdict.state, self._verdict.error, None)
+            await self._end_run(self._verdict.state, self._verdict.error, None)
 
     def _note_wait(self, order: RunOrder, wait: Wait) -> None:
         self.result_writer.submit_nowait(AttemptUpdate(order, wait=wait))
@@ -401,7 +402,7 @@ class Slot:
             self.cut_short()
         return code
 
-    def _note_death(
+    async def _note_death(
         self,
         order: RunOrder,
         worker: WorkerProcess,
@@ -412,12 +413,14 @@ class Slot:
     ) -> None:
         if self._abandoned:
             if is_taken:
-                self._end_log("interrupted: the service stopped, and the run is queued again")
+                await self._end_log("interrupted: the service stopped, and the run is queued again")
             return
         if self._verdict is not None:
-            self._end_run(self._verdict.state, self._verdict.error, code)
+            await self._end_run(self._verdict.state, self._verdict.error, code)
             return
-        output = "\n".join(filter(None, (tail(order.log_path), worker.output)))
+        output = "\n".join(
+            filter(None, (await self._log_files.tail(order.log_path), worker.output))
+        )
         if cause is None:
             reason = f"the worker {worker_death(code, is_taken=is_taken)}"
         else:
@@ -426,22 +429,25 @@ class Slot:
                 f" cannot be understood ({cause.reason})"
             )
         _log.warning("a worker died", dag=order.dag_id, run=order.run_id, reason=reason)
-        self._end_run(RunState.FAILED, reason, code, output=output)
+        await self._end_run(RunState.FAILED, reason, code, output=output)
 
-    def _end_run(
+    async def _end_run(
         self, state: RunState, reason: str | None, code: int | None, *, output: str | None = None
     ) -> None:
         # Before the store shows the end: who sees it there looks into the log.
-        self._end_log(state if reason in (None, state) else f"{state}: {reason}")
+        await self._end_log(state if reason in (None, state) else f"{state}: {reason}")
+        if self._abandoned:
+            # Meanwhile.
+            return
         if output is not None:
             reason = storable(f"{reason}; its last output:\n{output}")
         if self.run is not None:
             end = RunEnd(state, datetime.now(UTC), reason, code)
             self.result_writer.submit_nowait(AttemptUpdate(self.run, end=end))
 
-    def _end_log(self, how: str) -> None:
+    async def _end_log(self, how: str) -> None:
         if self.run is not None and self._may_end_log:
-            end_log(self.run.log_path, self.run.run_id, how)
+            await self._log_files.end(self.run.log_path, self.run.run_id, how)
 
 
 async def _send(worker: WorkerProcess, content: dict[str, Any]) -> None:

@@ -1,12 +1,16 @@
 """What is told about failures, and where logs lie."""
 
+import os
 from pathlib import Path
 
+import anyio
 import pytest
 
 from triggerer.domain.logs import log_path
+from triggerer.execution import log_files
 from triggerer.execution.failures import explain, storable
-from triggerer.execution.logs import end_log, tail
+from triggerer.execution.log_files import LogFiles
+from triggerer.execution.logs import tail
 
 
 def test_a_log_lies_under_its_dag_and_run_with_readable_names() -> None:
@@ -69,22 +73,57 @@ def test_the_tail_of_a_log_that_is_not_there_is_empty(tmp_path: Path) -> None:
     assert tail(tmp_path / "yes", 3) == "a\ufffd!"
 
 
-def test_the_end_of_a_log_is_a_line_of_its_own_in_a_file_for_its_user_alone(tmp_path: Path) -> None:
+async def test_the_end_of_a_log_is_a_line_of_its_own_in_a_file_for_its_user_alone(
+    tmp_path: Path,
+) -> None:
     path = Path(log_path(str(tmp_path / "home"), "d", "r"))
-    end_log(str(path), "r", "cancelled")
+    await LogFiles().end(str(path), "r", "cancelled")
     (line,) = path.read_text().splitlines()
     assert line.endswith(" INFO triggerer.run: run r: cancelled")
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
     with path.open("a") as log:
         log.write("tick")
-    end_log(str(path), "r", "failed: \ud800")
+    await LogFiles().end(str(path), "r", "failed: \ud800")
     first, tick, last = path.read_text().splitlines()
     assert (first, tick) == (line, "tick")
     assert last.endswith(" INFO triggerer.run: run r: failed: \\ud800")
 
 
-def test_a_log_that_cannot_be_written_does_not_keep_a_run_from_ending(tmp_path: Path) -> None:
+async def test_a_log_that_cannot_be_written_does_not_keep_a_run_from_ending(tmp_path: Path) -> None:
     (tmp_path / "logs").touch()
-    end_log(log_path(str(tmp_path), "d", "r"), "r", "cancelled")
+    await LogFiles().end(log_path(str(tmp_path), "d", "r"), "r", "cancelled")
     assert (tmp_path / "logs").read_text() == ""
+
+
+async def test_a_log_whose_file_system_hangs_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipe that nobody reads cannot be opened for writing, as a file of a server that does not answer."""
+    monkeypatch.setattr(log_files, "_PATIENCE_S", 0.2)
+    path = tmp_path / "r.log"
+    os.mkfifo(path)
+    files = LogFiles()
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await anyio.sleep(0.01)
+            turns += 1
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(count_turns)
+        await files.end(str(path), "r", "cancelled")
+        assert await files.tail(str(path)) == ""
+        tasks.cancel_scope.cancel()
+    assert turns > 5
+    # The server answers again: both ends of the pipe, for the thread that was left behind.
+    ends = os.open(path, os.O_RDWR)
+    monkeypatch.setattr(log_files, "_PATIENCE_S", 60)
+    path.rename(tmp_path / "pipe")
+    while not path.exists():
+        await anyio.sleep(0.01)
+        await files.end(str(path), "r", "failed")
+    os.close(ends)
+    assert path.read_text().endswith("run r: failed\n")
