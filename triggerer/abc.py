@@ -119,6 +119,15 @@ class SharedStreamProducer(ABC):
         Cancellation: at shutdown, and when the group ends; the broker then redelivers what it was not told.
         """
 
+    async def run(self) -> None:  # noqa: B027  (an optional hook)
+        """Work beside the poll while the stream is open: renew locks, receive. Off by default.
+
+        Awaited once, in a task of its own, from when `open_stream` is first iterated. Returning or raising ends the
+        group, as of the poll. It goes on while the group drains.
+
+        Cancellation: when the group ends, before `aclose`.
+        """
+
     def get_advance_lane(self, broker_payload: Any) -> Hashable:
         """The lane that orders this event's advance: a partition, an ordering key. By default there is one lane."""
         return None

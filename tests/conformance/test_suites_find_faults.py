@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Hashable, Sequence
+from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 from unittest import SkipTest
 
@@ -206,6 +207,78 @@ class LosesItsPlaceWhenCancelled(InMemoryProducer):
             raise
 
 
+class ReadsFromTheNext(InMemoryProducer):
+    async def read_lane(
+        self, lane: Hashable, position: list[Any]
+    ) -> AsyncIterator[tuple[Any, InMemoryMessage]]:
+        identity, offset = position
+        async for item in super().read_lane(lane, [identity, offset + 1]):
+            yield item
+
+
+class EndsAtTheEnd(InMemoryProducer):
+    async def read_lane(
+        self, lane: Hashable, position: list[Any]
+    ) -> AsyncIterator[tuple[Any, InMemoryMessage]]:
+        end = len(self._broker.logs()[lane].values)
+        async for event, message in super().read_lane(lane, position):
+            yield event, message
+            if message.offset + 1 == end:
+                return
+
+
+class CommitsWhatIsReadAgain(InMemoryProducer):
+    async def read_lane(
+        self, lane: Hashable, position: list[Any]
+    ) -> AsyncIterator[tuple[Any, InMemoryMessage]]:
+        async for event, message in super().read_lane(lane, position):
+            self._broker.logs()[lane].committed = message.offset + 1
+            yield event, message
+
+
+class KeysByReading(InMemoryProducer):
+    def get_idempotency_key(self, broker_payload: InMemoryMessage) -> str:
+        return f"{super().get_idempotency_key(broker_payload)}/{id(broker_payload)}"
+
+
+class HasOnePosition(InMemoryProducer):
+    def get_position(self, broker_payload: InMemoryMessage) -> list[Any]:
+        return [self._broker.identity, 0]
+
+
+class IgnoresPredecessors(InMemoryProducer):
+    async def read_lane(
+        self, lane: Hashable, position: list[Any]
+    ) -> AsyncIterator[tuple[Any, InMemoryMessage]]:
+        async for item in super().read_lane(lane, [self._broker.identity, position[1]]):
+            yield item
+
+
+class FindsTheEarliestOnly(InMemoryProducer):
+    async def find_positions(self, start: datetime | None) -> Mapping[Hashable, list[Any]]:
+        return await super().find_positions(None)
+
+
+class ForgetsWhatItKeeps(InMemoryProducer):
+    def load_event(self, data: bytes) -> Any:
+        return str(super().load_event(data)).upper()
+
+
+class TakesAnyBytes(InMemoryProducer):
+    def load_event(self, data: bytes) -> Any:
+        return "a"
+
+
+class DropsDeadLetters(InMemoryProducer):
+    async def dead_letter(self, event: Any, reason: str) -> None:
+        pass
+
+
+class RunReturns(InMemoryProducer):
+    async def run(self) -> None:
+        await checkpoint()
+
+
 class Reorders(InMemoryProducer):
     def _next(self) -> InMemoryMessage | None:
         one, other = super()._next(), super()._next()
@@ -236,6 +309,17 @@ FAULTS = {
     CommitsWhenCancelled: "test_a_stream_that_is_cancelled_anywhere_loses_nothing",
     HangsAtClose: "test_a_producer_that_was_never_opened_can_be_closed",
     LosesItsPlaceWhenCancelled: "test_an_advance_that_is_cancelled_anywhere_leaves_things_whole",
+    ReadsFromTheNext: "test_a_lane_is_read_again_from_each_position",
+    EndsAtTheEnd: "test_who_reads_again_waits_for_what_comes",
+    CommitsWhatIsReadAgain: "test_reading_again_tells_the_broker_nothing",
+    KeysByReading: "test_what_is_read_again_has_the_keys_it_had",
+    HasOnePosition: "test_a_lane_is_read_again_from_each_position",
+    IgnoresPredecessors: "test_a_position_of_a_predecessor_is_the_beginning",
+    FindsTheEarliestOnly: "test_positions_are_found_by_time",
+    ForgetsWhatItKeeps: "test_an_event_is_the_same_after_it_was_kept_as_bytes",
+    TakesAnyBytes: "test_other_bytes_are_no_event",
+    DropsDeadLetters: "test_an_event_that_was_kept_can_be_handed_over",
+    RunReturns: "test_what_is_published_is_delivered_once",
     Reorders: "test_messages_of_a_lane_come_in_order",
 }
 

@@ -42,6 +42,11 @@ def tells_sizes(producer: type[SharedStreamProducer]) -> bool:
     return producer.get_size is not SharedStreamProducer.get_size
 
 
+def works_beside_poll(producer: type[SharedStreamProducer]) -> bool:
+    """Whether the class overrides `run`."""
+    return producer.run is not SharedStreamProducer.run
+
+
 class Group:
     """One poll and its subscribers.
 
@@ -103,6 +108,9 @@ class Group:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
                 tasks.start_soon(self._poll, events, name=f"shared-stream-poll[{key}]")
+                if state.producer is not None and works_beside_poll(type(state.producer)):
+                    name = f"shared-stream-run[{key}]"
+                    tasks.start_soon(self._run_producer, state.producer, name=name)
                 tasks.start_soon(self._pump.run, name=f"shared-stream-pump[{key}]")
                 if state.producer is not None and state.producer.pauses_lanes:
                     tasks.start_soon(self._flow.run, name=f"shared-stream-flow[{key}]")
@@ -183,6 +191,15 @@ class Group:
                 _log.exception("closing a producer failed", key=str(self.key))
         if scope.cancelled_caught:
             _log.error("closing a producer timed out", key=str(self.key), seconds=timeout)
+
+    async def _run_producer(self, producer: SharedStreamProducer) -> None:
+        try:
+            with plugin_code(f"run() of the shared stream {self.key!r}"):
+                await producer.run()
+            raise PluginError(f"run() of {type(producer).__qualname__} returned")
+        except Exception:
+            self.state.is_ending = True
+            raise
 
     # Fan-out
 

@@ -114,6 +114,8 @@ class Driver:
         async with anyio.create_task_group() as tasks:
             stream = self.producer.open_stream()
             assert isinstance(stream, AsyncGenerator), "open_stream() is not an async generator"
+            if type(self.producer).run is not SharedStreamProducer.run:
+                tasks.start_soon(self._run_producer)
             try:
                 async with aclosing(stream):
                     async for event, payload in stream:
@@ -125,6 +127,13 @@ class Driver:
             except Exception as error:  # noqa: BLE001  (handed to whoever waits for the producer)
                 self._note_error(error)
             tasks.cancel_scope.cancel()
+
+    async def _run_producer(self) -> None:
+        try:
+            await self.producer.run()
+            raise AssertionError("run() returned")
+        except Exception as error:  # noqa: BLE001  (handed to whoever waits for the producer)
+            self._note_error(error)
 
     def _take(self, event: Any, payload: Any) -> None:
         value = self._value_of(event)

@@ -180,8 +180,12 @@ class RereadingCases(ProducerSuite):
                     yield value
 
     async def _next(self, reading: AsyncGenerator[str, None]) -> str:
-        with anyio.fail_after(self.patience_s):
-            return await anext(reading)
+        with anyio.move_on_after(self.patience_s):
+            try:
+                return await anext(reading)
+            except StopAsyncIteration:
+                raise AssertionError("read_lane() returned") from None
+        raise AssertionError(f"read_lane() yields nothing more in {self.patience_s:g} s")
 
 
 def _as_stored(lane: Hashable) -> Hashable:
