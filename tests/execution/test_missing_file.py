@@ -114,8 +114,9 @@ async def test_a_run_waits_for_a_module_of_the_folder_that_has_just_gone(house: 
     assert (run.state, run.attempt) == ("success", 1)
 
 
+@pytest.mark.parametrize("patience", [timedelta(), timedelta(hours=1)], ids=["none", "an hour"])
 async def test_a_file_that_is_cut_and_has_its_time_from_before_is_loaded_again(
-    house: House,
+    house: House, patience: timedelta
 ) -> None:
     """File systems cut a file first, and set the time of its change afterwards."""
     await house.add_dag("away", SOURCE)
@@ -123,7 +124,7 @@ async def test_a_file_that_is_cut_and_has_its_time_from_before_is_loaded_again(
     text = path.read_text()
     path.write_text("")
     await anyio.sleep(2.1)  # by its times it has rested
-    async with house.executor(workers=1, file_patience=timedelta(hours=1)):
+    async with house.executor(workers=1, file_patience=patience):
         (pk,) = await house.queue("away")
         await house.until(pk, lambda run: run.state == "running")
         await anyio.sleep(1)  # it is loaded meanwhile, or this shows nothing

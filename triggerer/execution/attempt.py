@@ -102,6 +102,13 @@ def execute_run(order: RunOrder, worker: WorkerContext) -> None:
             _Attempt(order, worker).execute()
 
 
+class _Until(NamedTuple):
+    """For how long a run waits for its file, on the monotonic clock."""
+
+    missing: float
+    changing: float
+
+
 class _Attempt:
     def __init__(self, order: RunOrder, worker: WorkerContext) -> None:
         self._order = order
@@ -134,31 +141,36 @@ class _Attempt:
         """Load the file; again if it fails or lacks the DAG, and is being replaced, or what it imports is."""
         root = self._worker.dags_folder
         path = root / self._order.path
-        deadline = time.monotonic() + self._worker.file_patience_s
+        began, patience_s = time.monotonic(), self._worker.file_patience_s
+        # A file that changes is watched for as long as it takes to tell, however soon a missing one counts as deleted.
+        until = _Until(began + patience_s, began + max(patience_s, 2 * SETTLES_IN_S))
         while True:
-            self._wait_for_file(path, deadline)
+            self._wait_for_file(path, until.missing)
             files = _Files.now(path, root)
             try:
                 loaded = self._load(path)
             except Exception as error:
                 lacks_module = isinstance(error.__cause__, ModuleNotFoundError)
-                patience_s = self._worker.file_patience_s if lacks_module else SETTLES_IN_S
-                if not self._changes(files, path, deadline, patience_s):
+                rests_s = patience_s if lacks_module else SETTLES_IN_S
+                if not self._changes(files, path, until, rests_s):
                     raise
             else:
                 if self._order.dag_id in loaded.dags:
                     return loaded
-                if not self._changes(files, path, deadline, SETTLES_IN_S):
+                if not self._changes(files, path, until, SETTLES_IN_S):
                     return loaded
             logger.warning("%s is being replaced; it is loaded again", self._order.path)
 
-    def _changes(self, files: _Files, path: Path, deadline: float, patience_s: float) -> bool:
-        """Wait until the files have rested for `patience_s`; return False then, and True as soon as they change."""
-        while time.monotonic() < deadline:
-            if files.file is None or _Files.now(path, self._worker.dags_folder) != files:
+    def _changes(self, files: _Files, path: Path, until: _Until, rests_s: float) -> bool:
+        """Wait until the files have rested for `rests_s`; return False then, and True as soon as they change."""
+        while time.monotonic() < until.changing:
+            if _Files.now(path, self._worker.dags_folder) != files:
                 return True
+            if files.file is None:
+                # It was there a moment ago, or it has been waited for.
+                return time.monotonic() < until.missing
             watched_s = self._worker.sightings.unchanged_s(path, files)
-            if watched_s >= SETTLES_IN_S and files.have_rested(patience_s):
+            if watched_s >= SETTLES_IN_S and files.have_rested(rests_s):
                 return False
             time.sleep(_LOOK_EVERY_S)
         return False
