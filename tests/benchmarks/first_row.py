@@ -49,7 +49,7 @@ def _measure(scene: Scene, store: Store) -> Iterable[Row]:
             )  # fmt: skip
             _wait_for_runs(service, number)
         run_pks = dict(service.records.rows("SELECT run_id, id FROM dag_run"))
-        queued = dict(service.stop()["queued"])
+        queued = service.stop()["queued"]
     found = [orjson.loads(line) for line in noted.read_text().splitlines()]
     yield _row(store, found[_WARM_UP_RUNS:], run_pks, queued, found[0])
 

@@ -116,7 +116,7 @@ def _row(
     alone: Sequence[float],
 ) -> Row:
     committed = {(partition, offset): at for partition, offset, at in stamps["committed"]}
-    queued = dict(stamps["queued"])
+    queued = stamps["queued"]
     advances = _Advances(stamps["advanced"])
     to_committed, to_queued, to_advanced = [], [], []
     for sent in phase.paced.messages:

@@ -69,7 +69,7 @@ class Service:
             )
 
     def stop(self) -> dict[str, Any]:
-        """SIGTERM, and the stamps that it wrote; empty where none were asked for.
+        """SIGTERM, and the stamps that it wrote, `queued` by the runs' primary keys; empty where none were asked for.
 
         Raises:
             RuntimeError: It failed; the message has the end of its log.
@@ -79,7 +79,13 @@ class Service:
         code = self._process.wait(60)
         if code != 0:
             raise RuntimeError(f"the service ended with {code}:\n{self.log_tail()}")
-        return orjson.loads(self._stamps.read_bytes()) if self._stamps.exists() else {}
+        if not self._stamps.exists():
+            return {}
+        stamps: dict[str, Any] = orjson.loads(self._stamps.read_bytes())
+        # One service makes all runs, one after the other.
+        pks = [pk for (pk,) in self.records.rows("SELECT id FROM dag_run ORDER BY id")]
+        stamps["queued"] = dict(zip(pks, stamps["queued"], strict=True))
+        return stamps
 
     def kill(self) -> None:
         """End it, if it runs, with all that it started."""

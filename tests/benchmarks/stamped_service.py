@@ -23,6 +23,7 @@ from triggerer.logging_setup import set_up_logging
 from triggerer.runtime.lanes import Entry
 from triggerer.runtime.subscriber import DerivedEvent
 from triggerer.scheduler import Scheduler
+from triggerer.scheduler.plan import Plan
 from triggerer.service import ALL_PARTS, run
 from triggerer.store.recording.event_batch import EventBatch
 from triggerer.store.recording.recorder import EventRecorder
@@ -34,8 +35,8 @@ class Stamps:
 
     committed: list[tuple[int, int, int]] = field(default_factory=list)
     """(partition, offset, instant) of each event whose commit was confirmed."""
-    queued: list[tuple[int, int]] = field(default_factory=list)
-    """(run's primary key, instant) at which its transaction had committed."""
+    queued: list[int] = field(default_factory=list)
+    """The instant at which each run's transaction had committed, in the order of the runs."""
     advanced: list[tuple[int, int, int]] = field(default_factory=list)
     """(partition, last offset, instant) of each advance that returned: the broker has the commit."""
     flushes: list[tuple[int, int, int]] = field(default_factory=list)
@@ -69,9 +70,8 @@ class Stamps:
         done = Scheduler._done
         queued = self.queued
 
-        def stamped(self: Scheduler, chunk: Sequence[str], plan: Any) -> None:
-            now = monotonic_ns()
-            queued.extend((run.pk, now) for run in plan.created)
+        def stamped(self: Scheduler, chunk: Sequence[str], plan: Plan) -> None:
+            queued.extend([monotonic_ns()] * plan.runs_created)
             done(self, chunk, plan)
 
         Scheduler._done = stamped  # type: ignore[method-assign]
