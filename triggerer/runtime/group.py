@@ -219,12 +219,16 @@ class Group:
     async def _fan_out(self, events: AsyncGenerator[Any, None]) -> None:
         state, flow, present = self.state, self._flow, self.subscribers.present
         ledger, selecting = state.ledger, state.selection.tables
+        turns = Turns()
         async for event in events:
             has_checked = ledger.head >= flow.check_at
             if has_checked:
                 await flow.check()
-            if not state.may_act:
-                await self._wait_to_be_closed()
+            if turns.has_turned:
+                # Once for all events of one turn of the loop.
+                turns.watch()
+                if not state.may_act:
+                    await self._wait_to_be_closed()
             ledger.broadcast(event)
             if selecting:
                 self._offer(event)
