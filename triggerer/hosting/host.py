@@ -312,7 +312,7 @@ class TriggerHost:
             self._manager.remove(placed.hosted, on_purpose=difference.is_deleted(placed))
         for placed, row in difference.changed:
             placed.row = row
-            placed.hosted.replace_source(source_of(row, placed.fence))
+            self._manager.replace_source(placed.hosted, source_of(row, placed.fence))
             self._note_state(placed.hosted)
         hosted = self._manager.add(specs)
         for row, one in zip(owned_rows, hosted, strict=True):

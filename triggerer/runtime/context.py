@@ -9,6 +9,7 @@ from random import Random
 
 from triggerer.backoff import Backoff
 from triggerer.domain.events import EventSink
+from triggerer.domain.lane_positions import PositionSink
 from triggerer.own_lease import OwnLease
 from triggerer.runtime.clock import Clock, SystemClock
 from triggerer.runtime.settings import RuntimeSettings
@@ -23,12 +24,15 @@ class RuntimeContext:
     """The sink, the clock, the bounds, and whether what fails is restarted."""
 
     sink: EventSink
+    positions: PositionSink | None = None
+    """Where it is stored who is behind. None: nobody falls behind alone, and the broker redelivers to all."""
     clock: Clock = field(default_factory=SystemClock)
     now: Callable[[], datetime] = _utc_now
     """For times that are shown. Nothing is decided by it."""
     settings: RuntimeSettings = field(default_factory=RuntimeSettings)
     restarts: bool = True
-    """False in the testing harness: a group or trigger that has ended is not started again."""
+    """False in the testing harness: a group or trigger that has ended is not started again, except by
+    `HostedTrigger.restart` where watchers may fall behind."""
     restart_first: float = 1.0
     restart_longest: float = 60.0
     random: Random = field(default_factory=Random)

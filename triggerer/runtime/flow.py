@@ -10,9 +10,11 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from triggerer.abc import SharedStreamProducer
+from triggerer.domain.events import EventSink
 from triggerer.errors import SubscriberOverflow
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.lanes import Lane
+from triggerer.runtime.pending_limit import PendingLimit
 from triggerer.runtime.state import GroupState
 from triggerer.runtime.subscriber import Subscriber
 from triggerer.runtime.subscribers import Subscribers
@@ -30,8 +32,12 @@ class Flow:
     a hook of the producer raises, the group ends.
     """
 
-    def __init__(self, state: GroupState, subscribers: Subscribers) -> None:
+    def __init__(
+        self, state: GroupState, subscribers: Subscribers, pending: PendingLimit, sink: EventSink
+    ) -> None:
         self._state = state
+        self._pending = pending
+        self._sink = sink
         self._subscribers = subscribers
         self._settings = state.settings
         self._ledger = state.ledger
@@ -145,6 +151,8 @@ class Flow:
         )
 
     async def _wait_for_room(self) -> None:
+        if await self._fail_slow():
+            return
         full = self._full_subscribers()
         before = [subscriber.pulled for subscriber in full]
         deadline = self._state.clock.monotonic() + self._settings.overflow_grace
@@ -160,13 +168,45 @@ class Flow:
         if scope.cancelled_caught:
             for subscriber, pulled in zip(full, before, strict=True):
                 if subscriber.is_present and subscriber.pulled == pulled:
-                    self._fail_for_overflow(subscriber)
+                    grace = self._settings.overflow_grace
+                    self._fail_for_overflow(subscriber, f"did not move for {grace:g} s")
 
-    def _fail_for_overflow(self, subscriber: Subscriber) -> None:
+    async def _fail_slow(self) -> bool:
+        """Fail those for whom the poll would stop while a sibling waits for more; whether there were any.
+
+        They fall behind alone. Nobody is slow while the store is: then all wait for it.
+        """
+        if not self._state.may_fall_behind or not self._slow():
+            return False
+        # A reader that only waits for its turn is not slow.
+        for _ in range(_TURNS_BEFORE_OVERFLOW):
+            await checkpoint()
+        slow = self._slow()
+        for subscriber in slow:
+            self._fail_for_overflow(subscriber, "its siblings wait for more")
+        return bool(slow)
+
+    def _slow(self) -> list[Subscriber]:
+        ledger = self._ledger
+        if self._sink.is_full or self._pending.count >= self._pending.limit:
+            return []
+        if all(subscriber.pulled < ledger.head for subscriber in self._subscribers):
+            # Nobody waits for more.
+            return []
+        if full := self._full_subscribers():
+            return full
+        # A bound of the lane, the stream or in bytes is filled by those for whom most of it is outstanding.
+        half = self._lanes.outstanding // 2
+        return [
+            subscriber
+            for subscriber in self._subscribers
+            if ledger.head - subscriber.done > max(half, 1)
+        ]
+
+    def _fail_for_overflow(self, subscriber: Subscriber, reason: str) -> None:
         error = SubscriberOverflow(
-            f"{subscriber.name} fell {self._settings.subscriber_queue_size} events"
-            f" behind the shared stream {self._state.key!r} and did not move for"
-            f" {self._settings.overflow_grace:g} s",
+            f"{subscriber.name} fell {self._ledger.head - subscriber.pulled} events"
+            f" behind the shared stream {self._state.key!r}, and {reason}",
             hint="make its filter faster, or raise shared_stream_subscriber_queue_size",
         )
         self._subscribers.fail(subscriber, error)
@@ -188,11 +228,14 @@ class Flow:
         scope.cancel()
 
     async def _until_all_moved(self, full: list[Subscriber], before: list[int]) -> None:
-        """Wait until every full subscriber has read something or is gone: each of them pauses the poll."""
+        """Wait until every full subscriber has read something or is gone: each of them pauses the poll.
+
+        Or until a sibling waits for more, if they may fall behind.
+        """
         while any(
             subscriber.is_present and subscriber.pulled == pulled
             for subscriber, pulled in zip(full, before, strict=True)
-        ):
+        ) and not (self._state.may_fall_behind and self._slow()):
             await self._progress.wait_for_room()
 
     # Lanes

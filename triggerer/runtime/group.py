@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Hashable
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterable
 from contextlib import aclosing
+from datetime import datetime
 from typing import Any
 
 import anyio
 import structlog
 
 from triggerer.abc import BaseEventTrigger, SharedStreamProducer
-from triggerer.domain.events import EventSink
+from triggerer.domain.events import EventSink, EventSource
 from triggerer.errors import BrokerUnavailable, GroupEnded, PluginError
 from triggerer.own_lease import OwnLease
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.clock import Clock
 from triggerer.runtime.deadlines import Deadlines
+from triggerer.runtime.falling_behind import FallingBehind
 from triggerer.runtime.flow import Flow
+from triggerer.runtime.lags import Lags
 from triggerer.runtime.lanes import Lanes
 from triggerer.runtime.ledger import Ledger
 from triggerer.runtime.pending_limit import PendingLimit
@@ -65,17 +68,21 @@ class Group:
         lease: OwnLease,
         settings: RuntimeSettings,
         pending: PendingLimit,
+        lags: Lags,
+        sources: Callable[[], Iterable[EventSource]],
+        now: Callable[[], datetime],
     ) -> None:
         self._opener = opener
         self._kwargs = kwargs
         lanes = Lanes(settings.max_outstanding_per_lane, settings.max_outstanding_bytes_per_lane)
         ledger = Ledger(lanes if is_acknowledged(opener) else None)
         self.key = key
-        self.state = GroupState(key, settings, clock, lease, lanes, ledger)
+        self.state = GroupState(key, settings, clock, lease, lanes, ledger, lags, sources, now)
         self.subscribers = Subscribers(
             self.state, sink=sink, pending=pending, on_interrupted=self._cancel_later
         )
-        self._flow = Flow(self.state, self.subscribers)
+        lanes.decide = FallingBehind(self.state, self.subscribers).decide
+        self._flow = Flow(self.state, self.subscribers, pending, sink)
         self._pump = Pump(self.state)
         self._deadlines = Deadlines(self.state, self.subscribers, self._pump)
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -247,6 +254,7 @@ class Group:
         get_lane = state.producer.get_advance_lane
         get_size = state.producer.get_size if tells_sizes(type(state.producer)) else None
         max_bytes = state.settings.max_outstanding_bytes
+        behind = state.lags.by_lane
         turns = Turns()
         size_bytes = 0
         now = 0.0
@@ -264,6 +272,8 @@ class Group:
                 if size_bytes < 0:
                     raise PluginError(f"get_size() of the shared stream {self.key!r} is negative")
             ledger.broadcast_in_lane(event, payload, get_lane(payload), now, size_bytes)
+            if behind:
+                state.keep_recent(event, payload, size_bytes)
             if selecting:
                 self._offer(event)
             if state.readers:

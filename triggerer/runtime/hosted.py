@@ -13,6 +13,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 
 from triggerer.abc import BaseEventTrigger
 from triggerer.domain.events import EventSource
+from triggerer.domain.lane_positions import LanePosition
 from triggerer.errors import GroupEnded, PluginError
 from triggerer.runtime.cancellation import plugin_code, take_back_stray_cancellations
 from triggerer.runtime.context import RuntimeContext
@@ -48,6 +49,8 @@ class TriggerSpec:
     kwargs: dict[str, Any]
     """What the stream is opened with if this trigger opens it."""
     source: EventSource
+    positions: tuple[LanePosition, ...] = ()
+    """Where its watchers stand that are behind, as it is stored."""
     stream_id: str | None = None
     """The digest of its stream key, as the DAG processor stored it: known before the trigger is made."""
     load: Callable[[], Load] | None = None
@@ -83,10 +86,15 @@ class HostedTrigger:
         """Whether the key has been read, which happens when the trigger is first made."""
         self.is_absent = False
         """Whether its group counts it as absent."""
+        self.is_held = False
+        """Whether it has failed and waits for `restart`; only where nothing is restarted by itself."""
+        self._restarted = anyio.Event()
         self.stream_key: Hashable | None = None
         """The key of the shared stream that it is a member of, if any."""
         self.pending = PendingLimit(context.settings.max_pending)
         """Counts its events on their way into the store, if it has no stream."""
+        self.catching_up: dict[int, BaseException | None] = {}
+        """Its watchers that are behind somewhere, by id, and why the last attempt to catch up failed."""
         self.refusals = Refusals(spec.name, context.clock, context.now, lambda: on_state(self))
         """Events of it that the store has refused. They do not end it."""
         self._runner = Runner(
@@ -111,8 +119,10 @@ class HostedTrigger:
         """The name of the tasks that run its code, by which `stalls.py` tells what blocks the event loop."""
         return f"watcher[{self.name}]"
 
-    def replace_source(self, source: EventSource) -> None:
-        """Send its events to other watchers from now on."""
+    def replace_source(self, source: EventSource, group: Group | None = None) -> None:
+        """Send its events to other watchers from now on. `group`: the one that it is a member of, if any."""
+        if self.is_absent and group is not None:
+            group.subscribers.replace_absent(self.source.watchers, source.watchers)
         self.source = self._runner.source = source
         if self.subscriber is not None:
             self.subscriber.source = source
@@ -149,6 +159,10 @@ class HostedTrigger:
         self.is_keyed = True
         return True
 
+    def note_catching_up(self) -> None:
+        """What is to be shown of its watchers has changed: one has fallen behind, fails there, or has caught up."""
+        self._on_state(self)
+
     def note_failure(self, error: BaseException) -> None:
         self.error = error
         self._enter(HostedState.FAILING)
@@ -181,8 +195,11 @@ class HostedTrigger:
     async def discard(self) -> None:
         """Clean the trigger up and drop it; a restart makes a new one."""
         trigger, self.trigger, self.subscriber = self.trigger, None, None
-        if trigger is None:
-            return
+        if trigger is not None:
+            await self.clean_up(trigger)
+
+    async def clean_up(self, trigger: BaseEventTrigger) -> None:
+        """Call the `cleanup()` of a trigger that was made; never raises for what it does."""
         await take_back_stray_cancellations()
         with anyio.move_on_after(self._context.settings.close_timeout, shield=True) as scope:
             try:
@@ -205,7 +222,7 @@ class HostedTrigger:
         """
         if self.trigger is None:
             if not self.is_absent:
-                group.subscribers.add_absent()
+                group.subscribers.add_absent(self.source.watchers)
                 self.is_absent = True
             return False
         self.subscriber = group.subscribers.join(
@@ -234,9 +251,13 @@ class HostedTrigger:
                 if group.is_ending or self._is_stopped:
                     return
                 if not self._context.restarts:
+                    if group.state.may_fall_behind and self.is_absent:
+                        if not await self._rejoin_when_told(group):
+                            return
+                        continue
                     if self.is_absent:
                         # It does not come back: only what it had not resolved counts as failed.
-                        group.subscribers.remove_absent()
+                        group.subscribers.remove_absent(self.source.watchers)
                         self.is_absent = False
                     return
                 if not await self._rejoin_later(group, started):
@@ -259,11 +280,26 @@ class HostedTrigger:
             return
         # The filter returned. It is started again; what is broadcast meanwhile counts as failed, and is redelivered.
         if not group.is_ending:
-            group.subscribers.leave(subscriber)
+            group.subscribers.leave(subscriber, comes_back=self._context.restarts)
             if self._context.restarts:
-                group.subscribers.add_absent()
+                group.subscribers.add_absent(self.source.watchers)
                 self.is_absent = True
         self._enter(HostedState.WAITING if self._context.restarts else HostedState.ENDED)
+
+    def restart(self) -> None:
+        """Start it again, if it is held."""
+        self.is_held = False
+        self._restarted.set()
+
+    async def _rejoin_when_told(self, group: Group) -> bool:
+        self._restarted = anyio.Event()
+        self.is_held = True
+        if not len(group.subscribers):
+            # Nobody is left to read: what would be pulled now would only be redelivered, again and again.
+            group.stop_pulling()
+        await self._restarted.wait()
+        group.start_pulling()
+        return not group.is_ending and self.make() and self.join(group)
 
     async def _rejoin_later(self, group: Group, started: float) -> bool:
         while True:
@@ -290,10 +326,12 @@ class HostedTrigger:
                     group.subscribers.fail(
                         self.subscriber, PluginError(f"{self.name} was replaced")
                     )
-                    group.subscribers.remove_absent()
+                    group.subscribers.remove_absent(self.source.watchers)
             elif self.is_absent or self.subscriber is not None:
                 # If its subscriber was failed from outside, its task had no turn to set `is_absent`.
-                group.subscribers.remove_absent()
+                group.subscribers.remove_absent(self.source.watchers)
+            if on_purpose:
+                group.subscribers.forget(self.source.watchers)
         self.is_absent = False
         self._enter(HostedState.ENDED)
         self.stop()

@@ -149,13 +149,18 @@ class Lane:
     def is_ready(self) -> bool:
         return self.head is not None and not self.head.unresolved
 
-    def take(self, limit: int) -> list[AdvanceItem]:
-        """Take the ready prefix, `limit` events at most."""
+    def take(self, limit: int, decide: Decide) -> list[AdvanceItem]:
+        """Take the ready prefix, `limit` events at most. Empty if `decide` has the first one wait."""
         batch: list[AdvanceItem] = []
         size_bytes = 0
         entry = self.head
         while entry is not None and not entry.unresolved:
             outcome = entry.counts.outcome if entry.nacks is None else entry.outcome()
+            if outcome.failed:
+                decided = decide(entry, outcome)
+                if decided is None:
+                    break
+                outcome = decided
             batch.append(_new_item(AdvanceItem, (entry.payload, outcome)))
             size_bytes += entry.size_bytes
             # An event derived from it may still refer to this entry, and must not keep those behind it alive.
@@ -173,8 +178,16 @@ class Lane:
         return batch
 
 
+Decide = Callable[[Entry, AdvanceOutcome], AdvanceOutcome | None]
+"""Says what `advance` is told of an event that somebody failed. None: it waits, and `unresolved` was raised."""
+
+
 def _ignore(_: Lane) -> None:
     pass
+
+
+def _as_it_is(_: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
+    return outcome
 
 
 class Lanes:
@@ -199,12 +212,17 @@ class Lanes:
         self.outstanding = 0
         self.outstanding_bytes = 0
         self.on_low_water: Callable[[Lane], None] = _ignore
+        self.decide: Decide = _as_it_is
         self._lanes: dict[Hashable, Lane] = {}
         self._ready: deque[Lane] = deque()
 
     def __iter__(self) -> Iterator[Lane]:
         """The lanes that are known, also empty ones."""
         return iter(self._lanes.values())
+
+    def get(self, key: Hashable) -> Lane | None:
+        """The lane; None if it has no outstanding events, and perhaps never had."""
+        return self._lanes.get(key)
 
     def is_full(self, lane: Lane) -> bool:
         """Whether nothing may be added to `lane` at present."""
@@ -278,26 +296,28 @@ class Lanes:
 
     def batches(self, limit: int) -> Iterator[list[AdvanceItem]]:
         """One batch after the other while a lane is ready. Asking for the next one finishes the one before."""
-        ready, finish = self._ready, self.finish
+        ready, finish, decide = self._ready, self.finish, self.decide
         while ready:
             lane = ready.popleft()
             head = lane.head
             if head is None or head.unresolved:
                 lane.is_scheduled = False
             else:
-                yield lane.take(limit)
+                batch = lane.take(limit, decide)
+                if batch:
+                    yield batch
                 finish(lane)
 
     def take(self, limit: int = sys.maxsize) -> tuple[Lane, list[AdvanceItem]]:
         """Take the ready prefix, `limit` events at most, of the lane that has waited longest.
 
-        `finish` it before it is queued again.
+        It may be empty, see `decide`. `finish` it before it is queued again.
 
         Raises:
             IndexError: No lane is ready; see `has_ready`.
         """
         lane = self._ready.popleft()
-        return lane, lane.take(limit)
+        return lane, lane.take(limit, self.decide)
 
     def finish(self, lane: Lane) -> None:
         """The advance of what was taken from `lane` has returned."""

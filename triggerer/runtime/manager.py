@@ -9,6 +9,7 @@ from typing import Self
 
 import anyio
 
+from triggerer.domain.events import EventSource
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.hosted import HostedTrigger, TriggerSpec
 from triggerer.runtime.stream import SharedStream
@@ -90,6 +91,20 @@ class Manager:
             stream.remove(member, on_purpose=on_purpose)
         else:
             member.withdraw(None, on_purpose=on_purpose)
+
+    def replace_source(self, member: HostedTrigger, source: EventSource) -> None:
+        """Send a trigger's events to other watchers from now on."""
+        stream = self._stream_of(member)
+        if stream is not None:
+            stream.replace_source(member, source)
+        else:
+            member.replace_source(source)
+
+    def restart(self, member: HostedTrigger) -> None:
+        """Start a trigger again that has failed and is held, where nothing is restarted by itself."""
+        stream = self._stream_of(member)
+        if stream is not None:
+            stream.restart(member)
 
     def close_stream(self, key: Hashable) -> None:
         """Stop a stream and its members at once and resolve nothing: its lease was lost or released."""

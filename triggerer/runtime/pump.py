@@ -74,7 +74,7 @@ class Pump:
 
     async def _advance_one_by_one(self, producer: SharedStreamProducer) -> None:
         lanes, progress, turns = self._state.lanes, self._state.progress, self._turns
-        advance = producer.advance
+        advance, behind = producer.advance, self._state.lags.by_lane
         turns.watch()
         handled = 0
         for batch in lanes.batches(_BURST):
@@ -87,6 +87,8 @@ class Pump:
                 progress.note_room()
             self._awaited = batch
             await advance(batch)
+            if behind:
+                self._state.note_advanced(batch)
             if turns.has_turned:
                 # The plugin may have shielded this advance from a cancellation; another one must not follow. If the
                 # loop has not turned, nobody can have cancelled it.
@@ -104,6 +106,9 @@ class Pump:
         handled = 0
         while lanes.has_ready:
             lane, batch = lanes.take(_REQUEST)
+            if not batch:
+                lanes.finish(lane)
+                continue
             tasks.start_soon(
                 self._advance_beside_others, producer, lane, batch, name=self._task_name
             )
@@ -123,6 +128,8 @@ class Pump:
         try:
             with plugin_code(self._what):
                 await producer.advance(batch)
+            if state.lags.by_lane:
+                state.note_advanced(batch)
         except Exception:
             state.is_ending = True
             raise

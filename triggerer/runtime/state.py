@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from datetime import datetime
+from typing import Any, Protocol
 
-from triggerer.abc import SharedStreamProducer
+from triggerer.abc import AdvanceItem, SharedStreamProducer
+from triggerer.domain.events import EventSource
+from triggerer.domain.lane_positions import following, is_before
 from triggerer.own_lease import OwnLease
+from triggerer.runtime.absences import Absences
 from triggerer.runtime.clock import Clock
+from triggerer.runtime.lags import Lag, Lags
 from triggerer.runtime.lanes import Lanes
 from triggerer.runtime.ledger import Ledger
 from triggerer.runtime.progress import Progress
+from triggerer.runtime.recent import Message, Recent
 from triggerer.runtime.selection import Selection
 from triggerer.runtime.settings import RuntimeSettings
 
@@ -35,6 +41,15 @@ class GroupState:
     lease: OwnLease
     lanes: Lanes
     ledger: Ledger
+    lags: Lags
+    """Who is behind where; outlives the group."""
+    sources: Callable[[], Iterable[EventSource]]
+    """Of all triggers of the stream, those that could not be made too."""
+    now: Callable[[], datetime]
+    """For times that are shown."""
+    absences: Absences = field(default_factory=Absences)
+    recent: dict[Hashable, Recent] = field(default_factory=dict)
+    """The newest messages of the lanes in which somebody is behind."""
     progress: Progress = field(default_factory=Progress)
     selection: Selection = field(default_factory=Selection)
     readers: dict[Reader, None] = field(default_factory=dict)
@@ -58,6 +73,61 @@ class GroupState:
         return not (self.is_closed or self.lease.is_over)
 
     @property
+    def may_fall_behind(self) -> bool:
+        """Whether a watcher that fails a message falls behind alone: the source is a log, and positions are stored."""
+        producer = self.producer
+        return self.lags.are_kept and producer is not None and is_log(type(producer))
+
+    def keep_recent(self, event: Any, payload: Any, size_bytes: int) -> None:
+        """Keep what has just been broadcast, if somebody is behind in its lane, for who has nearly caught up."""
+        assert self.producer is not None
+        lane = self.producer.get_advance_lane(payload)
+        if lane in self.lags.by_lane:
+            message = Message(self.producer.get_position(payload), event, payload)
+            self.recent_of(lane).append(message, size_bytes)
+        elif lane in self.recent:
+            del self.recent[lane]
+
+    def note_advanced(self, batch: Sequence[AdvanceItem]) -> None:
+        """Forget where those stood who had caught up, and to whom the broker was advanced now."""
+        assert self.producer is not None
+        payload, outcome = batch[-1]
+        lags = self.lags.by_lane.get(self.producer.get_advance_lane(payload))
+        if not lags or outcome.failed:
+            return
+        reached = following(self.producer.get_position(payload))
+        for lag in list(lags.values()):
+            if lag.is_live and lag.position == lag.read_to and not is_before(reached, lag.position):
+                self.lags.end(lag)
+
+    def recent_of(self, lane: Hashable) -> Recent:
+        """What was broadcast in a lane in which somebody is behind."""
+        recent = self.recent.get(lane)
+        if recent is None:
+            recent = self.recent[lane] = Recent()
+        return recent
+
+    def end_if_advanced(self, lag: Lag) -> None:
+        """Forget where one stands that has caught up, if the broker was advanced to it already."""
+        newest = self.recent_of(lag.lane).newest
+        lane = self.lanes.get(lag.lane)
+        if (
+            not self.is_ending
+            and lag.is_live
+            and not lag.is_gone
+            and lag.position == lag.read_to
+            and newest is not None
+            and not is_before(following(newest), lag.position)
+            and (lane is None or not lane.outstanding)
+        ):
+            self.lags.end(lag)
+
+    def trim_absences(self) -> None:
+        """Forget who was absent for what is no longer outstanding."""
+        heads = [lane.head.seq for lane in self.lanes if lane.head is not None]
+        self.absences.trim(min(heads, default=self.ledger.head))
+
+    @property
     def is_acknowledged(self) -> bool:
         """Whether it is in ack mode; otherwise it is on the fast path."""
         return self.ledger.lanes is not None
@@ -66,3 +136,8 @@ class GroupState:
     def outstanding(self) -> int:
         """How many events are not yet advanced; on the fast path, how many some subscriber has not read."""
         return self.lanes.outstanding if self.is_acknowledged else len(self.ledger.events)
+
+
+def is_log(producer: type[SharedStreamProducer]) -> bool:
+    """Whether messages stay when they have been read: the class overrides `read_lane`."""
+    return producer.read_lane is not SharedStreamProducer.read_lane

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
+from typing import Final
 
 import anyio
 import structlog
 
+from triggerer.domain.events import EventSource, WatcherRef
 from triggerer.errors import GroupEnded
+from triggerer.runtime.catching_up import CatchingUp
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.group import Group
 from triggerer.runtime.hosted import HostedTrigger
+from triggerer.runtime.lags import Lags
 from triggerer.runtime.pending_limit import PendingLimit
 from triggerer.synchronization import AutoResetEvent, Notifier
 
 _log = structlog.get_logger(__name__)
+
+_READERS: Final = 8
+"""Lanes that are read again at one time, beside the poll, by all watchers of a stream that are behind."""
 
 
 class SharedStream:
@@ -32,6 +39,10 @@ class SharedStream:
         self.ended = anyio.Event()
         """Set when its last producer has been closed and none of its tasks is running."""
         self.pending = PendingLimit(context.settings.max_pending)
+        self.lags = Lags(context.positions, self._on_lag)
+        """Which of the members' watchers are behind, and where."""
+        self._catching_up: dict[WatcherRef, CatchingUp] = {}
+        self._readers = anyio.Semaphore(_READERS, fast_acquire=True)
         self._context = context
         self._backoff = context.restart_backoff()
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -46,12 +57,14 @@ class SharedStream:
         """Let `member` join the running group now, or the next one when it opens."""
         self.members[member] = None
         member.stream_key = self.key
+        self._load_lags(member)
         group = self.group
         if group is not None and not group.is_ending and self._tasks is not None:
             member.join(group)
             self._tasks.start_soon(self._serve, member, group, name=member.task_name)
             if self._is_emptied:
                 group.start_pulling()
+            self._start_catching_up(member)
 
     def close(self) -> None:
         """Stop the group and all members at once; nothing is resolved."""
@@ -68,6 +81,9 @@ class SharedStream:
             del self.members[member]
             member.stream_key = None
             member.withdraw(self.group, on_purpose=on_purpose)
+            self._stop_catching_up(member.source.watchers)
+            if on_purpose:
+                self.lags.forget_watchers(member.source.watchers)
         if not self.members:
             self._all_left.set()
 
@@ -86,6 +102,90 @@ class SharedStream:
             member.stream_key = None
             if not self.members:
                 self._all_left.set()
+
+    # Who is behind
+
+    def _load_lags(self, member: HostedTrigger) -> None:
+        fence = member.source.fence
+        if fence is None or not self.lags.are_kept:
+            return
+        watchers = {watcher.watcher_id: watcher for watcher in member.source.watchers}
+        for row in member.spec.positions:
+            if row.watcher_id in watchers:
+                self.lags.load(watchers[row.watcher_id], fence, row)
+        self._note_lags(member)
+
+    def replace_source(self, member: HostedTrigger, source: EventSource) -> None:
+        """Have the member serve other watchers from now on."""
+        before = set(member.source.watchers)
+        member.replace_source(source, self.group)
+        gone = before.difference(source.watchers)
+        self._stop_catching_up(gone)
+        self.lags.forget_watchers(gone)
+        self._note_lags(member)
+        self._start_catching_up(member)
+
+    def restart(self, member: HostedTrigger) -> None:
+        """Start a member that is held."""
+        member.restart()
+        for watcher in member.source.watchers:
+            if (running := self._catching_up.get(watcher)) is not None:
+                running.restart()
+        self._start_catching_up(member)
+
+    def _stop_catching_up(self, watchers: Iterable[WatcherRef]) -> None:
+        for watcher in watchers:
+            if (catching_up := self._catching_up.pop(watcher, None)) is not None:
+                catching_up.stop()
+
+    def _sources(self) -> list[EventSource]:
+        return [member.source for member in self.members]
+
+    def _on_lag(self, watcher: WatcherRef) -> None:
+        for member in self.members:
+            if watcher in member.source.watchers:
+                self._note_lags(member)
+                self._start_catching_up(member)
+                member.note_catching_up()
+
+    def _note_lags(self, member: HostedTrigger) -> None:
+        member.catching_up = {
+            watcher.watcher_id: self._error_of(watcher)
+            for watcher in member.source.watchers
+            if any(True for _ in self.lags.behind(watcher.watcher_id))
+        }
+
+    def _error_of(self, watcher: WatcherRef) -> BaseException | None:
+        catching_up = self._catching_up.get(watcher)
+        return None if catching_up is None else catching_up.error
+
+    def _start_catching_up(self, member: HostedTrigger) -> None:
+        """Serve its watchers that are behind, each alone; those that are served already look again."""
+        group = self.group
+        if group is None or group.is_ending or self._tasks is None:
+            return
+        for watcher in member.source.watchers:
+            running = self._catching_up.get(watcher)
+            if running is not None:
+                running.wake()
+            elif not member.is_held and any(
+                lag.is_stored for lag in self.lags.behind(watcher.watcher_id)
+            ):
+                catching_up = CatchingUp(
+                    watcher, member, group.state, self._context, self._readers, self._on_lag
+                )
+                self._catching_up[watcher] = catching_up
+                self._tasks.start_soon(self._catch_up, catching_up, name=member.task_name)
+
+    async def _catch_up(self, catching_up: CatchingUp) -> None:
+        watcher = catching_up.watcher
+        try:
+            await catching_up.run()
+        finally:
+            if self._catching_up.get(watcher) is catching_up:
+                del self._catching_up[watcher]
+        # It may have fallen behind again in the moment in which it had caught up.
+        self._on_lag(watcher)
 
     # Life
 
@@ -150,6 +250,9 @@ class SharedStream:
             lease=self._context.lease,
             settings=self._context.settings,
             pending=self.pending,
+            lags=self.lags,
+            sources=self._sources,
+            now=self._context.now,
         )
         self._all_left.clear()
         try:
@@ -166,11 +269,13 @@ class SharedStream:
                     member.is_absent = False
                     member.join(group)
                     tasks.start_soon(self._serve, member, group, name=member.task_name)
+                    self._start_catching_up(member)
                 ended = await self._run_until_left(group)
                 if ended is not None:
                     await self._end_members(ended)
             finally:
                 self._tasks = self.group = None
+                self._catching_up.clear()
             tasks.cancel_scope.cancel()
         return ended
 

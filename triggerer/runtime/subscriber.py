@@ -6,7 +6,7 @@ import asyncio
 import math
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Hashable
 from contextlib import aclosing
 from enum import Enum, auto
 from typing import Any
@@ -24,7 +24,8 @@ from triggerer.abc import (
 from triggerer.domain.events import EventSink, EventSource
 from triggerer.errors import PluginError
 from triggerer.runtime.cancellation import plugin_code
-from triggerer.runtime.lanes import Entry
+from triggerer.runtime.filtering import filtered
+from triggerer.runtime.lanes import Entry, Lane
 from triggerer.runtime.ledger import IDLE, Member
 from triggerer.runtime.pending_limit import PendingLimit
 from triggerer.runtime.selection import selector_of
@@ -116,12 +117,14 @@ class Subscriber(Member):
         "_waiter",
         "error",
         "is_open",
+        "joined_at",
         "may_read",
         "name",
         "oldest_pending",
         "on_departed",
         "on_refused",
         "open_entry",
+        "open_source",
         "ordinal",
         "pending",
         "pulled",
@@ -129,6 +132,7 @@ class Subscriber(Member):
         "state",
         "trigger",
         "wanted",
+        "was_absent",
     )
 
     def __init__(
@@ -158,11 +162,17 @@ class Subscriber(Member):
         """False once it has been ended, or has left."""
         self.pulled = 0
         """The number of the first event that the filter has not been given; `IDLE` while it is idle."""
+        self.joined_at = 0
+        """The number of the first event that it answers for."""
+        self.was_absent = False
+        """Whether its watchers may have failed something before, of which nobody has decided yet."""
         self.wanted: deque[int] | None = None
         """The numbers of the events that concern its filter and that it has not been given; None: all events do."""
         self.is_open = False
         """Whether the filter has pulled an event and not yet asked for the next."""
         self.open_entry: Entry | None = None
+        self.open_source: EventSource | None = None
+        """Where the events of the open message go, if not to all of its watchers: some are behind."""
         self.ordinal = 0
         """How many events its filter has derived from the open one before the one that is being submitted."""
         self._sink = sink
@@ -178,7 +188,7 @@ class Subscriber(Member):
     # What the group asks and tells
 
     def start_at(self, seq: int) -> None:
-        self.pulled = seq
+        self.pulled = self.joined_at = seq
 
     def wake(self) -> None:
         """Something can be read, or it has been ended. Does nothing unless its filter awaits the stream."""
@@ -206,6 +216,11 @@ class Subscriber(Member):
         """Cancel its filter, wherever it is."""
         self._scope.cancel()
 
+    def waits_for(self, key: Hashable) -> bool:
+        """Whether it reads nothing of this lane until what is outstanding from before it came back is decided."""
+        lane = self.state.lanes.get(key)
+        return self.was_absent and lane is not None and self._is_undecided(lane)
+
     def offer(self, seq: int) -> None:
         """Its selector names the event of this number, which has just been broadcast."""
         assert self.wanted is not None
@@ -221,7 +236,13 @@ class Subscriber(Member):
             return []
         ledger = self.state.ledger
         at = self.pulled - ledger.base
-        return ledger.events[at : at + limit]
+        events = ledger.events[at : at + limit]
+        if self._has_lanes_to_pass:
+            # Those that it passes are not given to it; what follows them is not known to be next.
+            for place, entry in enumerate(ledger.entries[at : at + limit]):
+                if self._is_passed(entry):
+                    return events[:place]
+        return events
 
     # What the filter does
 
@@ -244,7 +265,7 @@ class Subscriber(Member):
     async def stream(self) -> AsyncGenerator[Any, None]:
         """The raw events, from the first one after joining. Asking for the next resolves the one before."""
         state = self.state
-        ledger, progress = state.ledger, state.progress
+        ledger, progress, lags = state.ledger, state.progress, state.lags.by_lane
         is_acknowledged = state.is_acknowledged
         while self.may_read:
             seq = self.pulled
@@ -259,7 +280,13 @@ class Subscriber(Member):
             if seq < ledger.head:
                 at = seq - ledger.base
                 if is_acknowledged:
-                    self.open_entry = ledger.entries[at]
+                    entry = ledger.entries[at]
+                    if (self.was_absent or lags) and not self._may_open(entry):
+                        self.done = self.pulled = seq + 1
+                        if not progress.is_noted:
+                            progress.note()
+                        continue
+                    self.open_entry = entry
                 self.ordinal = 0
                 self.is_open = True
                 self.pulled = seq + 1
@@ -287,6 +314,48 @@ class Subscriber(Member):
             raise self.error
         # It has left, so the ledger does not wait for it; its filter swallowed the cancellation.
 
+    def _may_open(self, entry: Entry) -> bool:
+        """Whether it is given this message; False if all of its watchers are, or may be, behind in the lane.
+
+        It reads no lane that holds something from before it came back: whether its watchers are behind there is decided
+        only when that is at the lane's head.
+        """
+        state, lane = self.state, entry.lane
+        assert lane is not None
+        assert state.producer is not None
+        if self.was_absent and self._is_undecided(lane):
+            seq = entry.seq
+            state.absences.begin(self.source.watchers, seq)
+            state.absences.end(self.source.watchers, seq + 1)
+            state.ledger.refuse(self, entry)
+            return False
+        self.open_source = None
+        if lane.key in state.lags.by_lane:
+            position = state.producer.get_position(entry.payload)
+            source = state.lags.who_reads(self.source, lane.key, position)
+            self.open_source = source if source is not self.source else None
+            return source is not None
+        return True
+
+    def _is_undecided(self, lane: Lane) -> bool:
+        return lane.head is not None and lane.head.seq < self.joined_at
+
+    @property
+    def _has_lanes_to_pass(self) -> bool:
+        return self.was_absent or bool(self.state.lags.by_lane)
+
+    def _is_passed(self, entry: Entry) -> bool:
+        """Whether it would not be given this message, as far as is known now."""
+        state, lane = self.state, entry.lane
+        assert lane is not None
+        if self.was_absent and self._is_undecided(lane):
+            return True
+        if lane.key not in state.lags.by_lane:
+            return False
+        assert state.producer is not None
+        position = state.producer.get_position(entry.payload)
+        return state.lags.who_reads(self.source, lane.key, position) is None
+
     async def run(self) -> None:
         """Drive the filter until it ends, and hand what it yields to the sink.
 
@@ -299,7 +368,7 @@ class Subscriber(Member):
             with plugin_code(f"The filter of {self.name}"), self._scope:
                 self._select(selector_of(self.trigger))
                 stream = self.stream()
-                async with aclosing(stream), aclosing(_filtered(self.trigger, stream)) as events:
+                async with aclosing(stream), aclosing(filtered(self.trigger, stream)) as events:
                     await self._drive(events)
         except Exception as error:
             if self.error is None:
@@ -350,7 +419,7 @@ class Subscriber(Member):
                     # Asked now: later the message may be gone.
                     assert state.producer is not None
                     key = state.producer.get_idempotency_key(entry.payload)
-                submit(derived, event, self.source, key, self.ordinal)
+                submit(derived, event, self.open_source or self.source, key, self.ordinal)
             except BaseException:
                 # `get_idempotency_key` may have raised: the event counts as refused.
                 derived.complete(PluginError(f"An event of {self.name} could not be submitted"))
@@ -361,15 +430,3 @@ class Subscriber(Member):
                 await sink.wait_for_room()
             if pending.count >= pending.limit:
                 await pending.wait_for_room()
-
-
-def _filtered(
-    trigger: BaseEventTrigger, stream: AsyncGenerator[Any, None]
-) -> AsyncGenerator[TriggerEvent, None]:
-    events = trigger.filter_shared_stream(stream)
-    if not isinstance(events, AsyncGenerator):
-        raise PluginError(
-            f"{type(trigger).__qualname__}.filter_shared_stream() returned {type(events).__qualname__}",
-            hint="write it as an async generator: `async def` with `yield`",
-        )
-    return events

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from triggerer.abc import BaseEventTrigger
-from triggerer.domain.events import EventSink, EventSource
+from triggerer.domain.events import EventSink, EventSource, WatcherRef
 from triggerer.errors import GroupEnded
 from triggerer.runtime.pending_limit import PendingLimit
 from triggerer.runtime.state import GroupState
@@ -74,21 +74,37 @@ class Subscribers:
         )
         state.ledger.join(subscriber, was_absent=was_absent)
         subscriber.start_at(subscriber.done)
+        if was_absent:
+            state.absences.end(source.watchers, subscriber.joined_at)
+        state.trim_absences()
+        subscriber.was_absent = state.may_fall_behind and state.absences.any_of(source.watchers)
         self.present[subscriber] = None
         return subscriber
 
     def fail(self, subscriber: Subscriber, error: BaseException) -> None:
         """Fail what the subscriber has not resolved, and count it as absent from now on."""
         if subscriber.is_present:
-            self._state.ledger.fail(subscriber, subscriber.open_entry)
+            opened = subscriber.open_entry
+            self._state.ledger.fail(subscriber, opened)
+            since = subscriber.done
+            if opened is not None and not opened.is_taken:
+                # Also what it had rejected: failed wins.
+                since = min(since, opened.seq)
+            self._state.absences.begin(subscriber.source.watchers, since)
             self._remove(subscriber)
             if subscriber.interrupt(error):
                 self._on_interrupted(subscriber)
 
-    def leave(self, subscriber: Subscriber) -> None:
-        """Unsubscribe on purpose: what it pulled is accepted once durable, what it never pulled fails."""
+    def leave(self, subscriber: Subscriber, *, comes_back: bool = False) -> None:
+        """Unsubscribe on purpose: what it pulled is accepted once durable, what it never pulled fails.
+
+        Args:
+            comes_back: Its filter returned, and is started again. Otherwise its watchers were deleted.
+        """
         if subscriber.is_present:
             self._state.ledger.leave(subscriber, subscriber.open_entry)
+            if comes_back:
+                self._state.absences.begin(subscriber.source.watchers, subscriber.done)
             self._remove(subscriber)
 
     def end(self, error: BaseException) -> None:
@@ -96,13 +112,28 @@ class Subscribers:
         for subscriber in list(self.present):
             subscriber.interrupt(error)
 
-    def add_absent(self) -> None:
+    def add_absent(self, watchers: Sequence[WatcherRef]) -> None:
         """Count what is broadcast from now on as failed for a member that is known but cannot join yet."""
         self._state.ledger.add_absent()
+        self._state.absences.begin(watchers, self._state.ledger.head)
 
-    def remove_absent(self) -> None:
+    def remove_absent(self, watchers: Sequence[WatcherRef]) -> None:
         """Stop counting a member that failed, or has never joined."""
         self._state.ledger.remove_absent()
+        self._state.absences.end(watchers, self._state.ledger.head)
+
+    def replace_absent(self, before: Sequence[WatcherRef], after: Sequence[WatcherRef]) -> None:
+        """A member that is absent serves other watchers from now on."""
+        self._state.absences.end(
+            [one for one in before if one not in after], self._state.ledger.head
+        )
+        self._state.absences.begin(
+            [one for one in after if one not in before], self._state.ledger.head
+        )
+
+    def forget(self, watchers: Sequence[WatcherRef]) -> None:
+        """These were deleted: what failed for them, they do not miss."""
+        self._state.absences.forget(watchers)
 
     def _remove(self, subscriber: Subscriber) -> None:
         state = self._state

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Hashable, Sized
+from collections.abc import Callable, Hashable, Sized
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, cast
 
 from triggerer.abc import BaseEventTrigger, TriggerEvent
-from triggerer.domain.events import EventSource, HasPayload, PendingEvent, WatcherRef
+from triggerer.domain.events import EventSource, Fence, HasPayload, PendingEvent, WatcherRef
+from triggerer.domain.lane_positions import PositionChange
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.hosted import HostedTrigger
@@ -40,11 +41,20 @@ class HostedView:
         self.unpersisted: list[TriggerEvent] = []
         """Yielded, and not confirmed."""
         self._hosted: HostedTrigger | None = None
+        self._behind: Callable[[], dict[Hashable, list[Any]]] = dict
+
+    @property
+    def behind(self) -> dict[Hashable, list[Any]]:
+        """By lane, the position of the first message that it has still to get (`catch_up=True`)."""
+        return self._behind()
 
     @property
     def error(self) -> BaseException | None:
         """What ended it, or an error caused by that; None while it runs, and when it returned."""
-        return self._hosted.error if self._hosted is not None else None
+        if self._hosted is None:
+            return None
+        behind = self._hosted.catching_up.values()
+        return self._hosted.error or next(filter(None, behind), None)
 
     def note_submitted(self, event: TriggerEvent) -> None:
         self.unpersisted.append(event)
@@ -53,8 +63,11 @@ class HostedView:
         _remove_identical(self.unpersisted, event)
         self.events.append(event)
 
-    def attach(self, hosted: HostedTrigger) -> None:
+    def attach(
+        self, hosted: HostedTrigger, behind: Callable[[], dict[Hashable, list[Any]]]
+    ) -> None:
         self._hosted = hosted
+        self._behind = behind
 
     @property
     def hosted(self) -> HostedTrigger:
@@ -116,11 +129,25 @@ class _Sink:
         return [self._waiting.popleft() for _ in range(count)]
 
 
+class _Positions:
+    """Stores nothing: the harness's watchers are forgotten with it."""
+
+    def submit_nowait(self, change: PositionChange) -> None:
+        change.on_done(None)
+
+
+_FENCE = Fence("harness", "harness", 1)
+
+
 class StreamHarness:
     """Hosts triggers on the caller's event loop, on a clock that the test moves.
 
     Only the runtime's own timers use that clock; what a plugin awaits is real. Neither groups nor triggers are
     restarted: one that ended stays ended, with its error, and the next `add` opens a new group.
+
+    Args:
+        catch_up: Have one that fails fall behind alone where its source is a log (contract, rule 18): it stays a
+            member, behind, until `restart` or `remove`.
     """
 
     def __init__(
@@ -128,6 +155,7 @@ class StreamHarness:
         ack_timeout: float = 300.0,
         subscriber_queue_size: int = 1024,
         overflow_grace: float = 0.0,
+        catch_up: bool = False,
         persistence: Literal["auto", "manual"] = "auto",
     ) -> None:
         if persistence not in ("auto", "manual"):
@@ -142,7 +170,13 @@ class StreamHarness:
             overflow_grace=overflow_grace,
         )
         self._manager = Manager(
-            RuntimeContext(self._sink, clock=self._clock, settings=settings, restarts=False)
+            RuntimeContext(
+                self._sink,
+                positions=_Positions() if catch_up else None,
+                clock=self._clock,
+                settings=settings,
+                restarts=False,
+            )
         )
 
     async def __aenter__(self) -> Self:
@@ -183,11 +217,20 @@ class StreamHarness:
             name=f"{cls.__qualname__}#{number}",
             make=make,
             kwargs=kwargs,
-            source=EventSource((WatcherRef(number, 0),), None),
+            source=EventSource((WatcherRef(number, 0),), _FENCE),
         )
         (hosted,) = self._manager.add([spec])
-        view.attach(hosted)
+        view.attach(hosted, lambda: self._behind(hosted, number))
         return view
+
+    def _behind(self, hosted: HostedTrigger, number: int) -> dict[Hashable, list[Any]]:
+        stream = self._manager.streams.get(hosted.stream_key)
+        lags = () if stream is None else stream.lags.behind(number)
+        return {lag.lane: lag.position for lag in lags}
+
+    async def restart(self, view: HostedView) -> None:
+        """Host one again that has failed and is behind (`catch_up=True`)."""
+        self._manager.restart(view.hosted)
 
     async def remove(self, view: HostedView) -> None:
         """Unsubscribe, as for a watcher that was deleted on purpose."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 
 import anyio
@@ -25,6 +26,7 @@ from triggerer.errors import BrokerUnavailable, GroupEnded, RowRefused
 from triggerer.own_lease import OwnLease
 from triggerer.runtime import RuntimeSettings
 from triggerer.runtime.group import Group
+from triggerer.runtime.lags import Lags
 from triggerer.runtime.pending_limit import PendingLimit
 from triggerer.testing import StreamHarness
 from triggerer.testing.clock import VirtualClock
@@ -385,6 +387,9 @@ async def test_nobody_joins_from_the_moment_in_which_a_group_fails(
         lease=OwnLease.unlimited(),
         settings=RuntimeSettings(max_outstanding_per_lane=2),
         pending=PendingLimit(10),
+        lags=Lags(None),
+        sources=list,
+        now=lambda: datetime.now(UTC),
     )
 
     async def run() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Hashable
 from contextvars import copy_context
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 import anyio
@@ -26,6 +27,7 @@ from triggerer.errors import GroupEnded
 from triggerer.own_lease import OwnLease
 from triggerer.runtime import HostedState, RuntimeSettings
 from triggerer.runtime.group import Group
+from triggerer.runtime.lags import Lags
 from triggerer.runtime.pending_limit import PendingLimit
 from triggerer.testing import StreamHarness
 from triggerer.testing.clock import VirtualClock
@@ -339,6 +341,9 @@ def group_of(upstream: Upstream) -> Group:
         lease=OwnLease.unlimited(),
         settings=RuntimeSettings(),
         pending=PendingLimit(10),
+        lags=Lags(None),
+        sources=list,
+        now=lambda: datetime.now(UTC),
     )
 
 

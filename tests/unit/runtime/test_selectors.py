@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import anyio
@@ -16,6 +17,7 @@ from triggerer.errors import PluginError
 from triggerer.own_lease import OwnLease
 from triggerer.runtime import RuntimeSettings
 from triggerer.runtime.group import Group
+from triggerer.runtime.lags import Lags
 from triggerer.runtime.pending_limit import PendingLimit
 from triggerer.testing import StreamHarness
 from triggerer.testing.clock import VirtualClock
@@ -351,6 +353,9 @@ async def test_who_was_ended_before_its_filter_started_is_offered_nothing(
         lease=OwnLease.unlimited(),
         settings=RuntimeSettings(),
         pending=PendingLimit(10),
+        lags=Lags(None),
+        sources=list,
+        now=lambda: datetime.now(UTC),
     )
     trigger = Selecting(upstream.name, only=[1])
     left = group.subscribers.join(trigger, name="left", source=EventSource((), None))

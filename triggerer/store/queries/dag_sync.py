@@ -28,6 +28,7 @@ from triggerer.store.models import (
     Watcher,
 )
 from triggerer.store.queries.opening import Openings, Reading, sync_openings
+from triggerer.store.queries.positions import drop_positions_without_stream
 from triggerer.store.wakeups.signals import Signal, announce
 
 # Two DAG processors on one database take turns. Any number that nobody else uses.
@@ -343,6 +344,8 @@ async def _sync_watchers(
     await session.flush()
     used = {row.trigger_id for row in rows.values() if row.trigger_id is not None}
     await _drop_unused(session, used, triggers, changed)
+    if changed.stream_digests:
+        await drop_positions_without_stream(session)
     return new_streams
 
 

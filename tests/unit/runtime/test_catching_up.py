@@ -1,0 +1,274 @@
+"""Falling behind alone (contract, rule 18), on a log in memory."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Hashable
+from typing import Any, ClassVar
+
+import pytest
+
+from triggerer.abc import (
+    BaseEventTrigger,
+    SharedStreamProducer,
+    SharedStreamSelector,
+    TriggerEvent,
+)
+from triggerer.testing import HostedView, InMemoryBroker, StreamHarness
+
+
+class Scene:
+    """A broker, and what the filters of its watchers do."""
+
+    by_name: ClassVar[dict[str, Scene]] = {}
+
+    def __init__(self) -> None:
+        self.name = uuid.uuid4().hex
+        self.broker = InMemoryBroker()
+        self.fails: dict[str, Callable[[Any], bool]] = {}
+        """By watcher, on which messages its filter raises."""
+        Scene.by_name[self.name] = self
+
+    def publish(self, *values: Any, lane: Hashable = 0) -> None:
+        self.broker.publish(*values, lane=lane)
+
+    def watcher(self, name: str) -> Watching:
+        return Watching(scene=self.name, name=name)
+
+
+class Watching(BaseEventTrigger):
+    def __init__(self, scene: str, name: str) -> None:
+        self.scene, self.name = scene, name
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return "tests.Watching", {"scene": self.scene, "name": self.name}
+
+    def shared_stream_key(self) -> Hashable:
+        return self.scene
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        return Scene.by_name[kwargs["scene"]].broker.producer()
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[Any]
+    ) -> AsyncIterator[TriggerEvent]:
+        async for event in shared_stream:
+            fails = Scene.by_name[self.scene].fails.get(self.name)
+            if fails is not None and fails(event):
+                raise RuntimeError(f"cannot take {event}")
+            yield TriggerEvent(event)
+
+
+class Selecting(Watching):
+    """Takes the messages that equal its name."""
+
+    def shared_stream_selector(self) -> SharedStreamSelector:
+        return SharedStreamSelector("value", lambda event: event, frozenset({self.name}))
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[Any]
+    ) -> AsyncIterator[TriggerEvent]:
+        async for event in super().filter_shared_stream(shared_stream):
+            if event.payload == self.name:
+                yield event
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def taken(view: HostedView) -> list[Any]:
+    return [event.payload for event in view.events]
+
+
+def always(_: Any) -> bool:
+    return True
+
+
+async def test_one_that_raises_costs_its_sibling_nothing(scene: Scene) -> None:
+    scene.fails["sick"] = always
+    async with StreamHarness(catch_up=True) as streams:
+        well = await streams.add(scene.watcher("well"))
+        sick = await streams.add(scene.watcher("sick"))
+        scene.publish(*range(10))
+        await streams.quiesce()
+        assert taken(well) == list(range(10))
+        assert scene.broker.committed() == 10
+        assert sick.behind == {0: [scene.broker.identity, 0]}
+        assert isinstance(sick.error, RuntimeError)
+
+
+async def test_when_it_is_mended_it_gets_what_it_missed_once_and_goes_on_live(scene: Scene) -> None:
+    scene.fails["sick"] = lambda event: event >= 3
+    async with StreamHarness(catch_up=True) as streams:
+        well = await streams.add(scene.watcher("well"))
+        sick = await streams.add(scene.watcher("sick"))
+        scene.publish(*range(10))
+        await streams.quiesce()
+        assert sick.behind == {0: [scene.broker.identity, 3]}
+        scene.fails.clear()
+        await streams.restart(sick)
+        await streams.quiesce()
+        assert taken(sick) == list(range(10))
+        assert sick.behind == {}
+        scene.publish(*range(10, 20))
+        await streams.quiesce()
+        assert taken(sick) == taken(well) == list(range(20))
+        assert scene.broker.committed() == 20
+
+
+async def test_a_lone_watcher_leaves_the_backlog_with_the_broker(scene: Scene) -> None:
+    scene.fails["alone"] = lambda event: event == 2
+    async with StreamHarness(catch_up=True) as streams:
+        alone = await streams.add(scene.watcher("alone"))
+        scene.publish(*range(5))
+        await streams.quiesce()
+        assert alone.behind == {}
+        assert scene.broker.committed() == 2
+        scene.fails.clear()
+        await streams.restart(alone)
+        await streams.quiesce()
+        assert taken(alone) == list(range(5))
+        assert scene.broker.committed() == 5
+
+
+async def test_it_falls_behind_only_in_the_lanes_in_which_it_missed_something(scene: Scene) -> None:
+    scene.fails["sick"] = lambda event: event == "bad"
+    async with StreamHarness(catch_up=True) as streams:
+        well = await streams.add(scene.watcher("well"))
+        sick = await streams.add(scene.watcher("sick"))
+        scene.publish("good", lane="a")
+        await streams.quiesce()
+        scene.publish("bad", "more", lane="b")
+        await streams.quiesce()
+        assert sick.behind == {"b": [scene.broker.identity, 0]}
+        scene.publish("later", lane="a")
+        await streams.quiesce()
+        # It was absent then.
+        assert sick.behind == {
+            "a": [scene.broker.identity, 1],
+            "b": [scene.broker.identity, 0],
+        }
+        scene.fails.clear()
+        await streams.restart(sick)
+        await streams.quiesce()
+        assert sorted(taken(sick)) == sorted(taken(well)) == ["bad", "good", "later", "more"]
+        assert sick.behind == {}
+
+
+async def test_a_lane_that_fails_holds_up_no_other(scene: Scene) -> None:
+    scene.fails["sick"] = always
+    async with StreamHarness(catch_up=True) as streams:
+        await streams.add(scene.watcher("well"))
+        sick = await streams.add(scene.watcher("sick"))
+        scene.publish("bad", lane="a")
+        scene.publish(1, 2, lane="b")
+        await streams.quiesce()
+        scene.fails["sick"] = lambda event: event == "bad"
+        for _ in range(3):
+            await streams.restart(sick)
+            await streams.quiesce()
+        assert taken(sick) == [1, 2]
+        assert sick.behind == {"a": [scene.broker.identity, 0]}
+
+
+async def test_siblings_with_selectors_that_a_message_does_not_concern_have_acked_it(
+    scene: Scene,
+) -> None:
+    scene.fails["x"] = always
+    async with StreamHarness(catch_up=True) as streams:
+        await streams.add(Selecting(scene.name, "y"))
+        sick = await streams.add(Selecting(scene.name, "x"))
+        scene.publish("x", "y", "z")
+        await streams.quiesce()
+        assert scene.broker.committed() == 3
+        scene.fails.clear()
+        await streams.restart(sick)
+        await streams.quiesce()
+        assert taken(sick) == ["x"]
+        scene.publish("x")
+        await streams.quiesce()
+        assert taken(sick) == ["x", "x"]
+
+
+async def test_one_that_is_too_slow_falls_behind_and_its_sibling_does_not_wait(
+    scene: Scene,
+) -> None:
+    async with StreamHarness(
+        catch_up=True, subscriber_queue_size=4, overflow_grace=3600.0, persistence="auto"
+    ) as streams:
+        well = await streams.add(scene.watcher("well"))
+        slow = await streams.add(Stuck(scene.name, "slow"))
+        scene.publish(*range(50))
+        await streams.quiesce()
+        assert taken(well) == list(range(50))
+        assert scene.broker.committed() == 50
+        assert slow.behind == {0: [scene.broker.identity, 0]}
+
+
+class Stuck(Watching):
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[Any]
+    ) -> AsyncIterator[TriggerEvent]:
+        import anyio
+
+        async for event in shared_stream:
+            await anyio.sleep_forever()
+            yield TriggerEvent(event)
+
+
+async def test_if_all_fail_a_message_the_broker_keeps_it(scene: Scene) -> None:
+    scene.fails["one"] = scene.fails["other"] = lambda event: event == 1
+    async with StreamHarness(catch_up=True) as streams:
+        one = await streams.add(scene.watcher("one"))
+        other = await streams.add(scene.watcher("other"))
+        scene.publish(0, 1, 2)
+        await streams.quiesce()
+        assert scene.broker.committed() == 1
+        assert one.behind == other.behind == {}
+        scene.fails.clear()
+        await streams.restart(one)
+        await streams.restart(other)
+        await streams.quiesce()
+        assert taken(one) == taken(other) == [0, 1, 2]
+
+
+async def test_events_of_a_watcher_that_catches_up_are_confirmed_before_its_position_moves(
+    scene: Scene,
+) -> None:
+    scene.fails["sick"] = always
+    async with StreamHarness(catch_up=True, persistence="manual") as streams:
+        await streams.add(scene.watcher("well"))
+        sick = await streams.add(scene.watcher("sick"))
+        scene.publish(0, 1)
+        await streams.quiesce()
+        await streams.persist()
+        await streams.quiesce()
+        scene.fails.clear()
+        await streams.restart(sick)
+        await streams.quiesce()
+        assert [event.payload for event in sick.unpersisted] == [0, 1]
+        scene.publish(2)
+        await streams.quiesce()
+        assert scene.broker.committed() == 2
+        await streams.persist()
+        await streams.quiesce()
+        assert taken(sick) == [0, 1, 2]
+        assert scene.broker.committed() == 3
+
+
+async def test_a_watcher_that_is_removed_is_waited_for_no_more(scene: Scene) -> None:
+    scene.fails["sick"] = always
+    async with StreamHarness(catch_up=True) as streams:
+        well = await streams.add(scene.watcher("well"))
+        sick = await streams.add(scene.watcher("sick"))
+        scene.publish(0)
+        await streams.quiesce()
+        await streams.remove(sick)
+        scene.publish(1)
+        await streams.quiesce()
+        assert sick.behind == {}
+        assert taken(well) == [0, 1]
+        assert scene.broker.committed() == 2

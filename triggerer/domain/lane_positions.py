@@ -1,0 +1,82 @@
+"""Where a watcher stands in a lane of a log in which it has fallen behind (contract, rule 18)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple, Protocol
+
+from triggerer.domain.events import Fence
+
+Position = list[Any]
+"""`[incarnation, number]`, as `SharedStreamProducer.get_position` gives it."""
+
+
+class LanePosition(NamedTuple):
+    """A row: the first message of the lane that the watcher has not dealt with, and since when it is behind."""
+
+    watcher_id: int
+    lane: str
+    """See `encode_lane`."""
+    position: Position
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PositionChange:
+    """What is to be stored of a watcher's place in a lane, under the lease of its stream."""
+
+    fence: Fence
+    watcher_id: int
+    lane: str
+    position: Position | None
+    """None: it has caught up, and the row goes."""
+    since: datetime
+    head: int | None
+    """The number of the next message that the lane will get, where it is known."""
+    on_done: Callable[[Exception | None], None]
+    """Called once, on the event loop: None when it is durable. Must not raise."""
+
+
+class PositionSink(Protocol):
+    """Where the runtime has positions stored."""
+
+    def submit_nowait(self, change: PositionChange) -> None:
+        """Take a change for the next transaction. Those of one watcher and lane are stored in this order."""
+
+
+def encode_lane(lane: Hashable) -> str | None:
+    """Write a lane as canonical JSON; None if it does not come back equal."""
+    try:
+        text = json.dumps(lane, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return (
+        text if "\0" not in text and "\\u0000" not in text and decode_lane(text) == lane else None
+    )
+
+
+def decode_lane(text: str) -> Hashable:
+    """The lane again: lists come back as tuples."""
+    return _as_tuples(json.loads(text))
+
+
+def _as_tuples(value: Any) -> Hashable:
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
+
+
+def is_same_log(one: Position, other: Position) -> bool:
+    """Whether the two can be compared: they are of one incarnation of the lane, as far as that is known."""
+    return one[0] == other[0] or None in (one[0], other[0])
+
+
+def is_before(one: Position, other: Position) -> bool:
+    """Whether `one` lies before `other` in the same incarnation of the lane."""
+    return is_same_log(one, other) and bool(one[1] < other[1])
+
+
+def following(position: Position) -> Position:
+    """The position after a message's, whether there is a message or not."""
+    return [position[0], position[1] + 1]

@@ -1,0 +1,69 @@
+"""For which events a watcher was not there, or has failed. Synchronous, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from triggerer.domain.events import WatcherRef
+
+
+class _Absence:
+    __slots__ = ("since", "until")
+
+    def __init__(self, since: int) -> None:
+        self.since = since
+        self.until: int | None = None
+        """The first event after it; None while it lasts."""
+
+
+class Absences:
+    """By watcher: from which event to which one its trigger counts as failed, as the ledger counts it.
+
+    The ledger's steps say how many there are; this says who. There are as many items as triggers have failed since the
+    oldest event that is outstanding, and nobody looks while all is well.
+    """
+
+    def __init__(self) -> None:
+        self._by_watcher: dict[WatcherRef, list[_Absence]] = {}
+
+    def begin(self, watchers: Iterable[WatcherRef], seq: int) -> None:
+        """What was or will be broadcast from `seq` on has failed for them."""
+        for watcher in watchers:
+            absences = self._by_watcher.setdefault(watcher, [])
+            if absences and absences[-1].until is None:
+                absences[-1].since = min(absences[-1].since, seq)
+            else:
+                absences.append(_Absence(seq))
+
+    def end(self, watchers: Iterable[WatcherRef], seq: int) -> None:
+        """They answer for what is broadcast from `seq` on, or nobody does."""
+        for watcher in watchers:
+            absences = self._by_watcher.get(watcher)
+            if absences and absences[-1].until is None:
+                absences[-1].until = seq
+
+    def forget(self, watchers: Iterable[WatcherRef]) -> None:
+        """They were deleted: nobody misses anything."""
+        for watcher in watchers:
+            self._by_watcher.pop(watcher, None)
+
+    def find(self, seq: int) -> list[WatcherRef]:
+        """Those for whom this event has failed."""
+        return [
+            watcher
+            for watcher, absences in self._by_watcher.items()
+            if any(one.since <= seq and (one.until is None or seq < one.until) for one in absences)
+        ]
+
+    def any_of(self, watchers: Iterable[WatcherRef]) -> bool:
+        """Whether one of them was absent for something that may be outstanding."""
+        return any(watcher in self._by_watcher for watcher in watchers)
+
+    def trim(self, oldest: int) -> None:
+        """Forget what concerns only events before `oldest`, the oldest one that is outstanding."""
+        for watcher, absences in list(self._by_watcher.items()):
+            kept = [one for one in absences if one.until is None or one.until > oldest]
+            if kept:
+                self._by_watcher[watcher] = kept
+            else:
+                del self._by_watcher[watcher]

@@ -1,0 +1,120 @@
+"""Decides what becomes of a message that somebody has failed (contract, rule 18)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+
+from triggerer.abc import AdvanceOutcome
+from triggerer.domain.events import Fence, WatcherRef
+from triggerer.domain.lane_positions import Position, is_before
+from triggerer.runtime.lanes import Entry, Lane
+from triggerer.runtime.state import GroupState
+from triggerer.runtime.subscribers import Subscribers
+
+
+class FallingBehind:
+    """Looks at a message at the head of its lane, when all have resolved it and somebody has failed it.
+
+    If somebody else acked or rejected it, those that failed it fall behind at it: their positions are stored, then the
+    lane goes on. If nobody did, it has failed, and the broker redelivers it and what lies behind it in its lane. Who is
+    behind there already counts as neither, unless it has read that message since.
+    """
+
+    def __init__(self, state: GroupState, subscribers: Subscribers) -> None:
+        self._state = state
+        self._subscribers = subscribers
+        self._unsuitable: set[Hashable] = set()
+        """Lanes whose positions cannot be stored."""
+
+    def decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
+        """See `triggerer.runtime.lanes.Decide`. Synchronous."""
+        state, lane = self._state, entry.lane
+        if not state.may_fall_behind or lane is None or lane.key in self._unsuitable:
+            return outcome
+        assert state.producer is not None
+        position = state.producer.get_position(entry.payload)
+        fences = {
+            watcher: source.fence for source in state.sources() for watcher in source.watchers
+        }
+        failed = set(state.absences.find(entry.seq)) & fences.keys()
+        if self._was_refused_by_store(entry, failed):
+            return outcome
+        behind, read = self._others(lane, position, fences)
+        failed -= behind | read
+        acked = outcome.acked + outcome.rejected
+        if failed:
+            if acked - self._passing(entry, behind) + len(read) <= 0:
+                return outcome
+            return None if self._store(entry, lane, position, failed, fences) else outcome
+        if not (acked or behind or read):
+            return outcome
+        return AdvanceOutcome(outcome.acked + outcome.failed, 0, outcome.rejected)
+
+    def _was_refused_by_store(self, entry: Entry, absent: Collection[WatcherRef]) -> bool:
+        """Whether the store refused an event of somebody who was there: the message itself cannot be stored."""
+        refused_by = entry.nacks.refused_by if entry.nacks is not None else None
+        return any(
+            watcher not in absent
+            for one in refused_by or ()
+            for watcher in one.source.watchers  # type: ignore[attr-defined]
+        )
+
+    def _others(
+        self, lane: Lane, position: Position, known: Collection[WatcherRef]
+    ) -> tuple[set[WatcherRef], set[WatcherRef]]:
+        """Those that are behind at this message or before it, and those that have read it although they were."""
+        behind, read = set[WatcherRef](), set[WatcherRef]()
+        for lag in self._state.lags.by_lane.get(lane.key, {}).values():
+            if lag.watcher not in known:
+                continue
+            if is_before(position, lag.read_to):
+                read.add(lag.watcher)
+            elif not lag.is_live:
+                behind.add(lag.watcher)
+        return behind, read
+
+    def _passing(self, entry: Entry, behind: set[WatcherRef]) -> int:
+        """How many of those that count as having acked it were not given it, since all their watchers are behind."""
+        return sum(
+            subscriber.joined_at <= entry.seq
+            and behind.issuperset(subscriber.source.watchers)
+            and not (entry.nacks is not None and entry.nacks.has_refused(subscriber))
+            for subscriber in self._subscribers
+        )
+
+    def _store(
+        self,
+        entry: Entry,
+        lane: Lane,
+        position: Position,
+        failed: Collection[WatcherRef],
+        fences: dict[WatcherRef, Fence | None],
+    ) -> bool:
+        state = self._state
+        now = state.now()
+
+        def note(error: Exception | None) -> None:
+            if error is not None:
+                # It is decided again, and redelivered; after a lost lease nothing is advanced any more.
+                self._unsuitable.add(lane.key)
+            entry.unresolved -= 1
+            if not entry.unresolved and lane.head is entry:
+                state.lanes.queue(lane)
+                state.progress.note()
+
+        # First this: what is submitted may be durable at once.
+        entry.unresolved += 1
+        for watcher in sorted(failed, key=_by_id):
+            fence = fences[watcher]
+            entry.unresolved += 1
+            if fence is None or not state.lags.fall_behind(
+                watcher, lane.key, position, fence, now, note
+            ):
+                self._unsuitable.add(lane.key)
+                entry.unresolved -= 1
+        entry.unresolved -= 1
+        return lane.key not in self._unsuitable
+
+
+def _by_id(watcher: WatcherRef) -> int:
+    return watcher.watcher_id

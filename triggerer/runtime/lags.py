@@ -1,0 +1,237 @@
+"""Which watchers of a stream are behind in which lane, and where they stand. Synchronous, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from triggerer.domain.events import EventSource, Fence, WatcherRef
+from triggerer.domain.lane_positions import (
+    LanePosition,
+    Position,
+    PositionChange,
+    PositionSink,
+    decode_lane,
+    encode_lane,
+    is_before,
+)
+
+
+@dataclass(slots=True, eq=False)
+class Lag:
+    """One watcher in one lane in which it has fallen behind."""
+
+    watcher: WatcherRef
+    lane: Hashable
+    stored_as: str
+    """The lane, as it is stored."""
+    since: datetime
+    fence: Fence
+    """The lease under which its position is stored."""
+    position: Position
+    """The first message whose events are not all durable. What is stored is this, or lies before it."""
+    read_to: Position
+    """The first message that it has not resolved; at `position` or later."""
+    head: int | None = None
+    """The number that the lane's next message will have, as far as is known, for those who look."""
+    end: Position | None = None
+    """Where the lane ended at some time since the watcher is behind there; None: not known in this group."""
+    is_stored: bool = False
+    """Whether a position is durable: before, the broker must not be advanced."""
+    is_live: bool = False
+    """Whether it has caught up: the live filter gets what is broadcast from `read_to` on.
+
+    The row goes once the broker was advanced to there."""
+    is_gone: bool = False
+    """Whether it counts no more: the watcher is no longer behind, or was deleted."""
+    is_being_written: bool = False
+    is_dirty: bool = False
+    """Whether its position has moved since it was last given to the sink."""
+
+
+class Lags:
+    """All of one stream, across its groups.
+
+    Args:
+        sink: Where positions are stored; None: nobody falls behind, and the broker redelivers to all.
+        on_change: Called when a watcher falls behind, has caught up, or when what is known of that changes.
+    """
+
+    def __init__(
+        self, sink: PositionSink | None, on_change: Callable[[WatcherRef], None] | None = None
+    ) -> None:
+        self._sink = sink
+        self._on_change = on_change
+        self.by_lane: dict[Hashable, dict[int, Lag]] = {}
+        """By lane and the watcher's id."""
+        self._by_watcher: dict[int, dict[Hashable, Lag]] = {}
+
+    @property
+    def are_kept(self) -> bool:
+        """Whether a watcher may fall behind at all."""
+        return self._sink is not None
+
+    def __bool__(self) -> bool:
+        return bool(self.by_lane)
+
+    def of(self, watcher_id: int) -> list[Lag]:
+        """All lanes in which the watcher is behind, or was."""
+        return list(self._by_watcher.get(watcher_id, {}).values())
+
+    def behind(self, watcher_id: int) -> Iterator[Lag]:
+        """The lanes in which the watcher is behind."""
+        return (lag for lag in self.of(watcher_id) if not lag.is_live)
+
+    def find(self, lane: Hashable, watcher_id: int) -> Lag | None:
+        return self.by_lane.get(lane, {}).get(watcher_id)
+
+    def load(self, watcher: WatcherRef, fence: Fence, row: LanePosition) -> None:
+        """Take over what is stored, unless it is known here already, and newer."""
+        lane = decode_lane(row.lane)
+        if self.find(lane, watcher.watcher_id) is None:
+            self._add(
+                Lag(
+                    watcher,
+                    lane,
+                    row.lane,
+                    row.since,
+                    fence,
+                    row.position,
+                    row.position,
+                    is_stored=True,
+                )
+            )
+
+    def fall_behind(
+        self,
+        watcher: WatcherRef,
+        lane: Hashable,
+        position: Position,
+        fence: Fence,
+        now: datetime,
+        on_stored: Callable[[Exception | None], None],
+    ) -> bool:
+        """Have the watcher catch up from `position` on; False if that lane cannot be stored.
+
+        Args:
+            on_stored: Called once that is durable, or will not be.
+        """
+        stored_as = encode_lane(lane)
+        if stored_as is None:
+            return False
+        lag = self.find(lane, watcher.watcher_id)
+        if lag is None:
+            lag = Lag(watcher, lane, stored_as, now, fence, position, position)
+            self._add(lag)
+        else:
+            lag.since = now if lag.is_live else lag.since
+            lag.position = lag.read_to = position
+            lag.is_live = lag.is_dirty = False
+            lag.end = None
+
+        def note(error: Exception | None) -> None:
+            if error is None:
+                lag.is_stored = True
+            elif not lag.is_stored:
+                self.forget(lag)
+            on_stored(error)
+            self._changed(lag)
+
+        self._submit(lag, position, note)
+        return True
+
+    def move(self, lag: Lag) -> None:
+        """Store the lag's position, as soon as the last one that was submitted is durable."""
+        if lag.is_being_written:
+            lag.is_dirty = True
+        elif not lag.is_gone:
+            lag.is_dirty, lag.is_being_written = False, True
+
+            def note(error: Exception | None) -> None:
+                lag.is_being_written = False
+                if lag.is_dirty and error is None:
+                    self.move(lag)
+
+            self._submit(lag, lag.position, note)
+
+    def go_live(self, lag: Lag) -> None:
+        """It has caught up: the live filter reads on from `read_to`."""
+        lag.is_live = True
+        self._changed(lag)
+
+    def end(self, lag: Lag) -> None:
+        """The broker was advanced to where it stands: it need not be remembered any longer."""
+        self.forget(lag)
+        self._submit(lag, None, _ignore)
+
+    def forget(self, lag: Lag) -> None:
+        """Drop it here; the row is left to others."""
+        lag.is_gone = True
+        watcher_id = lag.watcher.watcher_id
+        in_lane = self.by_lane.get(lag.lane, {})
+        if in_lane.get(watcher_id) is lag:
+            del in_lane[watcher_id]
+            if not in_lane:
+                del self.by_lane[lag.lane]
+            of_watcher = self._by_watcher[watcher_id]
+            del of_watcher[lag.lane]
+            if not of_watcher:
+                del self._by_watcher[watcher_id]
+
+    def forget_watchers(self, watchers: Iterable[WatcherRef]) -> None:
+        """They were deleted, and their rows with them."""
+        for watcher in watchers:
+            for lag in self.of(watcher.watcher_id):
+                self.forget(lag)
+
+    def who_reads(
+        self, source: EventSource, lane: Hashable, position: Position
+    ) -> EventSource | None:
+        """To whom a live filter's events of a message go: to those that are not behind there. None: to nobody."""
+        from_lane = self.by_lane.get(lane)
+        if from_lane is None:
+            return source
+        reading = tuple(
+            watcher
+            for watcher in source.watchers
+            if (lag := from_lane.get(watcher.watcher_id)) is None or _reads(lag, position)
+        )
+        if len(reading) == len(source.watchers):
+            return source
+        return EventSource(reading, source.fence) if reading else None
+
+    def _add(self, lag: Lag) -> None:
+        self.by_lane.setdefault(lag.lane, {})[lag.watcher.watcher_id] = lag
+        self._by_watcher.setdefault(lag.watcher.watcher_id, {})[lag.lane] = lag
+
+    def _changed(self, lag: Lag) -> None:
+        if self._on_change is not None:
+            self._on_change(lag.watcher)
+
+    def _submit(
+        self,
+        lag: Lag,
+        position: Position | None,
+        on_done: Callable[[Exception | None], None],
+    ) -> None:
+        assert self._sink is not None
+        self._sink.submit_nowait(
+            PositionChange(
+                lag.fence,
+                lag.watcher.watcher_id,
+                lag.stored_as,
+                position,
+                lag.since,
+                lag.head,
+                on_done,
+            )
+        )
+
+
+def _reads(lag: Lag, position: Position) -> bool:
+    return lag.is_live and not is_before(position, lag.read_to)
+
+
+def _ignore(_: Exception | None) -> None:
+    pass

@@ -1,0 +1,79 @@
+"""Reads a lane of a log ahead, beside the group."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Hashable
+from contextlib import aclosing
+from typing import Final
+
+from triggerer.abc import SharedStreamProducer
+from triggerer.domain.lane_positions import Position
+from triggerer.errors import PluginError
+from triggerer.runtime.cancellation import plugin_code
+from triggerer.runtime.recent import Message
+from triggerer.synchronization import AutoResetEvent
+
+_MOST: Final = 512
+_MOST_BYTES: Final = 2 * 1024 * 1024
+
+
+class LogReader:
+    """One reading of one lane. `run` fills `messages`, up to a bound in number and in bytes.
+
+    Args:
+        on_arrival: Called when there is something to take, or the reading has ended with `error`.
+    """
+
+    def __init__(
+        self,
+        producer: SharedStreamProducer,
+        lane: Hashable,
+        position: Position,
+        on_arrival: Callable[[], None],
+    ) -> None:
+        self.error: Exception | None = None
+        self._producer = producer
+        self._lane = lane
+        self._position = position
+        self._on_arrival = on_arrival
+        self._messages: deque[tuple[Message, int]] = deque()
+        self._size_bytes = 0
+        self._has_room = AutoResetEvent()
+
+    def take(self) -> Message | None:
+        """The next message; None if there is none yet."""
+        if not self._messages:
+            return None
+        message, size_bytes = self._messages.popleft()
+        self._size_bytes -= size_bytes
+        self._has_room.set()
+        return message
+
+    async def run(self) -> None:
+        """Read until cancelled, or until the reading fails: see `error`."""
+        try:
+            with plugin_code(f"read_lane() of {self._lane!r}"):
+                await self._read()
+            raise PluginError(f"read_lane() of {type(self._producer).__qualname__} returned")
+        except Exception as error:
+            self.error = error
+            self._on_arrival()
+
+    async def _read(self) -> None:
+        producer = self._producer
+        pairs = producer.read_lane(self._lane, self._position)
+        if not isinstance(pairs, AsyncGenerator):
+            raise PluginError(
+                f"read_lane() of {type(producer).__qualname__} returned {type(pairs).__qualname__}",
+                hint="write it as an async generator: `async def` with `yield`",
+            )
+        async with aclosing(pairs):
+            async for event, payload in pairs:
+                size_bytes = producer.get_size(payload)
+                message = Message(producer.get_position(payload), event, payload)
+                self._messages.append((message, size_bytes))
+                self._size_bytes += size_bytes
+                self._on_arrival()
+                while len(self._messages) >= _MOST or self._size_bytes >= _MOST_BYTES:
+                    await self._has_room.wait()

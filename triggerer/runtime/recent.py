@@ -1,0 +1,87 @@
+"""The newest messages of a lane in which somebody is behind, as they were broadcast."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from typing import Any, Final, NamedTuple, Protocol
+
+from triggerer.domain.lane_positions import Position, is_before, is_same_log
+
+_MOST: Final = 2_048
+_MOST_BYTES: Final = 4 * 1024 * 1024
+
+
+class Message(NamedTuple):
+    """A message of a log."""
+
+    position: Position
+    event: Any
+    payload: Any
+
+
+class Waiting(Protocol):
+    """Waits for a message."""
+
+    def wake(self) -> None: ...
+
+
+class Recent:
+    """What was broadcast in one lane since somebody fell behind there, in order, the newest of it.
+
+    Who has read up to here takes the next message from memory, and is then as far as the group: so that a reader can
+    reach the head of a lane that moves on. A redelivery changes nothing. Shared by all that are behind in the lane.
+    """
+
+    def __init__(self) -> None:
+        self._messages: deque[Message] = deque()
+        self._sizes: deque[int] = deque()
+        self._size_bytes = 0
+        self._waiting: dict[Waiting, None] = {}
+
+    @property
+    def newest(self) -> Position | None:
+        """The position that was broadcast last; None if nothing was."""
+        return self._messages[-1].position if self._messages else None
+
+    def append(self, message: Message, size_bytes: int) -> None:
+        newest = self.newest
+        if newest is not None:
+            if not is_same_log(newest, message.position):
+                self._messages.clear()
+                self._sizes.clear()
+                self._size_bytes = 0
+            elif not is_before(newest, message.position):
+                return
+        self._messages.append(message)
+        self._sizes.append(size_bytes)
+        self._size_bytes += size_bytes
+        while len(self._messages) > _MOST or (
+            self._size_bytes > _MOST_BYTES and len(self._messages) > 1
+        ):
+            self._messages.popleft()
+            self._size_bytes -= self._sizes.popleft()
+        if self._waiting:
+            waiting, self._waiting = self._waiting, {}
+            for one in waiting:
+                one.wake()
+
+    def wake_once(self, waiting: Waiting) -> None:
+        """Wake it when the next message is added."""
+        self._waiting[waiting] = None
+
+    def covers(self, position: Position) -> bool:
+        """Whether what is at `position`, or else the first message after it, is here or is the next to be broadcast."""
+        if not self._messages:
+            return False
+        oldest = self._messages[0].position
+        return is_same_log(oldest, position) and not is_before(position, oldest)
+
+    def after(self, position: Position) -> Message | None:
+        """The first message at `position` or after it; None if it has not been broadcast yet."""
+        at = bisect_left(self._messages, position[1], key=_number)
+        return self._messages[at] if at < len(self._messages) else None
+
+
+def _number(message: Message) -> Any:
+    return message.position[1]
