@@ -147,6 +147,9 @@ class SharedStreamProducer(ABC):
         """
         return 0
 
+    # The next six are optional hooks, off by default, and not abstract: which of them a producer overrides tells what
+    # its source can do. The runtime calls none that is not overridden; if it did, that would be an error of its own.
+
     # A log: messages stay when they have been read, and can be read again from any position.
 
     def get_position(self, broker_payload: Any) -> list[Any]:
@@ -236,6 +239,9 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
     `filter_shared_stream` with either `open_shared_stream` (fast path: nothing is acknowledged) or
     `create_shared_stream_producer` (ack mode).
     """
+
+    # What raises NotImplementedError below is not abstract: no trigger implements all of it. What its class overrides,
+    # and its key, tell how it is run; the message names what it lacks for that.
 
     def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield events on its own. An async generator; only for triggers without a stream key."""

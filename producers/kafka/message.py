@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import orjson
@@ -125,7 +125,8 @@ class KafkaMessage:
             "timestamp": record.timestamp,
             "headers": [name for name, _ in record.headers],
             "sizes": [None if content is None else len(content) for content in contents],
-            "lane": self.lane.committed.metadata,
+            # A commit forgets the cuts that it has passed. The message keeps its key.
+            "lane": replace(self.lane.committed, used=self.lane.used).metadata,
         }
         return b"".join((orjson.dumps(head), b"\n", *(content or b"" for content in contents)))
 
@@ -142,6 +143,8 @@ class KafkaMessage:
             if head["v"] != _DUMP_VERSION:
                 raise ValueError(f"version {head['v']} is not known")
             contents: list[bytes | None] = []
+            if sum(size or 0 for size in head["sizes"]) != len(rest):
+                raise ValueError("it is not complete, or not alone")
             for size in head["sizes"]:
                 contents.append(None if size is None else rest[:size])
                 rest = rest[size or 0 :]

@@ -24,8 +24,9 @@ from anyio import to_thread
 from sqlalchemy import make_url
 
 from tests.benchmarks.load import publish_paced
-from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.database import Database
 from triggerer.store.engine.engines import SQLITE_WRITER_PRAGMAS
+from triggerer.store.engine.opening import open_database
 from triggerer.store.migrate import upgrade
 from triggerer.store.models import Asset, Dag, DagScheduleAsset
 from triggerer.store.recording.bulk import PLAIN_FIELDS, EventRow

@@ -22,7 +22,8 @@ import asyncpg
 
 from tests.services.postgres import open_postgres
 from triggerer.domain.events import EventSource, Fence, WatcherRef
-from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.database import Database
+from triggerer.store.engine.opening import open_database
 from triggerer.store.migrate import upgrade
 from triggerer.store.models import Asset, Dag, DagScheduleAsset, Stream
 from triggerer.store.recording.bulk import EventRow, insert_events

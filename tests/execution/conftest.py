@@ -15,7 +15,8 @@ from sqlalchemy import insert, select, update
 from triggerer.domain.logs import log_path
 from triggerer.domain.runs import RunState
 from triggerer.execution import Executor
-from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.database import Database
+from triggerer.store.engine.opening import open_database
 from triggerer.store.models import (
     Asset,
     AssetEvent,

@@ -401,7 +401,7 @@ import asyncio, os, signal, sys
 from pathlib import Path
 from tests.execution.conftest import House
 from triggerer.execution import slot
-from triggerer.store.engine.database import open_database
+from triggerer.store.engine.opening import open_database
 
 def die(setup, guard):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -25,7 +25,8 @@ from triggerer.hosting.host import HostSettings
 from triggerer.isolation import IsolationSettings, Placement
 from triggerer.plugins import load_trigger_class
 from triggerer.runtime import RuntimeContext
-from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.database import Database
+from triggerer.store.engine.opening import open_database
 from triggerer.store.recording.recorder import EventRecorder
 
 OBEYING = f"{triggers.HERE}.Obeying"

@@ -21,7 +21,8 @@ from tests.store.seeding import count_events, until
 from tests.unit.runtime.streams import Upstream
 from triggerer.hosting import TriggerHost
 from triggerer.runtime import Manager, TriggerSpec
-from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.database import Database
+from triggerer.store.engine.opening import open_database
 from triggerer.store.queries import hosting as queries
 
 FULL = "no room: every instance hosts up to 2 triggers ([triggerer] capacity)"

@@ -17,7 +17,8 @@ from triggerer.domain.events import Fence
 from triggerer.hosting import TriggerHost
 from triggerer.hosting.factory import TriggerFactory
 from triggerer.runtime import RuntimeContext
-from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.database import Database
+from triggerer.store.engine.opening import open_database
 from triggerer.store.models import Stream, Trigger
 from triggerer.store.recording.recorder import EventRecorder
 from triggerer.store.wakeups.signals import Signal, announce

@@ -20,7 +20,8 @@ from triggerer.hosting.host import HostSettings
 from triggerer.own_lease import OwnLease
 from triggerer.plugins import trigger_digest
 from triggerer.runtime import RuntimeContext
-from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.database import Database
+from triggerer.store.engine.opening import open_database
 from triggerer.store.models import Asset, Stream, Trigger, Watcher
 from triggerer.store.recording.recorder import EventRecorder
 from triggerer.store.wakeups.signals import Signal, announce

@@ -22,7 +22,8 @@ from triggerer.hosting.factory import TriggerFactory
 from triggerer.hosting.host import HostSettings
 from triggerer.own_lease import OwnLease
 from triggerer.runtime import RuntimeContext
-from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.database import Database
+from triggerer.store.engine.opening import open_database
 from triggerer.store.recording.recorder import EventRecorder
 
 

@@ -11,7 +11,8 @@ from sqlalchemy import update
 from tests.hosting.test_host import declare, hosting, owners
 from tests.store.seeding import until
 from tests.unit.runtime.streams import Upstream
-from triggerer.store.engine.database import Database, database_now, open_database
+from triggerer.store.engine.database import Database, database_now
+from triggerer.store.engine.opening import open_database
 from triggerer.store.models import Stream
 from triggerer.store.wakeups.signals import Signal, announce
 

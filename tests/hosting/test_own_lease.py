@@ -15,7 +15,8 @@ from tests.hosting.test_host import LEASE, declare, eventually, hosting, owners,
 from tests.store.seeding import count_events, until
 from tests.unit.runtime.streams import Upstream
 from triggerer.errors import StoreUnavailable
-from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.database import Database
+from triggerer.store.engine.opening import open_database
 
 pytestmark = pytest.mark.rule("15: it stops by its own clock, before others may begin")
 

@@ -18,7 +18,8 @@ from triggerer.abc import SharedStreamProducer, TriggerEvent
 from triggerer.domain.events import Fence
 from triggerer.errors import OutcomeUnknown
 from triggerer.plugins import trigger_digest
-from triggerer.store.engine.database import Database, database_now, open_database
+from triggerer.store.engine.database import Database, database_now
+from triggerer.store.engine.opening import open_database
 from triggerer.store.models import Stream, Trigger, Watcher
 from triggerer.store.queries.hosting import WatcherState, write_states
 from triggerer.store.wakeups.signals import Signal, announce

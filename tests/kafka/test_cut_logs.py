@@ -1,23 +1,11 @@
 """A log that lost its end (an unclean leader election), and whose offsets are used again for other messages."""
 
-import uuid
-
 import anyio
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tests.kafka.driving import driving, producer_on
 from tests.services.kafka import KafkaServer
-
-
-@pytest.fixture
-def topic(kafka_server: KafkaServer) -> str:
-    """Ten messages, in two batches."""
-    name = f"c-{uuid.uuid4().hex[:10]}"
-    kafka_server.create_topic(name)
-    kafka_server.produce(name, [*"abcde"])
-    kafka_server.produce(name, [*"fghij"])
-    return name
 
 
 async def test_what_is_written_at_offsets_that_were_read_before_is_read_and_nothing_else(

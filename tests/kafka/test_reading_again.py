@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import uuid
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
@@ -16,16 +15,6 @@ from producers.kafka import KafkaMessage, KafkaSharedStreamProducer
 from tests.kafka.driving import driving, producer_on
 from tests.services.kafka import KafkaServer
 from triggerer.errors import BrokerRefused, BrokerUnavailable
-
-
-@pytest.fixture
-def topic(kafka_server: KafkaServer) -> str:
-    """Ten messages, in two batches."""
-    name = f"r-{uuid.uuid4().hex[:10]}"
-    kafka_server.create_topic(name)
-    kafka_server.produce(name, [*"abcde"])
-    kafka_server.produce(name, [*"fghij"])
-    return name
 
 
 class Reading:
@@ -64,9 +53,11 @@ async def earliest(producer: KafkaSharedStreamProducer, topic: str) -> list[obje
 
 
 async def test_what_retention_has_deleted_is_counted_and_the_rest_is_read(
-    kafka_server: KafkaServer, topic: str, caplog: pytest.LogCaptureFixture
+    kafka_server: KafkaServer,
+    topic: str,
+    producer: KafkaSharedStreamProducer,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
     position = await earliest(producer, topic)
     await anyio.to_thread.run_sync(lambda: kafka_server.delete_records(topic, 0, before=4))
     assert await read_text(producer, topic, position, 6) == "efghij"
@@ -89,9 +80,11 @@ async def test_retention_that_overtakes_a_reader_is_counted_too(
 
 
 async def test_a_position_of_a_recreated_topics_predecessor_is_its_beginning(
-    kafka_server: KafkaServer, topic: str, caplog: pytest.LogCaptureFixture
+    kafka_server: KafkaServer,
+    topic: str,
+    producer: KafkaSharedStreamProducer,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
     topic_id, _ = await earliest(producer, topic)
     kafka_server.delete_topic(topic)
     kafka_server.create_topic(topic)
@@ -101,9 +94,8 @@ async def test_a_position_of_a_recreated_topics_predecessor_is_its_beginning(
 
 
 async def test_a_topic_recreated_under_a_reader_ends_it(
-    kafka_server: KafkaServer, topic: str
+    kafka_server: KafkaServer, topic: str, producer: KafkaSharedStreamProducer
 ) -> None:
-    producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
     async with read(producer, topic, await earliest(producer, topic)) as reading:
         assert await reading.text(10) == "abcdefghij"
         kafka_server.delete_topic(topic)
@@ -114,9 +106,8 @@ async def test_a_topic_recreated_under_a_reader_ends_it(
 
 
 async def test_a_log_cut_under_a_reader_ends_it_and_what_was_written_since_is_read(
-    kafka_server: KafkaServer, topic: str
+    kafka_server: KafkaServer, topic: str, producer: KafkaSharedStreamProducer
 ) -> None:
-    producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
     async with driving(producer) as driver:
         await driver.settled(10)
         async with read(producer, topic, await earliest(producer, topic)) as reading:
@@ -136,7 +127,7 @@ async def test_a_log_cut_under_a_reader_ends_it_and_what_was_written_since_is_re
 
 
 async def test_gaps_that_transactions_leave_are_passed(
-    kafka_server: KafkaServer, topic: str
+    kafka_server: KafkaServer, topic: str, producer: KafkaSharedStreamProducer
 ) -> None:
     async with AIOKafkaProducer(
         bootstrap_servers=kafka_server.bootstrap_servers, transactional_id=topic
@@ -145,16 +136,14 @@ async def test_gaps_that_transactions_leave_are_passed(
             await writer.begin_transaction()
             await writer.send_and_wait(topic, value)
             await (writer.commit_transaction() if is_kept else writer.abort_transaction())
-    producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
     for offset in (10, 11, 12, 13, 14):
         expected = "kl" if offset == 10 else "l"
         assert await read_text(producer, topic, [None, offset], len(expected)) == expected
 
 
 async def test_positions_are_found_by_the_messages_times(
-    kafka_server: KafkaServer, topic: str
+    topic: str, producer: KafkaSharedStreamProducer
 ) -> None:
-    producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
     async with driving(producer) as driver:
         await driver.settled(10)
         times = [datetime.fromtimestamp(message.timestamp / 1000, UTC) for message in driver.seen]
@@ -165,14 +154,13 @@ async def test_positions_are_found_by_the_messages_times(
 
 
 async def test_a_message_that_was_kept_is_what_it_was(
-    kafka_server: KafkaServer, topic: str
+    kafka_server: KafkaServer, topic: str, producer: KafkaSharedStreamProducer
 ) -> None:
     async with AIOKafkaProducer(bootstrap_servers=kafka_server.bootstrap_servers) as writer:
         headers = [("a", b"\x00\n"), ("a", b""), ("b", b"1")]
         await writer.send_and_wait(topic, None, key=b"tombstone", headers=headers)
         await writer.send_and_wait(topic, b"\n\n{}", key=b"")
         await writer.send_and_wait(topic, b"", headers=[("none", None)])
-    producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
     async with read(producer, topic, [None, 10]) as reading:
         for message in await reading.take(3):
             loaded = producer.load_event(producer.dump_event(message))
@@ -188,9 +176,8 @@ async def test_a_message_that_was_kept_is_what_it_was(
     "ignore:(?i)unclosed:ResourceWarning", "ignore:loop is closed:ResourceWarning"
 )
 async def test_a_reader_that_is_cancelled_leaves_no_task_behind(
-    kafka_server: KafkaServer, topic: str
+    topic: str, producer: KafkaSharedStreamProducer
 ) -> None:
-    producer = producer_on(kafka_server.bootstrap_servers, topic, topic)
     position = await earliest(producer, topic)
     for seconds in (0, 0.005, 0.02, 0.1):
         with anyio.move_on_after(seconds):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.services.postgres import PostgresServer
 from tests.services.process import run_apart
-from triggerer.store.engine.database import open_database
+from triggerer.store.engine.opening import open_database
 from triggerer.store.migrate import upgrade
 
 _TEMPLATE = "migrated"

@@ -20,7 +20,7 @@ from tests.services import java
 from tests.services.kafka import KafkaServer
 from tests.services.postgres import PostgresServer
 from tests.services.process import Daemon, ServiceError, ServiceUnavailable, accepts_connections
-from triggerer.store.engine.database import open_database
+from triggerer.store.engine.opening import open_database
 from triggerer.store.migrate import current
 from triggerer.store.migrations import HEAD
 from triggerer.store.models import Dag

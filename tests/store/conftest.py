@@ -4,7 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.database import Database
+from triggerer.store.engine.opening import open_database
 
 
 @pytest.fixture

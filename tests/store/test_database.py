@@ -11,8 +11,9 @@ from tests.services.postgres import PostgresServer
 from tests.services.process import free_ports
 from triggerer.errors import ConfigurationError, StoreUnavailable
 from triggerer.store.engine import postgres_primary
-from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.database import Database
 from triggerer.store.engine.exclusive import lock_exclusively
+from triggerer.store.engine.opening import open_database
 from triggerer.store.engine.urls import parse_database_url
 from triggerer.store.migrate import upgrade
 

@@ -8,7 +8,8 @@ from sqlalchemy import select, update
 from tests.store.seeding import Event, add_asset, count_events, record, recording
 from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.errors import LeaseLost
-from triggerer.store.engine.database import Database, database_now, open_database
+from triggerer.store.engine.database import Database, database_now
+from triggerer.store.engine.opening import open_database
 from triggerer.store.leases import (
     claim_streams,
     deregister_instance,

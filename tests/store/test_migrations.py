@@ -11,7 +11,8 @@ from sqlalchemy import Connection, inspect, text
 
 from triggerer.errors import ConfigurationError
 from triggerer.service.supervising import once_it_answers
-from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.database import Database
+from triggerer.store.engine.opening import open_database
 from triggerer.store.migrate import check, configuration, current, upgrade
 from triggerer.store.migrations import HEAD
 from triggerer.store.models import Base
@@ -126,7 +127,7 @@ def test_every_script_is_numbered_in_order_and_says_when_it_runs() -> None:
 def test_opening_a_database_that_is_up_to_date_does_not_import_alembic(tmp_path: Path) -> None:
     script = f"""
 import anyio, sys
-from triggerer.store.engine.database import open_database
+from triggerer.store.engine.opening import open_database
 from triggerer.store.migrate import upgrade
 
 async def main():

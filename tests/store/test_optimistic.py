@@ -19,7 +19,8 @@ from tests.store.seeding import (
 from triggerer.domain.runs import RunType
 from triggerer.errors import OutcomeUnknown
 from triggerer.scheduler import Scheduler, optimistic
-from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.database import Database
+from triggerer.store.engine.opening import open_database
 from triggerer.store.engine.script import Row, Step, perform
 from triggerer.store.queries.scheduling.candidates import create_run, lock_and_read
 from triggerer.store.queries.scheduling.new_run import CreateRun, EventSelection

@@ -28,7 +28,8 @@ from tests.store.seeding import (
     until,
 )
 from triggerer.errors import Conflict, OutcomeUnknown, StoreUnavailable
-from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.database import Database
+from triggerer.store.engine.opening import open_database
 from triggerer.store.engine.script import Row, Script, Step
 from triggerer.store.engine.statement import Statement
 from triggerer.store.models import AssetAlias

@@ -17,7 +17,8 @@ from tests.services.postgres import PostgresServer, open_postgres, open_standby
 from tests.services.process import ServiceUnavailable, free_ports
 from tests.services.tcp_proxy import open_tcp_proxy
 from triggerer.errors import ConfigurationError, StoreRefused, StoreUnavailable
-from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.database import Database
+from triggerer.store.engine.opening import open_database
 from triggerer.store.engine.postgres_hosts import Host, read_settings
 from triggerer.store.engine.postgres_primary import Primary
 from triggerer.store.engine.urls import describe, parse_database_url

@@ -22,7 +22,8 @@ from tests.store.seeding import (
 )
 from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.errors import LeaseLost, RowRefused
-from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.database import Database
+from triggerer.store.engine.opening import open_database
 from triggerer.store.models import Stream
 from triggerer.store.recording.encoding import encode_extra
 from triggerer.store.recording.recorder import EventRecorder

@@ -19,7 +19,8 @@ from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult
 from triggerer.domain.runs import RunState, RunType, TaskState
 from triggerer.errors import RowRefused
 from triggerer.store.engine.clock import Now
-from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.database import Database
+from triggerer.store.engine.opening import open_database
 from triggerer.store.engine.script import Row, Step
 from triggerer.store.models import DagRun, TaskRun
 from triggerer.store.queries.execution.results import AttemptUpdate, SaveResults, held_runs

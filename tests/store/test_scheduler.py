@@ -30,7 +30,8 @@ from triggerer.domain.runs import RunState
 from triggerer.errors import DagError, RowRefused
 from triggerer.scheduler import Scheduler
 from triggerer.store.engine.clock import Now
-from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.database import Database
+from triggerer.store.engine.opening import open_database
 from triggerer.store.engine.postgres_runner import _Transaction
 from triggerer.store.engine.script import Row, Script, Step
 from triggerer.store.engine.sqlite_thread import in_thread

@@ -19,7 +19,8 @@ from triggerer.domain.runs import RunType
 from triggerer.errors import Conflict, OutcomeUnknown, StoreError, StoreUnavailable
 from triggerer.scheduler import Scheduler
 from triggerer.store.engine.clock import Now
-from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.database import Database
+from triggerer.store.engine.opening import open_database
 from triggerer.store.engine.postgres_runner import PostgresRunner
 from triggerer.store.engine.script import (
     Announcement,

@@ -12,7 +12,8 @@ import anyio
 import pytest
 from sqlalchemy import text
 
-from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.database import Database
+from triggerer.store.engine.opening import open_database
 from triggerer.store.engine.script import single_step
 from triggerer.store.engine.statement import Statement
 from triggerer.synchronization import checkpoint

@@ -8,7 +8,8 @@ import pytest
 
 from tests.services.postgres import PostgresServer
 from tests.store.seeding import add_asset
-from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.database import Database
+from triggerer.store.engine.opening import open_database
 from triggerer.store.wakeups.listening import listen
 from triggerer.store.wakeups.signals import ALL, Announced, Signal, Subscription, Wakeups, announce
 from triggerer.store.wakeups.transport import MAX_PAYLOAD
@@ -117,7 +118,7 @@ async def test_a_url_with_options_is_listened_to_as_well(postgres_url: str, opti
 async def test_a_command_beside_a_standalone_wakes_it(sqlite: Database) -> None:
     script = f"""
 import anyio
-from triggerer.store.engine.database import open_database
+from triggerer.store.engine.opening import open_database
 from triggerer.store.wakeups.signals import Signal, announce
 
 async def main():

@@ -78,7 +78,7 @@ def with_database(
 
     async def run() -> _T:
         from triggerer.logging_setup import set_up_logging_when_used
-        from triggerer.store.engine.database import open_database
+        from triggerer.store.engine.opening import open_database
 
         set_up_logging_when_used(quiet)
 

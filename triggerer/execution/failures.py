@@ -67,19 +67,25 @@ def storable(text: str) -> str:
     return text
 
 
-def worker_death(code: int, *, is_taken: bool) -> str:
-    """Say how a worker died, as the predicate of a sentence.
+def death_reason(code: int, *, is_taken: bool, malformed: str | None = None) -> str:
+    """Say why a run ended whose worker has died.
 
     Args:
         code: As `WorkerProcess.reap` returns it.
-        is_taken: Whether it had taken its run.
+        is_taken: Whether the worker had taken the run.
+        malformed: What came through its channel that cannot be understood, for which it was ended.
     """
+    if malformed is not None:
+        return (
+            "the worker was ended: what came through its channel, into which the run's code must not write,"
+            f" cannot be understood ({malformed})"
+        )
     when = "in the middle of the run" if is_taken else "before it took the run"
     if code >= 0:
-        return f"exited with code {code} {when}"
+        return f"the worker exited with code {code} {when}"
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    told = f"was killed by {name} {when}"
+    told = f"the worker was killed by {name} {when}"
     return told + (", as happens when memory runs out" if -code == signal.SIGKILL else "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, TypeVar
 
 import anyio
@@ -24,8 +25,8 @@ class LogFiles:
     """
 
     def __init__(self) -> None:
-        self._last_has_ended = threading.Event()
-        self._last_has_ended.set()
+        self._works = threading.Lock()
+        """Held by the thread while it reads or writes, also when nobody waits for it any more."""
 
     async def end(self, path: str, run_id: str, how: str) -> None:
         """Append the last line of a run's log, in place of a worker that did not live to write it.
@@ -42,21 +43,14 @@ class LogFiles:
         return await self._in_thread(tail, path) or ""
 
     async def _in_thread(self, function: Callable[..., T], *arguments: str) -> T | None:
-        if not self._last_has_ended.is_set():
+        if self._works.locked():
             return None
-        self._last_has_ended = has_ended = threading.Event()
 
         def call() -> T:
-            try:
+            with self._works:
                 return function(*arguments)
-            finally:
-                has_ended.set()
 
-        # Shielded: what a run came to is noted also by a service that stops.
-        with anyio.move_on_after(_PATIENCE_S, shield=True):
-            try:
-                return await to_thread.run_sync(call, abandon_on_cancel=True)
-            except RuntimeError:
-                # No thread can be had.
-                has_ended.set()
+        # Shielded: what a run came to is noted also by a service that stops. RuntimeError: no thread can be had.
+        with anyio.move_on_after(_PATIENCE_S, shield=True), suppress(RuntimeError):
+            return await to_thread.run_sync(call, abandon_on_cancel=True)
         return None

@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Any
 
 import anyio
 import structlog
 
-from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult, Wait
-from triggerer.domain.runs import RunState, TaskState
+from triggerer.domain.attempts import RunEnd, RunOrder, Wait
+from triggerer.domain.runs import RunState
 from triggerer.execution.answers import answer
 from triggerer.execution.choosing import Spark, WarmUp
-from triggerer.execution.failures import storable, worker_death
+from triggerer.execution.ending import RunEnding
 from triggerer.execution.frames import QueryFrame
 from triggerer.execution.lease_guard_process import LeaseGuard
 from triggerer.execution.log_files import LogFiles
 from triggerer.execution.process import WorkerProcess, open_worker
-from triggerer.execution.protocol import TaskStart, message
+from triggerer.execution.protocol import message
 from triggerer.execution.result_writer import ResultWriter
+from triggerer.execution.task_timers import TaskTimers
 from triggerer.ipc import ChannelClosed, MalformedFrame
 from triggerer.store.engine.database import Database
 from triggerer.store.queries.execution.results import AttemptUpdate
 from triggerer.synchronization import AutoResetEvent, Notifier
 
 _log = structlog.get_logger(__name__)
-
-_SHOWN_AS_RUNNING_AFTER_S: Final = 0.5
-"""A task that ends sooner is written once only, when it has ended."""
 
 
 class _AfterJob(Enum):
@@ -87,14 +84,15 @@ class Slot:
     _freed: Notifier = field(default_factory=Notifier)
     given_at: float = 0.0
     """When it was given its job, on the monotonic clock."""
-    _verdict: RunEnd | None = None
-    _abandoned: bool = False
-    _may_end_log: bool = True
-    """False once others may have begun the run: the log may be theirs."""
+    _ending: RunEnding = field(init=False)
+    """Of its job; of the last one, where it has none."""
     _beginning: anyio.CancelScope | None = None
     _log_files: LogFiles = field(default_factory=LogFiles)
-    _due: list[asyncio.TimerHandle] = field(default_factory=list)
-    """What is to be done about the task that runs, should it run for so long."""
+    _timers: TaskTimers = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._ending = RunEnding(self.result_writer, self._log_files, None)
+        self._timers = TaskTimers(self.result_writer, self._kill_overdue)
 
     @property
     def is_free(self) -> bool:
@@ -103,12 +101,12 @@ class Slot:
     @property
     def is_stopping(self) -> bool:
         """Whether it was told how its run ends."""
-        return self._verdict is not None
+        return self._ending.verdict is not None
 
     @property
     def was_cut_short(self) -> bool:
         """Whether the store is to show nothing of how its run ended: others execute it, or it is queued again."""
-        return self._abandoned
+        return self._ending.is_cut_short
 
     def release_executors(self) -> None:
         """Have its session leave the cluster's cores to others: now if it is free, else before the run it was given."""
@@ -128,42 +126,43 @@ class Slot:
         """Have it execute a run, or warm up; only while it is free."""
         assert self._job is None
         self._job, self.given_at = job, time.monotonic()
-        self._verdict, self._abandoned, self._may_end_log = None, False, True
         if isinstance(job, RunOrder):
             self.run = job
         else:
             self.spark = Spark.WARMING
+        self._ending = RunEnding(self.result_writer, self._log_files, self.run)
         self._arrived.set()
 
     async def stop(self, verdict: RunEnd) -> None:
         """End the run, gently at first. Unless it ends by itself, it ends as `verdict` says."""
-        self._verdict = verdict
+        self._ending.verdict = verdict
         self._call_off_beginning()
         await self._end_worker()
 
     async def abandon(self) -> None:
         """Kill the run and write nothing of it: another executor has it."""
         self.cut_short()
-        self._abandoned = True
+        self._ending.is_cut_short = True
         if self.worker is not None:
             await self.worker.gone.wait()
 
     def cut_short(self) -> None:
         """Kill the run, since others may execute it from now on. A verdict from before is still written."""
-        self._may_end_log = False
+        self._ending.may_end_log = False
         self._kill()
 
     async def end_now(self) -> None:
         """Kill the run, for others to execute, and wait until it is gone. A verdict from before is still written."""
+        ending = self._ending
         self._kill()
         try:
             await self.idle()
         finally:
             # The run may be handed back now, and begin elsewhere.
-            self._may_end_log = False
+            ending.may_end_log = False
 
     def _kill(self) -> None:
-        self._abandoned |= self._verdict is None
+        self._ending.cut_short()
         self._call_off_beginning()
         if self.worker is not None:
             self.worker.kill()
@@ -176,8 +175,8 @@ class Slot:
             guard = self.get_guard()
             if guard is not None and guard.has_ended:
                 self.cut_short()
-            if self._is_called_off:
-                await self._note_end_unstarted()
+            if self._ending.is_called_off:
+                await self._ending.note_unstarted()
                 self.spark = Spark.COLD
                 self._free()
                 continue
@@ -186,9 +185,9 @@ class Slot:
                     done = await self._serve_with(self.worker)
             except OSError as error:
                 # No process could be had: out of memory or of processes. The run says so.
-                await self._end_run(RunState.FAILED, f"no worker could be started: {error}", None)
+                await self._ending.note(RunState.FAILED, f"no worker could be started: {error}")
             finally:
-                self._unfollow()
+                self._timers.stop()
                 self.worker, self.spark = None, Spark.COLD
             if done:
                 self._free()
@@ -220,7 +219,7 @@ class Slot:
                 return False
             # Told to stop just when the run ended by itself: the signal is on its way, and must not
             # meet the next run.
-            if then is _AfterJob.END_WORKER or self._is_called_off:
+            if then is _AfterJob.END_WORKER or self._ending.is_called_off:
                 return True
             self._free()
             await self._next_job(worker)
@@ -231,7 +230,7 @@ class Slot:
     def _free(self) -> None:
         run, self.run, self._job = self.run, None, None
         self.is_waiting = False
-        self._unfollow()
+        self._timers.stop()
         self._freed.notify_all()
         self.on_free(self, run, time.monotonic() - self.given_at)
 
@@ -245,7 +244,7 @@ class Slot:
                     is_open = frame["open"]
         except ChannelClosed as closed:
             code = await self._reap(worker, closed)
-            if not self._is_called_off:
+            if not self._ending.is_called_off:
                 _log.warning(
                     "a worker died while it opened Spark",
                     code=code,
@@ -259,14 +258,14 @@ class Slot:
         return _AfterJob.NEXT_JOB
 
     async def _execute(self, worker: WorkerProcess, order: RunOrder) -> _AfterJob:
-        if self._is_called_off:
+        if self._ending.is_called_off:
             # Told so before there was a worker to tell.
-            await self._note_end_unstarted()
+            await self._ending.note_unstarted()
             return _AfterJob.END_WORKER
         is_taken = False
         try:
             if order.attempt > 1 and not await self._begin(worker, order):
-                await self._note_end_unstarted()
+                await self._ending.note_unstarted()
                 return _AfterJob.NEXT_JOB
             if self._release_first:
                 self._release_first = False
@@ -281,7 +280,7 @@ class Slot:
                 is_taken |= run_pk is not None
                 match frame["type"]:
                     case "results":
-                        self._unfollow()
+                        self._timers.stop()
                         report = frame["report"]
                         self.result_writer.submit_nowait(
                             AttemptUpdate(order, report.tasks, report.end)
@@ -290,7 +289,7 @@ class Slot:
                             worker.has_served = True
                             return _AfterJob.END_WORKER if report.retire else _AfterJob.NEXT_JOB
                     case "started":
-                        self._follow(order, frame["start"])
+                        self._timers.follow(order, frame["start"], self.settings.timeout_grace)
                     case "waiting":
                         self._note_wait(order, frame["wait"])
                     case "query":
@@ -298,21 +297,23 @@ class Slot:
                     case "spark":
                         self.spark = Spark.WARM if frame["open"] else Spark.COLD
         except ChannelClosed as closed:
-            self._unfollow()
+            self._timers.stop()
             code = await self._reap(worker, closed)
             if isinstance(closed, MalformedFrame):
-                if not is_taken and worker.has_served and not self._is_called_off:
+                if not is_taken and worker.has_served and not self._ending.is_called_off:
                     # Something that an earlier run has left behind; this one is executed elsewhere.
                     _log.warning("a worker was ended", run=order.run_id, reason=str(closed))
                     return _AfterJob.SAME_JOB
-                await self._note_death(order, worker, code, is_taken=True, cause=closed)
+                await self._ending.note_death(
+                    code, output=worker.output, is_taken=True, malformed=closed.reason
+                )
                 return _AfterJob.END_WORKER
             is_taken |= not closed.unread
             # What kills a worker before it takes orders would kill the next one as well.
-            if not is_taken and worker.is_ready and not self._is_called_off:
+            if not is_taken and worker.is_ready and not self._ending.is_called_off:
                 _log.warning("a worker died before it took a run", run=order.run_id, code=code)
                 return _AfterJob.SAME_JOB
-            await self._note_death(order, worker, code, is_taken=is_taken)
+            await self._ending.note_death(code, output=worker.output, is_taken=is_taken)
             return _AfterJob.END_WORKER
 
     async def _begin(self, worker: WorkerProcess, order: RunOrder) -> bool:
@@ -328,20 +329,12 @@ class Slot:
                 is_ours = await self.result_writer.begin(order)
         finally:
             self._beginning = None
-        return is_ours and not self._is_called_off
+        return is_ours and not self._ending.is_called_off
 
     def _call_off_beginning(self) -> None:
         # The store may be away, and stay so.
         if self._beginning is not None:
             self._beginning.cancel()
-
-    @property
-    def _is_called_off(self) -> bool:
-        return self._abandoned or self._verdict is not None
-
-    async def _note_end_unstarted(self) -> None:
-        if not self._abandoned and self._verdict is not None:
-            await self._end_run(self._verdict.state, self._verdict.error, None)
 
     def _note_wait(self, order: RunOrder, wait: Wait) -> None:
         self.result_writer.submit_nowait(AttemptUpdate(order, wait=wait))
@@ -352,33 +345,8 @@ class Slot:
     async def _answer(self, worker: WorkerProcess, order: RunOrder, frame: QueryFrame) -> None:
         await _send(worker, await answer(self.database, self.result_writer, order, frame))
 
-    def _follow(self, order: RunOrder, start: TaskStart) -> None:
-        # Timers, not a task: most tasks have ended before anything is due.
-        self._unfollow()
-        call_later = asyncio.get_running_loop().call_later
-        self._due.append(call_later(_SHOWN_AS_RUNNING_AFTER_S, self._show, order, start))
-        if start.timeout_s is not None:
-            grace = self.settings.timeout_grace.total_seconds()
-            self._due.append(call_later(start.timeout_s + grace, self._kill_overdue, start))
-
-    def _unfollow(self) -> None:
-        for timer in self._due:
-            timer.cancel()
-        self._due.clear()
-
-    def _show(self, order: RunOrder, start: TaskStart) -> None:
-        task = TaskResult(
-            start.task_id, TaskState.RUNNING, start.try_number, start.started_at, ended_at=None
-        )
-        self.result_writer.submit_nowait(AttemptUpdate(order, (task,)))
-
-    def _kill_overdue(self, start: TaskStart) -> None:
-        grace = self.settings.timeout_grace.total_seconds()
-        reason = (
-            f"task {start.task_id} did not stop within {grace:g} s after its timeout of"
-            f" {start.timeout_s:g} s; its worker was killed"
-        )
-        self._verdict = RunEnd(RunState.FAILED, datetime.now(UTC), reason)
+    def _kill_overdue(self, reason: str) -> None:
+        self._ending.verdict = RunEnd(RunState.FAILED, datetime.now(UTC), reason)
         if self.worker is not None:
             self.worker.kill()
 
@@ -401,53 +369,6 @@ class Slot:
             # That is why it died. Nobody may have told us yet.
             self.cut_short()
         return code
-
-    async def _note_death(
-        self,
-        order: RunOrder,
-        worker: WorkerProcess,
-        code: int,
-        *,
-        is_taken: bool,
-        cause: MalformedFrame | None = None,
-    ) -> None:
-        if self._abandoned:
-            if is_taken:
-                await self._end_log("interrupted: the service stopped, and the run is queued again")
-            return
-        if self._verdict is not None:
-            await self._end_run(self._verdict.state, self._verdict.error, code)
-            return
-        output = "\n".join(
-            filter(None, (await self._log_files.tail(order.log_path), worker.output))
-        )
-        if cause is None:
-            reason = f"the worker {worker_death(code, is_taken=is_taken)}"
-        else:
-            reason = (
-                "the worker was ended: what came through its channel, into which the run's code must not write,"
-                f" cannot be understood ({cause.reason})"
-            )
-        _log.warning("a worker died", dag=order.dag_id, run=order.run_id, reason=reason)
-        await self._end_run(RunState.FAILED, reason, code, output=output)
-
-    async def _end_run(
-        self, state: RunState, reason: str | None, code: int | None, *, output: str | None = None
-    ) -> None:
-        # Before the store shows the end: who sees it there looks into the log.
-        await self._end_log(state if reason in (None, state) else f"{state}: {reason}")
-        if self._abandoned:
-            # Meanwhile.
-            return
-        if output is not None:
-            reason = storable(f"{reason}; its last output:\n{output}")
-        if self.run is not None:
-            end = RunEnd(state, datetime.now(UTC), reason, code)
-            self.result_writer.submit_nowait(AttemptUpdate(self.run, end=end))
-
-    async def _end_log(self, how: str) -> None:
-        if self.run is not None and self._may_end_log:
-            await self._log_files.end(self.run.log_path, self.run.run_id, how)
 
 
 async def _send(worker: WorkerProcess, content: dict[str, Any]) -> None:

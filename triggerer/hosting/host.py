@@ -19,13 +19,14 @@ from triggerer.hosting.factory import TriggerFactory
 from triggerer.hosting.ownership import Heartbeat, Ownership
 from triggerer.hosting.preparation import Preparation
 from triggerer.hosting.queries import HostingQueries, LeaseQueries
-from triggerer.hosting.roster import Difference, Placed, Roster, source_of, states_of
-from triggerer.runtime import HostedState, HostedTrigger, Manager, RuntimeContext, TriggerSpec
+from triggerer.hosting.roster import Difference, Placed, Roster, source_of
+from triggerer.hosting.showing import StateWriter
+from triggerer.runtime import HostedTrigger, Manager, RuntimeContext, TriggerSpec
 from triggerer.runtime.stalls import StallWatch
 from triggerer.store import leases as stored_leases
 from triggerer.store.engine.database import Database
 from triggerer.store.queries import hosting as stored_queries
-from triggerer.store.queries.hosting import TriggerRow, WatcherState
+from triggerer.store.queries.hosting import TriggerRow
 from triggerer.store.wakeups.signals import Signal
 from triggerer.synchronization import AutoResetEvent
 
@@ -99,12 +100,11 @@ class TriggerHost:
         self._owned: dict[str, Fence] = {}
         self._roster = Roster()
         self._preparation = Preparation(factory)
-        self._dirty: dict[HostedTrigger, None] = {}
-        self._has_dirty = AutoResetEvent()
+        self._states = StateWriter(database, self._roster, queries=queries, backoff=self._backoff())
         self._wake = AutoResetEvent()
         self._is_stopped = anyio.Event()
         self._failed_heartbeats = 0
-        self._manager = make_manager(runtime, self._note_state)
+        self._manager = make_manager(runtime, self._states.note)
 
     @property
     def manager(self) -> Manager:
@@ -151,7 +151,7 @@ class TriggerHost:
         """
         with anyio.CancelScope(shield=True):
             async with self._factory, self._manager, anyio.create_task_group() as tasks:
-                tasks.start_soon(self._show_states)
+                tasks.start_soon(self._states.run)
                 tasks.start_soon(self._watch_lease)
                 kept.set()
                 await self._is_stopped.wait()
@@ -313,11 +313,11 @@ class TriggerHost:
         for placed, row in difference.changed:
             placed.row = row
             self._manager.replace_source(placed.hosted, source_of(row, placed.fence))
-            self._note_state(placed.hosted)
+            self._states.note(placed.hosted)
         hosted = self._manager.add(specs)
         for row, one in zip(owned_rows, hosted, strict=True):
             self._roster.place(Placed(row, self._owned[row.stream_digest], one))
-            self._note_state(one)
+            self._states.note(one)
 
     async def _read_difference(self) -> Difference | None:
         """Compare with what the store shows; None if that is more than this instance may host."""
@@ -342,46 +342,6 @@ class TriggerHost:
             stream_id=row.stream_digest,
             load=prepared.load,
         )
-
-    # Showing
-
-    def _note_state(self, hosted: HostedTrigger) -> None:
-        self._dirty[hosted] = None
-        self._has_dirty.set()
-
-    async def _show_states(self) -> None:
-        """Write the states of watchers, all that changed since the last time in one transaction."""
-        backoff = self._backoff()
-        while True:
-            await self._has_dirty.wait()
-            dirty, self._dirty = self._dirty, {}
-            states = self._collect(dirty)
-            if not states:
-                continue
-            try:
-                async with self._database.transaction() as session:
-                    await self._queries.write_states(session, states)
-                backoff.reset()
-            except StoreError as error:
-                delay = backoff.next_delay()
-                warn_seldom(
-                    _log,
-                    backoff.failures,
-                    "cannot show the watchers' states",
-                    error=str(error),
-                    retry_after_s=round(delay, 3),
-                )
-                self._dirty = {**dirty, **self._dirty}
-                await anyio.sleep(delay)
-                self._has_dirty.set()
-
-    def _collect(self, dirty: Iterable[HostedTrigger]) -> list[WatcherState]:
-        states: list[WatcherState] = []
-        for hosted in dirty:
-            placed = self._roster.of(hosted)
-            if placed is not None and hosted.state is not HostedState.ENDED:
-                states.extend(states_of(placed))
-        return states
 
     # Stopping
 

@@ -67,11 +67,8 @@ def read_stamp(path: Path | str) -> Stamp:
 
 
 def has_just_changed(stamp: Stamp, within_s: float = SETTLES_IN_S) -> bool:
-    """Whether the file changed so short a time ago, or so short a time ahead.
-
-    The clock of a file system may differ a little from ours. A time that lies further ahead does not count.
-    """
-    return abs(time.time_ns() - max(stamp[:2])) < within_s * 1e9
+    """Whether the file changed so short a time ago. A change in the future is of another clock, and does not count."""
+    return 0 <= time.time_ns() - max(stamp[:2]) < within_s * 1e9
 
 
 class _FreshLoader(SourceFileLoader):

@@ -27,8 +27,9 @@ from triggerer.service.sd_notify import SystemdNotifier
 from triggerer.service.supervising import once_it_answers, unless_it_returns
 from triggerer.signals import told_to_stop
 from triggerer.spark.settings import mode_of
-from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.database import Database
 from triggerer.store.engine.exclusive import lock_exclusively
+from triggerer.store.engine.opening import open_database
 from triggerer.store.engine.urls import parse_database_url
 from triggerer.store.leases import forget_instances
 from triggerer.store.migrate import upgrade

@@ -7,25 +7,25 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from importlib import import_module
 from typing import Any, ClassVar
 from unittest import SkipTest
 
 import anyio
-from anyio.lowlevel import checkpoint
 
-from triggerer.abc import (
-    AdvanceItem,
-    BaseEventTrigger,
-    SharedStreamProducer,
-    TriggerEvent,
-    current_subscriber,
-)
+from triggerer.abc import AdvanceItem, BaseEventTrigger, SharedStreamProducer, TriggerEvent
 from triggerer.plugins import canonical_kwargs, stream_digest
 from triggerer.runtime.selection import selector_of
 from triggerer.testing.features import case
+from triggerer.testing.filtering import (
+    GivenStream,
+    RejectionCount,
+    cancel_soon,
+    filtered,
+    runtime_around,
+)
 from triggerer.testing.harness import StreamHarness
 
 _DIGEST_OF = """\
@@ -180,7 +180,9 @@ class TriggerConformance:
     async def test_it_is_an_async_generator(self) -> None:
         trigger = self.new_trigger()
         events = (
-            trigger.run() if trigger.shared_stream_key() is None else _filtered(trigger, _Stream())
+            trigger.run()
+            if trigger.shared_stream_key() is None
+            else filtered(trigger, GivenStream())
         )
         assert inspect.isasyncgen(events), "write it as `async def` with `yield`"
         await events.aclose()
@@ -191,16 +193,16 @@ class TriggerConformance:
         if trigger.shared_stream_key() is None:
             await self._end_by_cancellation(trigger.run())
             return
-        with _runtime_around():
-            await self._end_by_cancellation(_filtered(trigger, _Stream()))
+        with runtime_around():
+            await self._end_by_cancellation(filtered(trigger, GivenStream()))
             firing = [raw for raw, count in self.raw_events() if count]
-            await self._end_by_cancellation(_filtered(trigger, _Stream(firing)))
+            await self._end_by_cancellation(filtered(trigger, GivenStream(firing)))
 
     async def _end_by_cancellation(self, events: AsyncIterator[TriggerEvent]) -> None:
         assert isinstance(events, AsyncGenerator)
         with anyio.move_on_after(self.patience_s) as patience, anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_cancel_soon, scope)
+                tasks.start_soon(cancel_soon, scope)
                 async with aclosing(events):
                     async for _ in events:
                         pass
@@ -239,7 +241,7 @@ class TriggerConformance:
             except Exception:  # noqa: BLE001  (what cannot be read is shown to all)
                 is_shown = True
             if not is_shown:
-                runtime = _Runtime()
+                runtime = RejectionCount()
                 assert await self._derive([raw], runtime) == [[]], f"raw event {number} fires"
                 assert not runtime.rejections, f"raw event {number} is rejected where it is shown"
 
@@ -251,9 +253,9 @@ class TriggerConformance:
             trigger = _made_again(self.new_trigger())
             caught: BaseException | None = None
             try:
-                with _runtime_around(), anyio.fail_after(self.patience_s):
+                with runtime_around(), anyio.fail_after(self.patience_s):
                     async with aclosing(
-                        _filtered(trigger, _Stream(raws[:pulled], error))
+                        filtered(trigger, GivenStream(raws[:pulled], error))
                     ) as events:
                         async for _ in events:
                             pass
@@ -300,17 +302,17 @@ class TriggerConformance:
         return raws
 
     async def _derive(
-        self, raws: Sequence[Any], runtime: _Runtime | None = None
+        self, raws: Sequence[Any], runtime: RejectionCount | None = None
     ) -> list[list[TriggerEvent]]:
         """What a new filter yields while it has each event open; the stream never ends."""
         trigger = _made_again(self.new_trigger())
-        stream = _Stream(raws)
+        stream = GivenStream(raws)
         derived: list[list[TriggerEvent]] = [[] for _ in raws]
-        with _runtime_around(runtime), anyio.fail_after(self.patience_s):
+        with runtime_around(runtime), anyio.fail_after(self.patience_s):
             async with anyio.create_task_group() as tasks:
 
                 async def run() -> None:
-                    async with aclosing(_filtered(trigger, stream)) as events:
+                    async with aclosing(filtered(trigger, stream)) as events:
                         async for event in events:
                             assert stream.pulled, "it yielded before it had pulled anything"
                             derived[stream.pulled - 1].append(event)
@@ -319,58 +321,6 @@ class TriggerConformance:
                 await stream.exhausted.wait()
                 tasks.cancel_scope.cancel()
         return derived
-
-
-class _Stream:
-    """A shared stream of given events; afterwards it raises `error`, or stays silent for ever."""
-
-    def __init__(self, raws: Sequence[Any] = (), error: Exception | None = None) -> None:
-        self._raws = raws
-        self._error = error
-        self.pulled = 0
-        self.exhausted = anyio.Event()
-
-    async def events(self) -> AsyncGenerator[Any, None]:
-        for raw in self._raws:
-            self.pulled += 1
-            yield raw
-            await checkpoint()
-        self.exhausted.set()
-        if self._error is not None:
-            raise self._error
-        await anyio.sleep_forever()
-
-
-class _Runtime:
-    """Takes `reject_shared_stream_event` as the runtime would."""
-
-    def __init__(self) -> None:
-        self.rejections = 0
-
-    def reject_open_event(self) -> bool:
-        self.rejections += 1
-        return True
-
-
-@contextmanager
-def _runtime_around(runtime: _Runtime | None = None) -> Iterator[None]:
-    token = current_subscriber.set(runtime or _Runtime())
-    try:
-        yield
-    finally:
-        current_subscriber.reset(token)
-
-
-def _filtered(trigger: BaseEventTrigger, stream: _Stream) -> AsyncGenerator[TriggerEvent, None]:
-    events = trigger.filter_shared_stream(stream.events())
-    assert isinstance(events, AsyncGenerator), "write it as `async def` with `yield`"
-    return events
-
-
-async def _cancel_soon(scope: anyio.CancelScope) -> None:
-    for _ in range(20):
-        await checkpoint()
-    scope.cancel()
 
 
 def _made_again(trigger: BaseEventTrigger) -> BaseEventTrigger:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from triggerer.store.engine.database import Database, open_database
+from triggerer.store.engine.database import Database
+from triggerer.store.engine.opening import open_database
 
 
 @pytest.fixture

@@ -22,6 +22,14 @@ LONG = timedelta(hours=1)
 TWO = DAG_FILE.replace("one", "two")
 
 
+@pytest.fixture
+def file(folder: Path) -> Path:
+    """The only DAG file of the folder."""
+    path = folder / "a.py"
+    path.write_text(DAG_FILE)
+    return path
+
+
 def test_a_missing_file_is_away_until_the_grace_is_over() -> None:
     judged = judge_missing(
         {"new": None, "old": NOW - MINUTE, "older": NOW - 2 * MINUTE}, now=NOW, grace=2 * MINUTE
@@ -42,10 +50,8 @@ def test_a_clock_that_was_set_back_begins_the_grace_anew() -> None:
 
 
 async def test_a_file_that_is_away_for_a_moment_keeps_what_it_defines(
-    database: Database, folder: Path
+    database: Database, folder: Path, file: Path
 ) -> None:
-    file = folder / "a.py"
-    file.write_text(DAG_FILE)
     async with processing(database, folder, removal_grace=LONG):
         (before,) = await every(database, Watcher)
         changes = database.wakeups.subscribe(Signal.STREAMS_CHANGED)
@@ -63,11 +69,10 @@ async def test_a_file_that_is_away_for_a_moment_keeps_what_it_defines(
 
 
 async def test_a_file_that_stays_away_is_deleted_when_the_grace_is_over(
-    database: Database, folder: Path
+    database: Database, folder: Path, file: Path
 ) -> None:
-    (folder / "a.py").write_text(DAG_FILE)
     async with processing(database, folder, removal_grace=timedelta(seconds=0.5)):
-        (folder / "a.py").unlink()
+        file.unlink()
         await until(database, Dag, lambda rows: [row.is_stale for row in rows] == [True])
         assert [row.trigger_id for row in await every(database, Watcher)] == [None]
         assert await every(database, Stream) == []
@@ -75,11 +80,10 @@ async def test_a_file_that_stays_away_is_deleted_when_the_grace_is_over(
 
 
 async def test_a_restart_neither_ends_the_grace_nor_begins_it_anew(
-    database: Database, folder: Path
+    database: Database, folder: Path, file: Path
 ) -> None:
-    (folder / "a.py").write_text(DAG_FILE)
     async with processing(database, folder, removal_grace=LONG):
-        (folder / "a.py").unlink()
+        file.unlink()
         (row,) = await until(database, DagFile, lambda rows: rows[0].missing_since is not None)
     async with processing(database, folder, removal_grace=LONG):
         assert not any(dag.is_stale for dag in await every(database, Dag))
@@ -92,10 +96,8 @@ async def test_a_restart_neither_ends_the_grace_nor_begins_it_anew(
 
 
 async def test_a_file_that_comes_back_while_no_service_runs_was_never_deleted(
-    database: Database, folder: Path
+    database: Database, folder: Path, file: Path
 ) -> None:
-    file = folder / "a.py"
-    file.write_text(DAG_FILE)
     async with processing(database, folder, removal_grace=LONG):
         file.unlink()
         await until(database, DagFile, lambda rows: rows[0].missing_since is not None)
@@ -107,9 +109,9 @@ async def test_a_file_that_comes_back_while_no_service_runs_was_never_deleted(
         ]
 
 
-async def test_a_file_that_was_moved_is_in_force_at_once(database: Database, folder: Path) -> None:
-    file = folder / "a.py"
-    file.write_text(DAG_FILE)
+async def test_a_file_that_was_moved_is_in_force_at_once(
+    database: Database, folder: Path, file: Path
+) -> None:
     async with processing(database, folder, removal_grace=LONG):
         (before,) = await every(database, Watcher)
         file.rename(folder / "b.py")
@@ -126,12 +128,10 @@ with DAG("e"):
 
 
 async def test_a_file_that_has_just_changed_takes_nothing_back(
-    database: Database, folder: Path, monkeypatch: pytest.MonkeyPatch
+    database: Database, folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`cp` and editors truncate a file before they write it: for a moment it is valid, and empty."""
     monkeypatch.setattr(processor, "SETTLES_IN_S", LONG.total_seconds())
-    file = folder / "a.py"
-    file.write_text(DAG_FILE)
     async with processing(database, folder):
         changes = database.wakeups.subscribe(Signal.STREAMS_CHANGED)
         for half in ("", DAG_FILE.partition("a = Asset")[0], DAG_FILE.partition("with")[0]):
@@ -144,11 +144,9 @@ async def test_a_file_that_has_just_changed_takes_nothing_back(
 
 
 async def test_a_file_that_is_cut_while_the_service_starts_takes_nothing_back(
-    database: Database, folder: Path
+    database: Database, folder: Path, file: Path
 ) -> None:
     """It has the time of its last change before until the file system sets another one."""
-    file = folder / "a.py"
-    file.write_text(DAG_FILE)
     async with processing(database, folder):
         (before,) = await every(database, Watcher)
     file.write_text("")
@@ -163,11 +161,9 @@ async def test_a_file_that_is_cut_while_the_service_starts_takes_nothing_back(
 
 
 async def test_a_file_that_is_being_read_again_takes_nothing_back(
-    database: Database, folder: Path, monkeypatch: pytest.MonkeyPatch
+    database: Database, folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processor, "SETTLES_IN_S", 0.2)
-    file = folder / "a.py"
-    file.write_text(DAG_FILE)
     async with processing(database, folder):
         file.write_text("")
         await anyio.sleep(0.1)
@@ -179,10 +175,8 @@ async def test_a_file_that_is_being_read_again_takes_nothing_back(
 
 
 async def test_what_a_file_no_longer_defines_is_gone_when_the_file_has_rested(
-    database: Database, folder: Path
+    database: Database, folder: Path, file: Path
 ) -> None:
-    file = folder / "a.py"
-    file.write_text(DAG_FILE)
     async with processing(database, folder):
         file.write_text("")
         await until(database, Dag, lambda rows: [row.is_stale for row in rows] == [True])

@@ -122,8 +122,28 @@ async def test_a_log_whose_file_system_hangs_is_done_without(
     ends = os.open(path, os.O_RDWR)
     monkeypatch.setattr(log_files, "_PATIENCE_S", 60)
     path.rename(tmp_path / "pipe")
-    while not path.exists():
-        await anyio.sleep(0.01)
-        await files.end(str(path), "r", "failed")
+    with anyio.fail_after(60):
+        # That thread may write its line into the new file first.
+        while not path.exists() or not path.read_text().endswith("run r: failed\n"):
+            await anyio.sleep(0.01)
+            await files.end(str(path), "r", "failed")
     os.close(ends)
+
+
+async def test_a_log_for_which_no_thread_was_free_in_time_keeps_none_from_being_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_files, "_PATIENCE_S", 0.05)
+    path = tmp_path / "r.log"
+    files = LogFiles()
+    limiter = anyio.to_thread.current_default_thread_limiter()
+    taken = [object() for _ in range(int(limiter.total_tokens))]
+    for taker in taken:
+        limiter.acquire_on_behalf_of_nowait(taker)
+    await files.end(str(path), "r", "cancelled")
+    for taker in taken:
+        limiter.release_on_behalf_of(taker)
+    assert not path.exists()
+    monkeypatch.setattr(log_files, "_PATIENCE_S", 60)
+    await files.end(str(path), "r", "failed")
     assert path.read_text().endswith("run r: failed\n")

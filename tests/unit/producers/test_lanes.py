@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from producers.kafka.cluster import Membership
 from producers.kafka.lane import Lane, redelivery_delay
 from producers.kafka.message import KafkaMessage
-from producers.kafka.position import CommittedPosition
+from producers.kafka.position import CommittedPosition, UsedOffsets
 from producers.kafka.producer import KafkaSharedStreamProducer
 from producers.kafka.settings import KafkaSettings
 from producers.kafka.verdict import judge
@@ -168,3 +168,24 @@ def test_a_value_for_whose_decoding_there_is_no_memory_is_not_taken_for_one_that
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
     )
     assert (done.stdout, done.stderr) == ("no memory\n", "")
+
+
+def test_a_message_that_is_kept_after_the_commit_has_passed_a_cut_has_its_key() -> None:
+    used = (UsedOffsets(since=5, below=10, epoch=3),)
+    lane = Lane(
+        TopicPartition("t", 0), Membership(1, "me"), CommittedPosition(7, topic_id="id", used=used)
+    )
+    message = KafkaMessage(Record(7), lane, lane.delivery)
+    lane.committed = lane.position(10)
+    loaded = KafkaMessage.load(message.dump())
+    assert lane.key(7) == loaded.lane.key(7) == "id/0/7+3"
+
+
+def test_bytes_that_are_a_part_of_a_kept_message_or_more_than_one_are_no_message() -> None:
+    lane = make_lane()
+    record = Record(0, key=b"key", value=b"12345", headers=(("name", b"123"),))
+    data = KafkaMessage(record, lane, lane.delivery).dump()
+    assert KafkaMessage.load(data).value == b"12345"
+    for other in (*(data[:size] for size in range(len(data))), data + b"x", data + data):
+        with pytest.raises(ValueError, match="no dump of a Kafka message"):
+            KafkaMessage.load(other)

@@ -1,4 +1,8 @@
-"""A blocked event loop is reported with the trigger that blocks it and the line where it does."""
+"""A blocked event loop is reported with the trigger that blocks it and the line where it does.
+
+`time.sleep` is the stall under test, here and in the plugins below, or how long a process is kept stopped. No test
+waits by it for something to happen: that is `until`.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -10,25 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import anyio
-from sqlalchemy import URL, select, text
+from sqlalchemy import URL
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from triggerer.errors import (
-    ConfigurationError,
-    OutcomeUnknown,
-    StoreUnavailable,
-    TriggererError,
-)
+from triggerer.errors import OutcomeUnknown, StoreUnavailable
 from triggerer.logging_setup import LazyLogger
-from triggerer.store.engine import engines
 from triggerer.store.engine.availability import Availability, Use
-from triggerer.store.engine.clock import NOW_KEY, Now, now_of, utc_now
+from triggerer.store.engine.clock import NOW_KEY, Now, now_of
 from triggerer.store.engine.driver_errors import committing, translated
 from triggerer.store.engine.script import Row, Script, ScriptRunner, Step
-from triggerer.store.engine.sqlite_connections import SqliteConnections
 from triggerer.store.engine.sqlite_file import SqliteFile
-from triggerer.store.engine.sqlite_runner import SqliteRunner
-from triggerer.store.engine.urls import describe, parse_database_url
+from triggerer.store.engine.urls import describe
 from triggerer.store.wakeups.signals import Announced, Wakeups, announced_in
 from triggerer.store.wakeups.transport import CHANNEL, AnnouncementTransport
 
@@ -40,13 +31,12 @@ if TYPE_CHECKING:
 
 _log = LazyLogger(__name__)
 
-COMMIT_TIMEOUT: Final = timedelta(seconds=30)
 CLOSE_TIMEOUT: Final = timedelta(seconds=5)
 T = TypeVar("T")
 
 
 class Database:
-    """Transactions on one database. Made by `open_database`."""
+    """Transactions on one database. Made by `triggerer.store.engine.opening.open_database`."""
 
     def __init__(
         self,
@@ -285,120 +275,3 @@ def insert_into(session: AsyncSession, table: type[Base]) -> sqlite.Insert | pos
     from sqlalchemy.dialects import postgresql
 
     return postgresql.insert(table)
-
-
-@asynccontextmanager
-async def open_database(
-    url: str | URL,
-    *,
-    home: Path | None = None,
-    create: bool = True,
-    wakeups: Wakeups | None = None,
-    commit_timeout: timedelta = COMMIT_TIMEOUT,
-    busy_timeout: timedelta = engines.SQLITE_BUSY_TIMEOUT,
-    pool_size: int = engines.POSTGRES_POOL_SIZE,
-    now: Now = utc_now,
-) -> AsyncIterator[Database]:
-    """Open a database, and check that it answers. Its tables are made by `triggerer.store.migrate`.
-
-    Args:
-        home: Where a relative SQLite path starts; None: the working directory.
-        create: Whether a SQLite file that is not there is made, with its folder.
-        wakeups: None: new ones; see `database.wakeups`.
-        commit_timeout: How long to wait for a commit, whose outcome is then unknown.
-        busy_timeout: How long a SQLite write waits for a writer in another process.
-        now: The time of a SQLite database; PostgreSQL has its own.
-    Raises:
-        ConfigurationError: The URL is wrong, or names something that we cannot use.
-        StoreRefused: The URL, or the database's login or rights are wrong; once opened that is waited out.
-        StoreUnavailable: The URL may be right, but nothing answers there now.
-    """
-    parsed = parse_database_url(
-        url if isinstance(url, str) else url.render_as_string(hide_password=False), home=home
-    )
-    name, transport = describe(parsed), AnnouncementTransport(parsed)
-    connections = SqliteConnections()
-    runner: ScriptRunner
-    file = primary = None
-    if parsed.get_backend_name() == "sqlite":
-        path = Path(parsed.database or "")
-        _prepare_file(path, create=create)
-        with translated(name):
-            file = SqliteFile(path, name=name)
-        writer = engines.sqlite_writer(parsed, busy_timeout=busy_timeout, connections=connections)
-        reader = engines.sqlite_reader(parsed, busy_timeout=busy_timeout, connections=connections)
-        runner = SqliteRunner(
-            parsed.database or "",
-            name=name,
-            file=file,
-            now=now,
-            busy_timeout=busy_timeout,
-            commit_timeout=commit_timeout,
-            connections=connections,
-        )
-    else:
-        # Imported here: a command on SQLite has no use for asyncpg.
-        from triggerer.store.engine.postgres_primary import Primary
-        from triggerer.store.engine.postgres_runner import PostgresRunner
-
-        primary = Primary(parsed, name=name)
-        writer = reader = engines.postgres_engine(primary, pool_size=pool_size)
-        runner = PostgresRunner(
-            primary, name=name, commit_timeout=commit_timeout, encode=transport.encode
-        )
-    database = Database(
-        parsed,
-        writer=writer,
-        reader=reader,
-        runner=runner,
-        file=file,
-        primary=primary,
-        transport=transport,
-        wakeups=wakeups or Wakeups(),
-        commit_timeout=commit_timeout,
-        now=now,
-    )
-    try:
-        await _probe(database)
-        yield database
-    finally:
-        with anyio.move_on_after(CLOSE_TIMEOUT.total_seconds(), shield=True):
-            await runner.aclose()
-            await writer.dispose()
-            if reader is not writer:
-                await reader.dispose()
-            await connections.ended()
-
-
-async def _probe(database: Database) -> None:
-    try:
-        async with database.reading() as session:
-            await session.execute(
-                text("SELECT 1 FROM sqlite_master") if database.path else select(1)
-            )
-    except TriggererError:
-        raise
-    except TypeError as error:
-        # An option of the URL that the driver's connect() does not know.
-        raise ConfigurationError(
-            f"{database.name} cannot be opened: {error}", hint="correct the options in the URL"
-        ) from error
-
-
-def _prepare_file(path: Path, *, create: bool) -> None:
-    if path.exists():
-        return
-    if not create:
-        raise ConfigurationError(
-            f"there is no database at {path}",
-            hint="start `triggerer standalone`, or run `triggerer db migrate`",
-        )
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # For this user alone: it holds the contents of messages. SQLite gives the files beside it the same mode.
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    except OSError as error:
-        raise ConfigurationError(
-            f"the database {path} cannot be made: {error.strerror}",
-            hint="correct [database] url or [core] home",
-        ) from error

@@ -1,0 +1,71 @@
+"""Writes the states of watchers where users see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import anyio
+import structlog
+
+from triggerer.backoff import Backoff, warn_seldom
+from triggerer.errors import StoreError
+from triggerer.hosting.queries import HostingQueries
+from triggerer.hosting.roster import Roster, states_of
+from triggerer.runtime import HostedState, HostedTrigger
+from triggerer.store.engine.database import Database
+from triggerer.store.queries.hosting import WatcherState
+from triggerer.synchronization import AutoResetEvent
+
+_log = structlog.get_logger(__name__)
+
+
+class StateWriter:
+    """Shows how the triggers of a roster are; `run` is its only task."""
+
+    def __init__(
+        self, database: Database, roster: Roster, *, queries: HostingQueries, backoff: Backoff
+    ) -> None:
+        self._database = database
+        self._roster = roster
+        self._queries = queries
+        self._backoff = backoff
+        self._dirty: dict[HostedTrigger, None] = {}
+        self._has_dirty = AutoResetEvent()
+
+    def note(self, hosted: HostedTrigger) -> None:
+        """Have a trigger's state written: it has changed, or serves other watchers now."""
+        self._dirty[hosted] = None
+        self._has_dirty.set()
+
+    async def run(self) -> None:
+        """Write, until cancelled, all that was noted since the last time in one transaction."""
+        while True:
+            await self._has_dirty.wait()
+            dirty, self._dirty = self._dirty, {}
+            states = self._collect(dirty)
+            if not states:
+                continue
+            try:
+                async with self._database.transaction() as session:
+                    await self._queries.write_states(session, states)
+                self._backoff.reset()
+            except StoreError as error:
+                delay = self._backoff.next_delay()
+                warn_seldom(
+                    _log,
+                    self._backoff.failures,
+                    "cannot show the watchers' states",
+                    error=str(error),
+                    retry_after_s=round(delay, 3),
+                )
+                self._dirty = {**dirty, **self._dirty}
+                await anyio.sleep(delay)
+                self._has_dirty.set()
+
+    def _collect(self, dirty: Iterable[HostedTrigger]) -> list[WatcherState]:
+        states: list[WatcherState] = []
+        for hosted in dirty:
+            placed = self._roster.of(hosted)
+            if placed is not None and hosted.state is not HostedState.ENDED:
+                states.extend(states_of(placed))
+        return states

@@ -1,0 +1,67 @@
+"""What a filter under test is run with: a stream of given events, and somebody in the runtime's place."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from triggerer.abc import BaseEventTrigger, TriggerEvent, current_subscriber
+
+
+class GivenStream:
+    """A shared stream of given events; afterwards it raises `error`, or stays silent for ever."""
+
+    def __init__(self, raws: Sequence[Any] = (), error: Exception | None = None) -> None:
+        self._raws = raws
+        self._error = error
+        self.pulled = 0
+        self.exhausted = anyio.Event()
+
+    async def events(self) -> AsyncGenerator[Any, None]:
+        for raw in self._raws:
+            self.pulled += 1
+            yield raw
+            await checkpoint()
+        self.exhausted.set()
+        if self._error is not None:
+            raise self._error
+        await anyio.sleep_forever()
+
+
+class RejectionCount:
+    """Takes `reject_shared_stream_event` as the runtime would, and counts."""
+
+    def __init__(self) -> None:
+        self.rejections = 0
+
+    def reject_open_event(self) -> bool:
+        self.rejections += 1
+        return True
+
+
+@contextmanager
+def runtime_around(runtime: RejectionCount | None = None) -> Iterator[None]:
+    """Stand in for the runtime that a filter may reject an event to."""
+    token = current_subscriber.set(runtime or RejectionCount())
+    try:
+        yield
+    finally:
+        current_subscriber.reset(token)
+
+
+def filtered(trigger: BaseEventTrigger, stream: GivenStream) -> AsyncGenerator[TriggerEvent, None]:
+    """What the trigger's filter makes of a stream."""
+    events = trigger.filter_shared_stream(stream.events())
+    assert isinstance(events, AsyncGenerator), "write it as `async def` with `yield`"
+    return events
+
+
+async def cancel_soon(scope: anyio.CancelScope) -> None:
+    """Cancel what has had some turns of the event loop."""
+    for _ in range(20):
+        await checkpoint()
+    scope.cancel()
