@@ -32,6 +32,7 @@ _STYLES: Final = {
     "running (waiting)": "yellow",
     "queued": "yellow",
     "waiting": "yellow",
+    "catching_up": "yellow",
     "failing": "red",
     "failed": "red",
     "cancelled": "magenta",

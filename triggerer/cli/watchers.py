@@ -16,10 +16,10 @@ from triggerer.errors import TriggererError
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
 
-    from triggerer.store.queries.listing.views import WatcherView
+    from triggerer.store.queries.listing.views import PositionView, WatcherView
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-_STATES = ("waiting", "running", "failing")
+_STATES = ("waiting", "running", "failing", "catching_up")
 
 
 @app.command("list")
@@ -31,7 +31,10 @@ def list_(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """List watchers. States: waiting (nobody hosts it yet), running, failing (see its error)."""
+    """List watchers.
+
+    States: waiting (nobody hosts it yet), running, failing (see its error), catching_up (it gets what it has missed).
+    """
     check_state(state, _STATES)
 
     async def ask(session: AsyncSession) -> list[WatcherView]:
@@ -48,6 +51,8 @@ def list_(
             "asset",
             "watcher",
             "state",
+            "behind",
+            Column("since", Kind.MINOR),
             Column("trigger", Kind.MINOR),
             Column("stream", Kind.MINOR),
             Column("owner", Kind.MINOR),
@@ -58,6 +63,8 @@ def list_(
                 row.asset_name,
                 row.name,
                 row.state,
+                row.behind if row.positions else None,
+                row.behind_since,
                 row.trigger.rpartition(".")[2],
                 row.stream,
                 row.owner,
@@ -105,5 +112,14 @@ def show(
             ("owner", row.owner),
             ("file", row.path),
             ("error", row.error),
+            ("behind", row.behind if row.positions else None),
+            ("behind since", row.behind_since),
+            *((f"behind in {one.lane}", _place(one)) for one in row.positions),
+            ("traceback", row.traceback),
         ]
     )
+
+
+def _place(one: PositionView) -> str:
+    left = "an unknown number of" if one.behind is None else one.behind
+    return f"at {one.position[1]}, {left} messages left, since {one.since:%Y-%m-%d %H:%M:%S}"

@@ -89,6 +89,9 @@ class TriggererSettings:
     shared_stream_ack_timeout: Seconds = timedelta(seconds=300)
     shared_stream_subscriber_queue_size: Count = 1024
     shared_stream_overflow_grace: SecondsOrZero = timedelta(seconds=5)
+    on_failure: Literal["catch_up", "redeliver"] = "catch_up"
+    """What becomes of a message of a log that one watcher fails and another takes: the one falls behind and catches up,
+    or all are delivered it again ("redeliver")."""
     capacity: Count = 1000
     """The most triggers that one instance hosts; what nobody has room for waits, and says so."""
     max_outstanding_events: Count = 20_000

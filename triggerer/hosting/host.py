@@ -339,6 +339,7 @@ class TriggerHost:
             make=prepared,
             kwargs=row.kwargs,
             source=source_of(row, fence),
+            positions=row.positions,
             stream_id=row.stream_digest,
             load=prepared.load,
         )

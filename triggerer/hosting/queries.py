@@ -6,7 +6,7 @@ implemented.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -51,7 +51,7 @@ class HostingQueries(Protocol):
     """The triggers of streams, and the states of their watchers: `triggerer.store.queries.hosting`."""
 
     async def load_triggers(
-        self, session: Any, stream_digests: Iterable[str]
+        self, session: Any, stream_digests: Collection[str]
     ) -> list[TriggerRow]: ...
 
     async def stream_loads(self, session: Any) -> list[StreamLoad]: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -9,10 +10,13 @@ from typing import Final
 from triggerer.domain.events import EventSource, Fence
 from triggerer.domain.storable import storable_text
 from triggerer.runtime import HostedTrigger
+from triggerer.runtime.hosted import HostedState
 from triggerer.store.queries.hosting import StreamLoad, TriggerRow, WatcherState
 
 _MAX_ERROR: Final = 4_000
 """Characters. All states of a host are written together."""
+_MAX_TRACEBACK: Final = 16_000
+"""Characters, the last of them: there it says where it went wrong."""
 
 
 @dataclass(slots=True)
@@ -114,18 +118,25 @@ def source_of(row: TriggerRow, fence: Fence) -> EventSource:
 
 def states_of(placed: Placed) -> list[WatcherState]:
     """What the watchers of a hosted trigger are shown as."""
+    return [_state_of(placed, watcher.watcher_id) for watcher in placed.row.watchers]
+
+
+def _state_of(placed: Placed, watcher_id: int) -> WatcherState:
     hosted = placed.hosted
-    error = describe(hosted.error) if hosted.error is not None else hosted.refusals.latest
-    return [
-        WatcherState(
-            watcher.watcher_id,
-            placed.row.trigger_id,
-            str(hosted.state),
-            None if error is None else storable_text(error)[:_MAX_ERROR],
-            placed.fence,
-        )
-        for watcher in placed.row.watchers
-    ]
+    state, error = str(hosted.state), hosted.error
+    if watcher_id in hosted.catching_up and hosted.state is not HostedState.FAILING:
+        error = hosted.catching_up[watcher_id]
+        state = "catching_up" if error is None else str(HostedState.FAILING)
+    said = describe(error) if error is not None else hosted.refusals.latest
+    trace = None if error is None else "".join(traceback.format_exception(error))
+    return WatcherState(
+        watcher_id,
+        placed.row.trigger_id,
+        state,
+        None if said is None else storable_text(said)[:_MAX_ERROR],
+        placed.fence,
+        None if trace is None else storable_text(trace)[-_MAX_TRACEBACK:],
+    )
 
 
 def describe(error: BaseException) -> str:

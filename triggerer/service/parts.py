@@ -65,6 +65,7 @@ async def _start_triggerer(
     from triggerer.own_lease import OwnLease
     from triggerer.plugins import load_trigger_class
     from triggerer.runtime import RuntimeContext, RuntimeSettings
+    from triggerer.store.recording.position_writer import PositionWriter
     from triggerer.store.recording.recorder import EventRecorder
 
     chosen = settings.triggerer
@@ -76,6 +77,7 @@ async def _start_triggerer(
         database,
         on_fenced=lambda fence: host.note_fenced(fence),  # noqa: PLW0108
     )
+    positions = PositionWriter(database, on_fenced=lambda fence: host.note_fenced(fence))  # noqa: PLW0108
     host = TriggerHost(
         database,
         instance_id=new_instance_id(),
@@ -96,6 +98,7 @@ async def _start_triggerer(
         ),
         runtime=RuntimeContext(
             recorder,
+            positions if chosen.on_failure == "catch_up" else None,
             settings=RuntimeSettings(
                 ack_timeout=chosen.shared_stream_ack_timeout.total_seconds(),
                 subscriber_queue_size=chosen.shared_stream_subscriber_queue_size,
@@ -118,6 +121,7 @@ async def _start_triggerer(
         takes_over_at_once=is_alone,
     )
     background.start_soon(unless_it_returns, "recorder", without_status(recorder.run))
+    background.start_soon(unless_it_returns, "positions", without_status(positions.run))
     await workers.start(unless_it_returns, "triggerer", host.run)
 
 

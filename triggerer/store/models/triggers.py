@@ -45,10 +45,12 @@ class Watcher(Base):
     path: Mapped[str] = mapped_column(Text)
     """The DAG file that declares it."""
     state: Mapped[str] = mapped_column(String(20), default="waiting")
-    """waiting (nobody hosts it yet), running, failing (in back-off, see error)."""
+    """waiting (nobody hosts it yet), running, failing (in back-off, see error), catching_up (behind somewhere)."""
     error: Mapped[str | None] = mapped_column(Text)
     owner: Mapped[str | None] = mapped_column(String(80))
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    traceback: Mapped[str | None] = mapped_column(Text)
+    """Of the error, where it was raised."""
 
 
 class Stream(Base):

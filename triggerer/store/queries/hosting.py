@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +10,12 @@ from sqlalchemy import bindparam, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.events import Fence, WatcherRef
+from triggerer.domain.lane_positions import LanePosition
 from triggerer.domain.new_streams import may_open
 from triggerer.store.engine.database import database_now
 from triggerer.store.leases import is_free
 from triggerer.store.models import Asset, Stream, Trigger, Watcher
+from triggerer.store.queries.positions import load_positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,8 @@ class TriggerRow:
     watchers: tuple[WatcherRef, ...]
     watcher_names: tuple[str, ...]
     """`<asset>/<watcher>`, parallel to `watchers`."""
+    positions: tuple[LanePosition, ...] = ()
+    """Where its watchers stand that are behind."""
 
     @property
     def display_name(self) -> str:
@@ -55,9 +59,10 @@ class WatcherState:
     state: str
     error: str | None
     fence: Fence
+    traceback: str | None = None
 
 
-async def load_triggers(session: AsyncSession, stream_digests: Iterable[str]) -> list[TriggerRow]:
+async def load_triggers(session: AsyncSession, stream_digests: Collection[str]) -> list[TriggerRow]:
     """Return the triggers of these streams, by id, so that they join in the same order at every start."""
     rows = await session.execute(
         select(Trigger, Watcher.id, Watcher.asset_id, Watcher.name, Asset.name)
@@ -66,6 +71,7 @@ async def load_triggers(session: AsyncSession, stream_digests: Iterable[str]) ->
         .where(Trigger.stream_digest.in_(list(stream_digests)))
         .order_by(Trigger.id, Watcher.id)
     )
+    positions = await load_positions(session, stream_digests)
     found: dict[int, TriggerRow] = {}
     for trigger, watcher_id, asset_id, watcher_name, asset_name in rows:
         known = found.get(trigger.id)
@@ -76,6 +82,7 @@ async def load_triggers(session: AsyncSession, stream_digests: Iterable[str]) ->
             trigger.stream_digest,
             (*(known.watchers if known else ()), WatcherRef(watcher_id, asset_id)),
             (*(known.watcher_names if known else ()), f"{asset_name}/{watcher_name}"),
+            (*(known.positions if known else ()), *positions.get(watcher_id, ())),
         )
     return list(found.values())
 
@@ -156,6 +163,7 @@ async def write_states(session: AsyncSession, states: Sequence[WatcherState]) ->
         .values(
             state=bindparam("b_state"),
             error=bindparam("b_error"),
+            traceback=bindparam("b_traceback"),
             owner=bindparam("b_owner"),
             updated_at=func.now(),
         ),
@@ -165,6 +173,7 @@ async def write_states(session: AsyncSession, states: Sequence[WatcherState]) ->
                 "b_trigger": state.trigger_id,
                 "b_state": state.state,
                 "b_error": state.error,
+                "b_traceback": state.traceback,
                 "b_digest": state.fence.stream_digest,
                 "b_owner": state.fence.owner,
                 "b_epoch": state.fence.epoch,

@@ -17,7 +17,7 @@ JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
 
 
 def upgrade() -> None:
-    """Add the table, without rows: nobody is behind."""
+    """Add the table, without rows, and a column: nobody is behind, and no traceback is known."""
     op.create_table(
         "watcher_position",
         sa.Column("watcher_id", BIG_ID, nullable=False),
@@ -31,6 +31,7 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("watcher_id", "lane", name=op.f("pk_watcher_position")),
     )
+    op.add_column("watcher", sa.Column("traceback", sa.Text(), nullable=True))
     op.create_index(
         "ix_watcher_position_stream_digest", "watcher_position", ["stream_digest"], unique=False
     )

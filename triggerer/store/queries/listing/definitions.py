@@ -7,7 +7,7 @@ says what is walked instead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, and_, exists, func, select
@@ -26,12 +26,14 @@ from triggerer.store.models import (
     Stream,
     Trigger,
     Watcher,
+    WatcherPosition,
 )
 from triggerer.store.queries.listing.filters import is_asset, limited
 from triggerer.store.queries.listing.views import (
     AssetView,
     DagFileView,
     DagView,
+    PositionView,
     WatcherView,
     view_of,
 )
@@ -168,6 +170,8 @@ async def list_watchers(
         query = query.where(_scheduled_on(Watcher.asset_id, dag))
     if state is not None:
         query = query.where(Watcher.state == state)
+    found = (await session.execute(limited(query, limit))).all()
+    positions = await _positions_of(session, [row for row, *_ in found])
     return [
         view_of(
             row,
@@ -176,10 +180,33 @@ async def list_watchers(
             trigger=trigger.classpath,
             stream=redact_text(key),
             error=None if row.error is None else redact_text(row.error),
+            traceback=None if row.traceback is None else redact_text(row.traceback),
             kwargs=redact("", trigger.kwargs),
+            positions=behind,
+            behind=None if None in (numbers := [one.behind for one in behind]) else sum(numbers),
+            behind_since=min((one.since for one in behind), default=None),
         )
-        for row, asset_name, trigger, key in await session.execute(limited(query, limit))
+        for row, asset_name, trigger, key in found
+        for behind in [positions.get(row.id, [])]
     ]
+
+
+async def _positions_of(
+    session: AsyncSession, watchers: Sequence[Watcher]
+) -> dict[int, list[PositionView]]:
+    """Where these watchers stand, by id; of those that run, nothing: they have caught up."""
+    behind = [row.id for row in watchers if row.state != "running"]
+    found: dict[int, list[PositionView]] = {}
+    rows = await session.scalars(
+        select(WatcherPosition)
+        .where(WatcherPosition.watcher_id.in_(behind))
+        .order_by(WatcherPosition.watcher_id, WatcherPosition.lane)
+    )
+    for row in rows:
+        left = None if row.head is None else max(row.head - row.position[1], 0)
+        view = PositionView(row.lane, row.position, left, row.since)
+        found.setdefault(row.watcher_id, []).append(view)
+    return found
 
 
 ASSET_STATES: Final[Mapping[str, ColumnElement[bool]]] = {

@@ -124,6 +124,22 @@ class WatcherView:
     kwargs: dict[str, Any]
     path: str
     updated_at: datetime
+    behind: int | None
+    """Messages that it has still to get; None: unknown."""
+    behind_since: datetime | None
+    traceback: str | None
+    positions: list[PositionView]
+    """The lanes in which it is behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class PositionView:
+    """A lane in which a watcher is behind."""
+
+    lane: str
+    position: list[Any]
+    behind: int | None
+    since: datetime
 
 
 def view_of(row: object, kind: type[_View], **others: Any) -> _View:
