@@ -57,11 +57,7 @@ class LaneReader:
             BrokerUnavailable: The cluster does not answer, or the topic or its log is another than it was.
             BrokerRefused: The topic does not exist, or this user may not read it.
         """
-        async with _connected(self._settings, self._what) as consumer:
-            cluster = Cluster(
-                consumer, "", self._settings.bootstrap_servers,
-                fetch_max_wait_ms=self._settings.fetch_max_wait_ms,
-            )  # fmt: skip
+        async with _connected(self._settings, self._what) as (consumer, cluster):
             await self._begin(consumer, cluster, position)
             check_at = anyio.current_time() + _CHECK_TOPIC_EVERY_S
             while True:
@@ -148,10 +144,7 @@ async def find_positions(
         BrokerRefused: A topic does not exist, or this user may not read it.
     """
     what = f"look-up of positions in {', '.join(sorted(topics))} at {settings.bootstrap_servers}"
-    async with _connected(settings, what) as consumer:
-        cluster = Cluster(
-            consumer, "", settings.bootstrap_servers, fetch_max_wait_ms=settings.fetch_max_wait_ms
-        )
+    async with _connected(settings, what) as (consumer, cluster):
         described = await cluster.describe(topics)
         partitions = [
             TopicPartition(topic.name, number)
@@ -169,11 +162,14 @@ async def find_positions(
 
 
 @asynccontextmanager
-async def _connected(settings: KafkaSettings, what: str) -> AsyncIterator[AIOKafkaConsumer]:
-    """A consumer that is in no group."""
+async def _connected(
+    settings: KafkaSettings, what: str
+) -> AsyncIterator[tuple[AIOKafkaConsumer, Cluster]]:
+    """A consumer that is in no group, and the cluster as it sees it."""
     consumer = AIOKafkaConsumer(**settings.reading_arguments(), group_id=None)
     try:
         await connect(consumer, settings, what)
-        yield consumer
+        servers, wait_ms = settings.bootstrap_servers, settings.fetch_max_wait_ms
+        yield consumer, Cluster(consumer, "", servers, fetch_max_wait_ms=wait_ms)
     finally:
         await stop_consumer(consumer, what)

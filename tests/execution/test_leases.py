@@ -174,6 +174,24 @@ async def test_an_executor_begins_nothing_until_its_lease_is_held_again(any_hous
     assert not Path(params["overlap"]).exists()
 
 
+async def test_a_run_that_was_cut_short_is_queued_again_although_its_slot_has_another_one(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease was held again, and more was claimed, before the worker was gone."""
+    params = _params(house.folder)
+    monkeypatch.setattr("triggerer.execution.executor._STALE_SECONDS", 60)
+    await house.add_dag("one_at_a_time", ONE_AT_A_TIME)
+    await house.add_instance("one")
+    async with house.executor("one", workers=1, sweep_every=timedelta(minutes=5)) as executor:
+        executor._prefetch.note(0.001)
+        pks = await house.queue("one_at_a_time", 3, params=params)
+        await _begun(params)
+        assert len(executor._claimed_queue) == 2
+        executor._slots[0].cut_short()
+        runs = await house.ended(*pks)
+    assert [(run.state, run.attempt) for run in runs] == [("success", 1)] * 3
+
+
 async def test_what_was_claimed_ahead_is_queued_again_with_the_lease(
     any_house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -276,15 +276,17 @@ class Executor:
             self._prefetch.note(seconds)
             # If the run has lost its session, another one is opened before the next run needs it.
             self._wants_warm |= self._prewarm and order.needs_spark and slot.spark is Spark.COLD
+        # Before it is given another one.
+        was_cut_short = slot.was_cut_short
         self._assign_runs()
         self._warm_up()
         # Without this, one session that always has a next run would keep the cluster to itself.
         if any(other.is_waiting for other in self._slots):
             slot.release_executors()
-        if slot.was_cut_short:
+        if was_cut_short:
             # Unless others have it, the sweep queues its run again.
             self._sweep_due = 0.0
-        if self._more or slot.was_cut_short:
+        if self._more or was_cut_short:
             self._changed.set()
 
     def _on_wait(self, slot: Slot) -> None:

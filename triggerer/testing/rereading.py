@@ -158,7 +158,7 @@ class RereadingCases(ProducerSuite):
             for _ in range(count):
                 await self._next(reading)
             with anyio.move_on_after(self.quiet_s):
-                await anext(reading)
+                await self._next(reading)
                 raise AssertionError(f"more than {count}: {found}")
         return found
 
