@@ -26,6 +26,8 @@ class RuntimeContext:
     sink: EventSink
     positions: PositionSink | None = None
     """Where it is stored who is behind. None: nobody falls behind alone, and the broker redelivers to all."""
+    falls_behind: bool = True
+    """False: nobody falls behind from now on. Who is behind already still catches up."""
     clock: Clock = field(default_factory=SystemClock)
     now: Callable[[], datetime] = _utc_now
     """For times that are shown. Nothing is decided by it."""

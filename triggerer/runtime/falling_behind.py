@@ -29,7 +29,7 @@ class FallingBehind:
     def decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
         """See `triggerer.runtime.lanes.Decide`. Synchronous."""
         state, lane = self._state, entry.lane
-        if not state.may_fall_behind or lane is None or lane.key in self._unsuitable:
+        if not state.lags.are_kept or not state.reads_log or lane is None:
             return outcome
         assert state.producer is not None
         position = state.producer.get_position(entry.payload)
@@ -43,6 +43,8 @@ class FallingBehind:
         failed -= behind | read
         acked = outcome.acked + outcome.rejected
         if failed:
+            if not state.may_fall_behind or lane.key in self._unsuitable:
+                return outcome
             if acked - self._passing(entry, behind) + len(read) <= 0:
                 return outcome
             return None if self._store(entry, lane, position, failed, fences) else outcome

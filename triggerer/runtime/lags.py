@@ -55,12 +55,19 @@ class Lags:
 
     Args:
         sink: Where positions are stored; None: nobody falls behind, and the broker redelivers to all.
+        may_grow: False: nobody falls behind from now on. Who is behind already still catches up.
         on_change: Called when a watcher falls behind, has caught up, or when what is known of that changes.
     """
 
     def __init__(
-        self, sink: PositionSink | None, on_change: Callable[[WatcherRef], None] | None = None
+        self,
+        sink: PositionSink | None,
+        on_change: Callable[[WatcherRef], None] | None = None,
+        *,
+        may_grow: bool = True,
     ) -> None:
+        self.may_grow = may_grow and sink is not None
+        """Whether a watcher may fall behind at all."""
         self._sink = sink
         self._on_change = on_change
         self.by_lane: dict[Hashable, dict[int, Lag]] = {}
@@ -69,7 +76,7 @@ class Lags:
 
     @property
     def are_kept(self) -> bool:
-        """Whether a watcher may fall behind at all."""
+        """Whether it is stored who is behind."""
         return self._sink is not None
 
     def __bool__(self) -> bool:

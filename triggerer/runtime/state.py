@@ -75,8 +75,12 @@ class GroupState:
     @property
     def may_fall_behind(self) -> bool:
         """Whether a watcher that fails a message falls behind alone: the source is a log, and positions are stored."""
-        producer = self.producer
-        return self.lags.are_kept and producer is not None and is_log(type(producer))
+        return self.lags.may_grow and self.reads_log
+
+    @property
+    def reads_log(self) -> bool:
+        """Whether what lies behind can be read again."""
+        return self.producer is not None and is_log(type(self.producer))
 
     def keep_recent(self, event: Any, payload: Any, size_bytes: int) -> None:
         """Keep what has just been broadcast, if somebody is behind in its lane, for who has nearly caught up."""

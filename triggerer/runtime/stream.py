@@ -39,7 +39,7 @@ class SharedStream:
         self.ended = anyio.Event()
         """Set when its last producer has been closed and none of its tasks is running."""
         self.pending = PendingLimit(context.settings.max_pending)
-        self.lags = Lags(context.positions, self._on_lag)
+        self.lags = Lags(context.positions, self._on_lag, may_grow=context.falls_behind)
         """Which of the members' watchers are behind, and where."""
         self._catching_up: dict[WatcherRef, CatchingUp] = {}
         self._readers = anyio.Semaphore(_READERS, fast_acquire=True)

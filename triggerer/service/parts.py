@@ -98,7 +98,8 @@ async def _start_triggerer(
         ),
         runtime=RuntimeContext(
             recorder,
-            positions if chosen.on_failure == "catch_up" else None,
+            positions,
+            falls_behind=chosen.on_failure == "catch_up",
             settings=RuntimeSettings(
                 ack_timeout=chosen.shared_stream_ack_timeout.total_seconds(),
                 subscriber_queue_size=chosen.shared_stream_subscriber_queue_size,

@@ -17,6 +17,7 @@ from triggerer.store.queries.listing.views import (
     AssetEventView,
     AssetView,
     DagView,
+    PositionView,
     TaskRunView,
     WatcherView,
 )
@@ -177,6 +178,10 @@ WATCHER = WatcherView(
     kwargs={},
     path="finance/orders.py",
     updated_at=AT,
+    behind=1_234,
+    behind_since=AT,
+    traceback=None,
+    positions=[PositionView('["orders",3]', ["topic-id", 17], 1_234, AT)],
 )
 TASK = TaskRunView("publish_to_the_warehouse", "failed", 1, AT, AT, ERROR)
 

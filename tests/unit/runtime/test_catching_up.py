@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator, Callable, Hashable
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 
+import anyio
 import pytest
 
 from triggerer.abc import (
@@ -14,6 +16,10 @@ from triggerer.abc import (
     SharedStreamSelector,
     TriggerEvent,
 )
+from triggerer.domain.events import EventSource, Fence, WatcherRef
+from triggerer.domain.lane_positions import LanePosition, PositionChange
+from triggerer.runtime import Manager, RuntimeContext, TriggerSpec
+from triggerer.synchronization import Notifier
 from triggerer.testing import HostedView, InMemoryBroker, StreamHarness
 
 
@@ -212,8 +218,6 @@ class Stuck(Watching):
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[Any]
     ) -> AsyncIterator[TriggerEvent]:
-        import anyio
-
         async for event in shared_stream:
             await anyio.sleep_forever()
             yield TriggerEvent(event)
@@ -272,3 +276,72 @@ async def test_a_watcher_that_is_removed_is_waited_for_no_more(scene: Scene) -> 
         assert sick.behind == {}
         assert taken(well) == [0, 1]
         assert scene.broker.committed() == 2
+
+
+async def test_what_is_behind_under_redeliver_still_catches_up_and_nobody_else_falls_behind(
+    scene: Scene,
+) -> None:
+    scene.publish("a", "b", "c")
+    watchers = {1: Watching(scene.name, "behind"), 2: Watching(scene.name, "well")}
+    sink = Sink()
+    fence = Fence("stream", "me", 1)
+    scene.broker.producer()
+    scene.broker.seek(2)
+    row = LanePosition(1, "0", [scene.broker.identity, 0], datetime.now(UTC))
+    specs = [
+        TriggerSpec(
+            name=watcher.name,
+            make=lambda watcher=watcher: watcher,
+            kwargs=watcher.serialize()[1],
+            source=EventSource((WatcherRef(number, 0),), fence),
+            positions=(row,) if number == 1 else (),
+        )
+        for number, watcher in watchers.items()
+    ]
+    scene.fails["well"] = lambda event: event == "d"
+    context = RuntimeContext(
+        sink, sink, falls_behind=False, restart_first=0.01, restart_longest=0.01
+    )
+    async with Manager(context) as manager:
+        manager.add(specs)
+        await sink.until(lambda: sink.taken(1) == ["a", "b", "c"] and sink.taken(2) == ["c"])
+        scene.publish("d")
+        await sink.until(lambda: "d" in sink.taken(1))
+        assert scene.broker.committed() == 3
+        assert set(sink.positions) <= {(1, "0")}
+        scene.fails.clear()
+        await sink.until(lambda: sink.taken(2) == ["c", "d"])
+
+
+class Sink:
+    """Stores events and positions at once."""
+
+    is_full = False
+
+    def __init__(self) -> None:
+        self.events: dict[tuple[int, str | None, int], Any] = {}
+        self.positions: dict[tuple[int, str], list[Any] | None] = {}
+        self.changed = Notifier()
+
+    async def wait_for_room(self) -> None:
+        raise AssertionError("it is never full")
+
+    def submit_nowait(self, *given: Any) -> None:
+        self.changed.notify_all()
+        if isinstance(given[0], PositionChange):
+            change = given[0]
+            self.positions[change.watcher_id, change.lane] = change.position
+            change.on_done(None)
+            return
+        event, yielded, source, key, ordinal = given
+        for watcher in source.watchers:
+            self.events.setdefault((watcher.watcher_id, key, ordinal), yielded.payload)
+        event.complete(None)
+
+    def taken(self, watcher_id: int) -> list[Any]:
+        return [payload for (watcher, *_), payload in self.events.items() if watcher == watcher_id]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        with anyio.fail_after(10):
+            while not condition():
+                await self.changed.wait()
