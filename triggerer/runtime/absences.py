@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
+from operator import attrgetter
 
 from triggerer.domain.events import WatcherRef
 
@@ -16,6 +18,9 @@ class _Absence:
         """The first event after it; None while it lasts."""
 
 
+_since = attrgetter("since")
+
+
 class Absences:
     """By watcher: from which event to which one its trigger counts as failed, as the ledger counts it.
 
@@ -25,15 +30,17 @@ class Absences:
 
     def __init__(self) -> None:
         self._by_watcher: dict[WatcherRef, list[_Absence]] = {}
+        """Each in order, and apart from one another."""
 
     def begin(self, watchers: Iterable[WatcherRef], seq: int) -> None:
         """What was or will be broadcast from `seq` on has failed for them."""
         for watcher in watchers:
             absences = self._by_watcher.setdefault(watcher, [])
-            if absences and absences[-1].until is None:
-                absences[-1].since = min(absences[-1].since, seq)
-            else:
-                absences.append(_Absence(seq))
+            since = seq
+            # One for what is adjacent: there may be thousands of events that were passed one by one.
+            while absences and (absences[-1].until is None or absences[-1].until >= seq):
+                since = min(since, absences.pop().since)
+            absences.append(_Absence(since))
 
     def end(self, watchers: Iterable[WatcherRef], seq: int) -> None:
         """They answer for what is broadcast from `seq` on, or nobody does."""
@@ -49,11 +56,14 @@ class Absences:
 
     def find(self, seq: int) -> list[WatcherRef]:
         """Those for whom this event has failed."""
-        return [
-            watcher
-            for watcher, absences in self._by_watcher.items()
-            if any(one.since <= seq and (one.until is None or seq < one.until) for one in absences)
-        ]
+        found = []
+        for watcher, absences in self._by_watcher.items():
+            at = bisect_right(absences, seq, key=_since) - 1
+            if at >= 0:
+                until = absences[at].until
+                if until is None or seq < until:
+                    found.append(watcher)
+        return found
 
     def any_of(self, watchers: Iterable[WatcherRef]) -> bool:
         """Whether one of them was absent for something that may be outstanding."""

@@ -533,7 +533,7 @@ class CatchingUp:
         taken.is_dropped = True
         if lag.is_gone:
             return
-        lag.is_live = False
+        self._state.lags.leave_live(lag)
         lag.read_to = taken.message.position
         attempts = self._attempts_of(lag)
         attempts.wait(self._context)

@@ -33,15 +33,19 @@ class FallingBehind:
             return outcome
         assert state.producer is not None
         position = state.producer.get_position(entry.payload)
+        absent = state.absences.find(entry.seq)
+        if self._was_refused_by_store(entry, absent):
+            return outcome
+        acked = outcome.acked + outcome.rejected
+        failed = self._not_behind(lane, position, absent)
+        if acked and not failed:
+            # Nearly always: a watcher that is away has fallen behind in the lane before.
+            return AdvanceOutcome(outcome.acked + outcome.failed, 0, outcome.rejected)
         fences = {
             watcher: source.fence for source in state.sources() for watcher in source.watchers
         }
-        failed = set(state.absences.find(entry.seq)) & fences.keys()
-        if self._was_refused_by_store(entry, failed):
-            return outcome
+        failed &= fences.keys()
         behind, read = self._others(lane, position, fences)
-        failed -= behind | read
-        acked = outcome.acked + outcome.rejected
         if failed:
             if not state.may_fall_behind or lane.key in self._unsuitable:
                 return outcome
@@ -61,6 +65,21 @@ class FallingBehind:
             for watcher in one.source.watchers  # type: ignore[attr-defined]
         )
 
+    def _not_behind(
+        self, lane: Lane, position: Position, watchers: Collection[WatcherRef]
+    ) -> set[WatcherRef]:
+        """Those that have neither read the message, though they were behind, nor are behind at it or before it.
+
+        Who is behind, and it is not durable yet, counts as one of them: that is written again, and waited for.
+        """
+        lags = self._state.lags.by_lane.get(lane.key, {})
+        return {
+            watcher
+            for watcher in watchers
+            if (lag := lags.get(watcher.watcher_id)) is None
+            or (not is_before(position, lag.read_to) and (lag.is_live or not lag.is_stored))
+        }
+
     def _others(
         self, lane: Lane, position: Position, known: Collection[WatcherRef]
     ) -> tuple[set[WatcherRef], set[WatcherRef]]:
@@ -71,7 +90,7 @@ class FallingBehind:
                 continue
             if is_before(position, lag.read_to):
                 read.add(lag.watcher)
-            elif not lag.is_live:
+            elif lag.is_stored and not lag.is_live:
                 behind.add(lag.watcher)
         return behind, read
 

@@ -72,6 +72,8 @@ class Lags:
         self._on_change = on_change
         self.by_lane: dict[Hashable, dict[int, Lag]] = {}
         """By lane and the watcher's id."""
+        self.live: dict[Hashable, dict[Lag, None]] = {}
+        """By lane those that have caught up, and whose rows are still to go."""
         self._by_watcher: dict[int, dict[Hashable, Lag]] = {}
 
     @property
@@ -134,8 +136,9 @@ class Lags:
         else:
             lag.since = now if lag.is_live else lag.since
             lag.position = lag.read_to = position
-            lag.is_live = lag.is_dirty = False
+            lag.is_dirty = False
             lag.end = None
+            self.leave_live(lag)
 
         def note(error: Exception | None) -> None:
             if error is None:
@@ -165,7 +168,16 @@ class Lags:
     def go_live(self, lag: Lag) -> None:
         """It has caught up: the live filter reads on from `read_to`."""
         lag.is_live = True
+        self.live.setdefault(lag.lane, {})[lag] = None
         self._changed(lag)
+
+    def leave_live(self, lag: Lag) -> None:
+        """It is behind again, or is not remembered any longer."""
+        lag.is_live = False
+        live = self.live.get(lag.lane, {})
+        live.pop(lag, None)
+        if not live:
+            self.live.pop(lag.lane, None)
 
     def end(self, lag: Lag) -> None:
         """The broker was advanced to where it stands: it need not be remembered any longer."""
@@ -175,6 +187,7 @@ class Lags:
     def forget(self, lag: Lag) -> None:
         """Drop it here; the row is left to others."""
         lag.is_gone = True
+        self.leave_live(lag)
         watcher_id = lag.watcher.watcher_id
         in_lane = self.by_lane.get(lag.lane, {})
         if in_lane.get(watcher_id) is lag:
@@ -207,6 +220,15 @@ class Lags:
         if len(reading) == len(source.watchers):
             return source
         return EventSource(reading, source.fence) if reading else None
+
+    def are_stored(self, source: EventSource, lane: Hashable) -> bool:
+        """Whether it is durable where those of the source's watchers stand that are behind in the lane."""
+        lags = self.by_lane.get(lane, {})
+        return all(
+            lag.is_stored
+            for watcher in source.watchers
+            if (lag := lags.get(watcher.watcher_id)) is not None
+        )
 
     def _add(self, lag: Lag) -> None:
         self.by_lane.setdefault(lag.lane, {})[lag.watcher.watcher_id] = lag

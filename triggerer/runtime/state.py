@@ -96,12 +96,12 @@ class GroupState:
         """Forget where those stood who had caught up, and to whom the broker was advanced now."""
         assert self.producer is not None
         payload, outcome = batch[-1]
-        lags = self.lags.by_lane.get(self.producer.get_advance_lane(payload))
+        lags = self.lags.live.get(self.producer.get_advance_lane(payload))
         if not lags or outcome.failed:
             return
         reached = following(self.producer.get_position(payload))
-        for lag in list(lags.values()):
-            if lag.is_live and lag.position == lag.read_to and not is_before(reached, lag.position):
+        for lag in list(lags):
+            if lag.position == lag.read_to and not is_before(reached, lag.position):
                 self.lags.end(lag)
 
     def recent_of(self, lane: Hashable) -> Recent:

@@ -324,18 +324,25 @@ class Subscriber(Member):
         assert lane is not None
         assert state.producer is not None
         if self.was_absent and self._is_undecided(lane):
-            seq = entry.seq
-            state.absences.begin(self.source.watchers, seq)
-            state.absences.end(self.source.watchers, seq + 1)
-            state.ledger.refuse(self, entry)
+            self._miss(entry)
             return False
         self.open_source = None
         if lane.key in state.lags.by_lane:
             position = state.producer.get_position(entry.payload)
             source = state.lags.who_reads(self.source, lane.key, position)
             self.open_source = source if source is not self.source else None
+            if source is None and not state.lags.are_stored(self.source, lane.key):
+                # The group before ended while that was being written: this one waits for it too.
+                self._miss(entry)
             return source is not None
         return True
+
+    def _miss(self, entry: Entry) -> None:
+        """Fail a message that it is not given: whether its watchers are behind is decided at the lane's head."""
+        state, seq = self.state, entry.seq
+        state.absences.begin(self.source.watchers, seq)
+        state.absences.end(self.source.watchers, seq + 1)
+        state.ledger.refuse(self, entry)
 
     def _is_undecided(self, lane: Lane) -> bool:
         return lane.head is not None and lane.head.seq < self.joined_at

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, ClassVar
 
 import anyio
 import pytest
 
 from triggerer.abc import (
+    AdvanceItem,
     BaseEventTrigger,
     SharedStreamProducer,
     SharedStreamSelector,
@@ -20,7 +22,7 @@ from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.domain.lane_positions import LanePosition, PositionChange
 from triggerer.runtime import Manager, RuntimeContext, TriggerSpec
 from triggerer.synchronization import Notifier
-from triggerer.testing import HostedView, InMemoryBroker, StreamHarness
+from triggerer.testing import HostedView, InMemoryBroker, InMemoryProducer, StreamHarness
 
 
 class Scene:
@@ -31,6 +33,7 @@ class Scene:
     def __init__(self) -> None:
         self.name = uuid.uuid4().hex
         self.broker = InMemoryBroker()
+        self.is_breaking = False
         self.fails: dict[str, Callable[[Any], bool]] = {}
         """By watcher, on which messages its filter raises."""
         Scene.by_name[self.name] = self
@@ -40,6 +43,19 @@ class Scene:
 
     def watcher(self, name: str) -> Watching:
         return Watching(scene=self.name, name=name)
+
+
+class Breaking(InMemoryProducer):
+    """Its advances raise while the scene says so."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene.broker)
+        self.scene = scene
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        if self.scene.is_breaking:
+            raise RuntimeError("the connection is gone")
+        await super().advance(batch)
 
 
 class Watching(BaseEventTrigger):
@@ -54,7 +70,7 @@ class Watching(BaseEventTrigger):
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
-        return Scene.by_name[kwargs["scene"]].broker.producer()
+        return Breaking(Scene.by_name[kwargs["scene"]])
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[Any]
@@ -285,7 +301,6 @@ async def test_what_is_behind_under_redeliver_still_catches_up_and_nobody_else_f
     watchers = {1: Watching(scene.name, "behind"), 2: Watching(scene.name, "well")}
     sink = Sink()
     fence = Fence("stream", "me", 1)
-    scene.broker.producer()
     scene.broker.seek(2)
     row = LanePosition(1, "0", [scene.broker.identity, 0], datetime.now(UTC))
     specs = [
@@ -313,8 +328,53 @@ async def test_what_is_behind_under_redeliver_still_catches_up_and_nobody_else_f
         await sink.until(lambda: sink.taken(2) == ["c", "d"])
 
 
+async def test_a_group_that_restarts_waits_for_the_position_that_is_being_written(
+    scene: Scene,
+) -> None:
+    """Its sibling has taken the message, and the broker must not forget it before the place is durable."""
+    sink = Sink()
+    fence = Fence("stream", "me", 1)
+    specs = []
+    for number, name in enumerate(("sick", "well"), 1):
+        watcher = scene.watcher(name)
+        source = EventSource((WatcherRef(number, 0),), fence)
+        kwargs = watcher.serialize()[1]
+        specs.append(TriggerSpec(name, partial(Watching, **kwargs), kwargs, source))
+    scene.fails["sick"] = lambda event: event == "b"
+    sink.held = []
+    context = RuntimeContext(sink, sink, restart_first=0.01, restart_longest=0.01)
+    async with Manager(context) as manager:
+        sick, _ = manager.add(specs)
+        scene.publish("a", "b", lane=0)
+        await sink.until(lambda: bool(sink.held))
+        with anyio.fail_after(10):
+            # It is back: what follows in other lanes it takes.
+            while sick.subscriber is None or not sick.subscriber.is_present:
+                await anyio.lowlevel.checkpoint()
+        scene.is_breaking = True
+        scene.publish("other", lane=1)
+        await sink.until(lambda: "other" in sink.taken(2))
+        (stream,) = manager.streams.values()
+        with anyio.fail_after(10):
+            group = stream.group
+            while stream.group is group or stream.group is None:
+                await anyio.lowlevel.checkpoint()
+        scene.is_breaking = False
+        scene.fails.clear()
+        scene.publish("more", lane=1)
+        with anyio.fail_after(10):
+            while scene.broker.committed(1) < 2:
+                await anyio.lowlevel.checkpoint()
+        assert scene.broker.committed(0) == 1
+        sink.release()
+        await sink.until(lambda: sink.taken(1)[:1] == ["a"] and "b" in sink.taken(1))
+        with anyio.fail_after(10):
+            while scene.broker.committed(0) < 2:
+                await anyio.lowlevel.checkpoint()
+
+
 class Sink:
-    """Stores events and positions at once."""
+    """Stores events at once, and positions too, unless they are held."""
 
     is_full = False
 
@@ -322,6 +382,8 @@ class Sink:
         self.events: dict[tuple[int, str | None, int], Any] = {}
         self.positions: dict[tuple[int, str], list[Any] | None] = {}
         self.changed = Notifier()
+        self.held: list[PositionChange] | None = None
+        """Positions that are not durable yet; None: they are at once."""
 
     async def wait_for_room(self) -> None:
         raise AssertionError("it is never full")
@@ -330,6 +392,9 @@ class Sink:
         self.changed.notify_all()
         if isinstance(given[0], PositionChange):
             change = given[0]
+            if self.held is not None:
+                self.held.append(change)
+                return
             self.positions[change.watcher_id, change.lane] = change.position
             change.on_done(None)
             return
@@ -337,6 +402,12 @@ class Sink:
         for watcher in source.watchers:
             self.events.setdefault((watcher.watcher_id, key, ordinal), yielded.payload)
         event.complete(None)
+
+    def release(self) -> None:
+        """Store what is held, and what comes."""
+        held, self.held = self.held or [], None
+        for change in held:
+            self.submit_nowait(change)
 
     def taken(self, watcher_id: int) -> list[Any]:
         return [payload for (watcher, *_), payload in self.events.items() if watcher == watcher_id]
