@@ -155,6 +155,14 @@ async def _warm(executor: Executor) -> None:
                 for pid in executor.worker_pids
                 for c in psutil.Process(pid).children(recursive=True)
             ]
-            if any(child.name() == "java" for child in children):
+            if any(_is_java(child) for child in children):
                 return
             await anyio.sleep(0.05)
+
+
+def _is_java(process: psutil.Process) -> bool:
+    try:
+        return process.name() == "java"
+    except psutil.NoSuchProcess:
+        # Spark's launcher starts processes that live for a moment.
+        return False
