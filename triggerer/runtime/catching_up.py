@@ -384,8 +384,8 @@ class CatchingUp:
 
     async def _slice(self, lag: Lag) -> AsyncGenerator[Message, None]:
         """Some messages of one lane, from memory where it is near the head, else from the log."""
-        recent = self._state.recent.get(lag.lane)
-        if recent is not None and recent.covers(lag.read_to):
+        recent = self._state.recent_of(lag.lane)
+        if recent.covers(lag.read_to):
             for number in range(_SLICE):
                 message = recent.after(lag.read_to)
                 if message is None:
@@ -424,8 +424,7 @@ class CatchingUp:
                 continue
             given += 1
             yield message
-            recent = self._state.recent.get(lag.lane)
-            if recent is not None and recent.covers(lag.read_to):
+            if self._state.recent_of(lag.lane).covers(lag.read_to):
                 # From here on it is in memory.
                 return
             if given % _BURST == 0:

@@ -48,8 +48,8 @@ class GroupState:
     now: Callable[[], datetime]
     """For times that are shown."""
     absences: Absences = field(default_factory=Absences)
-    recent: dict[Hashable, Recent] = field(default_factory=dict)
-    """The newest messages of the lanes in which somebody is behind."""
+    recent: dict[Hashable, tuple[object, Recent]] = field(default_factory=dict)
+    """By lane those that are behind there, and what was broadcast since the first of them fell behind."""
     progress: Progress = field(default_factory=Progress)
     selection: Selection = field(default_factory=Selection)
     readers: dict[Reader, None] = field(default_factory=dict)
@@ -89,8 +89,6 @@ class GroupState:
         if lane in self.lags.by_lane:
             message = Message(self.producer.get_position(payload), event, payload)
             self.recent_of(lane).append(message, size_bytes)
-        elif lane in self.recent:
-            del self.recent[lane]
 
     def note_advanced(self, batch: Sequence[AdvanceItem]) -> None:
         """Forget where those stood who had caught up, and to whom the broker was advanced now."""
@@ -102,13 +100,19 @@ class GroupState:
         reached = following(self.producer.get_position(payload))
         for lag in list(lags):
             if lag.position == lag.read_to and not is_before(reached, lag.position):
-                self.lags.end(lag)
+                self._end(lag)
 
     def recent_of(self, lane: Hashable) -> Recent:
-        """What was broadcast in a lane in which somebody is behind."""
-        recent = self.recent.get(lane)
-        if recent is None:
-            recent = self.recent[lane] = Recent()
+        """What was broadcast in a lane since somebody fell behind there; nothing if nobody is."""
+        lags = self.lags.by_lane.get(lane)
+        if lags is None:
+            self.recent.pop(lane, None)
+            return Recent()
+        kept_for, recent = self.recent.get(lane, (None, None))
+        if recent is None or kept_for is not lags:
+            # What is kept of an earlier time does not adjoin what is broadcast now.
+            recent = Recent()
+            self.recent[lane] = lags, recent
         return recent
 
     def end_if_advanced(self, lag: Lag) -> None:
@@ -124,7 +128,12 @@ class GroupState:
             and not is_before(following(newest), lag.position)
             and (lane is None or not lane.outstanding)
         ):
-            self.lags.end(lag)
+            self._end(lag)
+
+    def _end(self, lag: Lag) -> None:
+        self.lags.end(lag)
+        if lag.lane not in self.lags.by_lane:
+            self.recent.pop(lag.lane, None)
 
     def trim_absences(self) -> None:
         """Forget who was absent for what is no longer outstanding."""

@@ -416,3 +416,26 @@ class Sink:
         with anyio.fail_after(10):
             while not condition():
                 await self.changed.wait()
+
+
+async def test_one_that_falls_behind_again_misses_nothing_that_was_broadcast_while_nobody_was(
+    scene: Scene,
+) -> None:
+    """What is in memory of the first time does not adjoin what is broadcast after the second."""
+    async with StreamHarness(catch_up=True, persistence="auto") as streams:
+        well = await streams.add(scene.watcher("well"))
+        sick = await streams.add(scene.watcher("sick"))
+        for start in (0, 100, 200):
+            scene.fails["sick"] = lambda event, first=start + 50: event == first
+            scene.publish(*range(start, start + 50))
+            await streams.quiesce()
+            assert sick.behind == {}
+            scene.publish(*range(start + 50, start + 60))
+            await streams.quiesce()
+            assert sick.behind == {0: [scene.broker.identity, start + 50]}
+            scene.publish(*range(start + 60, start + 100))
+            await streams.quiesce()
+            scene.fails.clear()
+            await streams.restart(sick)
+            await streams.quiesce()
+            assert taken(sick) == taken(well) == list(range(start + 100))
