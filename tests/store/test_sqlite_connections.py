@@ -5,6 +5,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -67,3 +68,36 @@ def test_a_connection_whose_opening_is_cancelled_ends_before_the_database_is_clo
             thread.join()
     # A thread that outlives the loop fails to tell it what it did.
     assert errors == []
+
+
+async def test_a_cancelled_transaction_gives_the_lock_back_while_its_error_is_kept(
+    tmp_path: Path,
+) -> None:
+    kept: list[BaseException] = []
+
+    async def insert(database: Database, *, times: int) -> None:
+        async with database.transaction() as session:
+            for _ in range(times):
+                # Its rows are fetched in a step of their own: between the two the statement is open.
+                await session.execute(text("INSERT INTO t VALUES (1), (2), (3) RETURNING a"))
+
+    async def insert_and_keep_the_error(database: Database) -> None:
+        try:
+            await insert(database, times=5)
+        except BaseException as error:
+            kept.append(error)
+            raise
+
+    async with open_database(
+        f"sqlite:///{tmp_path}/x.db", busy_timeout=timedelta(seconds=0.5)
+    ) as database:
+        async with database.transaction() as session:
+            await session.execute(text("CREATE TABLE t (a INTEGER)"))
+        for turns in range(60):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(insert_and_keep_the_error, database)
+                for _ in range(turns):
+                    await checkpoint()
+                tasks.cancel_scope.cancel()
+            await insert(database, times=1)
+    assert kept

@@ -71,11 +71,18 @@ class _Connection(aiosqlite.Connection):
         # It takes nothing from its queue after the first stop.
         if not self._is_stopped:
             self._is_stopped = True
+            self._tx.put_nowait((None, self._roll_back))
             self._ended = super().stop()
             if self._ended is not None:
                 self._all_ending.add(self._ended)
                 self._ended.add_done_callback(self._all_ending.discard)
         return self._ended
+
+    def _roll_back(self) -> None:
+        # While the cursor of a statement that was not read to its end is alive, as it is in the traceback of who was
+        # cancelled there, a connection that is closed keeps its lock.
+        if self._connection is not None:
+            self._connection.rollback()
 
     def __del__(self) -> None:
         # SQLAlchemy lets go of a connection, and does not close it, where it was cancelled while it set it up.
