@@ -2,48 +2,35 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Hashable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import anyio
 import structlog
-from anyio.lowlevel import checkpoint
 
 from triggerer.abc import BaseEventTrigger, TriggerEvent, current_subscriber
-from triggerer.backoff import Backoff
 from triggerer.domain.events import EventSource, WatcherRef
-from triggerer.domain.lane_positions import Position, following, is_before, is_same_log
+from triggerer.domain.lane_positions import following
 from triggerer.errors import AckTimeout, LeaseLost, PluginError
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.filtering import filtered
 from triggerer.runtime.hosted import HostedTrigger
 from triggerer.runtime.lags import Lag
-from triggerer.runtime.log_reader import LogReader
+from triggerer.runtime.missed import MissedMessages
 from triggerer.runtime.pending_limit import PendingLimit
 from triggerer.runtime.recent import Message
+from triggerer.runtime.seam import Seam
 from triggerer.runtime.state import GroupState
-from triggerer.synchronization import AutoResetEvent
 
 _log = structlog.get_logger(__name__)
 
-_SLICE: Final = 2_000
-"""Messages of one lane before another lane of the same watcher has its turn."""
-_SLICE_S: Final = 5.0
-_BURST: Final = 16
-"""Messages before the rest of the event loop has its turn: what is behind gives way to what is live."""
 _MOST_PENDING: Final = 2_000
 """Derived and not durable. A bound of its own: who catches up takes no room from its siblings."""
-_IDLE_S: Final = 0.5
-"""How long a lane without a message keeps its reader while others wait for one."""
 _STORE_EVERY_S: Final = 2.0
 """A position that moves without a derived event is stored so often."""
-_LOOK_AT_ENDS_EVERY_S: Final = 10.0
-_END_OF_TIME: Final = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 class _Taken:
@@ -74,26 +61,12 @@ class _Derived:
         self._catching_up.note_stored(self._taken, error)
 
 
-class _Attempts:
-    """When a lane may be read again whose message has failed."""
-
-    def __init__(self, backoff: Backoff) -> None:
-        self.backoff = backoff
-        self.not_before = -math.inf
-
-    def wait(self, context: RuntimeContext) -> None:
-        """It has failed: wait for a growing delay, or for `CatchingUp.restart` where nothing starts again by itself."""
-        delay = self.backoff.next_delay() if context.restarts else math.inf
-        self.not_before = context.clock.monotonic() + delay
-
-
 class CatchingUp:
     """Serves one watcher in the lanes of one group in which it is behind; `run` returns when there are none.
 
-    One lane at a time is read, in turns, so that a lane that waits holds up no other. The filter is one of its own.
-    What it has resolved moves `Lag.read_to`, what is durable moves `Lag.position`, which is stored. If the filter
-    raises, only its open message has failed: that lane waits for a growing delay, and the filter is made anew for the
-    others at once.
+    The filter is one of its own. What it has resolved moves `Lag.read_to`, what is durable moves `Lag.position`, which
+    is stored. If the filter raises, only its open message has failed: that lane waits for a growing delay, and the
+    filter is made anew for the others at once.
 
     Args:
         readers: How many lanes of the stream may be read beside the poll at one time.
@@ -115,23 +88,20 @@ class CatchingUp:
         self._hosted = hosted
         self._state = state
         self._context = context
-        self._readers = readers
         self._on_change = on_change
+        self._seam = Seam(watcher, hosted, state, self._note_live, self._forget_taken)
+        self._missed = MissedMessages(
+            watcher, state, context, readers, self._seam, self._note_failure
+        )
         self._life = anyio.CancelScope()
         self._pending = PendingLimit(_MOST_PENDING)
         self._taken: dict[Lag, deque[_Taken]] = {}
-        self._attempts: dict[Hashable, _Attempts] = {}
         self._backoff = context.restart_backoff()
-        self._wake = AutoResetEvent()
-        self._looked_at = -math.inf
         self._open: _Taken | None = None
         self._opened_at = 0.0
         self._ordinal = 0
-        self._last_lane: Lag | None = None
         self._overdue: AckTimeout | None = None
         self._scope: anyio.CancelScope | None = None
-        self._tasks: anyio.abc.TaskGroup | None = None
-        self._stored_at: dict[Lag, float] = {}
 
     @property
     def name(self) -> str:
@@ -139,13 +109,11 @@ class CatchingUp:
 
     def wake(self) -> None:
         """Look again: it has fallen behind in another lane, or something has arrived."""
-        self._wake.set()
+        self._missed.wake()
 
     def restart(self) -> None:
         """Try again now what has failed."""
-        for attempts in self._attempts.values():
-            attempts.not_before = -math.inf
-        self._wake.set()
+        self._missed.restart()
 
     # Its life
 
@@ -155,19 +123,20 @@ class CatchingUp:
             # What the group before has read and not stored is read again, and what was known of the end is old.
             lag.read_to, lag.end = lag.position, None
         with self._life:
-            async with anyio.create_task_group() as self._tasks:
-                self._tasks.start_soon(self._watch_deadline)
+            async with anyio.create_task_group() as tasks:
+                self._missed.tasks = tasks
+                tasks.start_soon(self._watch_deadline)
                 while self._behind():
-                    await self._wait_for_turn()
+                    await self._missed.wait_for_turn()
                     await self._attempt()
-                self._tasks.cancel_scope.cancel()
+                tasks.cancel_scope.cancel()
 
     def stop(self) -> None:
         """Its watcher is gone, or has another trigger now."""
         self._life.cancel()
 
     def _behind(self) -> list[Lag]:
-        return [lag for lag in self._state.lags.behind(self.watcher.watcher_id) if lag.is_stored]
+        return self._state.lags.to_catch_up(self.watcher.watcher_id)
 
     async def _attempt(self) -> None:
         started = self._context.clock.monotonic()
@@ -214,38 +183,8 @@ class CatchingUp:
         self.error = error
         self._on_change(self.watcher)
 
-    async def _look_at_ends(self) -> None:
-        """Find out where the lanes end: who has read so far, and has missed no broadcast since, has caught up."""
-        # Only of those that were behind before: what is broadcast from then on is kept, see `Recent`.
-        behind = self._behind()
-        ends = await self._find_positions(_END_OF_TIME)
-        self._looked_at = self._context.clock.monotonic()
-        first: Mapping[Hashable, Position] | None = None
-        for lag in behind:
-            end = ends.get(lag.lane)
-            if end is None or lag.is_gone or lag.is_live:
-                continue
-            if not is_same_log(end, lag.read_to):
-                first = first or await self._find_positions(None)
-                self._begin_anew(lag, first.get(lag.lane, end))
-            lag.end, lag.head = end, end[1]
-            self._state.lags.move(lag)
-
-    async def _find_positions(self, start: datetime | None) -> Mapping[Hashable, Position]:
-        assert self._state.producer is not None
-        with plugin_code(f"find_positions() of the shared stream {self._state.key!r}"):
-            return await self._state.producer.find_positions(start)
-
-    def _begin_anew(self, lag: Lag, first: Position) -> None:
-        _log.error(
-            "a lane was made anew while a watcher was behind in it: what it had missed is gone, and it is read from"
-            " its beginning",
-            watcher=self.name,
-            lane=lag.stored_as,
-            position=lag.read_to,
-        )
-        self._taken.pop(lag, None)
-        lag.position = lag.read_to = first
+    def _note_live(self) -> None:
+        self._on_change(self.watcher)
 
     # The filter
 
@@ -320,144 +259,24 @@ class CatchingUp:
         )
         return True
 
-    # What it reads
+    # A message's way
 
     async def _events(self) -> AsyncGenerator[Any, None]:
         while True:
-            if self._must_look_at_ends():
-                await self._look_at_ends()
-            lag = self._next_lane()
+            if self._seam.must_look():
+                await self._seam.look()
+            lag = self._missed.next_lane()
             if lag is None:
                 if not self._behind():
                     return
-                await self._wait_for_turn()
+                await self._missed.wait_for_turn()
                 continue
-            async with aclosing(self._slice(lag)) as messages:
+            async with aclosing(self._missed.slice(lag)) as messages:
                 async for message in messages:
                     self._give(lag, message)
                     yield message.event
                     if not self._resolve():
                         break
-
-    def _must_look_at_ends(self) -> bool:
-        behind = self._behind()
-        now = self._context.clock.monotonic()
-        return any(lag.end is None for lag in behind) or (
-            bool(behind) and now - self._looked_at >= _LOOK_AT_ENDS_EVERY_S
-        )
-
-    def _next_lane(self) -> Lag | None:
-        """The lane that may be read and was not read last; None if all wait."""
-        now = self._context.clock.monotonic()
-        behind = self._behind()
-        for lag in behind:
-            self._go_live_if_caught_up(lag)
-        ready = [
-            lag
-            for lag in behind
-            if not lag.is_live and self._attempts_of(lag).not_before <= now and not lag.is_gone
-        ]
-        if not ready:
-            return None
-        if self._last_lane in ready:
-            at = ready.index(self._last_lane) + 1
-            ready = ready[at:] + ready[:at]
-        self._last_lane = ready[0]
-        return ready[0]
-
-    async def _wait_for_turn(self) -> None:
-        """Wait until a lane may be read again, or something has changed."""
-        now = self._context.clock.monotonic()
-        due = min((self._attempts_of(lag).not_before for lag in self._behind()), default=now)
-        if due <= now:
-            await checkpoint()
-            return
-        async with anyio.create_task_group() as tasks:
-
-            async def until_due() -> None:
-                await self._context.clock.sleep_until(due)
-                tasks.cancel_scope.cancel()
-
-            tasks.start_soon(until_due)
-            await self._wake.wait()
-            tasks.cancel_scope.cancel()
-
-    async def _slice(self, lag: Lag) -> AsyncGenerator[Message, None]:
-        """Some messages of one lane, from memory where it is near the head, else from the log."""
-        recent = self._state.recent_of(lag.lane)
-        if recent.covers(lag.read_to):
-            for number in range(_SLICE):
-                message = recent.after(lag.read_to)
-                if message is None:
-                    break
-                yield message
-                if number % _BURST == _BURST - 1:
-                    await checkpoint()
-        else:
-            async with self._readers:
-                assert self._tasks is not None
-                assert self._state.producer is not None
-                reader = LogReader(self._state.producer, lag.lane, lag.read_to, self.wake)
-                scope = anyio.CancelScope()
-                self._tasks.start_soon(_run_in, scope, reader)
-                try:
-                    async with aclosing(self._from_log(lag, reader)) as messages:
-                        async for message in messages:
-                            yield message
-                finally:
-                    scope.cancel()
-        if not lag.is_live and not lag.is_gone:
-            self._store(lag)
-
-    async def _from_log(self, lag: Lag, reader: LogReader) -> AsyncGenerator[Message, None]:
-        given = 0
-        clock = self._context.clock
-        until = clock.monotonic() + _SLICE_S
-        while given < _SLICE and clock.monotonic() < until and not (lag.is_gone or lag.is_live):
-            message = reader.take()
-            if message is None:
-                if reader.error is not None:
-                    self._wait_before(lag, reader.error)
-                    return
-                if not await self._wait_for_message(lag):
-                    return
-                continue
-            given += 1
-            yield message
-            if self._state.recent_of(lag.lane).covers(lag.read_to):
-                # From here on it is in memory.
-                return
-            if given % _BURST == 0:
-                await checkpoint()
-
-    async def _wait_for_message(self, lag: Lag) -> bool:
-        """Wait for the log or the poll. False if the lane has caught up, or others are to have their turn."""
-        if self._go_live_if_caught_up(lag):
-            return False
-        recent = self._state.recent_of(lag.lane)
-        if recent.covers(lag.read_to):
-            return False
-        recent.wake_once(self)
-        others = [one for one in self._behind() if one is not lag]
-        with anyio.move_on_after(_IDLE_S if others else None) as waiting:
-            await self._wake.wait()
-        if waiting.cancelled_caught:
-            self._attempts_of(lag).not_before = self._context.clock.monotonic() + _IDLE_S
-            return False
-        return not (lag.is_gone or lag.is_live)
-
-    def _wait_before(self, lag: Lag, error: Exception) -> None:
-        """The log cannot be read now: try again after a growing delay."""
-        self._attempts_of(lag).wait(self._context)
-        self._note_failure(error)
-
-    def _attempts_of(self, lag: Lag) -> _Attempts:
-        attempts = self._attempts.get(lag.lane)
-        if attempts is None:
-            attempts = self._attempts[lag.lane] = _Attempts(self._context.restart_backoff())
-        return attempts
-
-    # A message's way
 
     def _give(self, lag: Lag, message: Message) -> None:
         taken = _Taken(lag, message)
@@ -474,15 +293,13 @@ class CatchingUp:
         lag = taken.lag
         lag.read_to = following(taken.message.position)
         taken.unresolved -= 1
-        attempts = self._attempts.get(lag.lane)
-        if attempts is not None and attempts.backoff.failures:
-            attempts.backoff.reset()
+        self._missed.note_success(lag)
         if self.error is not None:
             self.error = None
             self._backoff.reset()
             self._on_change(self.watcher)
         self._move(lag)
-        return not (lag.is_gone or self._go_live_if_caught_up(lag))
+        return not (lag.is_gone or self._seam.go_live_if_caught_up(lag))
 
     def note_stored(self, taken: _Taken, error: Exception | None) -> None:
         """The store has answered for an event that derives from a message."""
@@ -506,22 +323,11 @@ class CatchingUp:
             taken = queue.popleft()
             lag.position = following(taken.message.position)
             has_derived |= taken.has_derived
-        if has_derived:
-            self._store(lag)
         now = self._context.clock.monotonic()
-        if now - self._stored_at.get(lag, -math.inf) >= _STORE_EVERY_S:
-            self._store(lag)
+        if has_derived or now - lag.stored_at >= _STORE_EVERY_S:
+            self._state.store_position(lag)
         if lag.is_live:
             self._state.end_if_advanced(lag)
-
-    def _store(self, lag: Lag) -> None:
-        if lag.is_gone:
-            return
-        self._stored_at[lag] = self._context.clock.monotonic()
-        newest = self._state.recent_of(lag.lane).newest
-        if newest is not None:
-            lag.head = newest[1] + 1
-        self._state.lags.move(lag)
 
     def _rewind(self, taken: _Taken) -> None:
         """A message has failed: its lane waits, and is then read again from there."""
@@ -534,35 +340,7 @@ class CatchingUp:
             return
         self._state.lags.leave_live(lag)
         lag.read_to = taken.message.position
-        attempts = self._attempts_of(lag)
-        attempts.wait(self._context)
+        self._missed.postpone(lag)
 
-    def _go_live_if_caught_up(self, lag: Lag) -> bool:
-        """Let the live filter have what is broadcast from now on, if nothing lies between. Synchronous."""
-        state, subscriber = self._state, self._hosted.subscriber
-        if lag.is_live or lag.is_gone or not lag.is_stored:
-            return lag.is_live
-        if subscriber is None or not subscriber.is_present or subscriber.waits_for(lag.lane):
-            return False
-        newest = state.recent_of(lag.lane).newest
-        if newest is None:
-            end = lag.end
-            is_at_head = (
-                end is not None
-                and is_same_log(end, lag.read_to)
-                and not is_before(lag.read_to, end)
-            )
-        else:
-            is_at_head = is_before(newest, lag.read_to)
-        if not is_at_head:
-            return False
-        state.lags.go_live(lag)
-        self._store(lag)
-        state.end_if_advanced(lag)
-        self._on_change(self.watcher)
-        return True
-
-
-async def _run_in(scope: anyio.CancelScope, reader: LogReader) -> None:
-    with scope:
-        await reader.run()
+    def _forget_taken(self, lag: Lag) -> None:
+        self._taken.pop(lag, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -45,6 +46,8 @@ class Lag:
     The row goes once the broker was advanced to there."""
     is_gone: bool = False
     """Whether it counts no more: the watcher is no longer behind, or was deleted."""
+    stored_at: float = -math.inf
+    """When the position was given to the sink last, by the monotonic clock."""
     is_being_written: bool = False
     is_dirty: bool = False
     """Whether its position has moved since it was last given to the sink."""
@@ -91,6 +94,10 @@ class Lags:
     def behind(self, watcher_id: int) -> Iterator[Lag]:
         """The lanes in which the watcher is behind."""
         return (lag for lag in self.of(watcher_id) if not lag.is_live)
+
+    def to_catch_up(self, watcher_id: int) -> list[Lag]:
+        """The lanes that the watcher may read again: it is behind there, and that is durable."""
+        return [lag for lag in self.behind(watcher_id) if lag.is_stored]
 
     def find(self, lane: Hashable, watcher_id: int) -> Lag | None:
         return self.by_lane.get(lane, {}).get(watcher_id)

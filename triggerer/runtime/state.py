@@ -14,6 +14,7 @@ from triggerer.own_lease import OwnLease
 from triggerer.runtime.absences import Absences
 from triggerer.runtime.clock import Clock
 from triggerer.runtime.lags import Lag, Lags
+from triggerer.runtime.lane_ends import LaneEnds
 from triggerer.runtime.lanes import Lanes
 from triggerer.runtime.ledger import Ledger
 from triggerer.runtime.progress import Progress
@@ -50,6 +51,7 @@ class GroupState:
     absences: Absences = field(default_factory=Absences)
     recent: dict[Hashable, tuple[object, Recent]] = field(default_factory=dict)
     """By lane those that are behind there, and what was broadcast since the first of them fell behind."""
+    lane_ends: LaneEnds = field(default_factory=LaneEnds)
     progress: Progress = field(default_factory=Progress)
     selection: Selection = field(default_factory=Selection)
     readers: dict[Reader, None] = field(default_factory=dict)
@@ -114,6 +116,16 @@ class GroupState:
             recent = Recent()
             self.recent[lane] = lags, recent
         return recent
+
+    def store_position(self, lag: Lag) -> None:
+        """Store where one stands that is behind, and how far that is from the end, as far as it is known."""
+        if lag.is_gone:
+            return
+        lag.stored_at = self.clock.monotonic()
+        newest = self.recent_of(lag.lane).newest
+        if newest is not None:
+            lag.head = newest[1] + 1
+        self.lags.move(lag)
 
     def end_if_advanced(self, lag: Lag) -> None:
         """Forget where one stands that has caught up, if the broker was advanced to it already."""

@@ -1,0 +1,218 @@
+"""What one watcher has missed, lane by lane in turns: from memory where it is near the head, else from the log."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, Callable, Hashable
+from contextlib import aclosing
+from typing import Final
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from triggerer.backoff import Backoff
+from triggerer.domain.events import WatcherRef
+from triggerer.runtime.context import RuntimeContext
+from triggerer.runtime.lags import Lag
+from triggerer.runtime.log_reader import LogReader
+from triggerer.runtime.recent import Message
+from triggerer.runtime.seam import Seam
+from triggerer.runtime.state import GroupState
+from triggerer.synchronization import AutoResetEvent
+
+_SLICE: Final = 2_000
+"""Messages of one lane before another lane of the same watcher has its turn."""
+_SLICE_S: Final = 5.0
+_BURST: Final = 16
+"""Messages before the rest of the event loop has its turn: what is behind gives way to what is live."""
+_IDLE_S: Final = 0.5
+"""How long a lane without a message keeps its reader while others wait for one."""
+
+
+class _Attempts:
+    """When a lane may be read again whose message, or whose reading, has failed."""
+
+    def __init__(self, backoff: Backoff) -> None:
+        self.backoff = backoff
+        self.not_before = -math.inf
+
+
+class MissedMessages:
+    """The lanes of one group in which a watcher is behind.
+
+    One lane at a time is read, in turns, so that a lane that waits holds up no other.
+
+    Args:
+        readers: How many lanes of the stream may be read beside the poll at one time.
+        on_failure: Called when a lane could not be read; it is tried again.
+    """
+
+    def __init__(
+        self,
+        watcher: WatcherRef,
+        state: GroupState,
+        context: RuntimeContext,
+        readers: anyio.Semaphore,
+        seam: Seam,
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self._watcher = watcher
+        self._state = state
+        self._context = context
+        self._readers = readers
+        self._seam = seam
+        self._on_failure = on_failure
+        self._attempts: dict[Hashable, _Attempts] = {}
+        self._last_lane: Lag | None = None
+        self._wake = AutoResetEvent()
+        self.tasks: anyio.abc.TaskGroup | None = None
+        """Where its readers run; set before anything is read."""
+
+    def wake(self) -> None:
+        """Look again: it has fallen behind in another lane, or something has arrived."""
+        self._wake.set()
+
+    # Which lane, and when
+
+    def next_lane(self) -> Lag | None:
+        """The lane that may be read and was not read last; None if all wait."""
+        now = self._context.clock.monotonic()
+        behind = self._behind()
+        for lag in behind:
+            self._seam.go_live_if_caught_up(lag)
+        ready = [
+            lag
+            for lag in behind
+            if not lag.is_live and self._attempts_of(lag).not_before <= now and not lag.is_gone
+        ]
+        if not ready:
+            return None
+        if self._last_lane in ready:
+            at = ready.index(self._last_lane) + 1
+            ready = ready[at:] + ready[:at]
+        self._last_lane = ready[0]
+        return ready[0]
+
+    async def wait_for_turn(self) -> None:
+        """Wait until a lane may be read again, or something has changed."""
+        now = self._context.clock.monotonic()
+        due = min((self._attempts_of(lag).not_before for lag in self._behind()), default=now)
+        if due <= now:
+            await checkpoint()
+            return
+        async with anyio.create_task_group() as tasks:
+
+            async def until_due() -> None:
+                await self._context.clock.sleep_until(due)
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(until_due)
+            await self._wake.wait()
+            tasks.cancel_scope.cancel()
+
+    def postpone(self, lag: Lag) -> None:
+        """Its message has failed: wait for a growing delay, or for `restart` where nothing starts again by itself."""
+        attempts = self._attempts_of(lag)
+        delay = attempts.backoff.next_delay() if self._context.restarts else math.inf
+        attempts.not_before = self._context.clock.monotonic() + delay
+
+    def note_success(self, lag: Lag) -> None:
+        """A message of it has passed: the next failure waits for the shortest delay."""
+        attempts = self._attempts.get(lag.lane)
+        if attempts is not None and attempts.backoff.failures:
+            attempts.backoff.reset()
+
+    def restart(self) -> None:
+        """Try again now what has failed."""
+        for attempts in self._attempts.values():
+            attempts.not_before = -math.inf
+        self._wake.set()
+
+    def _behind(self) -> list[Lag]:
+        return self._state.lags.to_catch_up(self._watcher.watcher_id)
+
+    def _attempts_of(self, lag: Lag) -> _Attempts:
+        attempts = self._attempts.get(lag.lane)
+        if attempts is None:
+            attempts = self._attempts[lag.lane] = _Attempts(self._context.restart_backoff())
+        return attempts
+
+    # Its messages
+
+    async def slice(self, lag: Lag) -> AsyncGenerator[Message, None]:
+        """Some messages of a lane, from `Lag.read_to` on, in order. The caller moves it before it asks for the next."""
+        is_in_memory = self._state.recent_of(lag.lane).covers(lag.read_to)
+        messages = self._from_memory(lag) if is_in_memory else self._read(lag)
+        async with aclosing(messages):
+            async for message in messages:
+                yield message
+        if not lag.is_live and not lag.is_gone:
+            self._state.store_position(lag)
+
+    async def _from_memory(self, lag: Lag) -> AsyncGenerator[Message, None]:
+        recent = self._state.recent_of(lag.lane)
+        for number in range(_SLICE):
+            message = recent.after(lag.read_to)
+            if message is None:
+                break
+            yield message
+            if number % _BURST == _BURST - 1:
+                await checkpoint()
+
+    async def _read(self, lag: Lag) -> AsyncGenerator[Message, None]:
+        assert self.tasks is not None
+        assert self._state.producer is not None
+        async with self._readers:
+            reader = LogReader(self._state.producer, lag.lane, lag.read_to, self.wake)
+            # No task group of its own: one must not be left open where a generator yields.
+            scope = anyio.CancelScope()
+            self.tasks.start_soon(_run_in, scope, reader)
+            try:
+                async with aclosing(self._from_log(lag, reader)) as messages:
+                    async for message in messages:
+                        yield message
+            finally:
+                scope.cancel()
+
+    async def _from_log(self, lag: Lag, reader: LogReader) -> AsyncGenerator[Message, None]:
+        given = 0
+        clock = self._context.clock
+        until = clock.monotonic() + _SLICE_S
+        while given < _SLICE and clock.monotonic() < until and not (lag.is_gone or lag.is_live):
+            message = reader.take()
+            if message is None:
+                if reader.error is not None:
+                    self.postpone(lag)
+                    self._on_failure(reader.error)
+                    return
+                if not await self._wait_for_message(lag):
+                    return
+                continue
+            given += 1
+            yield message
+            if self._state.recent_of(lag.lane).covers(lag.read_to):
+                # From here on it is in memory.
+                return
+            if given % _BURST == 0:
+                await checkpoint()
+
+    async def _wait_for_message(self, lag: Lag) -> bool:
+        """Wait for the log or the poll. False if the lane has caught up, or others are to have their turn."""
+        if self._seam.go_live_if_caught_up(lag):
+            return False
+        recent = self._state.recent_of(lag.lane)
+        if recent.covers(lag.read_to):
+            return False
+        recent.wake_once(self)
+        others = [one for one in self._behind() if one is not lag]
+        with anyio.move_on_after(_IDLE_S if others else None) as waiting:
+            await self._wake.wait()
+        if waiting.cancelled_caught:
+            self._attempts_of(lag).not_before = self._context.clock.monotonic() + _IDLE_S
+            return False
+        return not (lag.is_gone or lag.is_live)
+
+
+async def _run_in(scope: anyio.CancelScope, reader: LogReader) -> None:
+    with scope:
+        await reader.run()

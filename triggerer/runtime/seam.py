@@ -1,0 +1,106 @@
+"""Where a watcher that catches up meets what is broadcast: it goes on live from there, and misses nothing between."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping
+from typing import Final
+
+import structlog
+
+from triggerer.domain.events import WatcherRef
+from triggerer.domain.lane_positions import Position, is_before, is_same_log
+from triggerer.runtime.hosted import HostedTrigger
+from triggerer.runtime.lags import Lag
+from triggerer.runtime.lane_ends import find_positions
+from triggerer.runtime.state import GroupState
+
+_log = structlog.get_logger(__name__)
+
+_LOOK_AT_ENDS_EVERY_S: Final = 10.0
+
+
+class Seam:
+    """Of one watcher, in all lanes of a group.
+
+    Args:
+        on_live: Called when it has caught up in a lane.
+        on_recreated: Called for a lane that was made anew: what was taken from the one before counts no more.
+    """
+
+    def __init__(
+        self,
+        watcher: WatcherRef,
+        hosted: HostedTrigger,
+        state: GroupState,
+        on_live: Callable[[], None],
+        on_recreated: Callable[[Lag], None],
+    ) -> None:
+        self._watcher = watcher
+        self._hosted = hosted
+        self._state = state
+        self._on_live = on_live
+        self._on_recreated = on_recreated
+        self._looked_at = -math.inf
+
+    def must_look(self) -> bool:
+        """Whether it is not known where some lane ends, or was looked up too long ago."""
+        behind = self._state.lags.to_catch_up(self._watcher.watcher_id)
+        now = self._state.clock.monotonic()
+        return any(lag.end is None for lag in behind) or (
+            bool(behind) and now - self._looked_at >= _LOOK_AT_ENDS_EVERY_S
+        )
+
+    async def look(self) -> None:
+        """Find out where the lanes end: who has read so far, and has missed no broadcast since, has caught up."""
+        state = self._state
+        assert state.producer is not None
+        # Only of those that were behind before: what is broadcast from then on is kept, see `Recent`.
+        behind = state.lags.to_catch_up(self._watcher.watcher_id)
+        now = state.clock.monotonic()
+        is_unknown = any(lag.end is None for lag in behind)
+        after = now if is_unknown else now - _LOOK_AT_ENDS_EVERY_S
+        ends = await state.lane_ends.find(state.producer, state.clock, after=after)
+        self._looked_at = state.lane_ends.looked_at
+        first: Mapping[Hashable, Position] | None = None
+        for lag in behind:
+            end = ends.get(lag.lane)
+            if end is None or lag.is_gone or lag.is_live:
+                continue
+            if not is_same_log(end, lag.read_to):
+                first = first or await find_positions(state.producer, None)
+                self._begin_anew(lag, first.get(lag.lane, end))
+            lag.end, lag.head = end, end[1]
+            state.lags.move(lag)
+
+    def _begin_anew(self, lag: Lag, first: Position) -> None:
+        _log.error(
+            "a lane was made anew while a watcher was behind in it: what it had missed is gone, and it is read from"
+            " its beginning",
+            watcher=self._hosted.name,
+            lane=lag.stored_as,
+            position=lag.read_to,
+        )
+        self._on_recreated(lag)
+        lag.position = lag.read_to = first
+
+    def go_live_if_caught_up(self, lag: Lag) -> bool:
+        """Let the live filter have what is broadcast from now on, if nothing lies between. Synchronous."""
+        state, subscriber = self._state, self._hosted.subscriber
+        if lag.is_live or lag.is_gone or not lag.is_stored:
+            return lag.is_live
+        if subscriber is None or not subscriber.is_present or subscriber.waits_for(lag.lane):
+            return False
+        if not self._is_at_head(lag):
+            return False
+        state.lags.go_live(lag)
+        state.store_position(lag)
+        state.end_if_advanced(lag)
+        self._on_live()
+        return True
+
+    def _is_at_head(self, lag: Lag) -> bool:
+        newest, end = self._state.recent_of(lag.lane).newest, lag.end
+        if newest is not None:
+            return is_before(newest, lag.read_to)
+        return end is not None and is_same_log(end, lag.read_to) and not is_before(lag.read_to, end)
