@@ -8,7 +8,8 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from triggerer.domain.events import EventSource, Fence, PendingEvent
-from triggerer.errors import LeaseLost, RowRefused, StoreError
+from triggerer.errors import RowRefused, StoreError
+from triggerer.store.recording.lost_leases import lease_lost
 
 
 def size_of(extra: str) -> int:
@@ -163,7 +164,7 @@ class EventBatch:
                 if event is not None:
                     event.complete(None)
             return
-        errors = [None, *(_lease_lost(fence) if fence in lost else None for fence in self.fences)]
+        errors = [None, *(lease_lost(fence) if fence in lost else None for fence in self.fences)]
         rowless_events = deque(self._rowless)
         for row, event in enumerate(self._events):
             while rowless_events and rowless_events[0][0] <= row:
@@ -173,9 +174,3 @@ class EventBatch:
                 event.complete(refusal or errors[self.fence_numbers[row]])
         for _, rowless, refused in rowless_events:
             rowless.complete(refused)
-
-
-def _lease_lost(fence: Fence) -> LeaseLost:
-    return LeaseLost(
-        f"the stream {fence.stream_digest} is no longer owned by {fence.owner} in epoch {fence.epoch}"
-    )

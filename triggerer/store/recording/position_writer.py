@@ -11,7 +11,6 @@ from triggerer.domain.events import Fence
 from triggerer.domain.lane_positions import PositionChange
 from triggerer.errors import (
     ConfigurationError,
-    LeaseLost,
     StoreError,
     TransientStoreError,
     TriggererError,
@@ -20,6 +19,7 @@ from triggerer.logging_setup import LazyLogger
 from triggerer.store.engine.database import Database
 from triggerer.store.group_commit import GroupCommit
 from triggerer.store.queries.positions import write_positions
+from triggerer.store.recording.lost_leases import lease_lost
 
 _log = LazyLogger(__name__)
 
@@ -77,7 +77,7 @@ class PositionWriter(GroupCommit[list[PositionChange]]):
         for fence in lost:
             self._on_fenced(fence)
         for change in group:
-            change.on_done(_lease_lost(change.fence) if change.fence in lost else None)
+            change.on_done(lease_lost(change.fence) if change.fence in lost else None)
 
     def _halves(
         self, group: list[PositionChange]
@@ -101,9 +101,3 @@ class PositionWriter(GroupCommit[list[PositionChange]]):
             error=str(error),
             retry_after_s=round(delay, 3),
         )
-
-
-def _lease_lost(fence: Fence) -> LeaseLost:
-    return LeaseLost(
-        f"the stream {fence.stream_digest} is no longer owned by {fence.owner} in epoch {fence.epoch}"
-    )
