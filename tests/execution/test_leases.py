@@ -1,6 +1,7 @@
 """An executor that cannot renew its lease: its runs end here before they may begin elsewhere."""
 
-from contextlib import aclosing
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from sqlalchemy import func, select, text
 
 from tests.execution.conftest import House, open_house
+from triggerer.execution import Executor
 from triggerer.execution.lease_guard_process import LeaseGuard
 from triggerer.execution.registration import Registration
 from triggerer.own_lease import boottime
@@ -174,28 +176,11 @@ async def test_an_executor_begins_nothing_until_its_lease_is_held_again(any_hous
     assert not Path(params["overlap"]).exists()
 
 
-async def test_a_run_that_was_cut_short_is_queued_again_although_its_slot_has_another_one(
+@asynccontextmanager
+async def _two_claimed_ahead(
     house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The lease was held again, and more was claimed, before the worker was gone."""
-    params = _params(house.folder)
-    monkeypatch.setattr("triggerer.execution.executor._STALE_SECONDS", 60)
-    await house.add_dag("one_at_a_time", ONE_AT_A_TIME)
-    await house.add_instance("one")
-    async with house.executor("one", workers=1, sweep_every=timedelta(minutes=5)) as executor:
-        executor._prefetch.note(0.001)
-        pks = await house.queue("one_at_a_time", 3, params=params)
-        await _begun(params)
-        assert len(executor._claimed_queue) == 2
-        executor._slots[0].cut_short()
-        runs = await house.ended(*pks)
-    assert [(run.state, run.attempt) for run in runs] == [("success", 1)] * 3
-
-
-async def test_what_was_claimed_ahead_is_queued_again_with_the_lease(
-    any_house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    house = any_house
+) -> AsyncIterator[tuple[Executor, list[int], psutil.Process]]:
+    """An executor whose worker has begun a run, with two more claimed; the three runs, and the worker."""
     params = _params(house.folder)
     # However long the worker takes to start.
     monkeypatch.setattr("triggerer.execution.executor._STALE_SECONDS", 60)
@@ -207,6 +192,24 @@ async def test_what_was_claimed_ahead_is_queued_again_with_the_lease(
         pks = await house.queue("one_at_a_time", 3, params=params)
         worker = await _begun(params)
         assert len(executor._claimed_queue) == 2
+        yield executor, pks, worker
+
+
+async def test_a_run_that_was_cut_short_is_queued_again_although_its_slot_has_another_one(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease was held again, and more was claimed, before the worker was gone."""
+    async with _two_claimed_ahead(house, monkeypatch) as (executor, pks, _):
+        executor._slots[0].cut_short()
+        runs = await house.ended(*pks)
+    assert [(run.state, run.attempt) for run in runs] == [("success", 1)] * 3
+
+
+async def test_what_was_claimed_ahead_is_queued_again_with_the_lease(
+    any_house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = any_house
+    async with _two_claimed_ahead(house, monkeypatch) as (executor, pks, worker):
         executor.note_lease_lost()
         assert len(executor._claimed_queue) == 0
         await _gone(worker)
