@@ -20,8 +20,8 @@ from producers.kafka import KafkaSharedStreamProducer
 from triggerer.abc import AdvanceItem
 from triggerer.config import load_settings
 from triggerer.logging_setup import set_up_logging
+from triggerer.runtime.derived_event import DerivedEvent
 from triggerer.runtime.lanes import Entry
-from triggerer.runtime.subscriber import DerivedEvent
 from triggerer.scheduler import Scheduler
 from triggerer.scheduler.plan import Plan
 from triggerer.service import ALL_PARTS, run

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from triggerer.abc import AdvanceItem
 from triggerer.errors import AckTimeout, BrokerUnavailable
+from triggerer.runtime.derived_event import DerivedEvent
 from triggerer.runtime.pump import Pump
 from triggerer.runtime.state import GroupState
-from triggerer.runtime.subscriber import DerivedEvent, Subscriber
+from triggerer.runtime.subscriber import Subscriber
 from triggerer.runtime.subscribers import Subscribers
 
 

@@ -29,7 +29,7 @@ from triggerer.testing.simulation.loop import LoopClock, VirtualLoop
 from triggerer.testing.simulation.triggers import InjectedError, SimulatedTrigger, bind
 
 if TYPE_CHECKING:
-    from triggerer.runtime.subscriber import DerivedEvent
+    from triggerer.runtime.derived_event import DerivedEvent
     from triggerer.testing.simulation.transactions import Database
     from triggerer.testing.simulation.world import World
 

@@ -1,0 +1,79 @@
+"""What a filter has derived, until the store has answered for it."""
+
+from __future__ import annotations
+
+import math
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from triggerer.runtime.lanes import Entry
+
+if TYPE_CHECKING:
+    from triggerer.runtime.subscriber import Subscriber
+
+
+class _Completed(Enum):
+    COMPLETED = auto()
+
+
+_COMPLETED = _Completed.COMPLETED
+
+
+class DerivedEvent:
+    """A `TriggerEvent` on its way into the store, tied to the raw event that was open when the filter yielded it.
+
+    Implements `triggerer.domain.events.PendingEvent`. There may be very many of them while the store lags, so each
+    holds only what it must, 56 bytes. Those of a subscriber form a linked list in the order in which they were derived.
+    """
+
+    __slots__ = ("entry", "next", "subscriber")
+
+    subscriber: Subscriber
+    entry: Entry | _Completed | None
+    next: DerivedEvent | None
+    """The subscriber's next one; None once this one and all before it are complete."""
+
+    @property
+    def overdue_since(self) -> float:
+        """When its message was broadcast; infinite if no message waits for it."""
+        return self.entry.broadcast_at if isinstance(self.entry, Entry) else math.inf
+
+    def complete(self, error: Exception | None) -> None:
+        """See `PendingEvent`; after `abandon` the store's answer may still come."""
+        subscriber = self.subscriber
+        pending = subscriber.pending
+        pending.count -= 1
+        if pending.is_awaited:
+            pending.note_room()
+        entry = self.entry
+        if entry is _COMPLETED:
+            return
+        self.entry = _COMPLETED
+        if error is not None and subscriber.on_refused is not None:
+            subscriber.on_refused(error)
+        if entry is None:
+            return
+        if subscriber.oldest_pending is self:
+            # It leaves the list, and so do those behind it that were completed earlier.
+            following, self.next = self.next, None
+            while following is not None and following.entry is _COMPLETED:
+                following = following.next
+            subscriber.oldest_pending = following
+        if error is not None:
+            subscriber.state.ledger.refuse(subscriber, entry)
+        entry.unresolved -= 1
+        if not entry.unresolved:
+            lane = entry.lane
+            # Those behind their lane's head are found when the head is advanced.
+            if lane is not None and lane.head is entry:
+                state = subscriber.state
+                state.lanes.queue(lane)
+                if not state.progress.is_noted:
+                    state.progress.note()
+        if not subscriber.is_present and subscriber.oldest_pending is None:
+            subscriber.on_departed(subscriber)
+
+    def abandon(self, error: Exception) -> None:
+        """Refuse it without waiting for the store's answer. Until that comes, the store still holds the event."""
+        self.subscriber.pending.count += 1
+        self.complete(error)
