@@ -15,6 +15,7 @@ from anyio.lowlevel import checkpoint
 from sqlalchemy import text
 
 from tests.execution.conftest import House
+from tests.services.process import is_alive
 from triggerer.domain.attempts import RunOrder
 from triggerer.domain.logs import log_path
 from triggerer.execution import Executor
@@ -64,7 +65,7 @@ def _descendants(pid: int) -> list[psutil.Process]:
 async def _all_gone(processes: list[psutil.Process]) -> None:
     with anyio.fail_after(10):
         while True:
-            if not any(p.is_running() and p.status() != "zombie" for p in processes):
+            if not any(is_alive(process) for process in processes):
                 return
             await anyio.sleep(0.05)
 

@@ -19,6 +19,8 @@ from sqlalchemy import func, select
 from structlog.testing import capture_logs
 
 from tests.execution.conftest import House, open_house
+from tests.execution.test_spark import is_java
+from tests.services.process import is_alive
 from tests.services.spark import TrainedHome
 from triggerer.errors import ConfigurationError
 from triggerer.execution import Executor, lease_guard
@@ -139,13 +141,9 @@ async def _begun(log: Path, *, within_s: float = 30) -> psutil.Process:
     return psutil.Process(int(log.read_text().split()[0]))
 
 
-def _living(processes: list[psutil.Process]) -> list[psutil.Process]:
-    return [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
-
-
 async def _gone(processes: list[psutil.Process], *, within_s: float) -> None:
     with anyio.fail_after(within_s):
-        while _living(processes):  # noqa: ASYNC110
+        while any(is_alive(one) for one in processes):  # noqa: ASYNC110
             await anyio.sleep(0.01)
 
 
@@ -226,7 +224,7 @@ async def test_a_run_of_a_healthy_executor_outlives_many_leases(house: House) ->
         (run,) = await house.ended(pk)
         assert _guard_of(executor) == guard
     assert (run.state, run.attempt) == ("success", 1)
-    assert not _living([guard])
+    assert not is_alive(guard)
 
 
 @pytest.mark.services
@@ -295,7 +293,7 @@ async def test_a_jvm_is_gone_before_others_may_begin_its_run(
         (pk,) = await house.queue("on_spark", params={"log": str(log)})
         await _begun(log, within_s=120)
         family = service.children(recursive=True)
-        assert sum(one.name() == "java" for one in family) == 1
+        assert sum(is_java(one) for one in family) == 1
         run = await house.run(pk)
         service.suspend()
         lease_end = await _lease_end(house, run.executor)

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import func, select, text
 
 from tests.execution.conftest import House, open_house
+from tests.services.process import is_alive
 from triggerer.execution import Executor
 from triggerer.execution.lease_guard_process import LeaseGuard
 from triggerer.execution.registration import Registration
@@ -69,7 +70,7 @@ async def _begun(params: dict[str, str]) -> psutil.Process:
 
 async def _gone(process: psutil.Process) -> None:
     with anyio.fail_after(10):
-        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:  # noqa: ASYNC110
+        while is_alive(process):  # noqa: ASYNC110
             await anyio.sleep(0.01)
 
 

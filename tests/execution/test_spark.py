@@ -155,12 +155,13 @@ async def _warm(executor: Executor) -> None:
                 for pid in executor.worker_pids
                 for c in psutil.Process(pid).children(recursive=True)
             ]
-            if any(_is_java(child) for child in children):
+            if any(is_java(child) for child in children):
                 return
             await anyio.sleep(0.05)
 
 
-def _is_java(process: psutil.Process) -> bool:
+def is_java(process: psutil.Process) -> bool:
+    """Whether it is a JVM."""
     try:
         return process.name() == "java"
     except psutil.NoSuchProcess:

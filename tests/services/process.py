@@ -197,14 +197,15 @@ def still_alive(processes: Iterable[psutil.Process], *, within_s: float) -> list
     """
     deadline = time.monotonic() + within_s
     alive = list(processes)
-    while alive := [process for process in alive if _is_alive(process)]:
+    while alive := [process for process in alive if is_alive(process)]:
         if time.monotonic() > deadline:
             break
         time.sleep(0.01)
     return alive
 
 
-def _is_alive(process: psutil.Process) -> bool:
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it has not ended. It may go, and be waited for, while it is looked at."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
