@@ -31,7 +31,11 @@ ONE_AT_A_TIME = """
             before = log.read_text().split() if log.exists() else []
             # A worker executes several runs, one after the other.
             for pid in {int(pid) for pid in before} - {os.getpid()}:
-                if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                try:
+                    has_ended = psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+                except psutil.NoSuchProcess:
+                    has_ended = True
+                if not has_ended:
                     Path(params["overlap"]).touch()
             with log.open("a") as file:
                 file.write(f"{os.getpid()}\\n")

@@ -3,14 +3,6 @@
 import psutil
 
 
-def lives(pid: int) -> bool:
-    """Whether there is such a process, and it has not ended."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 def isolated_processes(service: psutil.Process | None = None) -> list[psutil.Process]:
     """Those of `service`, or of this process; also such as have ended and were not waited for."""
     found = []

@@ -20,9 +20,10 @@ import structlog
 
 from tests.isolation import triggers
 from tests.isolation.conftest import ROOT, isolate_in, notes_of, until, watcher_threads
-from tests.isolation.processes import isolated_processes, lives
+from tests.isolation.processes import isolated_processes
 from tests.isolation.test_rules import values
 from tests.isolation.triggers import Deaf, MadeHereOnly, Obeying, Unportable
+from tests.services.process import lives
 from tests.unit.runtime.streams import Upstream
 from tests.unit.runtime.supervised import Store
 from triggerer.domain.events import EventSource, WatcherRef

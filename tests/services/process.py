@@ -204,6 +204,14 @@ def still_alive(processes: Iterable[psutil.Process], *, within_s: float) -> list
     return alive
 
 
+def lives(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def is_alive(process: psutil.Process) -> bool:
     """Whether it has not ended. It may go, and be waited for, while it is looked at."""
     try:

@@ -19,7 +19,13 @@ from sqlalchemy import func, select
 from tests.services import java
 from tests.services.kafka import KafkaServer
 from tests.services.postgres import PostgresServer
-from tests.services.process import Daemon, ServiceError, ServiceUnavailable, accepts_connections
+from tests.services.process import (
+    Daemon,
+    ServiceError,
+    ServiceUnavailable,
+    accepts_connections,
+    lives,
+)
 from triggerer.store.engine.opening import open_database
 from triggerer.store.migrate import current
 from triggerer.store.migrations import HEAD
@@ -179,7 +185,7 @@ def test_a_server_does_not_outlive_a_test_session_that_is_killed(tmp_path: Path)
         assert psutil.pid_exists(pid)
         os.kill(session.pid, signal.SIGKILL)
     deadline = time.monotonic() + 10
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+    while lives(pid):
         assert time.monotonic() < deadline
         time.sleep(0.02)
 

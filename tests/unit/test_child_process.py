@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from tests.isolation.conftest import until
-from tests.isolation.processes import lives
+from tests.services.process import lives
 from triggerer.child_process import ChildProcess
 from triggerer.ipc import CHANNEL_VARIABLE, LIFELINE_VARIABLE, ChannelClosed
 

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.isolation.conftest import until
+from tests.services.process import is_alive
 from triggerer.group_leader import GroupLeader
 
 # The child lives on, in the group of its parent.
@@ -60,7 +61,7 @@ async def test_one_that_ends_by_itself_takes_its_group_with_it(
     child = psutil.Process(int(note.read_text()))
     assert leader.returncode is None
     assert await leader.wait() == 7
-    await until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+    await until(lambda: not is_alive(child))
     leader.kill()
     assert await leader.wait() == 7
     assert killed == [leader.pid]

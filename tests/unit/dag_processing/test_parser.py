@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.services.process import lives
 from triggerer.dag_processing import ParsedFolder, parse_once
 from triggerer.dag_processing.parser_process import ParserProcess, ParserSettings
 from triggerer.domain.parsed import Problem
@@ -125,7 +126,7 @@ async def test_what_a_file_started_ends_with_it(tmp_path: Path) -> None:
         f"open({str(pid_file)!r}, 'w').write(str(child.pid))\n",
     )
     child = int(pid_file.read_text())
-    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    assert not lives(child)
 
 
 async def test_no_file_sees_anothers_modules(tmp_path: Path) -> None:

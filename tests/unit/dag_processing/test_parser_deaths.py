@@ -18,7 +18,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.isolation.conftest import until
-from tests.isolation.processes import lives
+from tests.services.process import lives
 from triggerer.child_process import ChildProcess
 from triggerer.dag_processing.parser_process import ParserProcess, ParserSettings
 from triggerer.domain.parsed import ParsedFile
