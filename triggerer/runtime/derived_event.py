@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import Any
 
 from triggerer.runtime.lanes import Entry
-
-if TYPE_CHECKING:
-    from triggerer.runtime.subscriber import Subscriber
+from triggerer.runtime.ledger import Member
+from triggerer.runtime.pending_limit import PendingLimit
+from triggerer.runtime.state import GroupState
 
 
 class _Completed(Enum):
@@ -17,6 +18,20 @@ class _Completed(Enum):
 
 
 _COMPLETED = _Completed.COMPLETED
+
+
+class Deriver(Member):
+    """A member whose filter derives events: what those need of it until the store has answered."""
+
+    __slots__ = ("oldest_pending", "on_departed", "on_refused", "pending", "state")
+
+    state: GroupState
+    pending: PendingLimit
+    oldest_pending: DerivedEvent | None
+    """The first of its derived events that a message waits for and the store has not answered for."""
+    on_refused: Callable[[Exception], None] | None
+    on_departed: Callable[[Any], None]
+    """Called when it is no longer present and the store has answered for all of its events."""
 
 
 class DerivedEvent:
@@ -28,7 +43,7 @@ class DerivedEvent:
 
     __slots__ = ("entry", "next", "subscriber")
 
-    subscriber: Subscriber
+    subscriber: Deriver
     entry: Entry | _Completed | None
     next: DerivedEvent | None
     """The subscriber's next one; None once this one and all before it are complete."""

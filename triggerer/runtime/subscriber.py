@@ -22,10 +22,10 @@ from triggerer.abc import (
 from triggerer.domain.events import EventSink, EventSource
 from triggerer.errors import PluginError
 from triggerer.runtime.cancellation import plugin_code
-from triggerer.runtime.derived_event import DerivedEvent
+from triggerer.runtime.derived_event import DerivedEvent, Deriver
 from triggerer.runtime.filtering import filtered
 from triggerer.runtime.lanes import Entry, Lane
-from triggerer.runtime.ledger import IDLE, Member
+from triggerer.runtime.ledger import IDLE
 from triggerer.runtime.pending_limit import PendingLimit
 from triggerer.runtime.selection import selector_of
 from triggerer.runtime.state import GroupState
@@ -33,7 +33,7 @@ from triggerer.runtime.state import GroupState
 _new_derived = object.__new__
 
 
-class Subscriber(Member):
+class Subscriber(Deriver):
     """A member of a group, with the stream that its filter reads.
 
     `run` drives the filter, and returns or raises when the filter ends; its caller decides what that means
@@ -53,16 +53,11 @@ class Subscriber(Member):
         "joined_at",
         "may_read",
         "name",
-        "oldest_pending",
-        "on_departed",
-        "on_refused",
         "open_entry",
         "open_source",
         "ordinal",
-        "pending",
         "pulled",
         "source",
-        "state",
         "trigger",
         "wanted",
         "was_absent",
@@ -88,7 +83,6 @@ class Subscriber(Member):
         self.source = source
         self.on_refused = on_refused
         self.on_departed = on_departed
-        """Called when it is no longer present and the store has answered for all of its events."""
         self.error: BaseException | None = None
         """What ended it; set before its filter learns of it."""
         self.may_read = True
@@ -112,8 +106,7 @@ class Subscriber(Member):
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
         self._scope = anyio.CancelScope()
-        self.oldest_pending: DerivedEvent | None = None
-        """The first of its derived events that a message waits for and the store has not answered for."""
+        self.oldest_pending = None
         self._newest: DerivedEvent | None = None
         self._loop_thread = threading.get_ident()
         self._token = current_token()

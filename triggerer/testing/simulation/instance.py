@@ -30,6 +30,7 @@ from triggerer.testing.simulation.triggers import InjectedError, SimulatedTrigge
 
 if TYPE_CHECKING:
     from triggerer.runtime.derived_event import DerivedEvent
+    from triggerer.runtime.subscriber import Subscriber
     from triggerer.testing.simulation.transactions import Database
     from triggerer.testing.simulation.world import World
 
@@ -280,7 +281,8 @@ class Instance:
     ) -> None:
         """Hand an event to the recorder, and note the lease under which its filter was started."""
         derived = cast("DerivedEvent", event)
-        self._submitting = cast("SimulatedTrigger", derived.subscriber.trigger).leased.fence
+        subscriber = cast("Subscriber", derived.subscriber)
+        self._submitting = cast("SimulatedTrigger", subscriber.trigger).leased.fence
         self.recorder.submit_nowait(event, yielded, source, key, ordinal)
 
     def _stamp(self) -> datetime:
