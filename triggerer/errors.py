@@ -111,6 +111,10 @@ class RowRefused(StoreError):
     """The database, or a rule of ours before it, refuses this very row; a repeat brings the same answer."""
 
 
+class ParkedFull(StoreError):
+    """A message cannot be set aside: so many are already, or so many bytes of them."""
+
+
 class LeaseLost(StoreError):
     """Somebody else owns what this process thought it owned. Nothing was written; stop working on it."""
 

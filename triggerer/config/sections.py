@@ -92,6 +92,17 @@ class TriggererSettings:
     on_failure: Literal["catch_up", "redeliver"] = "catch_up"
     """What becomes of a message of a log that one watcher fails and another takes: the one falls behind and catches up,
     or all are delivered it again ("redeliver")."""
+    max_deliveries: Count = 10
+    """How often a watcher that catches up fails a message before others are tried; if one passes, it is set aside."""
+    parked_at_bound: Literal["hold", "dead_letter"] = "hold"
+    """What becomes of a message that is to be set aside while a bound is reached: its lane stands, for that watcher
+    ("hold"), or it goes to the producer's dead letters."""
+    parked_max_messages: Count = 10_000
+    """Set aside for one watcher."""
+    parked_max_bytes: Count = 64 * 1024 * 1024
+    """Of the messages that are set aside for one watcher."""
+    parked_total_bytes: Count = 1024 * 1024 * 1024
+    """Of all messages that are set aside."""
     capacity: Count = 1000
     """The most triggers that one instance hosts; what nobody has room for waits, and says so."""
     max_outstanding_events: Count = 20_000

@@ -22,6 +22,8 @@ class LanePosition(NamedTuple):
     """See `encode_lane`."""
     position: Position
     since: datetime
+    failures: int = 0
+    """How often it has failed with that message open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class PositionChange:
     since: datetime
     head: int | None
     """The number of the next message that the lane will get, where it is known."""
+    failures: int
+    """How often it has failed with the message at `position` open."""
     on_done: Callable[[Exception | None], None]
     """Called once, on the event loop: None when it is durable. Must not raise."""
 

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Final
 
+from triggerer.domain.error_texts import error_text, traceback_text
 from triggerer.domain.events import EventSource, Fence
 from triggerer.domain.storable import storable_text
 from triggerer.runtime import HostedTrigger
 from triggerer.runtime.hosted import HostedState
 from triggerer.store.queries.hosting import StreamLoad, TriggerRow, WatcherState
-
-_MAX_ERROR: Final = 4_000
-"""Characters. All states of a host are written together."""
-_MAX_TRACEBACK: Final = 16_000
-"""Characters, the last of them: there it says where it went wrong."""
 
 
 @dataclass(slots=True)
@@ -36,6 +30,8 @@ class Difference:
     changed: list[tuple[Placed, TriggerRow]]
     """The same trigger serves other watchers now."""
     new: list[TriggerRow]
+    kept: list[tuple[Placed, TriggerRow]]
+    """Messages are kept for watchers of these."""
     alive: Collection[int] = frozenset()
     """Of the watchers of those that are gone, the ids of those that are still declared."""
 
@@ -52,6 +48,7 @@ class Difference:
             [p for p in self.gone if p.fence.stream_digest not in waiting],
             [(p, row) for p, row in self.changed if row.stream_digest not in waiting],
             [row for row in self.new if row.stream_digest not in waiting],
+            [(p, row) for p, row in self.kept if row.stream_digest not in waiting],
             self.alive,
         )
 
@@ -108,7 +105,8 @@ class Roster:
             if key in placed and placed[key].row.watchers != row.watchers
         ]
         new = [row for key, row in wanted.items() if key not in placed]
-        return Difference(gone, changed, new)
+        kept = [(placed[key], row) for key, row in wanted.items() if key in placed and row.kept]
+        return Difference(gone, changed, new, kept)
 
 
 def source_of(row: TriggerRow, fence: Fence) -> EventSource:
@@ -127,21 +125,13 @@ def _state_of(placed: Placed, watcher_id: int) -> WatcherState:
     if watcher_id in hosted.catching_up and hosted.state is not HostedState.FAILING:
         error = hosted.catching_up[watcher_id]
         state = "catching_up" if error is None else str(HostedState.FAILING)
-    said = describe(error) if error is not None else hosted.refusals.latest
-    trace = None if error is None else "".join(traceback.format_exception(error))
+    refused = hosted.refusals.latest
+    said = None if refused is None else storable_text(refused)
     return WatcherState(
         watcher_id,
         placed.row.trigger_id,
         state,
-        None if said is None else storable_text(said)[:_MAX_ERROR],
+        said if error is None else error_text(error),
         placed.fence,
-        None if trace is None else storable_text(trace)[-_MAX_TRACEBACK:],
+        None if error is None else traceback_text(error),
     )
-
-
-def describe(error: BaseException) -> str:
-    """One readable line: what happened, and what caused it where the message does not say."""
-    text = str(error) or type(error).__name__
-    if type(error).__module__ != "triggerer.errors":
-        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return text

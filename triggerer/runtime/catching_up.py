@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any, Final
@@ -12,53 +11,34 @@ import structlog
 
 from triggerer.abc import BaseEventTrigger, TriggerEvent, current_subscriber
 from triggerer.domain.events import EventSource, WatcherRef
-from triggerer.domain.lane_positions import following
-from triggerer.errors import AckTimeout, LeaseLost, PluginError
+from triggerer.errors import AckTimeout, PluginError
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.filtering import filtered
 from triggerer.runtime.hosted import HostedTrigger
+from triggerer.runtime.kept import KeptMessages
 from triggerer.runtime.lags import Lag
 from triggerer.runtime.missed import MissedMessages
 from triggerer.runtime.pending_limit import PendingLimit
 from triggerer.runtime.recent import Message
 from triggerer.runtime.seam import Seam
+from triggerer.runtime.setting_aside import SettingAside
+from triggerer.runtime.settlement import Settlement
 from triggerer.runtime.state import GroupState
+from triggerer.runtime.taken import (
+    Taken,
+    TakenAgain,
+    TakenDerived,
+    TakenFromLane,
+    TakenMessages,
+    Trial,
+)
+from triggerer.runtime.trials import Trials
 
 _log = structlog.get_logger(__name__)
 
 _MOST_PENDING: Final = 2_000
 """Derived and not durable. A bound of its own: who catches up takes no room from its siblings."""
-_STORE_EVERY_S: Final = 2.0
-"""A position that moves without a derived event is stored so often."""
-
-
-class _Taken:
-    """A message that was given to the filter, until all that derives from it is durable."""
-
-    __slots__ = ("has_derived", "is_dropped", "lag", "message", "unresolved")
-
-    def __init__(self, lag: Lag, message: Message) -> None:
-        self.lag = lag
-        self.message = message
-        self.unresolved = 1
-        """One until the filter has moved past it, and one for each derived event that is not durable."""
-        self.has_derived = False
-        self.is_dropped = False
-        """Whether it is read again: it failed, or lies behind one that did."""
-
-
-class _Derived:
-    """Implements `triggerer.domain.events.PendingEvent`."""
-
-    __slots__ = ("_catching_up", "_taken")
-
-    def __init__(self, catching_up: CatchingUp, taken: _Taken) -> None:
-        self._catching_up = catching_up
-        self._taken = taken
-
-    def complete(self, error: Exception | None) -> None:
-        self._catching_up.note_stored(self._taken, error)
 
 
 class CatchingUp:
@@ -66,7 +46,8 @@ class CatchingUp:
 
     The filter is one of its own. What it has resolved moves `Lag.read_to`, what is durable moves `Lag.position`, which
     is stored. If the filter raises, only its open message has failed: that lane waits for a growing delay, and the
-    filter is made anew for the others at once.
+    filter is made anew for the others at once. A message that alone cannot be taken is set aside. What was set aside
+    and is replayed the filter is given as well.
 
     Args:
         readers: How many lanes of the stream may be read beside the poll at one time.
@@ -89,15 +70,36 @@ class CatchingUp:
         self._state = state
         self._context = context
         self._on_change = on_change
-        self._seam = Seam(watcher, hosted, state, self._note_live, self._forget_taken)
+        taken = TakenMessages()
+        self._seam = Seam(watcher, hosted, state, self._note_live, taken.forget)
         self._missed = MissedMessages(
             watcher, state, context, readers, self._seam, self._note_failure
         )
+        fence = hosted.source.fence
+        self._kept = (
+            None
+            if context.parked is None or fence is None
+            else KeptMessages(watcher, fence, state, context.parked)
+        )
+        self._trials = Trials(state)
+        self._setting_aside = SettingAside(watcher, hosted.name, state, context)
+        self._settlement = Settlement(
+            hosted.name,
+            state,
+            context,
+            taken,
+            self._seam,
+            self._missed,
+            self._trials,
+            self._setting_aside,
+            self._kept,
+            self._note_failure,
+            self._note_success,
+        )
         self._life = anyio.CancelScope()
         self._pending = PendingLimit(_MOST_PENDING)
-        self._taken: dict[Lag, deque[_Taken]] = {}
         self._backoff = context.restart_backoff()
-        self._open: _Taken | None = None
+        self._open: Taken | None = None
         self._opened_at = 0.0
         self._ordinal = 0
         self._overdue: AckTimeout | None = None
@@ -110,6 +112,12 @@ class CatchingUp:
     def wake(self) -> None:
         """Look again: it has fallen behind in another lane, or something has arrived."""
         self._missed.wake()
+
+    def look_for_kept(self) -> None:
+        """There are messages to be replayed."""
+        if self._kept is not None:
+            self._kept.look()
+            self._missed.wake()
 
     def restart(self) -> None:
         """Try again now what has failed."""
@@ -124,9 +132,9 @@ class CatchingUp:
             lag.read_to, lag.end = lag.position, None
         with self._life:
             async with anyio.create_task_group() as tasks:
-                self._missed.tasks = tasks
+                self._missed.tasks = self._setting_aside.tasks = tasks
                 tasks.start_soon(self._watch_deadline)
-                while self._behind():
+                while self._has_work():
                     await self._missed.wait_for_turn()
                     await self._attempt()
                 tasks.cancel_scope.cancel()
@@ -138,21 +146,29 @@ class CatchingUp:
     def _behind(self) -> list[Lag]:
         return self._state.lags.to_catch_up(self.watcher.watcher_id)
 
+    def _has_work(self) -> bool:
+        return bool(self._behind()) or self.replays
+
+    @property
+    def replays(self) -> bool:
+        """Whether there may be messages that were set aside and are to be given to it again."""
+        return self._kept is not None and self._kept.are_waiting
+
     async def _attempt(self) -> None:
         started = self._context.clock.monotonic()
         trigger: BaseEventTrigger | None = None
         try:
             trigger = await self._make()
             await self._run_filter(trigger)
-            if self._behind():
+            if self._has_work():
                 # It returned; it is started again, as a live one is.
                 await self._wait_before_next(started)
         except Exception as error:
             # The plugin's: it is shown, and tried again.
             failed, self._open = self._open, None
-            if failed is not None:
-                self._rewind(failed)
             self._note_failure(error)
+            if failed is not None:
+                self._settlement.fail(failed, error)
             if failed is None and self._context.restarts:
                 await self._wait_before_next(started)
             elif failed is None:
@@ -183,6 +199,12 @@ class CatchingUp:
         self.error = error
         self._on_change(self.watcher)
 
+    def _note_success(self) -> None:
+        if self.error is not None:
+            self.error = None
+            self._backoff.reset()
+            self._on_change(self.watcher)
+
     def _note_live(self) -> None:
         self._on_change(self.watcher)
 
@@ -206,22 +228,21 @@ class CatchingUp:
 
     async def _drive(self, events: AsyncGenerator[TriggerEvent, None]) -> None:
         state, sink, pending = self._state, self._context.sink, self._pending
-        assert state.producer is not None
         async for event in events:
             if not isinstance(event, TriggerEvent):
                 raise PluginError(
                     f"The filter of {self.name} yielded {type(event).__qualname__}, not a TriggerEvent"
                 )
             taken = self._open
-            if taken is None or taken.is_dropped or taken.lag.is_gone or not state.may_act:
+            if taken is None or taken.is_stale or not state.may_act:
                 # What derives from no message the live filter yields as well.
                 continue
-            key = state.producer.get_idempotency_key(taken.message.payload)
             taken.unresolved += 1
             taken.has_derived = True
             pending.count += 1
-            source = EventSource((self.watcher,), taken.lag.fence)
-            sink.submit_nowait(_Derived(self, taken), event, source, key, self._ordinal)
+            source = EventSource((self.watcher,), taken.fence)
+            derived = TakenDerived(taken, self._note_stored)
+            sink.submit_nowait(derived, event, source, taken.key, self._ordinal)
             self._ordinal += 1
             if sink.is_full:
                 await sink.wait_for_room()
@@ -251,96 +272,64 @@ class CatchingUp:
         taken = self._open
         if taken is None:
             return False
-        _log.warning(
-            "a message was rejected by a watcher that catches up",
-            watcher=self.name,
-            lane=taken.lag.stored_as,
-            position=taken.message.position,
-        )
+        taken.is_rejected = True
         return True
 
     # A message's way
 
     async def _events(self) -> AsyncGenerator[Any, None]:
         while True:
+            if self.replays and (taken := await self._next_kept()) is not None:
+                self._give(taken)
+                yield taken.event
+                self._resolve()
             if self._seam.must_look():
                 await self._seam.look()
             lag = self._missed.next_lane()
             if lag is None:
+                if self.replays:
+                    continue
                 if not self._behind():
                     return
                 await self._missed.wait_for_turn()
                 continue
+            if self._settlement.is_trial_due(lag):
+                message = await self._trials.next(lag)
+                if message is not None:
+                    self._give(Trial(lag, message))
+                    yield message.event
+                    self._resolve()
+                    continue
             async with aclosing(self._missed.slice(lag)) as messages:
                 async for message in messages:
-                    self._give(lag, message)
+                    self._give_from(lag, message)
                     yield message.event
                     if not self._resolve():
                         break
 
-    def _give(self, lag: Lag, message: Message) -> None:
-        taken = _Taken(lag, message)
-        self._taken.setdefault(lag, deque()).append(taken)
+    async def _next_kept(self) -> TakenAgain | None:
+        assert self._kept is not None
+        return await self._kept.next()
+
+    def _give_from(self, lag: Lag, message: Message) -> None:
+        producer = self._state.producer
+        assert producer is not None
+        taken = TakenFromLane(lag, message, producer.get_idempotency_key(message.payload))
+        self._settlement.add(taken)
+        self._give(taken)
+
+    def _give(self, taken: Taken) -> None:
         self._open, self._ordinal = taken, 0
         self._opened_at = self._context.clock.monotonic()
 
     def _resolve(self) -> bool:
-        """The filter has moved past the open message; False if it is to be read again, with what follows it."""
+        """The filter has moved past the open message; False if its lane is not to be read on from there."""
         taken, self._open = self._open, None
         assert taken is not None
-        if taken.is_dropped:
-            return False
-        lag = taken.lag
-        lag.read_to = following(taken.message.position)
-        taken.unresolved -= 1
-        self._missed.note_success(lag)
-        if self.error is not None:
-            self.error = None
-            self._backoff.reset()
-            self._on_change(self.watcher)
-        self._move(lag)
-        return not (lag.is_gone or self._seam.go_live_if_caught_up(lag))
+        return self._settlement.resolve(taken)
 
-    def note_stored(self, taken: _Taken, error: Exception | None) -> None:
-        """The store has answered for an event that derives from a message."""
+    def _note_stored(self, taken: Taken, error: Exception | None) -> None:
         self._pending.count -= 1
         if self._pending.is_awaited:
             self._pending.note_room()
-        taken.unresolved -= 1
-        if taken.is_dropped:
-            return
-        if error is None:
-            self._move(taken.lag)
-        elif not isinstance(error, LeaseLost):
-            self._note_failure(error)
-            self._rewind(taken)
-
-    def _move(self, lag: Lag) -> None:
-        """Move the position past what is dealt with."""
-        queue = self._taken.get(lag)
-        has_derived = False
-        while queue and not queue[0].unresolved:
-            taken = queue.popleft()
-            lag.position = following(taken.message.position)
-            has_derived |= taken.has_derived
-        now = self._context.clock.monotonic()
-        if has_derived or now - lag.stored_at >= _STORE_EVERY_S:
-            self._state.store_position(lag)
-        if lag.is_live:
-            self._state.end_if_advanced(lag)
-
-    def _rewind(self, taken: _Taken) -> None:
-        """A message has failed: its lane waits, and is then read again from there."""
-        lag = taken.lag
-        queue = self._taken.get(lag, deque())
-        while queue and taken in queue:
-            queue.pop().is_dropped = True
-        taken.is_dropped = True
-        if lag.is_gone:
-            return
-        self._state.lags.leave_live(lag)
-        lag.read_to = taken.message.position
-        self._missed.postpone(lag)
-
-    def _forget_taken(self, lag: Lag) -> None:
-        self._taken.pop(lag, None)
+        self._settlement.note_stored(taken, error)

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from random import Random
+from typing import Literal
 
 from triggerer.backoff import Backoff
 from triggerer.domain.events import EventSink
 from triggerer.domain.lane_positions import PositionSink
+from triggerer.domain.parked import ParkedStore
 from triggerer.own_lease import OwnLease
 from triggerer.runtime.clock import Clock, SystemClock
 from triggerer.runtime.settings import RuntimeSettings
@@ -26,6 +28,11 @@ class RuntimeContext:
     sink: EventSink
     positions: PositionSink | None = None
     """Where it is stored who is behind. None: nobody falls behind alone, and the broker redelivers to all."""
+    parked: ParkedStore | None = None
+    """Where messages are set aside. None: nowhere, and a lane stands at what its watcher cannot take."""
+    parked_at_bound: Literal["hold", "dead_letter"] = "hold"
+    """What becomes of a message that cannot be set aside, since a bound is reached: its lane stands, or the producer
+    hands it over."""
     falls_behind: bool = True
     """False: nobody falls behind from now on. Who is behind already still catches up."""
     clock: Clock = field(default_factory=SystemClock)
@@ -41,6 +48,12 @@ class RuntimeContext:
     """For the jitter of restarts."""
     lease: OwnLease = field(default_factory=OwnLease.unlimited)
     """The lease on all streams. When it is over nothing is opened, broadcast or advanced; who keeps it stops them."""
+
+    def retry_backoff(self) -> Backoff:
+        """The delays between the attempts at one message, before it is set aside: its lane waits meanwhile."""
+        return Backoff(
+            first=self.restart_first / 10, longest=self.restart_longest / 12, random=self.random
+        )
 
     def restart_backoff(self) -> Backoff:
         """The delays between the starts of one stream, or of one trigger."""

@@ -33,11 +33,8 @@ class FallingBehind:
             return outcome
         assert state.producer is not None
         position = state.producer.get_position(entry.payload)
-        absent = state.absences.find(entry.seq)
-        if self._was_refused_by_store(entry, absent):
-            return outcome
         acked = outcome.acked + outcome.rejected
-        failed = self._not_behind(lane, position, absent)
+        failed = self._not_behind(lane, position, self._who_failed(entry))
         if acked and not failed:
             # Nearly always: a watcher that is away has fallen behind in the lane before.
             return AdvanceOutcome(outcome.acked + outcome.failed, 0, outcome.rejected)
@@ -56,14 +53,14 @@ class FallingBehind:
             return outcome
         return AdvanceOutcome(outcome.acked + outcome.failed, 0, outcome.rejected)
 
-    def _was_refused_by_store(self, entry: Entry, absent: Collection[WatcherRef]) -> bool:
-        """Whether the store refused an event of somebody who was there: the message itself cannot be stored."""
-        refused_by = entry.nacks.refused_by if entry.nacks is not None else None
-        return any(
-            watcher not in absent
-            for one in refused_by or ()
-            for watcher in one.source.watchers  # type: ignore[attr-defined]
-        )
+    def _who_failed(self, entry: Entry) -> set[WatcherRef]:
+        """Who was not there for it, or failed with it, and those of whose events the store refused one."""
+        failed = set(self._state.absences.find(entry.seq))
+        if entry.nacks is not None and entry.nacks.refused_by:
+            for subscriber in self._subscribers:
+                if entry.nacks.has_refused(subscriber):
+                    failed.update(subscriber.source.watchers)
+        return failed
 
     def _not_behind(
         self, lane: Lane, position: Position, watchers: Collection[WatcherRef]

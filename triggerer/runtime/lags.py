@@ -34,6 +34,8 @@ class Lag:
     """The first message whose events are not all durable. What is stored is this, or lies before it."""
     read_to: Position
     """The first message that it has not resolved; at `position` or later."""
+    failures: int = 0
+    """How often it has failed with the message at `read_to` open."""
     head: int | None = None
     """The number that the lane's next message will have, as far as is known, for those who look."""
     end: Position | None = None
@@ -115,6 +117,7 @@ class Lags:
                     fence,
                     row.position,
                     row.position,
+                    row.failures,
                     is_stored=True,
                 )
             )
@@ -144,6 +147,7 @@ class Lags:
             lag.since = now if lag.is_live else lag.since
             lag.position = lag.read_to = position
             lag.is_dirty = False
+            lag.failures = 0
             lag.end = None
             self.leave_live(lag)
 
@@ -260,6 +264,7 @@ class Lags:
                 position,
                 lag.since,
                 lag.head,
+                lag.failures if position == lag.read_to else 0,
                 on_done,
             )
         )

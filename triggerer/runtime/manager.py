@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
@@ -105,6 +105,12 @@ class Manager:
         stream = self._stream_of(member)
         if stream is not None:
             stream.restart(member)
+
+    def replay(self, member: HostedTrigger, watcher_ids: Collection[int]) -> None:
+        """Give these of its watchers once more what was set aside for them and is kept now."""
+        stream = self._stream_of(member)
+        if stream is not None and watcher_ids:
+            stream.replay(member, watcher_ids)
 
     def close_stream(self, key: Hashable) -> None:
         """Stop a stream and its members at once and resolve nothing: its lease was lost or released."""

@@ -26,15 +26,20 @@ _SLICE_S: Final = 5.0
 _BURST: Final = 16
 """Messages before the rest of the event loop has its turn: what is behind gives way to what is live."""
 _IDLE_S: Final = 0.5
-"""How long a lane without a message keeps its reader while others wait for one."""
+"""How long a lane without a message keeps its reader while others wait for one, and waits for its live filter."""
 
 
 class _Attempts:
     """When a lane may be read again whose message, or whose reading, has failed."""
 
-    def __init__(self, backoff: Backoff) -> None:
-        self.backoff = backoff
+    def __init__(self, quick: Backoff, patient: Backoff) -> None:
+        self.quick = quick
+        self.patient = patient
         self.not_before = -math.inf
+
+    def reset(self) -> None:
+        self.quick.reset()
+        self.patient.reset()
 
 
 class MissedMessages:
@@ -110,17 +115,22 @@ class MissedMessages:
             await self._wake.wait()
             tasks.cancel_scope.cancel()
 
-    def postpone(self, lag: Lag) -> None:
-        """Its message has failed: wait for a growing delay, or for `restart` where nothing starts again by itself."""
+    def postpone(self, lag: Lag, *, is_patient: bool = True) -> None:
+        """Its message has failed: wait for a growing delay, or for `restart` where nothing starts again by itself.
+
+        Args:
+            is_patient: Whether it may fail for long: the delays grow further.
+        """
         attempts = self._attempts_of(lag)
-        delay = attempts.backoff.next_delay() if self._context.restarts else math.inf
+        backoff = attempts.patient if is_patient else attempts.quick
+        delay = backoff.next_delay() if self._context.restarts else math.inf
         attempts.not_before = self._context.clock.monotonic() + delay
 
     def note_success(self, lag: Lag) -> None:
-        """A message of it has passed: the next failure waits for the shortest delay."""
+        """It goes on: the next failure waits for the shortest delay."""
         attempts = self._attempts.get(lag.lane)
-        if attempts is not None and attempts.backoff.failures:
-            attempts.backoff.reset()
+        if attempts is not None:
+            attempts.reset()
 
     def restart(self) -> None:
         """Try again now what has failed."""
@@ -134,7 +144,9 @@ class MissedMessages:
     def _attempts_of(self, lag: Lag) -> _Attempts:
         attempts = self._attempts.get(lag.lane)
         if attempts is None:
-            attempts = self._attempts[lag.lane] = _Attempts(self._context.restart_backoff())
+            context = self._context
+            attempts = _Attempts(context.retry_backoff(), context.restart_backoff())
+            self._attempts[lag.lane] = attempts
         return attempts
 
     # Its messages
@@ -154,6 +166,9 @@ class MissedMessages:
         for number in range(_SLICE):
             message = recent.after(lag.read_to)
             if message is None:
+                if not number:
+                    # It is at the head, and its live filter is not there yet.
+                    await self._wait_for_message(lag)
                 break
             yield message
             if number % _BURST == _BURST - 1:
@@ -201,11 +216,13 @@ class MissedMessages:
         if self._seam.go_live_if_caught_up(lag):
             return False
         recent = self._state.recent_of(lag.lane)
-        if recent.covers(lag.read_to):
+        if recent.covers(lag.read_to) and recent.after(lag.read_to) is not None:
             return False
         recent.wake_once(self)
         others = [one for one in self._behind() if one is not lag]
-        with anyio.move_on_after(_IDLE_S if others else None) as waiting:
+        # Nobody tells when its live filter is back.
+        is_bounded = bool(others) or self._seam.is_at_head(lag)
+        with anyio.move_on_after(_IDLE_S if is_bounded else None) as waiting:
             await self._wake.wait()
         if waiting.cancelled_caught:
             self._attempts_of(lag).not_before = self._context.clock.monotonic() + _IDLE_S

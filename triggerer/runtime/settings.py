@@ -29,6 +29,8 @@ class RuntimeSettings:
     """The same in one lane: half of a group's, so that one stuck lane leaves room."""
     max_pending: int = 20_000
     """Derived and not yet durable, of one stream, before its filters pause; bounds memory while the store is away."""
+    max_deliveries: int = 10
+    """How often a watcher that catches up fails a message before others are tried; if one passes, it is set aside."""
     burst: int = 256
     """How many events the poll broadcasts before other tasks get to run, when the broker has more."""
     burst_readings: int = 1024

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from typing import Final
 
 import anyio
@@ -42,6 +42,8 @@ class SharedStream:
         self.lags = Lags(context.positions, self._on_lag, may_grow=context.falls_behind)
         """Which of the members' watchers are behind, and where."""
         self._catching_up: dict[WatcherRef, CatchingUp] = {}
+        self._replaying: set[WatcherRef] = set()
+        """Those for whom messages are kept that were set aside."""
         self._readers = anyio.Semaphore(_READERS, fast_acquire=True)
         self._context = context
         self._backoff = context.restart_backoff()
@@ -133,8 +135,18 @@ class SharedStream:
                 running.restart()
         self._start_catching_up(member)
 
+    def replay(self, member: HostedTrigger, watcher_ids: Collection[int]) -> None:
+        """Give these of its watchers once more what was set aside for them and is kept now."""
+        for watcher in member.source.watchers:
+            if watcher.watcher_id in watcher_ids:
+                self._replaying.add(watcher)
+                if (running := self._catching_up.get(watcher)) is not None:
+                    running.look_for_kept()
+        self._start_catching_up(member)
+
     def _stop_catching_up(self, watchers: Iterable[WatcherRef]) -> None:
         for watcher in watchers:
+            self._replaying.discard(watcher)
             if (catching_up := self._catching_up.pop(watcher, None)) is not None:
                 catching_up.stop()
 
@@ -168,12 +180,14 @@ class SharedStream:
             running = self._catching_up.get(watcher)
             if running is not None:
                 running.wake()
-            elif not member.is_held and any(
-                lag.is_stored for lag in self.lags.behind(watcher.watcher_id)
+            elif not member.is_held and (
+                watcher in self._replaying or self.lags.to_catch_up(watcher.watcher_id)
             ):
                 catching_up = CatchingUp(
                     watcher, member, group.state, self._context, self._readers, self._on_lag
                 )
+                if watcher in self._replaying:
+                    catching_up.look_for_kept()
                 self._catching_up[watcher] = catching_up
                 self._tasks.start_soon(self._catch_up, catching_up, name=member.task_name)
 
@@ -181,6 +195,8 @@ class SharedStream:
         watcher = catching_up.watcher
         try:
             await catching_up.run()
+            if not catching_up.replays:
+                self._replaying.discard(watcher)
         finally:
             if self._catching_up.get(watcher) is catching_up:
                 del self._catching_up[watcher]

@@ -53,6 +53,7 @@ async def start_parts(
 async def _start_triggerer(
     settings: Settings, database: Database, background: TaskGroup, workers: TaskGroup
 ) -> None:
+    from triggerer.domain.parked import ParkedBounds
     from triggerer.hosting import TriggerHost
     from triggerer.hosting.factory import TriggerFactory
     from triggerer.hosting.host import HostSettings
@@ -65,6 +66,7 @@ async def _start_triggerer(
     from triggerer.own_lease import OwnLease
     from triggerer.plugins import load_trigger_class
     from triggerer.runtime import RuntimeContext, RuntimeSettings
+    from triggerer.store.recording.parked_writer import ParkedWriter
     from triggerer.store.recording.position_writer import PositionWriter
     from triggerer.store.recording.recorder import EventRecorder
 
@@ -78,6 +80,15 @@ async def _start_triggerer(
         on_fenced=lambda fence: host.note_fenced(fence),  # noqa: PLW0108
     )
     positions = PositionWriter(database, on_fenced=lambda fence: host.note_fenced(fence))  # noqa: PLW0108
+    parked = ParkedWriter(
+        database,
+        on_fenced=lambda fence: host.note_fenced(fence),  # noqa: PLW0108
+        bounds=ParkedBounds(
+            max_messages=chosen.parked_max_messages,
+            max_bytes=chosen.parked_max_bytes,
+            total_bytes=chosen.parked_total_bytes,
+        ),
+    )
     host = TriggerHost(
         database,
         instance_id=new_instance_id(),
@@ -99,6 +110,8 @@ async def _start_triggerer(
         runtime=RuntimeContext(
             recorder,
             positions,
+            parked,
+            parked_at_bound=chosen.parked_at_bound,
             falls_behind=chosen.on_failure == "catch_up",
             settings=RuntimeSettings(
                 ack_timeout=chosen.shared_stream_ack_timeout.total_seconds(),
@@ -106,6 +119,7 @@ async def _start_triggerer(
                 overflow_grace=chosen.shared_stream_overflow_grace.total_seconds(),
                 max_outstanding=chosen.max_outstanding_events,
                 max_outstanding_per_lane=chosen.max_outstanding_events_per_lane,
+                max_deliveries=chosen.max_deliveries,
                 max_outstanding_bytes=chosen.max_outstanding_bytes,
                 max_outstanding_bytes_per_lane=chosen.max_outstanding_bytes_per_lane,
             ),
@@ -123,6 +137,7 @@ async def _start_triggerer(
     )
     background.start_soon(unless_it_returns, "recorder", without_status(recorder.run))
     background.start_soon(unless_it_returns, "positions", without_status(positions.run))
+    background.start_soon(unless_it_returns, "parked", without_status(parked.run))
     await workers.start(unless_it_returns, "triggerer", host.run)
 
 

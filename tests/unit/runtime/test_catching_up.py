@@ -2,98 +2,22 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import anyio
 import pytest
 
+from tests.unit.runtime.scene import Scene, Selecting, Sink, Watching
 from triggerer.abc import (
-    AdvanceItem,
-    BaseEventTrigger,
-    SharedStreamProducer,
-    SharedStreamSelector,
     TriggerEvent,
 )
 from triggerer.domain.events import EventSource, Fence, WatcherRef
-from triggerer.domain.lane_positions import LanePosition, PositionChange
+from triggerer.domain.lane_positions import LanePosition
 from triggerer.runtime import Manager, RuntimeContext, TriggerSpec
-from triggerer.synchronization import Notifier
-from triggerer.testing import HostedView, InMemoryBroker, InMemoryProducer, StreamHarness
-
-
-class Scene:
-    """A broker, and what the filters of its watchers do."""
-
-    by_name: ClassVar[dict[str, Scene]] = {}
-
-    def __init__(self) -> None:
-        self.name = uuid.uuid4().hex
-        self.broker = InMemoryBroker()
-        self.is_breaking = False
-        self.fails: dict[str, Callable[[Any], bool]] = {}
-        """By watcher, on which messages its filter raises."""
-        Scene.by_name[self.name] = self
-
-    def publish(self, *values: Any, lane: Hashable = 0) -> None:
-        self.broker.publish(*values, lane=lane)
-
-    def watcher(self, name: str) -> Watching:
-        return Watching(scene=self.name, name=name)
-
-
-class Breaking(InMemoryProducer):
-    """Its advances raise while the scene says so."""
-
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene.broker)
-        self.scene = scene
-
-    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        if self.scene.is_breaking:
-            raise RuntimeError("the connection is gone")
-        await super().advance(batch)
-
-
-class Watching(BaseEventTrigger):
-    def __init__(self, scene: str, name: str) -> None:
-        self.scene, self.name = scene, name
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        return "tests.Watching", {"scene": self.scene, "name": self.name}
-
-    def shared_stream_key(self) -> Hashable:
-        return self.scene
-
-    @classmethod
-    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
-        return Breaking(Scene.by_name[kwargs["scene"]])
-
-    async def filter_shared_stream(
-        self, shared_stream: AsyncIterator[Any]
-    ) -> AsyncIterator[TriggerEvent]:
-        async for event in shared_stream:
-            fails = Scene.by_name[self.scene].fails.get(self.name)
-            if fails is not None and fails(event):
-                raise RuntimeError(f"cannot take {event}")
-            yield TriggerEvent(event)
-
-
-class Selecting(Watching):
-    """Takes the messages that equal its name."""
-
-    def shared_stream_selector(self) -> SharedStreamSelector:
-        return SharedStreamSelector("value", lambda event: event, frozenset({self.name}))
-
-    async def filter_shared_stream(
-        self, shared_stream: AsyncIterator[Any]
-    ) -> AsyncIterator[TriggerEvent]:
-        async for event in super().filter_shared_stream(shared_stream):
-            if event.payload == self.name:
-                yield event
+from triggerer.testing import HostedView, StreamHarness
 
 
 @pytest.fixture
@@ -373,51 +297,6 @@ async def test_a_group_that_restarts_waits_for_the_position_that_is_being_writte
                 await anyio.lowlevel.checkpoint()
 
 
-class Sink:
-    """Stores events at once, and positions too, unless they are held."""
-
-    is_full = False
-
-    def __init__(self) -> None:
-        self.events: dict[tuple[int, str | None, int], Any] = {}
-        self.positions: dict[tuple[int, str], list[Any] | None] = {}
-        self.changed = Notifier()
-        self.held: list[PositionChange] | None = None
-        """Positions that are not durable yet; None: they are at once."""
-
-    async def wait_for_room(self) -> None:
-        raise AssertionError("it is never full")
-
-    def submit_nowait(self, *given: Any) -> None:
-        self.changed.notify_all()
-        if isinstance(given[0], PositionChange):
-            change = given[0]
-            if self.held is not None:
-                self.held.append(change)
-                return
-            self.positions[change.watcher_id, change.lane] = change.position
-            change.on_done(None)
-            return
-        event, yielded, source, key, ordinal = given
-        for watcher in source.watchers:
-            self.events.setdefault((watcher.watcher_id, key, ordinal), yielded.payload)
-        event.complete(None)
-
-    def release(self) -> None:
-        """Store what is held, and what comes."""
-        held, self.held = self.held or [], None
-        for change in held:
-            self.submit_nowait(change)
-
-    def taken(self, watcher_id: int) -> list[Any]:
-        return [payload for (watcher, *_), payload in self.events.items() if watcher == watcher_id]
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        with anyio.fail_after(10):
-            while not condition():
-                await self.changed.wait()
-
-
 async def test_one_that_falls_behind_again_misses_nothing_that_was_broadcast_while_nobody_was(
     scene: Scene,
 ) -> None:
@@ -439,3 +318,27 @@ async def test_one_that_falls_behind_again_misses_nothing_that_was_broadcast_whi
             await streams.restart(sick)
             await streams.quiesce()
             assert taken(sick) == taken(well) == list(range(start + 100))
+
+
+async def test_one_that_waits_at_the_head_for_its_live_filter_leaves_the_loop_to_others(
+    scene: Scene,
+) -> None:
+    """It has read all that was broadcast, and its live filter is in back-off because of another lane."""
+    sink = Sink()
+    scene.publish("a", "b", lane=0)
+    scene.broker.seek(2)
+    row = LanePosition(1, "0", [scene.broker.identity, 0], datetime.now(UTC))
+    scene.fails["sick"] = lambda event: event == "other"
+    context = RuntimeContext(sink, sink, restart_first=1000.0, restart_longest=1000.0)
+    async with Manager(context) as manager:
+        (sick, *_) = manager.add(scene.specs("sick", "well", positions=(row,)))
+        scene.publish("other", lane=1)
+        await sink.until(lambda: sick.is_absent)
+        scene.publish("c", lane=0)
+        await sink.until(lambda: sink.taken(1) == ["a", "b", "c"])
+        written = sink.position_writes
+        for _ in range(100):
+            await anyio.lowlevel.checkpoint()
+        assert sink.position_writes <= written + 2
+        scene.publish("d", lane=0)
+        await sink.until(lambda: sink.taken(1) == ["a", "b", "c", "d"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, String, Text
+from sqlalchemy import ForeignKey, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from triggerer.store.models.base import Base, BigId, Json, UtcDateTime
@@ -29,3 +29,5 @@ class WatcherPosition(Base):
     since: Mapped[datetime] = mapped_column(UtcDateTime)
     head: Mapped[int | None] = mapped_column(BigId)
     """The number that the lane's next message will have, as it was when this was written; None: unknown."""
+    failures: Mapped[int] = mapped_column(server_default=text("0"))
+    """How often the watcher has failed with the message at `position` open, since it is behind."""

@@ -15,6 +15,7 @@ from triggerer.domain.new_streams import may_open
 from triggerer.store.engine.database import database_now
 from triggerer.store.leases import is_free
 from triggerer.store.models import Asset, Stream, Trigger, Watcher
+from triggerer.store.queries.parked import watchers_with_kept
 from triggerer.store.queries.positions import load_positions
 
 
@@ -31,6 +32,8 @@ class TriggerRow:
     """`<asset>/<watcher>`, parallel to `watchers`."""
     positions: tuple[LanePosition, ...] = ()
     """Where its watchers stand that are behind."""
+    kept: frozenset[int] = frozenset()
+    """Those of its watchers for which messages are kept."""
 
     @property
     def display_name(self) -> str:
@@ -72,6 +75,7 @@ async def load_triggers(session: AsyncSession, stream_digests: Collection[str]) 
         .order_by(Trigger.id, Watcher.id)
     )
     positions = await load_positions(session, stream_digests)
+    with_kept = await watchers_with_kept(session, stream_digests)
     found: dict[int, TriggerRow] = {}
     for trigger, watcher_id, asset_id, watcher_name, asset_name in rows:
         known = found.get(trigger.id)
@@ -83,6 +87,7 @@ async def load_triggers(session: AsyncSession, stream_digests: Collection[str]) 
             (*(known.watchers if known else ()), WatcherRef(watcher_id, asset_id)),
             (*(known.watcher_names if known else ()), f"{asset_name}/{watcher_name}"),
             (*(known.positions if known else ()), *positions.get(watcher_id, ())),
+            (known.kept if known else frozenset()) | with_kept.intersection((watcher_id,)),
         )
     return list(found.values())
 

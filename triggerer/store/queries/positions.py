@@ -15,26 +15,20 @@ from triggerer.domain.lane_positions import LanePosition, Position
 from triggerer.store.engine.script import Script
 from triggerer.store.engine.statement import ParameterRows, Statement, parameter_rows
 from triggerer.store.models import Trigger, Watcher, WatcherPosition
+from triggerer.store.queries.held_fences import held_fences
 
-WrittenPosition = tuple[Fence, int, str, Position | None, datetime, int | None]
-"""Fence, watcher, lane, position (None: the row goes), since when it is behind, and the head."""
+WrittenPosition = tuple[Fence, int, str, Position | None, datetime, int | None, int]
+"""Fence, watcher, lane, position (None: the row goes), since when it is behind, the head, and the failures there."""
 
-# Sorted, or two transactions could deadlock: the recorder locks these rows too.
-_HELD: Final = Statement(
-    "SELECT s.digest, s.owner, s.epoch FROM stream s "
-    "JOIN {FENCES} f ON s.digest = f.digest AND s.owner = f.owner AND s.epoch = f.epoch "
-    "ORDER BY s.digest {LOCK}",
-    FENCES=parameter_rows(digest="text", owner="text", epoch="bigint"),
-    LOCK=("", "FOR SHARE OF s"),
-)
 # Not of a watcher that was deleted meanwhile, or whose trigger has moved to another stream.
 _SAVE: Final = Statement(
-    "INSERT INTO watcher_position (watcher_id, lane, stream_digest, position, since, head) "
-    "SELECT g.watcher_id, g.lane, g.digest, g.position, g.since, g.head FROM {POSITIONS} g "
+    "INSERT INTO watcher_position (watcher_id, lane, stream_digest, position, since, head, failures) "
+    "SELECT g.watcher_id, g.lane, g.digest, g.position, g.since, g.head, g.failures FROM {POSITIONS} g "
     "JOIN watcher w ON w.id = g.watcher_id "
     "JOIN trigger t ON t.id = w.trigger_id AND t.stream_digest = g.digest "
     "WHERE true ON CONFLICT (watcher_id, lane) DO UPDATE SET stream_digest = excluded.stream_digest, "
-    "position = excluded.position, since = excluded.since, head = excluded.head",
+    "position = excluded.position, since = excluded.since, head = excluded.head, "
+    "failures = excluded.failures",
     POSITIONS=parameter_rows(
         watcher_id="bigint",
         lane="text",
@@ -42,6 +36,7 @@ _SAVE: Final = Statement(
         position="jsonb",
         since="timestamptz",
         head="bigint",
+        failures="integer",
     ),
 )
 _DROP: Final = Statement(
@@ -58,11 +53,18 @@ def write_positions(changes: Sequence[WrittenPosition]) -> Script[frozenset[Fenc
         changes: One for each watcher and lane.
     """
     fences = {fence for fence, *_ in changes}
-    rows = yield _HELD(rows=ParameterRows(sorted(map(tuple, fences))))
-    held = {Fence(*row) for row in rows}
+    held = yield from held_fences(fences)
     saved = [
-        (watcher_id, lane, fence.stream_digest, orjson.dumps(position).decode(), since, head)
-        for fence, watcher_id, lane, position, since, head in changes
+        (
+            watcher_id,
+            lane,
+            fence.stream_digest,
+            orjson.dumps(position).decode(),
+            since,
+            head,
+            failures,
+        )
+        for fence, watcher_id, lane, position, since, head, failures in changes
         if position is not None and fence in held
     ]
     if saved:
@@ -92,7 +94,7 @@ async def load_positions(
     )
     found: dict[int, list[LanePosition]] = {}
     for row in rows:
-        position = LanePosition(row.watcher_id, row.lane, row.position, row.since)
+        position = LanePosition(row.watcher_id, row.lane, row.position, row.since, row.failures)
         found.setdefault(row.watcher_id, []).append(position)
     return found
 

@@ -1,0 +1,206 @@
+"""Watchers on a log in memory, and a store in memory, for the tests of falling behind alone."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+import anyio
+
+from triggerer.abc import (
+    AdvanceItem,
+    BaseEventTrigger,
+    SharedStreamProducer,
+    SharedStreamSelector,
+    TriggerEvent,
+    reject_shared_stream_event,
+)
+from triggerer.domain.events import EventSource, Fence, WatcherRef
+from triggerer.domain.lane_positions import LanePosition, PositionChange
+from triggerer.domain.parked import KeptMessage, ParkedChange, ParkedState, Returned, SetAside
+from triggerer.errors import ParkedFull, RowRefused
+from triggerer.runtime import TriggerSpec
+from triggerer.synchronization import Notifier
+from triggerer.testing import InMemoryBroker, InMemoryProducer
+
+
+class Scene:
+    """A broker, and what the filters of its watchers do."""
+
+    by_name: ClassVar[dict[str, Scene]] = {}
+
+    def __init__(self) -> None:
+        self.name = uuid.uuid4().hex
+        self.broker = InMemoryBroker()
+        self.is_breaking = False
+        self.fails: dict[str, Callable[[Any], bool]] = {}
+        """By watcher, on which messages its filter raises."""
+        self.rejects: Callable[[Any], bool] = lambda event: False
+        self.opened: list[tuple[str, Any]] = []
+        """Which watcher was given what, in order."""
+        Scene.by_name[self.name] = self
+
+    def publish(self, *values: Any, lane: Hashable = 0) -> None:
+        self.broker.publish(*values, lane=lane)
+
+    def watcher(self, name: str) -> Watching:
+        return Watching(scene=self.name, name=name)
+
+    def specs(self, *names: str, positions: tuple[LanePosition, ...] = ()) -> list[TriggerSpec]:
+        """A trigger for each name, with watchers 1, 2, ...; `positions`: where they stand that are behind."""
+        fence = Fence("stream", "me", 1)
+        specs = []
+        for number, name in enumerate(names, 1):
+            watcher = self.watcher(name)
+            kwargs = watcher.serialize()[1]
+            source = EventSource((WatcherRef(number, 0),), fence)
+            rows = tuple(row for row in positions if row.watcher_id == number)
+            specs.append(TriggerSpec(name, partial(Watching, **kwargs), kwargs, source, rows))
+        return specs
+
+
+class Breaking(InMemoryProducer):
+    """Its advances raise while the scene says so."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene.broker)
+        self.scene = scene
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        if self.scene.is_breaking:
+            raise RuntimeError("the connection is gone")
+        await super().advance(batch)
+
+
+class Watching(BaseEventTrigger):
+    def __init__(self, scene: str, name: str) -> None:
+        self.scene, self.name = scene, name
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return "tests.Watching", {"scene": self.scene, "name": self.name}
+
+    def shared_stream_key(self) -> Hashable:
+        return self.scene
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        return Breaking(Scene.by_name[kwargs["scene"]])
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[Any]
+    ) -> AsyncIterator[TriggerEvent]:
+        async for event in shared_stream:
+            scene = Scene.by_name[self.scene]
+            scene.opened.append((self.name, event))
+            if scene.rejects(event):
+                reject_shared_stream_event()
+                continue
+            fails = scene.fails.get(self.name)
+            if fails is not None and fails(event):
+                raise RuntimeError(f"cannot take {event}")
+            yield TriggerEvent(event)
+
+
+class Selecting(Watching):
+    """Takes the messages that equal its name."""
+
+    def shared_stream_selector(self) -> SharedStreamSelector:
+        return SharedStreamSelector("value", lambda event: event, frozenset({self.name}))
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[Any]
+    ) -> AsyncIterator[TriggerEvent]:
+        async for event in super().filter_shared_stream(shared_stream):
+            if event.payload == self.name:
+                yield event
+
+
+class Sink:
+    """Stores events at once, and positions and what is set aside too, unless positions are held."""
+
+    is_full = False
+
+    def __init__(self) -> None:
+        self.events: dict[tuple[int, str | None, int], Any] = {}
+        self.positions: dict[tuple[int, str], list[Any] | None] = {}
+        self.position_writes = 0
+        self.changed = Notifier()
+        self.held: list[PositionChange] | None = None
+        """Positions that are not durable yet; None: they are at once."""
+        self.failures: dict[tuple[int, str], int] = {}
+        self.parked: dict[int, tuple[int, SetAside, ParkedState]] = {}
+        """By id the watcher, the message, and its state."""
+        self.is_full_of_parked = False
+        self.refuses: Callable[[Any], bool] = lambda payload: False
+        """Of which payloads the store refuses the events."""
+
+    async def wait_for_room(self) -> None:
+        raise AssertionError("it is never full")
+
+    def submit_nowait(self, *given: Any) -> None:
+        self.changed.notify_all()
+        if isinstance(given[0], PositionChange):
+            change = given[0]
+            if self.held is not None:
+                self.held.append(change)
+                return
+            self.position_writes += 1
+            self.positions[change.watcher_id, change.lane] = change.position
+            self.failures[change.watcher_id, change.lane] = change.failures
+            change.on_done(None)
+            return
+        if isinstance(given[0], ParkedChange):
+            self._park(given[0])
+            return
+        event, yielded, source, key, ordinal = given
+        if self.refuses(yielded.payload):
+            event.complete(RowRefused("too large"))
+            return
+        for watcher in source.watchers:
+            self.events.setdefault((watcher.watcher_id, key, ordinal), yielded.payload)
+        event.complete(None)
+
+    def _park(self, change: ParkedChange) -> None:
+        what = change.what
+        if isinstance(what, SetAside):
+            if self.is_full_of_parked:
+                change.on_done(ParkedFull("full"))
+                return
+            known = {(watcher, one.key): id_ for id_, (watcher, one, _) in self.parked.items()}
+            id_ = known.get((change.watcher_id, what.key), len(self.parked) + 1)
+            self.parked[id_] = change.watcher_id, what, ParkedState.SET_ASIDE
+        elif isinstance(what, Returned):
+            watcher, message, _ = self.parked[what.id]
+            self.parked[what.id] = watcher, message, ParkedState.SET_ASIDE
+        else:
+            del self.parked[what.id]
+        change.on_done(None)
+
+    async def read_kept(self, watcher_id: int, after: int, limit: int) -> list[KeptMessage]:
+        await anyio.lowlevel.checkpoint()
+        return [
+            KeptMessage(id_, one.lane, one.key, one.data)
+            for id_, (watcher, one, state) in sorted(self.parked.items())
+            if watcher == watcher_id and id_ > after and state is ParkedState.KEPT
+        ][:limit]
+
+    def keep(self) -> None:
+        """As `watchers parked replay --all` does."""
+        for id_, (watcher, message, _) in self.parked.items():
+            self.parked[id_] = watcher, message, ParkedState.KEPT
+
+    def release(self) -> None:
+        """Store what is held, and what comes."""
+        held, self.held = self.held or [], None
+        for change in held:
+            self.submit_nowait(change)
+
+    def taken(self, watcher_id: int) -> list[Any]:
+        return [payload for (watcher, *_), payload in self.events.items() if watcher == watcher_id]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        with anyio.fail_after(10):
+            while not condition():
+                await self.changed.wait()

@@ -1,0 +1,194 @@
+"""A message that a watcher cannot take is set aside for it alone, and its lane goes on (contract, rule 18)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.runtime.scene import Scene, Sink
+from triggerer.domain.lane_positions import LanePosition
+from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings
+
+MAX_DELIVERIES = 3
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def context(sink: Sink, **others: Any) -> RuntimeContext:
+    return RuntimeContext(
+        sink,
+        sink,
+        sink,
+        settings=RuntimeSettings(max_deliveries=MAX_DELIVERIES),
+        restart_first=0.01,
+        restart_longest=0.01,
+        **others,
+    )
+
+
+def aside(sink: Sink) -> list[tuple[int, bytes]]:
+    return [(watcher, one.data) for watcher, one, _ in sink.parked.values()]
+
+
+async def test_a_poison_message_is_set_aside_and_its_lane_goes_on(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "b"
+    async with Manager(context(sink)) as manager:
+        manager.add(scene.specs("sick", "well"))
+        scene.publish("a", "b", "c", "d")
+        await sink.until(lambda: sink.taken(2) == ["a", "b", "c", "d"])
+        await sink.until(lambda: sink.taken(1) == ["a", "c", "d"])
+        scene.publish("e")
+        await sink.until(lambda: sink.taken(1) == ["a", "c", "d", "e"])
+    ((watcher, one, _),) = sink.parked.values()
+    assert (watcher, one.data) == (1, b'["in memory","b"]')
+    assert one.failures == MAX_DELIVERIES + 1
+    assert one.error == "RuntimeError: cannot take b"
+    assert "tests/unit/runtime/scene.py" in (one.traceback or "")
+    assert one.key == f"{scene.broker.identity}/0/1"
+
+
+async def test_a_watcher_that_takes_nothing_keeps_all_where_it_is(scene: Scene) -> None:
+    """No message is to blame: its lane stands, its oldest alone is tried, and nothing is set aside."""
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event != "a"
+    async with Manager(context(sink)) as manager:
+        manager.add(scene.specs("sick", "well"))
+        scene.publish("a", *range(30))
+        await sink.until(lambda: len(sink.taken(2)) == 31)
+        before = MAX_DELIVERIES + 10 + 5
+        await sink.until(lambda: sink.failures.get((1, "0"), 0) > before)
+        given = [event for name, event in scene.opened if name == "sick"]
+        assert set(given[1:]) == set(range(11)), "ten others were tried"
+        assert set(given[-5:]) == {0}
+        assert not sink.parked
+        scene.fails.clear()
+        await sink.until(lambda: sink.taken(1) == ["a", *range(30)])
+
+
+async def test_a_try_stores_nothing(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event in ("b", "d")
+    async with Manager(context(sink)) as manager:
+        manager.add(scene.specs("sick", "well"))
+        scene.publish("a", "b", "c", "d", "e")
+        await sink.until(lambda: sink.taken(1) == ["a", "c", "e"])
+        await sink.until(lambda: len(sink.parked) == 2)
+    assert aside(sink) == [(1, b'["in memory","b"]'), (1, b'["in memory","d"]')]
+
+
+async def test_where_its_lane_has_no_other_message_those_of_other_lanes_are_tried(
+    scene: Scene,
+) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "last"
+    async with Manager(context(sink)) as manager:
+        manager.add(scene.specs("sick", "well"))
+        scene.publish("other", lane=1)
+        scene.publish("last", lane=0)
+        await sink.until(lambda: len(sink.parked) == 1)
+    assert aside(sink) == [(1, b'["in memory","last"]')]
+    assert sink.taken(1) == ["other"]
+
+
+async def test_the_count_of_failures_survives_a_restart(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "b"
+    scene.publish("a", "b", "c")
+    scene.broker.seek(3)
+    row = LanePosition(
+        1, "0", [scene.broker.identity, 1], context(sink).now(), failures=MAX_DELIVERIES
+    )
+    async with Manager(context(sink)) as manager:
+        manager.add(scene.specs("sick", "well", positions=(row,)))
+        await sink.until(lambda: sink.taken(1) == ["c"])
+    assert [event for name, event in scene.opened if name == "sick"][:2] == ["c", "b"]
+    assert aside(sink) == [(1, b'["in memory","b"]')]
+
+
+async def test_what_the_store_refuses_is_set_aside_for_that_watcher_alone(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["other"] = lambda event: False
+    async with Manager(context(sink)) as manager:
+        manager.add(scene.specs("sick", "well"))
+        refused = iter([True, False, True])
+        sink.refuses = lambda payload: payload == "b" and next(refused)
+        scene.publish("a", "b", "c")
+        await sink.until(lambda: "c" in sink.taken(1) and "c" in sink.taken(2))
+        await sink.until(lambda: scene.broker.committed() == 3 and len(sink.parked) == 1)
+    ((watcher, one, _),) = sink.parked.values()
+    taken = {1: sink.taken(1), 2: sink.taken(2)}
+    assert "b" not in taken.pop(watcher)
+    assert taken.popitem()[1] == ["a", "b", "c"]
+    assert one.error == "too large"
+
+
+async def test_what_is_rejected_while_catching_up_is_set_aside(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: True
+    async with Manager(context(sink)) as manager:
+        manager.add(scene.specs("sick", "well"))
+        scene.publish("a", "b", "c")
+        await sink.until(lambda: len(sink.taken(2)) == 3)
+        scene.rejects = lambda event: event == "b"
+        scene.fails.clear()
+        await sink.until(lambda: sink.taken(1) == ["a", "c"])
+        await sink.until(lambda: len(sink.parked) == 1)
+    assert aside(sink) == [(1, b'["in memory","b"]')]
+
+
+async def test_at_a_bound_the_lane_stands(scene: Scene) -> None:
+    sink = Sink()
+    sink.is_full_of_parked = True
+    scene.fails["sick"] = lambda event: event == "b"
+    async with Manager(context(sink)) as manager:
+        sick, _ = manager.add(scene.specs("sick", "well"))
+        scene.publish("a", "b", "c")
+        await sink.until(lambda: "full" in str(sick.catching_up.get(1)))
+        assert sink.positions[1, "0"] == [scene.broker.identity, 1]
+        sink.is_full_of_parked = False
+        await sink.until(lambda: len(sink.parked) == 1)
+        await sink.until(lambda: sink.positions[1, "0"] == [scene.broker.identity, 3])
+    assert sorted(sink.taken(1)) == ["a", "c"]
+
+
+async def test_at_a_bound_it_may_be_dead_lettered(scene: Scene) -> None:
+    sink = Sink()
+    sink.is_full_of_parked = True
+    scene.fails["sick"] = lambda event: event == "b"
+    async with Manager(context(sink, parked_at_bound="dead_letter")) as manager:
+        manager.add(scene.specs("sick", "well"))
+        scene.publish("a", "b", "c")
+        await sink.until(lambda: sink.taken(1) == ["a", "c"])
+        await sink.until(lambda: sink.positions[1, "0"] == [scene.broker.identity, 3])
+    assert scene.broker.dead_letters == ["b"]
+    assert not sink.parked
+
+
+async def test_what_was_set_aside_is_given_once_more_when_it_is_replayed(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event in ("b", "c")
+    async with Manager(context(sink)) as manager:
+        sick, _ = manager.add(scene.specs("sick", "well"))
+        scene.publish("a", "b", "c", "d")
+        await sink.until(lambda: sink.taken(1) == ["a", "d"])
+        await sink.until(lambda: len(sink.parked) == 2)
+        scene.fails["sick"] = lambda event: event == "c"
+        sink.keep()
+        manager.replay(sick, {1})
+        await sink.until(lambda: list(sink.parked) == [2])
+        assert sink.taken(1) == ["a", "d", "b"]
+        assert aside(sink) == [(1, b'["in memory","c"]')]
+        # A replay of nothing leaves nothing behind it.
+        manager.replay(sick, {1})
+        scene.publish("e")
+        await sink.until(lambda: sink.taken(1) == ["a", "d", "b", "e"])
+        scene.fails.clear()
+        sink.keep()
+        manager.replay(sick, {1})
+        await sink.until(lambda: not sink.parked)
+    assert sink.taken(1) == ["a", "d", "b", "e", "c"]

@@ -1,0 +1,130 @@
+"""Stores a message that a watcher cannot take, with the evidence, so that its lane can go on (contract, rule 18)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+import structlog
+
+from triggerer.abc import SharedStreamProducer
+from triggerer.domain.error_texts import error_text, traceback_text
+from triggerer.domain.events import WatcherRef
+from triggerer.domain.parked import ParkedChange, SetAside
+from triggerer.errors import LeaseLost, ParkedFull
+from triggerer.runtime.cancellation import plugin_code
+from triggerer.runtime.context import RuntimeContext
+from triggerer.runtime.lags import Lag
+from triggerer.runtime.state import GroupState
+from triggerer.runtime.taken import TakenFromLane
+
+_log = structlog.get_logger(__name__)
+
+
+class SettingAside:
+    """Of one watcher.
+
+    Args:
+        name: The watcher's, for the log.
+    """
+
+    def __init__(
+        self, watcher: WatcherRef, name: str, state: GroupState, context: RuntimeContext
+    ) -> None:
+        self._watcher = watcher
+        self._name = name
+        self._state = state
+        self._context = context
+        self.tasks: anyio.abc.TaskGroup | None = None
+        """Where a message is handed over to the producer, at a bound; set before anything is set aside."""
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether there is a place for it, and the producer can write a message as bytes."""
+        producer = self._state.producer
+        return (
+            self._context.parked is not None
+            and producer is not None
+            and type(producer).dump_event is not SharedStreamProducer.dump_event
+        )
+
+    def submit(
+        self,
+        taken: TakenFromLane,
+        error: Exception,
+        on_done: Callable[[Exception | None], None],
+    ) -> None:
+        """Have a message set aside.
+
+        Args:
+            error: Why the watcher could not take it.
+            on_done: Called once: None when it is durable, or need not be kept; else the lane stands at it.
+        """
+        parked, producer = self._context.parked, self._state.producer
+        assert parked is not None
+        assert producer is not None
+        lag, fence = taken.lag, taken.fence
+        try:
+            with plugin_code(f"dump_event() of {type(producer).__qualname__}"):
+                data = producer.dump_event(taken.event)
+        except Exception as raised:
+            on_done(raised)
+            return
+        if data is None:
+            on_done(None)
+            return
+        what = SetAside(
+            lag.stored_as,
+            taken.key or f"{lag.stored_as}@{taken.message.position}",
+            data,
+            lag.failures,
+            error_text(error),
+            traceback_text(error),
+            self._context.now(),
+        )
+
+        def note(refusal: Exception | None) -> None:
+            if isinstance(refusal, ParkedFull) and self._may_dead_letter(producer):
+                assert self.tasks is not None
+                self.tasks.start_soon(self._dead_letter, producer, taken, error, on_done)
+                return
+            if refusal is None:
+                self._warn("a message was set aside", lag, taken, error)
+            on_done(refusal)
+
+        parked.submit_nowait(ParkedChange(fence, self._watcher.watcher_id, what, note))
+
+    def _may_dead_letter(self, producer: SharedStreamProducer) -> bool:
+        return (
+            self._context.parked_at_bound == "dead_letter"
+            and type(producer).dead_letter is not SharedStreamProducer.dead_letter
+        )
+
+    async def _dead_letter(
+        self,
+        producer: SharedStreamProducer,
+        taken: TakenFromLane,
+        error: Exception,
+        on_done: Callable[[Exception | None], None],
+    ) -> None:
+        if not self._state.may_act:
+            on_done(LeaseLost("the stream is no longer owned by this instance"))
+            return
+        try:
+            with plugin_code(f"dead_letter() of {type(producer).__qualname__}"):
+                await producer.dead_letter(taken.event, f"{self._name}: {error_text(error)}")
+        except Exception as raised:
+            on_done(raised)
+            return
+        self._warn("a message was dead-lettered", taken.lag, taken, error)
+        on_done(None)
+
+    def _warn(self, what: str, lag: Lag, taken: TakenFromLane, error: Exception) -> None:
+        _log.warning(
+            what,
+            watcher=self._name,
+            lane=lag.stored_as,
+            position=taken.message.position,
+            failures=lag.failures,
+            error=error_text(error),
+        )

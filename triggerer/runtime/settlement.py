@@ -1,0 +1,211 @@
+"""What becomes of the messages that a filter is given while it catches up: passed, failed, or set aside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from triggerer.domain.lane_positions import following
+from triggerer.errors import LeaseLost, PluginError
+from triggerer.runtime.context import RuntimeContext
+from triggerer.runtime.kept import KeptMessages
+from triggerer.runtime.lags import Lag
+from triggerer.runtime.missed import MissedMessages
+from triggerer.runtime.seam import Seam
+from triggerer.runtime.setting_aside import SettingAside
+from triggerer.runtime.state import GroupState
+from triggerer.runtime.taken import Taken, TakenAgain, TakenFromLane, TakenMessages, Trial
+from triggerer.runtime.trials import Trials
+
+_log = structlog.get_logger(__name__)
+
+_STORE_EVERY_S: Final = 2.0
+"""A position that moves without a derived event is stored so often."""
+
+
+class Settlement:
+    """Of one watcher. Synchronous.
+
+    Args:
+        name: The watcher's, for errors.
+        on_failure: Called with what is to be shown of a failure.
+        on_success: Called when a message of a lane has passed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        state: GroupState,
+        context: RuntimeContext,
+        taken: TakenMessages,
+        seam: Seam,
+        missed: MissedMessages,
+        trials: Trials,
+        setting_aside: SettingAside,
+        kept: KeptMessages | None,
+        on_failure: Callable[[Exception], None],
+        on_success: Callable[[], None],
+    ) -> None:
+        self._name = name
+        self._state = state
+        self._context = context
+        self._taken = taken
+        self._seam = seam
+        self._missed = missed
+        self._trials = trials
+        self._setting_aside = setting_aside
+        self._kept = kept
+        self._on_failure = on_failure
+        self._on_success = on_success
+
+    def add(self, taken: TakenFromLane) -> None:
+        """A message is about to be given to the filter."""
+        self._taken.add(taken)
+
+    def is_trial_due(self, lag: Lag) -> bool:
+        """Whether another message is to be tried, since the lane's own has failed too often."""
+        return self._setting_aside.is_possible and self._trials.is_due(lag)
+
+    # What passes
+
+    def resolve(self, taken: Taken) -> bool:
+        """The filter has moved past a message; False if its lane is not to be read on from there."""
+        if taken.is_dropped:
+            return False
+        if isinstance(taken, Trial):
+            self._trials.note(taken.lag, has_passed=True)
+            return False
+        if taken.is_rejected:
+            error = PluginError(
+                f"{self._name} rejected a message while it caught up: the broker cannot be told any more"
+            )
+            if not self._reject(taken, error):
+                return False
+        taken.unresolved -= 1
+        if not isinstance(taken, TakenFromLane):
+            self._settle(taken)
+            return True
+        self._on_success()
+        return self._pass(taken)
+
+    def _pass(self, taken: TakenFromLane) -> bool:
+        """The lane goes on behind a message; False if there is no more to be read of it now."""
+        lag = taken.lag
+        lag.read_to = following(taken.message.position)
+        self._missed.note_success(lag)
+        if lag.failures:
+            lag.failures = 0
+            self._trials.forget(lag)
+        self._settle(taken)
+        return not (lag.is_gone or self._seam.go_live_if_caught_up(lag))
+
+    def note_stored(self, taken: Taken, error: Exception | None) -> None:
+        """The store has answered for an event that derives from a message."""
+        taken.unresolved -= 1
+        if taken.is_dropped:
+            return
+        if error is None:
+            self._settle(taken)
+        elif not isinstance(error, LeaseLost):
+            self._on_failure(error)
+            self._refuse(taken, error)
+
+    def _settle(self, taken: Taken) -> None:
+        """Something that a message waited for has happened."""
+        if isinstance(taken, TakenFromLane):
+            self._move(taken.lag)
+        elif isinstance(taken, TakenAgain) and not taken.unresolved:
+            assert self._kept is not None
+            self._kept.note_passed(taken)
+
+    def _move(self, lag: Lag) -> None:
+        """Move the position past what is dealt with."""
+        has_derived = self._taken.move(lag)
+        now = self._context.clock.monotonic()
+        if has_derived or now - lag.stored_at >= _STORE_EVERY_S:
+            self._state.store_position(lag)
+        if lag.is_live:
+            self._state.end_if_advanced(lag)
+
+    # What fails
+
+    def fail(self, taken: Taken, error: Exception) -> None:
+        """The filter has failed with this message open."""
+        if isinstance(taken, Trial):
+            self._trials.note(taken.lag, has_passed=False)
+        elif isinstance(taken, TakenAgain):
+            assert self._kept is not None
+            if not taken.is_dropped:
+                self._kept.note_failed(taken, error)
+        elif isinstance(taken, TakenFromLane) and not taken.is_stale:
+            lag = taken.lag
+            lag.failures += 1
+            if self._trials.blames_message(lag):
+                taken.unresolved -= 1
+                if self._set_aside(taken, error):
+                    self._pass(taken)
+                return
+            self._rewind(taken)
+            if not self.is_trial_due(lag):
+                is_patient = lag.failures >= self._context.settings.max_deliveries
+                self._missed.postpone(lag, is_patient=is_patient)
+                self._trials.look_again(lag)
+
+    def _reject(self, taken: Taken, error: Exception) -> bool:
+        if self._setting_aside.is_possible:
+            return self._refuse(taken, error)
+        _log.warning(
+            "a message was rejected by a watcher that catches up, and cannot be set aside",
+            watcher=self._name,
+            event=taken.key,
+        )
+        return True
+
+    def _refuse(self, taken: Taken, error: Exception) -> bool:
+        """A repeat would bring the same: the store has refused an event of the message, or the filter rejected it.
+
+        Returns:
+            Whether it is settled once the filter has moved past it.
+        """
+        if isinstance(taken, TakenAgain):
+            self.fail(taken, error)
+        elif isinstance(taken, TakenFromLane) and not taken.lag.is_gone:
+            return self._set_aside(taken, error)
+        return False
+
+    def _set_aside(self, taken: TakenFromLane, error: Exception) -> bool:
+        """Keep a message apart, while its lane goes on; False where that cannot be: the lane stands at it."""
+        if taken.is_parked:
+            return not taken.is_dropped
+        taken.is_parked = True
+        taken.unresolved += 1
+
+        def note(refusal: Exception | None) -> None:
+            taken.unresolved -= 1
+            if taken.is_dropped:
+                return
+            if refusal is None:
+                self._settle(taken)
+            elif not isinstance(refusal, LeaseLost):
+                self._on_failure(refusal)
+                self._rewind(taken)
+                self._missed.postpone(taken.lag)
+
+        if self._setting_aside.is_possible:
+            self._setting_aside.submit(taken, error, note)
+        else:
+            note(error)
+        return not taken.is_dropped
+
+    def _rewind(self, taken: TakenFromLane) -> None:
+        """The lane is read again from this message on."""
+        lag = taken.lag
+        self._taken.drop_from(taken)
+        if lag.is_gone:
+            return
+        self._state.lags.leave_live(lag)
+        lag.read_to = taken.message.position
+        self._move(lag)
+        self._state.store_position(lag)

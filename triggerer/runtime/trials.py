@@ -1,0 +1,138 @@
+"""Tells a message that cannot be taken from a watcher that takes nothing: it is given others (contract, rule 18)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncGenerator, Hashable
+from contextlib import aclosing
+from typing import Final
+
+import anyio
+
+from triggerer.abc import SharedStreamProducer
+from triggerer.domain.lane_positions import Position, following, is_before
+from triggerer.errors import PluginError
+from triggerer.runtime.cancellation import plugin_code
+from triggerer.runtime.lags import Lag
+from triggerer.runtime.lane_ends import find_positions
+from triggerer.runtime.recent import Message
+from triggerer.runtime.state import GroupState
+
+_MOST_TRIES: Final = 10
+_WAIT_S: Final = 2.0
+"""How long the log is waited for: what lies before the end of a lane need not be a message."""
+
+
+class _Trial:
+    __slots__ = ("candidates", "failed", "has_passed", "is_exhausted", "tried")
+
+    def __init__(self, position: Position) -> None:
+        self.tried = position
+        """What was read of its lane last."""
+        self.candidates: deque[Message] = deque()
+        self.failed = 0
+        self.has_passed = False
+        self.is_exhausted = False
+
+
+class Trials:
+    """Of one watcher, by the lane in which it fails.
+
+    A message that has failed `max_deliveries` times is put down to the message, if another passes, and to the watcher
+    otherwise. Others are tried until one has passed, or ten have failed. What a try derives is not stored.
+    """
+
+    def __init__(self, state: GroupState) -> None:
+        self._state = state
+        self._trials: dict[Lag, _Trial] = {}
+
+    def is_due(self, lag: Lag) -> bool:
+        """Whether another message is to be tried before the lane's own is tried again."""
+        if lag.failures < self._state.settings.max_deliveries:
+            return False
+        trial = self._trials.get(lag)
+        return trial is None or not (
+            trial.has_passed or trial.is_exhausted or trial.failed >= _MOST_TRIES
+        )
+
+    def blames_message(self, lag: Lag) -> bool:
+        """Whether the lane's message has failed often enough, while another has passed."""
+        trial = self._trials.get(lag)
+        return trial is not None and trial.has_passed
+
+    async def next(self, lag: Lag) -> Message | None:
+        """The next message to be tried; None if there is none for now.
+
+        Raises:
+            Exception: What the producer raised.
+        """
+        trial = self._trials.get(lag)
+        if trial is None:
+            trial = self._trials[lag] = _Trial(lag.read_to)
+        if not trial.candidates:
+            await self._fill(lag, trial)
+        if trial.candidates:
+            return trial.candidates.popleft()
+        trial.is_exhausted = True
+        return None
+
+    def note(self, lag: Lag, *, has_passed: bool) -> None:
+        """What became of a try."""
+        trial = self._trials.get(lag)
+        if trial is not None:
+            trial.has_passed |= has_passed
+            trial.failed += not has_passed
+
+    def look_again(self, lag: Lag) -> None:
+        """The lane's message has failed again: there may be others by the time when it is tried next."""
+        trial = self._trials.get(lag)
+        if trial is not None:
+            trial.is_exhausted = False
+
+    def forget(self, lag: Lag) -> None:
+        """The lane goes on."""
+        self._trials.pop(lag, None)
+
+    async def _fill(self, lag: Lag, trial: _Trial) -> None:
+        producer = self._state.producer
+        assert producer is not None
+        most = _MOST_TRIES - trial.failed
+        end = self._end_of(lag)
+        found = await _read_some(producer, lag.lane, following(trial.tried), end, most)
+        if found:
+            trial.tried = found[-1].position
+        elif not trial.failed:
+            for lane, first in (await find_positions(producer, None)).items():
+                if lane != lag.lane and len(found) < most:
+                    found += await _read_some(producer, lane, first, None, 1)
+        trial.candidates.extend(found)
+
+    def _end_of(self, lag: Lag) -> Position | None:
+        newest = self._state.recent_of(lag.lane).newest
+        return lag.end if newest is None else following(newest)
+
+
+async def _read_some(
+    producer: SharedStreamProducer,
+    lane: Hashable,
+    position: Position,
+    end: Position | None,
+    most: int,
+) -> list[Message]:
+    """Up to `most` messages of a lane before its end; where that is unknown, as many as there are in a short time."""
+    found: list[Message] = []
+    if end is not None and not is_before(position, end):
+        return found
+    with plugin_code(f"read_lane() of {lane!r}"), anyio.move_on_after(_WAIT_S):
+        pairs = producer.read_lane(lane, position)
+        if not isinstance(pairs, AsyncGenerator):
+            raise PluginError(
+                f"read_lane() of {type(producer).__qualname__} returned {type(pairs).__qualname__}"
+            )
+        async with aclosing(pairs):
+            async for event, payload in pairs:
+                found.append(Message(producer.get_position(payload), event, payload))
+                reached = following(found[-1].position)
+                if len(found) >= most or (end is not None and not is_before(reached, end)):
+                    break
+    return found

@@ -1,0 +1,69 @@
+"""Group commit of messages that are parked, and the reading of those that are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from triggerer.domain.events import Fence
+from triggerer.domain.parked import KeptMessage, ParkedBounds, ParkedChange
+from triggerer.errors import ParkedFull
+from triggerer.store.engine.database import Database
+from triggerer.store.queries.parked import read_kept, write_parked
+from triggerer.store.recording.fenced_writer import FencedWriter
+from triggerer.store.recording.lost_leases import lease_lost
+
+_MOST_ROWS: Final = 200
+
+
+class ParkedWriter(FencedWriter[ParkedChange]):
+    """The runtime's `ParkedStore`."""
+
+    what = "messages that are set aside"
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        on_fenced: Callable[[Fence], None],
+        bounds: ParkedBounds,
+        random: Random | None = None,
+    ) -> None:
+        super().__init__(database, on_fenced=on_fenced, random=random)
+        self._bounds = bounds
+        self._waiting: list[ParkedChange] = []
+
+    def submit_nowait(self, change: ParkedChange) -> None:
+        self._waiting.append(change)
+        if self._is_idle:
+            self._wake()
+
+    async def read_kept(self, watcher_id: int, after: int, limit: int) -> list[KeptMessage]:
+        async with self._database.reading() as session:
+            return await read_kept(session, watcher_id, after, limit)
+
+    def _take(self) -> list[ParkedChange] | None:
+        if not self._waiting:
+            return None
+        group, self._waiting = self._waiting[:_MOST_ROWS], self._waiting[_MOST_ROWS:]
+        return group
+
+    async def _write(self, group: list[ParkedChange]) -> None:
+        lost, refused = await self._database.perform(write_parked(group, self._bounds))
+        for fence in lost:
+            self._on_fenced(fence)
+        full = set(map(id, refused))
+        for change in group:
+            if change.fence in lost:
+                change.on_done(lease_lost(change.fence))
+            else:
+                change.on_done(_full() if id(change) in full else None)
+
+
+def _full() -> ParkedFull:
+    return ParkedFull(
+        "no more messages can be set aside: a bound is reached",
+        hint="triggerer watchers parked list shows them: replay or discard some, or raise [triggerer]"
+        " parked_max_messages, parked_max_bytes or parked_total_bytes",
+    )
