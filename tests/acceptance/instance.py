@@ -87,6 +87,16 @@ class Instance:
         """Children that outlive it for longer than `within_s`."""
         return still_alive(self._children, within_s=within_s)
 
+    def cli(self, *arguments: str) -> str:
+        """What a command says on standard output, with this configuration."""
+        return subprocess.run(
+            [sys.executable, "-m", "triggerer", *arguments, "--config", str(self.config)],
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+
     def tail(self, lines: int = 40) -> str:
         """The end of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from triggerer.cli import options
+from triggerer.cli import options, parked
 from triggerer.cli.one_line import one_line
 from triggerer.cli.output import check_state, print_fields, print_json
 from triggerer.cli.session import read
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from triggerer.store.queries.listing.views import PositionView, WatcherView
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(parked.app, name="parked", help="Messages that watchers could not take.")
 _STATES = ("waiting", "running", "failing", "catching_up")
 
 
@@ -52,6 +53,7 @@ def list_(
             "watcher",
             "state",
             "behind",
+            Column("set aside", Kind.MINOR),
             Column("since", Kind.MINOR),
             Column("trigger", Kind.MINOR),
             Column("stream", Kind.MINOR),
@@ -64,6 +66,7 @@ def list_(
                 row.name,
                 row.state,
                 row.behind if row.positions else None,
+                row.set_aside or None,
                 row.behind_since,
                 row.trigger.rpartition(".")[2],
                 row.stream,
@@ -114,6 +117,7 @@ def show(
             ("error", row.error),
             ("behind", row.behind if row.positions else None),
             ("behind since", row.behind_since),
+            ("set aside", row.set_aside or None),
             *((f"behind in {one.lane}", _place(one)) for one in row.positions),
             ("traceback", row.traceback),
         ]

@@ -29,6 +29,7 @@ from triggerer.store.models import (
     WatcherPosition,
 )
 from triggerer.store.queries.listing.filters import is_asset, limited
+from triggerer.store.queries.listing.parked import count_set_aside
 from triggerer.store.queries.listing.views import (
     AssetView,
     DagFileView,
@@ -172,6 +173,7 @@ async def list_watchers(
         query = query.where(Watcher.state == state)
     found = (await session.execute(limited(query, limit))).all()
     positions = await _positions_of(session, [row for row, *_ in found])
+    set_aside = await count_set_aside(session, [row.id for row, *_ in found])
     return [
         view_of(
             row,
@@ -184,6 +186,7 @@ async def list_watchers(
             kwargs=redact("", trigger.kwargs),
             positions=behind,
             behind=None if None in (numbers := [one.behind for one in behind]) else sum(numbers),
+            set_aside=set_aside.get(row.id, 0),
             behind_since=min((one.since for one in behind), default=None),
         )
         for row, asset_name, trigger, key in found

@@ -130,6 +130,33 @@ class WatcherView:
     traceback: str | None
     positions: list[PositionView]
     """The lanes in which it is behind."""
+    set_aside: int
+    """Messages that it could not take, until they are replayed or discarded."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedView:
+    """A message that is parked for a watcher."""
+
+    id: int
+    asset_name: str
+    watcher: str
+    lane: str
+    idempotency_key: str
+    state: str
+    failures: int
+    error: str | None
+    parked_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedMessageView(ParkedView):
+    """The same with the evidence."""
+
+    traceback: str | None
+    size_bytes: int
+    message: str
+    """As its producer wrote it; Base64 where that is no text."""
 
 
 @dataclass(frozen=True, slots=True)

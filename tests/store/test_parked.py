@@ -1,0 +1,228 @@
+"""Messages that are parked for watchers: how they are written, found and dropped."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import anyio
+import pytest
+from sqlalchemy import update
+
+from tests.store.seeding import FENCE, NOW, add_asset, add_stream
+from triggerer.domain.events import Fence
+from triggerer.domain.parked import (
+    KeptMessage,
+    ParkedBounds,
+    ParkedChange,
+    Replayed,
+    Returned,
+    SetAside,
+)
+from triggerer.errors import LeaseLost, ParkedFull, TriggererError
+from triggerer.store.engine.database import Database
+from triggerer.store.models import ParkedBody, Stream, Trigger, Watcher
+from triggerer.store.queries.hosting import load_triggers
+from triggerer.store.queries.listing.definitions import list_watchers
+from triggerer.store.queries.listing.parked import (
+    choose_parked,
+    discard_parked,
+    find_parked,
+    list_parked,
+    replay_parked,
+)
+from triggerer.store.recording.parked_writer import ParkedWriter
+
+MESSAGE = SetAside("[0]", "topic/0/7", b'{"value": 7}', 11, "ValueError: no", "Traceback …", NOW)
+
+
+async def _watchers(database: Database) -> None:
+    """The watchers 1 and 2 on one stream."""
+    await add_stream(database)
+    await add_asset(database, 1, "orders")
+    async with database.transaction() as session:
+        session.add(
+            Trigger(id=1, digest="t", classpath="x.Y", kwargs={}, stream_digest=FENCE.stream_digest)
+        )
+        await session.flush()
+        for number in (1, 2):
+            session.add(
+                Watcher(
+                    id=number,
+                    asset_id=1,
+                    name=f"w{number}",
+                    trigger_id=1,
+                    path="x.py",
+                    updated_at=NOW,
+                )
+            )
+
+
+@asynccontextmanager
+async def _writing(
+    database: Database, bounds: ParkedBounds | None = None, fenced: list[Fence] | None = None
+) -> AsyncIterator[ParkedWriter]:
+    writer = ParkedWriter(
+        database,
+        on_fenced=([] if fenced is None else fenced).append,
+        bounds=bounds or ParkedBounds(),
+    )
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(writer.run)
+        yield writer
+        tasks.cancel_scope.cancel()
+
+
+async def _store(
+    writer: ParkedWriter,
+    *what: SetAside | Returned | Replayed,
+    watcher_id: int = 1,
+    fence: Fence = FENCE,
+) -> list[Exception | None]:
+    answers: list[Exception | None] = []
+    answered = anyio.Event()
+
+    def note(error: Exception | None) -> None:
+        answers.append(error)
+        if len(answers) == len(what):
+            answered.set()
+
+    for one in what:
+        writer.submit_nowait(ParkedChange(fence, watcher_id, one, note))
+    with anyio.fail_after(30):
+        await answered.wait()
+    return answers
+
+
+async def _bodies(database: Database) -> int:
+    async with database.reading() as session:
+        from sqlalchemy import func, select
+
+        return await session.scalar(select(func.count()).select_from(ParkedBody)) or 0
+
+
+async def test_the_bytes_are_kept_once_for_all_watchers_and_a_repeat_confirms(
+    database: Database,
+) -> None:
+    await _watchers(database)
+    async with _writing(database) as writer:
+        assert await _store(writer, MESSAGE, replace(MESSAGE, failures=12)) == [None, None]
+        assert await _store(writer, MESSAGE, watcher_id=2) == [None]
+    assert await _bodies(database) == 1
+    async with database.reading() as session:
+        first, second = await list_parked(session)
+        shown = await find_parked(session, first.id)
+        watchers = await list_watchers(session)
+    assert (first.watcher, first.failures, second.watcher) == ("w1", 12, "w2")
+    assert (first.lane, first.idempotency_key, first.state) == ("[0]", "topic/0/7", "set_aside")
+    assert first.parked_at == NOW
+    assert shown is not None
+    assert (shown.message, shown.size_bytes) == ('{"value": 7}', 12)
+    assert shown.traceback == "Traceback …"
+    assert [row.set_aside for row in watchers] == [1, 1]
+
+
+async def test_bytes_that_are_no_text_are_kept_as_they_are(database: Database) -> None:
+    await _watchers(database)
+    data = bytes(range(256))
+    async with _writing(database) as writer:
+        assert await _store(writer, replace(MESSAGE, data=data)) == [None]
+        async with database.transaction() as session:
+            assert await replay_parked(session, await choose_parked(session)) == 1
+        ((_, _, _, kept),) = await writer.read_kept(1, 0, 10)
+    assert kept == data
+
+
+async def test_a_former_owner_parks_nothing(database: Database) -> None:
+    await _watchers(database)
+    fenced: list[Fence] = []
+    async with database.transaction() as session:
+        await session.execute(update(Stream).values(epoch=FENCE.epoch + 1))
+    async with _writing(database, fenced=fenced) as writer:
+        (error,) = await _store(writer, MESSAGE)
+    assert isinstance(error, LeaseLost)
+    assert fenced == [FENCE]
+    async with database.reading() as session:
+        assert await list_parked(session) == []
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        ParkedBounds(max_messages=2),
+        ParkedBounds(max_bytes=30),
+        ParkedBounds(total_bytes=30),
+    ],
+)
+async def test_at_a_bound_nothing_more_is_parked_and_a_repeat_still_confirms(
+    database: Database, bounds: ParkedBounds
+) -> None:
+    await _watchers(database)
+    messages = [replace(MESSAGE, key=f"topic/0/{number}") for number in range(3)]
+    async with _writing(database, bounds) as writer:
+        first, second, third = await _store(writer, *messages)
+        assert (first, second) == (None, None)
+        assert isinstance(third, ParkedFull)
+        assert await _store(writer, messages[1]) == [None]
+        async with database.transaction() as session:
+            assert await discard_parked(session, await choose_parked(session, ids=[1])) == 1
+        assert await _store(writer, messages[2]) == [None]
+
+
+async def test_what_is_replayed_is_shown_to_the_owner_in_order_and_goes_when_it_has_passed(
+    database: Database,
+) -> None:
+    await _watchers(database)
+    messages = [replace(MESSAGE, key=f"topic/0/{number}") for number in range(3)]
+    async with _writing(database) as writer:
+        await _store(writer, *messages)
+        async with database.reading() as session:
+            ((*_, kept),) = [
+                (row, row.kept) for row in await load_triggers(session, [FENCE.stream_digest])
+            ]
+        assert kept == frozenset()
+        async with database.transaction() as session:
+            chosen = await choose_parked(session, asset="orders", watcher="w1")
+            assert await replay_parked(session, chosen[1:]) == 2
+            assert await replay_parked(session, chosen[1:]) == 0, "they are kept already"
+        async with database.reading() as session:
+            (row,) = await load_triggers(session, [FENCE.stream_digest])
+        assert row.kept == {1}
+        assert await writer.read_kept(1, 0, 10) == [
+            KeptMessage(chosen[number], "[0]", f"topic/0/{number}", MESSAGE.data)
+            for number in (1, 2)
+        ]
+        await _store(writer, Replayed(chosen[1]), Returned(chosen[2], "again", None))
+        assert await writer.read_kept(1, 0, 10) == []
+        # Discarded while it is worked on: the answer finds nothing, and blocks nothing.
+        assert await _store(writer, Replayed(999), Returned(998, "gone", None)) == [None, None]
+    async with database.reading() as session:
+        found = [(row.id, row.failures, row.error) for row in await list_parked(session)]
+    assert found == [(chosen[0], 11, "ValueError: no"), (chosen[2], 12, "again")]
+    assert await _bodies(database) == 2
+
+
+async def test_what_is_left_of_a_deleted_watcher_can_be_discarded_and_not_replayed(
+    database: Database,
+) -> None:
+    await _watchers(database)
+    async with _writing(database) as writer:
+        await _store(writer, MESSAGE)
+    async with database.transaction() as session:
+        await session.execute(update(Watcher).values(trigger_id=None))
+    async with database.reading() as session:
+        chosen = await choose_parked(session, asset="x-test://orders", watcher="w1")
+    with pytest.raises(TriggererError, match="declares orders/w1 any more"):
+        async with database.transaction() as session:
+            await replay_parked(session, chosen)
+    async with database.transaction() as session:
+        assert await discard_parked(session, chosen) == 1
+    assert await _bodies(database) == 0
+
+
+async def test_numbers_of_which_some_do_not_exist_change_nothing(database: Database) -> None:
+    await _watchers(database)
+    with pytest.raises(TriggererError, match="parked: 5, 6"):
+        async with database.reading() as session:
+            await choose_parked(session, ids=[5, 6])

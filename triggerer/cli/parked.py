@@ -1,0 +1,203 @@
+"""`triggerer watchers parked`: messages that watchers could not take."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from triggerer.cli import options
+from triggerer.cli.one_line import one_line
+from triggerer.cli.output import check_state, print_fields, print_json
+from triggerer.cli.session import read, write
+from triggerer.cli.tables import Column, Kind, print_table
+from triggerer.errors import TriggererError
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession
+
+    from triggerer.store.queries.listing.views import ParkedMessageView, ParkedView
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+Ids = Annotated[list[int] | None, typer.Argument(metavar="ID...", help="Their numbers.")]
+OfWatcher = Annotated[
+    str | None,
+    typer.Option("--watcher", metavar="ASSET/NAME", help="All of this watcher."),
+]
+OfAll = Annotated[bool, typer.Option("--all", help="All of all watchers.")]
+
+
+@app.command("list")
+def list_(
+    asset: options.Asset = None,
+    watcher: OfWatcher = None,
+    state: options.State = None,
+    limit: options.Limit = 100,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """List messages that were set aside, in that order.
+
+    States: set_aside (until it is replayed or discarded), kept (its watcher is about to be given it).
+    """
+    from triggerer.domain.parked import ParkedState
+
+    check_state(state, ParkedState)
+    of_asset, name = (asset, None) if watcher is None else split_watcher(watcher)
+
+    async def ask(session: AsyncSession) -> list[ParkedView]:
+        from triggerer.store.queries.listing.parked import list_parked
+
+        return await list_parked(session, limit=limit, asset=of_asset, watcher=name, state=state)
+
+    found = read(config, ask)
+    if json:
+        print_json(found)
+        return
+    print_table(
+        (
+            "id",
+            "asset",
+            "watcher",
+            "state",
+            "failures",
+            Column("lane", Kind.MINOR),
+            Column("parked", Kind.MINOR),
+            Column("key", Kind.MINOR),
+            Column("error", Kind.TEXT),
+        ),
+        (
+            (
+                row.id,
+                row.asset_name,
+                row.watcher,
+                row.state,
+                row.failures,
+                row.lane,
+                row.parked_at,
+                row.idempotency_key,
+                one_line(row.error),
+            )
+            for row in found
+        ),
+        empty="No messages are set aside.",
+        limit=limit,
+    )
+
+
+@app.command()
+def show(
+    number: Annotated[int, typer.Argument(metavar="ID")],
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Show one message: what it holds, and why its watcher could not take it."""
+
+    async def ask(session: AsyncSession) -> ParkedMessageView | None:
+        from triggerer.store.queries.listing.parked import find_parked
+
+        return await find_parked(session, number)
+
+    row = read(config, ask)
+    if row is None:
+        raise TriggererError(
+            f"no message {number} is parked", hint="triggerer watchers parked list"
+        )
+    if json:
+        print_json(row)
+        return
+    print_fields(
+        [
+            ("id", row.id),
+            ("asset", row.asset_name),
+            ("watcher", row.watcher),
+            ("state", row.state),
+            ("lane", row.lane),
+            ("key", row.idempotency_key),
+            ("failures", row.failures),
+            ("parked", row.parked_at),
+            ("size", f"{row.size_bytes} bytes"),
+            ("error", row.error),
+            ("traceback", row.traceback),
+            ("message", row.message),
+        ]
+    )
+
+
+@app.command()
+def replay(
+    ids: Ids = None,
+    watcher: OfWatcher = None,
+    all_: OfAll = False,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Give messages to their watchers once more. One that fails again is set aside again."""
+
+    async def change(session: AsyncSession, chosen: list[int]) -> int:
+        from triggerer.store.queries.listing.parked import replay_parked
+
+        return await replay_parked(session, chosen)
+
+    number = _change(config, ids, watcher, all_, change)
+    if json:
+        print_json({"replayed": number})
+    else:
+        typer.echo(f"{number} messages are given to their watchers once more")
+
+
+@app.command()
+def discard(
+    ids: Ids = None,
+    watcher: OfWatcher = None,
+    all_: OfAll = False,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Delete messages for good. Nobody gets them any more."""
+
+    async def change(session: AsyncSession, chosen: list[int]) -> int:
+        from triggerer.store.queries.listing.parked import discard_parked
+
+        return await discard_parked(session, chosen)
+
+    number = _change(config, ids, watcher, all_, change)
+    if json:
+        print_json({"discarded": number})
+    else:
+        typer.echo(f"{number} messages were discarded")
+
+
+def split_watcher(text: str) -> tuple[str, str]:
+    """Return asset and name of `ASSET/NAME`; the asset, a URI perhaps, may have slashes of its own.
+
+    Raises:
+        typer.BadParameter: There is no slash.
+    """
+    asset, slash, name = text.rpartition("/")
+    if not (asset and slash and name):
+        raise typer.BadParameter(f"{text!r} is not ASSET/NAME")
+    return asset, name
+
+
+def _change(
+    config: Path | None,
+    ids: list[int] | None,
+    watcher: str | None,
+    is_all: bool,
+    change: Callable[[AsyncSession, list[int]], Awaitable[int]],
+) -> int:
+    if sum((bool(ids), watcher is not None, is_all)) != 1:
+        raise typer.BadParameter("name messages by their numbers, or give --watcher, or --all")
+    asset, name = (None, None) if watcher is None else split_watcher(watcher)
+
+    async def choose_and_change(session: AsyncSession) -> int:
+        from triggerer.store.queries.listing.parked import choose_parked
+
+        chosen = await choose_parked(session, ids=ids or (), asset=asset, watcher=name)
+        return await change(session, chosen) if chosen else 0
+
+    return write(config, choose_and_change)

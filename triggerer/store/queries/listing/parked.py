@@ -1,0 +1,169 @@
+"""Messages that are parked for watchers: what a person sees of them, and decides about them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Collection, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import ColumnElement, Select, func, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.parked import ParkedState
+from triggerer.errors import TriggererError
+from triggerer.redaction import redact_text
+from triggerer.store.engine.script import perform
+from triggerer.store.models import Asset, ParkedBody, ParkedMessage, Trigger, Watcher
+from triggerer.store.queries.listing.filters import is_asset, limited
+from triggerer.store.queries.listing.views import ParkedMessageView, ParkedView, view_of
+from triggerer.store.queries.parked import drop_parked
+from triggerer.store.wakeups.signals import Signal, announce
+
+_Query = TypeVar("_Query", bound="Select[*tuple[Any, ...]]")
+
+
+async def list_parked(
+    session: AsyncSession,
+    *,
+    limit: int = 100,
+    asset: str | None = None,
+    watcher: str | None = None,
+    state: str | None = None,
+) -> list[ParkedView]:
+    """Return parked messages in the order in which they were parked.
+
+    Args:
+        asset: Only of watchers of the asset with this name or URI.
+        watcher: Only of watchers of this name.
+    """
+    query = _of_watchers(select(ParkedMessage, Asset.name, Watcher.name))
+    if asset is not None:
+        query = query.where(is_asset(asset))
+    if watcher is not None:
+        query = query.where(Watcher.name == watcher)
+    if state is not None:
+        query = query.where(ParkedMessage.state == state)
+    rows = await session.execute(limited(query.order_by(ParkedMessage.id), limit))
+    return [
+        view_of(row, ParkedView, asset_name=asset_name, watcher=name, error=_redacted(row.error))
+        for row, asset_name, name in rows
+    ]
+
+
+async def find_parked(session: AsyncSession, message_id: int) -> ParkedMessageView | None:
+    """Return one with all that is known of it; None if there is none."""
+    query = _of_watchers(select(ParkedMessage, Asset.name, Watcher.name, ParkedBody))
+    query = query.join(ParkedBody, ParkedBody.id == ParkedMessage.body_id)
+    found = (await session.execute(query.where(ParkedMessage.id == message_id))).one_or_none()
+    if found is None:
+        return None
+    row, asset_name, name, body = found
+    return view_of(
+        row,
+        ParkedMessageView,
+        asset_name=asset_name,
+        watcher=name,
+        error=_redacted(row.error),
+        traceback=_redacted(row.traceback),
+        size_bytes=body.size_bytes,
+        message=_readable(body.data),
+    )
+
+
+async def choose_parked(
+    session: AsyncSession,
+    *,
+    ids: Collection[int] = (),
+    asset: str | None = None,
+    watcher: str | None = None,
+) -> list[int]:
+    """Return the ids of these messages, or of all of a watcher, or of all.
+
+    Raises:
+        TriggererError: Some of `ids` do not exist.
+    """
+    query = _of_watchers(select(ParkedMessage.id)).order_by(ParkedMessage.id)
+    if ids:
+        query = query.where(ParkedMessage.id.in_(list(ids)))
+    if asset is not None:
+        query = query.where(is_asset(asset), Watcher.name == watcher)
+    found = list(await session.scalars(query))
+    if missing := sorted(set(ids).difference(found)):
+        numbers = ", ".join(map(str, missing))
+        raise TriggererError(
+            f"no message of these numbers is parked: {numbers}",
+            hint="triggerer watchers parked list",
+        )
+    return found
+
+
+async def replay_parked(session: AsyncSession, ids: Sequence[int]) -> int:
+    """Have these messages, as far as they are set aside, given to their watchers once more; return their number.
+
+    Raises:
+        TriggererError: The watcher of one of them is no longer declared.
+    """
+    undeclared = await session.scalars(
+        _of_watchers(select(Asset.name + "/" + Watcher.name))
+        .where(ParkedMessage.id.in_(ids), Watcher.trigger_id.is_(None))
+        .distinct()
+    )
+    if gone := sorted(undeclared):
+        raise TriggererError(
+            f"no file declares {', '.join(gone)} any more",
+            hint="triggerer watchers parked discard --watcher ASSET/NAME removes what is left of it",
+        )
+    are_set_aside: ColumnElement[bool] = ParkedMessage.state == ParkedState.SET_ASIDE
+    changed = await session.scalars(
+        update(ParkedMessage)
+        .where(ParkedMessage.id.in_(ids), are_set_aside)
+        .values(state=ParkedState.KEPT)
+        .returning(ParkedMessage.watcher_id)
+    )
+    watchers = list(changed)
+    digests = await session.scalars(
+        select(Trigger.stream_digest)
+        .join(Watcher, Watcher.trigger_id == Trigger.id)
+        .where(Watcher.id.in_(set(watchers)))
+        .distinct()
+    )
+    if found := list(digests):
+        announce(session, Signal.STREAMS_CHANGED, *found)
+    return len(watchers)
+
+
+async def discard_parked(session: AsyncSession, ids: Sequence[int]) -> int:
+    """Delete these messages; return how many there were."""
+    return await perform(session, drop_parked(ids))
+
+
+async def count_set_aside(session: AsyncSession, watcher_ids: Sequence[int]) -> dict[int, int]:
+    """Return how many messages are set aside, by watcher."""
+    rows = await session.execute(
+        select(ParkedMessage.watcher_id, func.count())
+        .where(
+            ParkedMessage.watcher_id.in_(watcher_ids), ParkedMessage.state == ParkedState.SET_ASIDE
+        )
+        .group_by(ParkedMessage.watcher_id)
+    )
+    return dict(rows.all())
+
+
+def _of_watchers(query: _Query) -> _Query:
+    return (
+        query.select_from(ParkedMessage)
+        .join(Watcher, Watcher.id == ParkedMessage.watcher_id)
+        .join(Asset, Asset.id == Watcher.asset_id)
+    )
+
+
+def _redacted(text: str | None) -> str | None:
+    return None if text is None else redact_text(text)
+
+
+def _readable(data: bytes) -> str:
+    """As text; what is none, as Base64."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(data).decode()
