@@ -143,6 +143,10 @@ def scene(
         scene.instance.kill()
 
 
+@pytest.mark.rule(
+    "18: siblings go on, and the broker is advanced",
+    "one watcher times out: the delivery is repeated for its siblings",
+)
 def test_the_sick_harm_nobody_and_miss_nothing(scene: Scene) -> None:
     scene.instance.start()
     wait_until(

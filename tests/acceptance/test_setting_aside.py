@@ -98,6 +98,7 @@ def scene(
         scene.instance.kill()
 
 
+@pytest.mark.rule("18: a message that alone cannot be taken is set aside")
 def test_a_poison_message_is_set_aside_shown_and_replayed(scene: Scene) -> None:
     scene.instance.start()
     wait_until(

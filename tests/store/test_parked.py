@@ -102,6 +102,7 @@ async def _bodies(database: Database) -> int:
         return await session.scalar(select(func.count()).select_from(ParkedBody)) or 0
 
 
+@pytest.mark.rule("a message is redelivered before its parking is durable: parked twice")
 async def test_the_bytes_are_kept_once_for_all_watchers_and_a_repeat_confirms(
     database: Database,
 ) -> None:
@@ -134,6 +135,7 @@ async def test_bytes_that_are_no_text_are_kept_as_they_are(database: Database) -
     assert kept == data
 
 
+@pytest.mark.rule("15: a fenced owner can write nothing")
 async def test_a_former_owner_parks_nothing(database: Database) -> None:
     await _watchers(database)
     fenced: list[Fence] = []
@@ -147,6 +149,7 @@ async def test_a_former_owner_parks_nothing(database: Database) -> None:
         assert await list_parked(session) == []
 
 
+@pytest.mark.rule("18: bounds of what is set aside")
 @pytest.mark.parametrize(
     "bounds",
     [
@@ -170,6 +173,7 @@ async def test_at_a_bound_nothing_more_is_parked_and_a_repeat_still_confirms(
         assert await _store(writer, messages[2]) == [None]
 
 
+@pytest.mark.rule("a deleted watcher's rows stay for ever, or block a slot")
 async def test_what_is_replayed_is_shown_to_the_owner_in_order_and_goes_when_it_has_passed(
     database: Database,
 ) -> None:
@@ -203,6 +207,7 @@ async def test_what_is_replayed_is_shown_to_the_owner_in_order_and_goes_when_it_
     assert await _bodies(database) == 2
 
 
+@pytest.mark.rule("a deleted watcher's rows stay for ever, or block a slot")
 async def test_what_is_left_of_a_deleted_watcher_can_be_discarded_and_not_replayed(
     database: Database,
 ) -> None:

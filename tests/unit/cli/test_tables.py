@@ -182,6 +182,7 @@ WATCHER = WatcherView(
     behind_since=AT,
     traceback=None,
     positions=[PositionView('["orders",3]', ["topic-id", 17], 1_234, AT)],
+    set_aside=3,
 )
 TASK = TaskRunView("publish_to_the_warehouse", "failed", 1, AT, AT, ERROR)
 

@@ -33,6 +33,7 @@ def always(_: Any) -> bool:
     return True
 
 
+@pytest.mark.rule("18: siblings go on, and the broker is advanced")
 async def test_one_that_raises_costs_its_sibling_nothing(scene: Scene) -> None:
     scene.fails["sick"] = always
     async with StreamHarness(catch_up=True) as streams:
@@ -46,6 +47,7 @@ async def test_one_that_raises_costs_its_sibling_nothing(scene: Scene) -> None:
         assert isinstance(sick.error, RuntimeError)
 
 
+@pytest.mark.rule("18: what was missed comes once, in order, before anything newer")
 async def test_when_it_is_mended_it_gets_what_it_missed_once_and_goes_on_live(scene: Scene) -> None:
     scene.fails["sick"] = lambda event: event >= 3
     async with StreamHarness(catch_up=True) as streams:
@@ -65,6 +67,7 @@ async def test_when_it_is_mended_it_gets_what_it_missed_once_and_goes_on_live(sc
         assert scene.broker.committed() == 20
 
 
+@pytest.mark.rule("18: a lone watcher leaves the backlog with the broker")
 async def test_a_lone_watcher_leaves_the_backlog_with_the_broker(scene: Scene) -> None:
     scene.fails["alone"] = lambda event: event == 2
     async with StreamHarness(catch_up=True) as streams:
@@ -80,6 +83,7 @@ async def test_a_lone_watcher_leaves_the_backlog_with_the_broker(scene: Scene) -
         assert scene.broker.committed() == 5
 
 
+@pytest.mark.rule("18: a lane that waits holds up no other")
 async def test_it_falls_behind_only_in_the_lanes_in_which_it_missed_something(scene: Scene) -> None:
     scene.fails["sick"] = lambda event: event == "bad"
     async with StreamHarness(catch_up=True) as streams:
@@ -104,6 +108,7 @@ async def test_it_falls_behind_only_in_the_lanes_in_which_it_missed_something(sc
         assert sick.behind == {}
 
 
+@pytest.mark.rule("18: a lane that waits holds up no other")
 async def test_a_lane_that_fails_holds_up_no_other(scene: Scene) -> None:
     scene.fails["sick"] = always
     async with StreamHarness(catch_up=True) as streams:
@@ -139,6 +144,7 @@ async def test_siblings_with_selectors_that_a_message_does_not_concern_have_acke
         assert taken(sick) == ["x", "x"]
 
 
+@pytest.mark.rule("18: who is too slow falls behind")
 async def test_one_that_is_too_slow_falls_behind_and_its_sibling_does_not_wait(
     scene: Scene,
 ) -> None:
@@ -163,6 +169,7 @@ class Stuck(Watching):
             yield TriggerEvent(event)
 
 
+@pytest.mark.rule("18: … and so do watchers that all fail")
 async def test_if_all_fail_a_message_the_broker_keeps_it(scene: Scene) -> None:
     scene.fails["one"] = scene.fails["other"] = lambda event: event == 1
     async with StreamHarness(catch_up=True) as streams:
@@ -179,6 +186,7 @@ async def test_if_all_fail_a_message_the_broker_keeps_it(scene: Scene) -> None:
         assert taken(one) == taken(other) == [0, 1, 2]
 
 
+@pytest.mark.rule("18: the position moves when what was derived is durable")
 async def test_events_of_a_watcher_that_catches_up_are_confirmed_before_its_position_moves(
     scene: Scene,
 ) -> None:
@@ -203,6 +211,7 @@ async def test_events_of_a_watcher_that_catches_up_are_confirmed_before_its_posi
         assert scene.broker.committed() == 3
 
 
+@pytest.mark.rule("a deleted watcher's rows stay for ever, or block a slot")
 async def test_a_watcher_that_is_removed_is_waited_for_no_more(scene: Scene) -> None:
     scene.fails["sick"] = always
     async with StreamHarness(catch_up=True) as streams:
@@ -218,6 +227,7 @@ async def test_a_watcher_that_is_removed_is_waited_for_no_more(scene: Scene) -> 
         assert scene.broker.committed() == 2
 
 
+@pytest.mark.rule("18: … who is behind still catches up under `redeliver`")
 async def test_what_is_behind_under_redeliver_still_catches_up_and_nobody_else_falls_behind(
     scene: Scene,
 ) -> None:
@@ -252,6 +262,7 @@ async def test_what_is_behind_under_redeliver_still_catches_up_and_nobody_else_f
         await sink.until(lambda: sink.taken(2) == ["c", "d"])
 
 
+@pytest.mark.rule("18: the broker waits for the position")
 async def test_a_group_that_restarts_waits_for_the_position_that_is_being_written(
     scene: Scene,
 ) -> None:
@@ -297,6 +308,7 @@ async def test_a_group_that_restarts_waits_for_the_position_that_is_being_writte
                 await anyio.lowlevel.checkpoint()
 
 
+@pytest.mark.rule("18: it goes on live without a gap")
 async def test_one_that_falls_behind_again_misses_nothing_that_was_broadcast_while_nobody_was(
     scene: Scene,
 ) -> None:

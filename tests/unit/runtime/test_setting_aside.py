@@ -34,6 +34,7 @@ def aside(sink: Sink) -> list[tuple[int, bytes]]:
     return [(watcher, one.data) for watcher, one, _ in sink.parked.values()]
 
 
+@pytest.mark.rule("18: a message that alone cannot be taken is set aside")
 async def test_a_poison_message_is_set_aside_and_its_lane_goes_on(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "b"
@@ -52,6 +53,7 @@ async def test_a_poison_message_is_set_aside_and_its_lane_goes_on(scene: Scene) 
     assert one.key == f"{scene.broker.identity}/0/1"
 
 
+@pytest.mark.rule("18: a watcher that takes nothing waits")
 async def test_a_watcher_that_takes_nothing_keeps_all_where_it_is(scene: Scene) -> None:
     """No message is to blame: its lane stands, its oldest alone is tried, and nothing is set aside."""
     sink = Sink()
@@ -70,6 +72,10 @@ async def test_a_watcher_that_takes_nothing_keeps_all_where_it_is(scene: Scene) 
         await sink.until(lambda: sink.taken(1) == ["a", *range(30)])
 
 
+@pytest.mark.rule(
+    "18: a try stores nothing",
+    "two messages of one lane fail together: one is neither retried nor parked",
+)
 async def test_a_try_stores_nothing(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event in ("b", "d")
@@ -81,6 +87,7 @@ async def test_a_try_stores_nothing(scene: Scene) -> None:
     assert aside(sink) == [(1, b'["in memory","b"]'), (1, b'["in memory","d"]')]
 
 
+@pytest.mark.rule("18: … others are tried first")
 async def test_where_its_lane_has_no_other_message_those_of_other_lanes_are_tried(
     scene: Scene,
 ) -> None:
@@ -95,6 +102,10 @@ async def test_where_its_lane_has_no_other_message_those_of_other_lanes_are_trie
     assert sink.taken(1) == ["other"]
 
 
+@pytest.mark.rule(
+    "18: the count of failures is stored",
+    "counts of attempts live in memory, the limit is never reached",
+)
 async def test_the_count_of_failures_survives_a_restart(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "b"
@@ -110,6 +121,7 @@ async def test_the_count_of_failures_survives_a_restart(scene: Scene) -> None:
     assert aside(sink) == [(1, b'["in memory","b"]')]
 
 
+@pytest.mark.rule("18: … at once, what the store refuses or it rejects")
 async def test_what_the_store_refuses_is_set_aside_for_that_watcher_alone(scene: Scene) -> None:
     sink = Sink()
     scene.fails["other"] = lambda event: False
@@ -127,6 +139,7 @@ async def test_what_the_store_refuses_is_set_aside_for_that_watcher_alone(scene:
     assert one.error == "too large"
 
 
+@pytest.mark.rule("18: … at once, what the store refuses or it rejects")
 async def test_what_is_rejected_while_catching_up_is_set_aside(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: True
@@ -141,6 +154,7 @@ async def test_what_is_rejected_while_catching_up_is_set_aside(scene: Scene) -> 
     assert aside(sink) == [(1, b'["in memory","b"]')]
 
 
+@pytest.mark.rule("18: bounds of what is set aside")
 async def test_at_a_bound_the_lane_stands(scene: Scene) -> None:
     sink = Sink()
     sink.is_full_of_parked = True
@@ -156,6 +170,7 @@ async def test_at_a_bound_the_lane_stands(scene: Scene) -> None:
     assert sorted(sink.taken(1)) == ["a", "c"]
 
 
+@pytest.mark.rule("18: bounds of what is set aside")
 async def test_at_a_bound_it_may_be_dead_lettered(scene: Scene) -> None:
     sink = Sink()
     sink.is_full_of_parked = True
@@ -169,6 +184,7 @@ async def test_at_a_bound_it_may_be_dead_lettered(scene: Scene) -> None:
     assert not sink.parked
 
 
+@pytest.mark.rule("a replay of nothing leaves “replaying” set")
 async def test_what_was_set_aside_is_given_once_more_when_it_is_replayed(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event in ("b", "c")
@@ -192,3 +208,44 @@ async def test_what_was_set_aside_is_given_once_more_when_it_is_replayed(scene: 
         manager.replay(sick, {1})
         await sink.until(lambda: not sink.parked)
     assert sink.taken(1) == ["a", "d", "b", "e", "c"]
+
+
+@pytest.mark.rule("messages that fail for ever count as in flight: the poll stays paused")
+async def test_what_fails_for_ever_is_not_in_flight_for_its_siblings(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: True
+    settings = RuntimeSettings(max_deliveries=MAX_DELIVERIES, max_outstanding=10)
+    context = RuntimeContext(
+        sink, sink, sink, settings=settings, restart_first=0.01, restart_longest=0.01
+    )
+    async with Manager(context) as manager:
+        manager.add(scene.specs("sick", "well"))
+        for number in range(200):
+            scene.publish(number, lane=number % 3)
+        await sink.until(lambda: len(sink.taken(2)) == 200)
+        await sink.until(lambda: sum(scene.broker.committed(lane) for lane in range(3)) == 200)
+    given = [event for name, event in scene.opened if name == "well"]
+    assert sorted(given) == list(range(200)), "each once"
+    assert not sink.parked
+
+
+@pytest.mark.rule("k is parked; k+1 of its lane goes behind it, also with another owner")
+async def test_what_follows_in_its_lane_comes_after_it_also_with_another_owner(
+    scene: Scene,
+) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "b"
+    async with Manager(context(sink)) as manager:
+        manager.add(scene.specs("sick", "well"))
+        scene.publish("a", "b", "c")
+        await sink.until(lambda: len(sink.taken(2)) == 3 and (1, "0") in sink.positions)
+    position = sink.positions[1, "0"]
+    assert position is not None
+    failures = sink.failures[1, "0"]
+    scene.fails.clear()
+    row = LanePosition(1, "0", position, context(sink).now(), failures)
+    async with Manager(context(sink)) as manager:
+        manager.add(scene.specs("sick", "well", positions=(row,)))
+        scene.publish("d")
+        await sink.until(lambda: sink.taken(1) == ["a", "b", "c", "d"])
+    assert not sink.parked
