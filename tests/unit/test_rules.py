@@ -7,7 +7,7 @@ import pytest
 from tests.conftest import TESTS_BY_RULE
 from tests.rules.page import PAGE, TestsByRule, marked_modules, render, rules
 
-NUMBERED_RULES = 17
+NUMBERED_RULES = 18
 
 
 @pytest.fixture

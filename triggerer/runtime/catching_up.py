@@ -234,11 +234,13 @@ class CatchingUp:
                     f"The filter of {self.name} yielded {type(event).__qualname__}, not a TriggerEvent"
                 )
             taken = self._open
-            if taken is None or taken.is_stale or not state.may_act:
+            if taken is None:
                 # What derives from no message the live filter yields as well.
                 continue
-            taken.unresolved += 1
             taken.has_derived = True
+            if taken.is_stale or not state.may_act:
+                continue
+            taken.unresolved += 1
             pending.count += 1
             source = EventSource((self.watcher,), taken.fence)
             derived = TakenDerived(taken, self._note_stored)

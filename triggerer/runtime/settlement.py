@@ -75,7 +75,8 @@ class Settlement:
         if taken.is_dropped:
             return False
         if isinstance(taken, Trial):
-            self._trials.note(taken.lag, has_passed=True)
+            is_evidence = taken.has_derived or taken.is_rejected
+            self._trials.note_passed(taken.lag, is_evidence=is_evidence)
             return False
         if taken.is_rejected:
             error = PluginError(
@@ -134,7 +135,7 @@ class Settlement:
     def fail(self, taken: Taken, error: Exception) -> None:
         """The filter has failed with this message open."""
         if isinstance(taken, Trial):
-            self._trials.note(taken.lag, has_passed=False)
+            self._trials.note_failed(taken.lag)
         elif isinstance(taken, TakenAgain):
             assert self._kept is not None
             if not taken.is_dropped:

@@ -18,19 +18,23 @@ from triggerer.runtime.lane_ends import find_positions
 from triggerer.runtime.recent import Message
 from triggerer.runtime.state import GroupState
 
-_MOST_TRIES: Final = 10
+_MOST_FAILED: Final = 10
+_MOST_WITHOUT_EVIDENCE: Final = 1_000
+"""So many from which nothing derives, before the lane's own message is tried again."""
+_BATCH: Final = 20
 _WAIT_S: Final = 2.0
 """How long the log is waited for: what lies before the end of a lane need not be a message."""
 
 
 class _Trial:
-    __slots__ = ("candidates", "failed", "has_passed", "is_exhausted", "tried")
+    __slots__ = ("candidates", "failed", "has_passed", "is_exhausted", "tried", "without_evidence")
 
     def __init__(self, position: Position) -> None:
         self.tried = position
         """What was read of its lane last."""
         self.candidates: deque[Message] = deque()
         self.failed = 0
+        self.without_evidence = 0
         self.has_passed = False
         self.is_exhausted = False
 
@@ -39,7 +43,8 @@ class Trials:
     """Of one watcher, by the lane in which it fails.
 
     A message that has failed `max_deliveries` times is put down to the message, if another passes, and to the watcher
-    otherwise. Others are tried until one has passed, or ten have failed. What a try derives is not stored.
+    otherwise. Others are tried until one has passed, or ten have failed. What a try derives is not stored. One from
+    which nothing derives tells nothing: the filter has perhaps only seen that it does not want it.
     """
 
     def __init__(self, state: GroupState) -> None:
@@ -52,7 +57,7 @@ class Trials:
             return False
         trial = self._trials.get(lag)
         return trial is None or not (
-            trial.has_passed or trial.is_exhausted or trial.failed >= _MOST_TRIES
+            trial.has_passed or trial.is_exhausted or trial.failed >= _MOST_FAILED
         )
 
     def blames_message(self, lag: Lag) -> bool:
@@ -69,25 +74,36 @@ class Trials:
         trial = self._trials.get(lag)
         if trial is None:
             trial = self._trials[lag] = _Trial(lag.read_to)
-        if not trial.candidates:
+        if not trial.candidates and trial.without_evidence < _MOST_WITHOUT_EVIDENCE:
             await self._fill(lag, trial)
         if trial.candidates:
             return trial.candidates.popleft()
         trial.is_exhausted = True
         return None
 
-    def note(self, lag: Lag, *, has_passed: bool) -> None:
-        """What became of a try."""
+    def note_failed(self, lag: Lag) -> None:
+        """The filter has failed with a message that was tried."""
         trial = self._trials.get(lag)
         if trial is not None:
-            trial.has_passed |= has_passed
-            trial.failed += not has_passed
+            trial.failed += 1
+
+    def note_passed(self, lag: Lag, *, is_evidence: bool) -> None:
+        """The filter has moved past a message that was tried.
+
+        Args:
+            is_evidence: Whether it has derived something from it, or rejected it.
+        """
+        trial = self._trials.get(lag)
+        if trial is not None:
+            trial.has_passed |= is_evidence
+            trial.without_evidence += not is_evidence
 
     def look_again(self, lag: Lag) -> None:
         """The lane's message has failed again: there may be others by the time when it is tried next."""
         trial = self._trials.get(lag)
         if trial is not None:
             trial.is_exhausted = False
+            trial.without_evidence = 0
 
     def forget(self, lag: Lag) -> None:
         """The lane goes on."""
@@ -96,14 +112,13 @@ class Trials:
     async def _fill(self, lag: Lag, trial: _Trial) -> None:
         producer = self._state.producer
         assert producer is not None
-        most = _MOST_TRIES - trial.failed
         end = self._end_of(lag)
-        found = await _read_some(producer, lag.lane, following(trial.tried), end, most)
+        found = await _read_some(producer, lag.lane, following(trial.tried), end, _BATCH)
         if found:
             trial.tried = found[-1].position
-        elif not trial.failed:
+        elif not (trial.failed or trial.without_evidence):
             for lane, first in (await find_positions(producer, None)).items():
-                if lane != lag.lane and len(found) < most:
+                if lane != lag.lane and len(found) < _BATCH:
                     found += await _read_some(producer, lane, first, None, 1)
         trial.candidates.extend(found)
 

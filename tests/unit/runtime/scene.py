@@ -38,6 +38,8 @@ class Scene:
         self.fails: dict[str, Callable[[Any], bool]] = {}
         """By watcher, on which messages its filter raises."""
         self.rejects: Callable[[Any], bool] = lambda event: False
+        self.ignores: Callable[[Any], bool] = lambda event: False
+        """From which messages no filter derives anything."""
         self.opened: list[tuple[str, Any]] = []
         """Which watcher was given what, in order."""
         Scene.by_name[self.name] = self
@@ -96,6 +98,8 @@ class Watching(BaseEventTrigger):
             scene.opened.append((self.name, event))
             if scene.rejects(event):
                 reject_shared_stream_event()
+                continue
+            if scene.ignores(event):
                 continue
             fails = scene.fails.get(self.name)
             if fails is not None and fails(event):

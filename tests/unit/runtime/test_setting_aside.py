@@ -87,6 +87,22 @@ async def test_a_try_stores_nothing(scene: Scene) -> None:
     assert aside(sink) == [(1, b'["in memory","b"]'), (1, b'["in memory","d"]')]
 
 
+@pytest.mark.rule("18: a watcher that takes nothing waits")
+async def test_messages_that_it_does_not_want_are_no_sign_that_it_is_well(scene: Scene) -> None:
+    """An outage of what it needs for the one message in ten that concerns it sets nothing aside."""
+    sink = Sink()
+    scene.ignores = lambda event: event % 10 != 0
+    scene.fails["sick"] = lambda event: True
+    async with Manager(context(sink)) as manager:
+        manager.add(scene.specs("sick", "well"))
+        scene.publish(*range(95))
+        await sink.until(lambda: len(sink.taken(2)) == 10)
+        await sink.until(lambda: sink.failures.get((1, "0"), 0) > MAX_DELIVERIES + 15)
+        assert not sink.parked
+        scene.fails.clear()
+        await sink.until(lambda: sink.taken(1) == list(range(0, 95, 10)))
+
+
 @pytest.mark.rule("18: … others are tried first")
 async def test_where_its_lane_has_no_other_message_those_of_other_lanes_are_tried(
     scene: Scene,
