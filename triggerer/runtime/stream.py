@@ -41,6 +41,8 @@ class SharedStream:
         self.pending = PendingLimit(context.settings.max_pending)
         self.lags = Lags(context.positions, self._on_lag, may_grow=context.falls_behind)
         """Which of the members' watchers are behind, and where."""
+        self._hosts: dict[WatcherRef, HostedTrigger] = {}
+        """Which member serves a watcher."""
         self._catching_up: dict[WatcherRef, CatchingUp] = {}
         self._replaying: set[WatcherRef] = set()
         """Those for whom messages are kept that were set aside."""
@@ -59,6 +61,7 @@ class SharedStream:
         """Let `member` join the running group now, or the next one when it opens."""
         self.members[member] = None
         member.stream_key = self.key
+        self._hosts.update(dict.fromkeys(member.source.watchers, member))
         self._load_lags(member)
         group = self.group
         if group is not None and not group.is_ending and self._tasks is not None:
@@ -84,6 +87,7 @@ class SharedStream:
             member.stream_key = None
             member.withdraw(self.group, on_purpose=on_purpose)
             self._stop_catching_up(member.source.watchers)
+            self._forget_hosts(member, member.source.watchers)
             if on_purpose:
                 self.lags.forget_watchers(member.source.watchers)
         if not self.members:
@@ -93,6 +97,12 @@ class SharedStream:
         for member in self.members:
             member.stream_key = None
         self.members.clear()
+        self._hosts.clear()
+
+    def _forget_hosts(self, member: HostedTrigger, watchers: Iterable[WatcherRef]) -> None:
+        for watcher in watchers:
+            if self._hosts.get(watcher) is member:
+                del self._hosts[watcher]
 
     async def _serve(self, member: HostedTrigger, group: Group) -> None:
         try:
@@ -101,6 +111,7 @@ class SharedStream:
             self._member_ended.notify_all()
         if not self._context.restarts:
             self.members.pop(member, None)
+            self._forget_hosts(member, member.source.watchers)
             member.stream_key = None
             if not self.members:
                 self._all_left.set()
@@ -123,6 +134,8 @@ class SharedStream:
         member.replace_source(source, self.group)
         gone = before.difference(source.watchers)
         self._stop_catching_up(gone)
+        self._forget_hosts(member, gone)
+        self._hosts.update(dict.fromkeys(source.watchers, member))
         self.lags.forget_watchers(gone)
         self._note_lags(member)
         self._start_catching_up(member)
@@ -154,11 +167,11 @@ class SharedStream:
         return [member.source for member in self.members]
 
     def _on_lag(self, watcher: WatcherRef) -> None:
-        for member in self.members:
-            if watcher in member.source.watchers:
-                self._note_lags(member)
-                self._start_catching_up(member)
-                member.note_catching_up()
+        member = self._hosts.get(watcher)
+        if member is not None:
+            self._note_lags(member)
+            self._start_catching_up(member)
+            member.note_catching_up()
 
     def _note_lags(self, member: HostedTrigger) -> None:
         member.catching_up = {
