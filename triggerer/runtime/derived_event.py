@@ -7,6 +7,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any
 
+from triggerer.domain.events import EventSource
 from triggerer.runtime.lanes import Entry
 from triggerer.runtime.ledger import Member
 from triggerer.runtime.pending_limit import PendingLimit
@@ -23,8 +24,9 @@ _COMPLETED = _Completed.COMPLETED
 class Deriver(Member):
     """A member whose filter derives events: what those need of it until the store has answered."""
 
-    __slots__ = ("oldest_pending", "on_departed", "on_refused", "pending", "state")
+    __slots__ = ("oldest_pending", "on_departed", "on_refused", "pending", "source", "state")
 
+    source: EventSource
     state: GroupState
     pending: PendingLimit
     oldest_pending: DerivedEvent | None

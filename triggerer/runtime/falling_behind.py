@@ -7,6 +7,7 @@ from collections.abc import Collection, Hashable
 from triggerer.abc import AdvanceOutcome
 from triggerer.domain.events import Fence, WatcherRef
 from triggerer.domain.lane_positions import Position, is_before
+from triggerer.runtime.derived_event import Deriver
 from triggerer.runtime.lanes import Entry, Lane
 from triggerer.runtime.state import GroupState
 from triggerer.runtime.subscribers import Subscribers
@@ -56,10 +57,10 @@ class FallingBehind:
     def _who_failed(self, entry: Entry) -> set[WatcherRef]:
         """Who was not there for it, or failed with it, and those of whose events the store refused one."""
         failed = set(self._state.absences.find(entry.seq))
-        if entry.nacks is not None and entry.nacks.refused_by:
-            for subscriber in self._subscribers:
-                if entry.nacks.has_refused(subscriber):
-                    failed.update(subscriber.source.watchers)
+        for refused_by in (entry.nacks and entry.nacks.refused_by) or ():
+            # Perhaps it is present no more: it may have failed since, with a later message.
+            assert isinstance(refused_by, Deriver)
+            failed.update(refused_by.source.watchers)
         return failed
 
     def _not_behind(

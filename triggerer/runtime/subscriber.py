@@ -57,7 +57,6 @@ class Subscriber(Deriver):
         "open_source",
         "ordinal",
         "pulled",
-        "source",
         "trigger",
         "wanted",
         "was_absent",

@@ -137,8 +137,8 @@ class Sink:
         self.parked: dict[int, tuple[int, SetAside, ParkedState]] = {}
         """By id the watcher, the message, and its state."""
         self.is_full_of_parked = False
-        self.refuses: Callable[[Any], bool] = lambda payload: False
-        """Of which payloads the store refuses the events."""
+        self.refuses: Callable[[int, Any], bool] = lambda watcher_id, payload: False
+        """Of which watchers and payloads the store refuses the events."""
 
     async def wait_for_room(self) -> None:
         raise AssertionError("it is never full")
@@ -159,7 +159,7 @@ class Sink:
             self._park(given[0])
             return
         event, yielded, source, key, ordinal = given
-        if self.refuses(yielded.payload):
+        if any(self.refuses(one.watcher_id, yielded.payload) for one in source.watchers):
             event.complete(RowRefused("too large"))
             return
         for watcher in source.watchers:
