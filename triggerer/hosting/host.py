@@ -315,11 +315,11 @@ class TriggerHost:
             self._manager.replace_source(placed.hosted, source_of(row, placed.fence))
             self._states.note(placed.hosted)
         for placed, row in difference.kept:
-            self._manager.replay(placed.hosted, row.kept)
+            self._manager.replay_parked(placed.hosted, row.kept)
         hosted = self._manager.add(specs)
         for row, one in zip(owned_rows, hosted, strict=True):
             self._roster.place(Placed(row, self._owned[row.stream_digest], one))
-            self._manager.replay(one, row.kept)
+            self._manager.replay_parked(one, row.kept)
             self._states.note(one)
 
     async def _read_difference(self) -> Difference | None:

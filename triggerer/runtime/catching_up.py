@@ -147,10 +147,10 @@ class CatchingUp:
         return self._state.lags.to_catch_up(self.watcher.watcher_id)
 
     def _has_work(self) -> bool:
-        return bool(self._behind()) or self.replays
+        return bool(self._behind()) or self.has_kept
 
     @property
-    def replays(self) -> bool:
+    def has_kept(self) -> bool:
         """Whether there may be messages that were set aside and are to be given to it again."""
         return self._kept is not None and self._kept.are_waiting
 
@@ -281,7 +281,7 @@ class CatchingUp:
 
     async def _events(self) -> AsyncGenerator[Any, None]:
         while True:
-            if self.replays and (taken := await self._next_kept()) is not None:
+            if self.has_kept and (taken := await self._next_kept()) is not None:
                 self._give(taken)
                 yield taken.event
                 self._resolve()
@@ -289,7 +289,7 @@ class CatchingUp:
                 await self._seam.look()
             lag = self._missed.next_lane()
             if lag is None:
-                if self.replays:
+                if self.has_kept:
                     continue
                 if not self._behind():
                     return

@@ -106,11 +106,11 @@ class Manager:
         if stream is not None:
             stream.restart(member)
 
-    def replay(self, member: HostedTrigger, watcher_ids: Collection[int]) -> None:
+    def replay_parked(self, member: HostedTrigger, watcher_ids: Collection[int]) -> None:
         """Give these of its watchers once more what was set aside for them and is kept now."""
         stream = self._stream_of(member)
         if stream is not None and watcher_ids:
-            stream.replay(member, watcher_ids)
+            stream.replay_parked(member, watcher_ids)
 
     def close_stream(self, key: Hashable) -> None:
         """Stop a stream and its members at once and resolve nothing: its lease was lost or released."""

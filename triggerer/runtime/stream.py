@@ -44,7 +44,7 @@ class SharedStream:
         self._hosts: dict[WatcherRef, HostedTrigger] = {}
         """Which member serves a watcher."""
         self._catching_up: dict[WatcherRef, CatchingUp] = {}
-        self._replaying: set[WatcherRef] = set()
+        self._with_kept: set[WatcherRef] = set()
         """Those for whom messages are kept that were set aside."""
         self._readers = anyio.Semaphore(_READERS, fast_acquire=True)
         self._context = context
@@ -148,18 +148,18 @@ class SharedStream:
                 running.restart()
         self._start_catching_up(member)
 
-    def replay(self, member: HostedTrigger, watcher_ids: Collection[int]) -> None:
+    def replay_parked(self, member: HostedTrigger, watcher_ids: Collection[int]) -> None:
         """Give these of its watchers once more what was set aside for them and is kept now."""
         for watcher in member.source.watchers:
             if watcher.watcher_id in watcher_ids:
-                self._replaying.add(watcher)
+                self._with_kept.add(watcher)
                 if (running := self._catching_up.get(watcher)) is not None:
                     running.look_for_kept()
         self._start_catching_up(member)
 
     def _stop_catching_up(self, watchers: Iterable[WatcherRef]) -> None:
         for watcher in watchers:
-            self._replaying.discard(watcher)
+            self._with_kept.discard(watcher)
             if (catching_up := self._catching_up.pop(watcher, None)) is not None:
                 catching_up.stop()
 
@@ -194,12 +194,12 @@ class SharedStream:
             if running is not None:
                 running.wake()
             elif not member.is_held and (
-                watcher in self._replaying or self.lags.to_catch_up(watcher.watcher_id)
+                watcher in self._with_kept or self.lags.to_catch_up(watcher.watcher_id)
             ):
                 catching_up = CatchingUp(
                     watcher, member, group.state, self._context, self._readers, self._on_lag
                 )
-                if watcher in self._replaying:
+                if watcher in self._with_kept:
                     catching_up.look_for_kept()
                 self._catching_up[watcher] = catching_up
                 self._tasks.start_soon(self._catch_up, catching_up, name=member.task_name)
@@ -208,8 +208,8 @@ class SharedStream:
         watcher = catching_up.watcher
         try:
             await catching_up.run()
-            if not catching_up.replays:
-                self._replaying.discard(watcher)
+            if not catching_up.has_kept:
+                self._with_kept.discard(watcher)
         finally:
             if self._catching_up.get(watcher) is catching_up:
                 del self._catching_up[watcher]
