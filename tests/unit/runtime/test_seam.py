@@ -102,3 +102,24 @@ async def test_one_at_the_head_of_a_quiet_lane_goes_live_when_its_live_filter_is
         assert sick.catching_up
         scene.without_live.clear()
         await until(lambda: not sick.catching_up)
+
+
+async def test_nobody_falls_behind_beyond_a_message_that_failed_and_comes_again(
+    scene: Lively,
+) -> None:
+    """Where it stood then it would have counted as having read the one that comes again."""
+    context = RuntimeContext(scene.sink, scene.sink, restart_first=0.01, restart_longest=0.01)
+    scene.fails["sick"] = scene.fails["well"] = lambda event: event == "a"
+    async with Manager(context) as manager:
+        _, well = manager.add(scene.specs())
+        scene.publish("a")
+        with anyio.fail_after(10):
+            await scene.is_failing.wait()
+        scene.without_live.add("sick")
+        scene.fails.clear()
+        await until(lambda: well.subscriber is not None and well.subscriber.is_present)
+        scene.publish("b")
+        await until(lambda: "b" in scene.sink.taken(WELL))
+        scene.may_fail.set()
+        await until(lambda: scene.broker.committed() == 2)
+        await until(lambda: sorted(scene.sink.taken(SICK)) == ["a", "b"])
