@@ -152,18 +152,31 @@ class FallingBehind:
                 state.lanes.queue(lane)
                 state.progress.note()
 
+        broadcast_to = self._last_broadcast(entry, position)
         # First this: what is submitted may be durable at once.
         entry.unresolved += 1
         for watcher in sorted(failed, key=_by_id):
             fence = fences[watcher]
             entry.unresolved += 1
             if fence is None or not state.lags.fall_behind(
-                watcher, lane.key, position, fence, now, note
+                watcher, lane.key, position, fence, now, note, broadcast_to=broadcast_to
             ):
                 self._unsuitable.add(lane.key)
                 entry.unresolved -= 1
         entry.unresolved -= 1
         return lane.key not in self._unsuitable
+
+    def _last_broadcast(self, entry: Entry, position: Position) -> Position:
+        """The position that is furthest in the lane of what is outstanding from this message on."""
+        producer = self._state.producer
+        assert producer is not None
+        following = entry.next
+        while following is not None:
+            other = producer.get_position(following.payload)
+            if is_before(position, other):
+                position = other
+            following = following.next
+        return position
 
 
 def _by_id(watcher: WatcherRef) -> int:

@@ -14,6 +14,7 @@ from tests.unit.runtime.test_catching_up import Breaking, Scene, Sink, Watching
 from triggerer.abc import AdvanceItem, SharedStreamProducer, TriggerEvent, current_subscriber
 from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.runtime import Manager, RuntimeContext, TriggerSpec
+from triggerer.runtime.recent import Message, Recent
 from triggerer.runtime.subscriber import Subscriber
 
 SICK, WELL = 1, 2
@@ -123,3 +124,21 @@ async def test_nobody_falls_behind_beyond_a_message_that_failed_and_comes_again(
         scene.may_fail.set()
         await until(lambda: scene.broker.committed() == 2)
         await until(lambda: sorted(scene.sink.taken(SICK)) == ["a", "b"])
+
+
+def test_what_repeats_something_from_before_does_not_adjoin_what_comes() -> None:
+    """It had been broadcast up to 4 when somebody fell behind at 2."""
+    recent = Recent(["log", 4])
+    recent.append(Message(["log", 2], "c", None), 0)
+    assert recent.newest is None
+    assert not recent.covers(["log", 3])
+    recent.append(Message(["log", 5], "f", None), 0)
+    assert recent.newest == ["log", 5]
+    assert not recent.covers(["log", 3])
+    assert recent.covers(["log", 5])
+
+
+def test_what_is_broadcast_of_a_lane_that_was_made_anew_is_kept() -> None:
+    recent = Recent(["log", 4])
+    recent.append(Message(["another", 0], "a", None), 0)
+    assert recent.newest == ["another", 0]
