@@ -20,7 +20,7 @@ WrittenPosition = tuple[Fence, int, str, Position | None, datetime, int | None]
 """Fence, watcher, lane, position (None: the row goes), since when it is behind, and the head."""
 
 # Sorted, or two transactions could deadlock: the recorder locks these rows too.
-_HELD: Final = Statement(
+HELD: Final = Statement(
     "SELECT s.digest, s.owner, s.epoch FROM stream s "
     "JOIN {FENCES} f ON s.digest = f.digest AND s.owner = f.owner AND s.epoch = f.epoch "
     "ORDER BY s.digest {LOCK}",
@@ -28,7 +28,7 @@ _HELD: Final = Statement(
     LOCK=("", "FOR SHARE OF s"),
 )
 # Not of a watcher that was deleted meanwhile, or whose trigger has moved to another stream.
-_SAVE: Final = Statement(
+SAVE: Final = Statement(
     "INSERT INTO watcher_position (watcher_id, lane, stream_digest, position, since, head) "
     "SELECT g.watcher_id, g.lane, g.digest, g.position, g.since, g.head FROM {POSITIONS} g "
     "JOIN watcher w ON w.id = g.watcher_id "
@@ -44,7 +44,7 @@ _SAVE: Final = Statement(
         head="bigint",
     ),
 )
-_DROP: Final = Statement(
+DROP: Final = Statement(
     "DELETE FROM watcher_position WHERE (watcher_id, lane) IN "
     "(SELECT g.watcher_id, g.lane FROM {POSITIONS} g)",
     POSITIONS=parameter_rows(watcher_id="bigint", lane="text"),
@@ -58,7 +58,7 @@ def write_positions(changes: Sequence[WrittenPosition]) -> Script[frozenset[Fenc
         changes: One for each watcher and lane.
     """
     fences = {fence for fence, *_ in changes}
-    rows = yield _HELD(rows=ParameterRows(sorted(map(tuple, fences))))
+    rows = yield HELD(rows=ParameterRows(sorted(map(tuple, fences))))
     held = {Fence(*row) for row in rows}
     saved = [
         (watcher_id, lane, fence.stream_digest, orjson.dumps(position).decode(), since, head)
@@ -66,14 +66,14 @@ def write_positions(changes: Sequence[WrittenPosition]) -> Script[frozenset[Fenc
         if position is not None and fence in held
     ]
     if saved:
-        yield _SAVE(rows=ParameterRows(sorted(saved, key=_watcher_and_lane)))
+        yield SAVE(rows=ParameterRows(sorted(saved, key=_watcher_and_lane)))
     dropped = [
         (watcher_id, lane)
         for fence, watcher_id, lane, position, *_ in changes
         if position is None and fence in held
     ]
     if dropped:
-        yield _DROP(rows=ParameterRows(sorted(dropped)))
+        yield DROP(rows=ParameterRows(sorted(dropped)))
     return frozenset(fences - held)
 
 
