@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Hashable
 
 from triggerer.abc import AdvanceOutcome
@@ -19,6 +20,9 @@ class FallingBehind:
     If somebody else acked or rejected it, those that failed it fall behind at it: their positions are stored, then the
     lane goes on. If nobody did, it has failed, and the broker redelivers it and what lies behind it in its lane. Who is
     behind there already counts as neither, unless it has read that message since.
+
+    Nobody falls behind at what was pulled before that redelivery: where it stood it would have passed over the message
+    that failed.
     """
 
     def __init__(self, state: GroupState, subscribers: Subscribers) -> None:
@@ -26,9 +30,32 @@ class FallingBehind:
         self._subscribers = subscribers
         self._unsuitable: set[Hashable] = set()
         """Lanes whose positions cannot be stored."""
+        self._failed: dict[Hashable, tuple[Position, float]] = {}
+        """By lane the first message that has failed, and the number of the first event that was broadcast since."""
+
+    def note_redelivery(self, lane: Lane) -> None:
+        """The broker was told of a failure in the lane: what is pulled from now on is redelivered."""
+        if lane.key in self._failed:
+            self._failed[lane.key] = self._failed[lane.key][0], self._state.ledger.head
+
+    def _is_redelivered(self, entry: Entry, lane: Lane, position: Position) -> bool:
+        """Whether a message that has failed lies before this one, and comes again."""
+        failed, until = self._failed.get(lane.key, (position, -math.inf))
+        # The poll may have held one back, which it had pulled before.
+        return entry.seq < until or (entry.seq == until and is_before(failed, position))
 
     def decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
         """See `triggerer.runtime.lanes.Decide`. Synchronous."""
+        decided = self._decide(entry, outcome)
+        lane = entry.lane
+        if decided is not None and decided.failed and self._state.reads_log and lane is not None:
+            assert self._state.producer is not None
+            if not lane.has_failed:
+                position = self._state.producer.get_position(entry.payload)
+                self._failed[lane.key] = position, math.inf
+        return decided
+
+    def _decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
         state, lane = self._state, entry.lane
         if not state.lags.are_kept or not state.reads_log or lane is None:
             return outcome
@@ -48,6 +75,8 @@ class FallingBehind:
             if not state.may_fall_behind or lane.key in self._unsuitable:
                 return outcome
             if acked - self._passing(entry, behind) + len(read) <= 0:
+                return outcome
+            if self._is_redelivered(entry, lane, position):
                 return outcome
             return None if self._store(entry, lane, position, failed, fences) else outcome
         if not (acked or behind or read):
@@ -121,18 +150,31 @@ class FallingBehind:
                 state.lanes.queue(lane)
                 state.progress.note()
 
+        broadcast_to = self._last_broadcast(entry, position)
         # First this: what is submitted may be durable at once.
         entry.unresolved += 1
         for watcher in sorted(failed, key=_by_id):
             fence = fences[watcher]
             entry.unresolved += 1
             if fence is None or not state.lags.fall_behind(
-                watcher, lane.key, position, fence, now, note
+                watcher, lane.key, position, fence, now, note, broadcast_to=broadcast_to
             ):
                 self._unsuitable.add(lane.key)
                 entry.unresolved -= 1
         entry.unresolved -= 1
         return lane.key not in self._unsuitable
+
+    def _last_broadcast(self, entry: Entry, position: Position) -> Position:
+        """The position that is furthest in the lane of what is outstanding from this message on."""
+        producer = self._state.producer
+        assert producer is not None
+        following = entry.next
+        while following is not None:
+            other = producer.get_position(following.payload)
+            if is_before(position, other):
+                position = other
+            following = following.next
+        return position
 
 
 def _by_id(watcher: WatcherRef) -> int:

@@ -81,7 +81,8 @@ class Group:
         self.subscribers = Subscribers(
             self.state, sink=sink, pending=pending, on_interrupted=self._cancel_later
         )
-        lanes.decide = FallingBehind(self.state, self.subscribers).decide
+        falling_behind = FallingBehind(self.state, self.subscribers)
+        lanes.decide, lanes.on_failed = falling_behind.decide, falling_behind.note_redelivery
         self._flow = Flow(self.state, self.subscribers, pending, sink)
         self._pump = Pump(self.state)
         self._deadlines = Deadlines(self.state, self.subscribers, self._pump)

@@ -40,6 +40,8 @@ class Lag:
     """The number that the lane's next message will have, as far as is known, for those who look."""
     end: Position | None = None
     """Where the lane ended at some time since the watcher is behind there; None: not known in this group."""
+    broadcast_to: Position | None = None
+    """The last message of the lane that had been broadcast when it fell behind; None: it is not known."""
     is_stored: bool = False
     """Whether a position is durable: before, the broker must not be advanced."""
     is_live: bool = False
@@ -130,10 +132,13 @@ class Lags:
         fence: Fence,
         now: datetime,
         on_stored: Callable[[Exception | None], None],
+        *,
+        broadcast_to: Position | None = None,
     ) -> bool:
         """Have the watcher catch up from `position` on; False if that lane cannot be stored.
 
         Args:
+            broadcast_to: See `Lag.broadcast_to`.
             on_stored: Called once that is durable, or will not be.
         """
         stored_as = encode_lane(lane)
@@ -150,6 +155,8 @@ class Lags:
             lag.failures = 0
             lag.end = None
             self.leave_live(lag)
+
+        lag.broadcast_to = broadcast_to
 
         def note(error: Exception | None) -> None:
             if error is None:

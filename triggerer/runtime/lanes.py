@@ -121,6 +121,7 @@ class Lane:
     """The outstanding events of one lane, in event order."""
 
     __slots__ = (
+        "has_failed",
         "head",
         "in_flight",
         "in_flight_bytes",
@@ -142,6 +143,8 @@ class Lane:
         self.in_flight = 0
         """Handed to the `advance` that has not returned."""
         self.in_flight_bytes = 0
+        self.has_failed = False
+        """Whether something of what is being advanced has failed."""
         self.is_scheduled = False
         """Queued for the next advance, or being advanced."""
 
@@ -161,6 +164,8 @@ class Lane:
                 if decided is None:
                     break
                 outcome = decided
+                if outcome.failed:
+                    self.has_failed = True
             batch.append(_new_item(AdvanceItem, (entry.payload, outcome)))
             size_bytes += entry.size_bytes
             # An event derived from it may still refer to this entry, and must not keep those behind it alive.
@@ -212,6 +217,8 @@ class Lanes:
         self.outstanding = 0
         self.outstanding_bytes = 0
         self.on_low_water: Callable[[Lane], None] = _ignore
+        self.on_failed: Callable[[Lane], None] = _ignore
+        """Called when an advance of something that has failed has returned."""
         self.decide: Decide = _as_it_is
         self._lanes: dict[Hashable, Lane] = {}
         self._ready: deque[Lane] = deque()
@@ -335,6 +342,9 @@ class Lanes:
         ):
             del self.full[lane.key]
             self.on_low_water(lane)
+        if lane.has_failed:
+            lane.has_failed = False
+            self.on_failed(lane)
         head = lane.head
         if head is not None and not head.unresolved:
             self._ready.append(lane)

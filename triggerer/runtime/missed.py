@@ -219,15 +219,25 @@ class MissedMessages:
         if recent.covers(lag.read_to) and recent.after(lag.read_to) is not None:
             return False
         recent.wake_once(self)
-        others = [one for one in self._behind() if one is not lag]
-        # Nobody tells when its live filter is back.
-        is_bounded = bool(others) or self._seam.is_at_head(lag)
-        with anyio.move_on_after(_IDLE_S if is_bounded else None) as waiting:
-            await self._wake.wait()
-        if waiting.cancelled_caught:
-            self._attempts_of(lag).not_before = self._context.clock.monotonic() + _IDLE_S
-            return False
-        return not (lag.is_gone or lag.is_live)
+        is_first = True
+        while True:
+            with anyio.move_on_after(_IDLE_S) as waiting:
+                await self._wake.wait()
+            if not waiting.cancelled_caught:
+                return not (lag.is_gone or lag.is_live)
+            if any(one is not lag for one in self._behind()):
+                self._rest(lag)
+                return False
+            if self._seam.go_live_if_caught_up(lag):
+                # Its live filter has come back, which nobody tells.
+                return False
+            if is_first:
+                self._state.store_position(lag)
+                is_first = False
+
+    def _rest(self, lag: Lag) -> None:
+        """Look at it again a little later."""
+        self._attempts_of(lag).not_before = self._context.clock.monotonic() + _IDLE_S
 
 
 async def _run_in(scope: anyio.CancelScope, reader: LogReader) -> None:

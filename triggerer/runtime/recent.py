@@ -31,9 +31,14 @@ class Recent:
 
     Who has read up to here takes the next message from memory, and is then as far as the group: so that a reader can
     reach the head of a lane that moves on. A redelivery changes nothing. Shared by all that are behind in the lane.
+
+    Args:
+        after: What had been broadcast last when the first of them fell behind: a redelivery of that, or of what lies
+            before it, does not adjoin what comes next.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, after: Position | None = None) -> None:
+        self._after = after
         self._messages: deque[Message] = deque()
         self._sizes: deque[int] = deque()
         self._size_bytes = 0
@@ -45,6 +50,12 @@ class Recent:
         return self._messages[-1].position if self._messages else None
 
     def append(self, message: Message, size_bytes: int) -> None:
+        if self._after is not None:
+            if is_same_log(self._after, message.position) and not is_before(
+                self._after, message.position
+            ):
+                return
+            self._after = None
         newest = self.newest
         if newest is not None:
             if not is_same_log(newest, message.position):

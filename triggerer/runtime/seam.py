@@ -91,7 +91,7 @@ class Seam:
             return lag.is_live
         if subscriber is None or not subscriber.is_present or subscriber.waits_for(lag.lane):
             return False
-        if not self.is_at_head(lag):
+        if not self._is_at_head(lag):
             return False
         state.lags.go_live(lag)
         state.store_position(lag)
@@ -99,8 +99,7 @@ class Seam:
         self._on_live()
         return True
 
-    def is_at_head(self, lag: Lag) -> bool:
-        """Whether it has read all that was broadcast in the lane, or all that there was when that was looked up."""
+    def _is_at_head(self, lag: Lag) -> bool:
         newest, end = self._state.recent_of(lag.lane).newest, lag.end
         if newest is not None:
             return is_before(newest, lag.read_to)

@@ -113,7 +113,7 @@ class GroupState:
         kept_for, recent = self.recent.get(lane, (None, None))
         if recent is None or kept_for is not lags:
             # What is kept of an earlier time does not adjoin what is broadcast now.
-            recent = Recent()
+            recent = Recent(next(iter(lags.values())).broadcast_to)
             self.recent[lane] = lags, recent
         return recent
 

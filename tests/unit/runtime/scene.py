@@ -59,7 +59,7 @@ class Scene:
             kwargs = watcher.serialize()[1]
             source = EventSource((WatcherRef(number, 0),), fence)
             rows = tuple(row for row in positions if row.watcher_id == number)
-            specs.append(TriggerSpec(name, partial(Watching, **kwargs), kwargs, source, rows))
+            specs.append(TriggerSpec(name, partial(type(watcher), **kwargs), kwargs, source, rows))
         return specs
 
 
@@ -129,7 +129,6 @@ class Sink:
     def __init__(self) -> None:
         self.events: dict[tuple[int, str | None, int], Any] = {}
         self.positions: dict[tuple[int, str], list[Any] | None] = {}
-        self.position_writes = 0
         self.changed = Notifier()
         self.held: list[PositionChange] | None = None
         """Positions that are not durable yet; None: they are at once."""
@@ -150,7 +149,6 @@ class Sink:
             if self.held is not None:
                 self.held.append(change)
                 return
-            self.position_writes += 1
             self.positions[change.watcher_id, change.lane] = change.position
             self.failures[change.watcher_id, change.lane] = change.failures
             change.on_done(None)

@@ -330,27 +330,3 @@ async def test_one_that_falls_behind_again_misses_nothing_that_was_broadcast_whi
             await streams.restart(sick)
             await streams.quiesce()
             assert taken(sick) == taken(well) == list(range(start + 100))
-
-
-async def test_one_that_waits_at_the_head_for_its_live_filter_leaves_the_loop_to_others(
-    scene: Scene,
-) -> None:
-    """It has read all that was broadcast, and its live filter is in back-off because of another lane."""
-    sink = Sink()
-    scene.publish("a", "b", lane=0)
-    scene.broker.seek(2)
-    row = LanePosition(1, "0", [scene.broker.identity, 0], datetime.now(UTC))
-    scene.fails["sick"] = lambda event: event == "other"
-    context = RuntimeContext(sink, sink, restart_first=1000.0, restart_longest=1000.0)
-    async with Manager(context) as manager:
-        (sick, *_) = manager.add(scene.specs("sick", "well", positions=(row,)))
-        scene.publish("other", lane=1)
-        await sink.until(lambda: sick.is_absent)
-        scene.publish("c", lane=0)
-        await sink.until(lambda: sink.taken(1) == ["a", "b", "c"])
-        written = sink.position_writes
-        for _ in range(100):
-            await anyio.lowlevel.checkpoint()
-        assert sink.position_writes <= written + 2
-        scene.publish("d", lane=0)
-        await sink.until(lambda: sink.taken(1) == ["a", "b", "c", "d"])

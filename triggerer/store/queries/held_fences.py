@@ -10,7 +10,7 @@ from triggerer.store.engine.script import Script
 from triggerer.store.engine.statement import ParameterRows, Statement, parameter_rows
 
 # Sorted, or two transactions could deadlock: the recorder locks these rows too.
-_HELD: Final = Statement(
+HELD: Final = Statement(
     "SELECT s.digest, s.owner, s.epoch FROM stream s "
     "JOIN {FENCES} f ON s.digest = f.digest AND s.owner = f.owner AND s.epoch = f.epoch "
     "ORDER BY s.digest {LOCK}",
@@ -21,5 +21,5 @@ _HELD: Final = Statement(
 
 def held_fences(fences: Iterable[Fence]) -> Script[frozenset[Fence]]:
     """Return those that hold, which they then do until the transaction ends."""
-    rows = yield _HELD(rows=ParameterRows(sorted(map(tuple, set(fences)))))
+    rows = yield HELD(rows=ParameterRows(sorted(map(tuple, set(fences)))))
     return frozenset(Fence(*row) for row in rows)

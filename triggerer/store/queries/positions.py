@@ -21,7 +21,7 @@ WrittenPosition = tuple[Fence, int, str, Position | None, datetime, int | None, 
 """Fence, watcher, lane, position (None: the row goes), since when it is behind, the head, and the failures there."""
 
 # Not of a watcher that was deleted meanwhile, or whose trigger has moved to another stream.
-_SAVE: Final = Statement(
+SAVE: Final = Statement(
     "INSERT INTO watcher_position (watcher_id, lane, stream_digest, position, since, head, failures) "
     "SELECT g.watcher_id, g.lane, g.digest, g.position, g.since, g.head, g.failures FROM {POSITIONS} g "
     "JOIN watcher w ON w.id = g.watcher_id "
@@ -39,7 +39,7 @@ _SAVE: Final = Statement(
         failures="integer",
     ),
 )
-_DROP: Final = Statement(
+DROP: Final = Statement(
     "DELETE FROM watcher_position WHERE (watcher_id, lane) IN "
     "(SELECT g.watcher_id, g.lane FROM {POSITIONS} g)",
     POSITIONS=parameter_rows(watcher_id="bigint", lane="text"),
@@ -68,14 +68,14 @@ def write_positions(changes: Sequence[WrittenPosition]) -> Script[frozenset[Fenc
         if position is not None and fence in held
     ]
     if saved:
-        yield _SAVE(rows=ParameterRows(sorted(saved, key=_watcher_and_lane)))
+        yield SAVE(rows=ParameterRows(sorted(saved, key=_watcher_and_lane)))
     dropped = [
         (watcher_id, lane)
         for fence, watcher_id, lane, position, *_ in changes
         if position is None and fence in held
     ]
     if dropped:
-        yield _DROP(rows=ParameterRows(sorted(dropped)))
+        yield DROP(rows=ParameterRows(sorted(dropped)))
     return frozenset(fences - held)
 
 

@@ -57,7 +57,10 @@ class Broker:
         """Who consumes. A new session takes over all lanes, or, where they are shared, those that fall to it."""
         self.delivered = 0
         self.sessions = 0
+        self.readers: dict[AutoResetEvent, None] = {}
+        """Set when something is published: of those who read a lane again."""
         self._members: list[Session] = []
+        self._by_event: dict[int, Message] = {}
 
     @property
     def is_finished(self) -> bool:
@@ -68,10 +71,17 @@ class Broker:
         size_bytes = self._sizes.choice(SIZES)
         message = Message(self.topic, lane, len(messages), event, size_bytes)
         messages.append(message)
+        self._by_event[id(event)] = message
+        for arrived in self.readers:
+            arrived.set()
         consumer = self.lanes[lane].consumer
         if consumer is not None:
             consumer.wake()
         return message
+
+    def message_of(self, event: Any) -> Message:
+        """The message whose raw event is this object."""
+        return self._by_event[id(event)]
 
     def connect(self, owner: Owner) -> Session:
         """Consume lanes from their committed positions, in place of the session before or beside it."""
@@ -157,6 +167,8 @@ class Session(Consumer):
         self._next = [0] * len(broker.lanes)
         self._generations = [0] * len(broker.lanes)
         self._redeliveries: list[tuple[float, int, int, int]] = []
+        self._rewound: dict[int, float] = {}
+        """By lane when it goes on that was set back to a message which had failed."""
         self._arrived = AutoResetEvent()
 
     def start_lane(self, lane: int) -> None:
@@ -164,6 +176,7 @@ class Session(Consumer):
         # An assignment ends a pause, also if the lane stays with the same session.
         self._pauses.pop(lane, None)
         self._next[lane] = model.position
+        self._rewound.pop(lane, None)
         self._generations[lane] = model.generation
         self._redeliveries = [item for item in self._redeliveries if item[2] != lane]
         heapq.heapify(self._redeliveries)
@@ -201,6 +214,19 @@ class Session(Consumer):
                 self._redeliveries, (due, self.broker.delivered, message.lane, message.offset)
             )
             self.wake()
+
+    def rewind(self, delivery: Delivery) -> None:
+        """Deliver the message once more, after the delay, and then what lies behind it, as a log does."""
+        lane, offset = delivery.message.lane, delivery.message.offset
+        if delivery.generation != self.broker.lanes[lane].generation:
+            return
+        self.duplicated.update((lane, each) for each in range(offset + 1, self._next[lane]))
+        self._next[lane] = min(self._next[lane], offset)
+        self._redeliveries = [item for item in self._redeliveries if item[2] != lane]
+        heapq.heapify(self._redeliveries)
+        delay = self.broker.scenario.redelivery_delay * self.broker.faults.random.uniform(0.5, 2.0)
+        self._rewound[lane] = asyncio.get_running_loop().time() + delay
+        self.wake()
 
     def take(self) -> Delivery | None:
         """The next message that is due, from a lane drawn at random; None if there is none."""
@@ -240,11 +266,13 @@ class Session(Consumer):
 
     def _backlog(self) -> list[int]:
         """The lanes that have more to deliver."""
+        now = asyncio.get_running_loop().time()
         return [
             at
             for at, lane in enumerate(self.broker.lanes)
             if self._next[at] < len(lane.messages)
             and not self._is_held(at)
+            and self._rewound.get(at, now) <= now
             # A consumer that is replaced may not know it yet; one of a group is told.
             and (lane.consumer is self or not self.broker.is_shared)
         ]
@@ -256,8 +284,10 @@ class Session(Consumer):
         self._arrived.clear()
         loop = asyncio.get_running_loop()
         timer = None
-        if self._redeliveries:
-            timer = loop.call_at(self._redeliveries[0][0], self._arrived.set)
+        due = [at for at in self._rewound.values() if at > loop.time()]
+        due += [item[0] for item in self._redeliveries[:1]]
+        if due:
+            timer = loop.call_at(min(due), self._arrived.set)
         try:
             await self._arrived.wait()
         finally:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from triggerer.abc import AdvanceOutcome
 from triggerer.runtime.ledger import IDLE
+from triggerer.testing.simulation.lagging_checker import Identity, LaggingChecker
 from triggerer.testing.simulation.scenario import SIZES
 
 if TYPE_CHECKING:
@@ -14,9 +15,6 @@ if TYPE_CHECKING:
     from triggerer.runtime.group import Group
     from triggerer.runtime.subscriber import Subscriber
     from triggerer.testing.simulation.delivery import Delivery, Message, Owner
-
-Identity = tuple[int, str, int]
-"""Watcher, idempotency key, ordinal."""
 
 
 class Violation(AssertionError):
@@ -43,6 +41,8 @@ class Checker:
         self.durable: set[Identity] = set()
         """What the store has committed."""
         self.refused: set[Identity] = set()
+        self.lagging = LaggingChecker(self.fail, (self.durable, self.refused))
+        """Off, unless watchers fall behind alone."""
         self.deleted: set[int] = set()
         """Watchers that were deleted on purpose: they need not see anything any more."""
         self.is_taken_over: Callable[[Fence], bool] = lambda _: False
@@ -95,14 +95,15 @@ class Checker:
             self.fail("S3", f"{name}, but {len(cohort)} had to answer: {sorted(cohort)}")
         owed = {watcher for watcher in cohort if watcher not in self.deleted}
         wild = len(cohort) - len(owed)
-        accepted = {watcher for watcher in owed if self._has_accepted(delivery, watcher)}
+        answered = {watcher for watcher in owed if self._has_accepted(delivery, watcher)}
+        accepted = answered | self._find_kept(delivery, owed)
         rejected = {watcher for watcher in owed if _has_rejected(delivery, watcher)}
         if outcome.acked > len(accepted) + wild:
             self.fail("S2/S7", f"{name}, but only {sorted(accepted)} of {sorted(owed)} accepted it")
         if outcome.rejected > len(rejected) + wild:
             self.fail("S3", f"{name}, but only {sorted(rejected)} rejected it")
         healthy = {
-            watcher for watcher in accepted | rejected if self._is_healthy(delivery, watcher)
+            watcher for watcher in answered | rejected if self._is_healthy(delivery, watcher)
         }
         if outcome.failed > len(cohort) - len(healthy):
             self.fail("S8", f"{name}, but {sorted(healthy)} did nothing wrong")
@@ -110,6 +111,15 @@ class Checker:
             self._settled.add(_assignment(delivery))
             if outcome.rejected:
                 self._rejected.add(_assignment(delivery))
+            if self.lagging.is_on:
+                spared = {watcher for watcher in owed if self._is_spared(delivery, watcher)}
+                self.lagging.on_done(delivery, rejected | spared, owed)
+
+    def _find_kept(self, delivery: Delivery, owed: set[int]) -> set[int]:
+        """Those that are behind at it or before it, or have dealt with it while they were."""
+        if not self.lagging.is_on:
+            return set()
+        return {watcher for watcher in owed if self.lagging.is_kept(watcher, delivery.message)}
 
     def check_lease(self, delivery: Delivery, what: str) -> None:
         """A group begins to do `what`, which it may do only while its lease holds.
@@ -130,6 +140,9 @@ class Checker:
 
     def on_dead_letter(self, delivery: Delivery) -> None:
         self._settled.add(_assignment(delivery))
+        if self.lagging.is_on:
+            watchers = delivery.cohort.keys() - self.deleted
+            self.lagging.on_done(delivery, watchers, watchers)
 
     def on_passed(self, message: Message, delivery: Delivery) -> None:
         """The broker will not deliver `message` again, because of the advance of `delivery`."""
@@ -176,10 +189,14 @@ class Checker:
             self.fail(
                 "S3", f"watcher {watcher} reads {delivery.message.key}, which it does not owe"
             )
+        if self.lagging.is_on and self.is_owner(delivery.consumer.owner):
+            self.lagging.on_opened(watcher, delivery.message)
 
     def note_selector(self, subscriber: Subscriber, is_selected: Callable[[Any], bool]) -> None:
         """From now on it is not to get the events that are not selected."""
         self._selectors[subscriber] = is_selected
+        if self.lagging.is_on:
+            self.lagging.is_selected[subscriber.source.watchers[0].watcher_id] = is_selected
 
     def has_selector(self, subscriber: Subscriber) -> bool:
         return subscriber in self._selectors

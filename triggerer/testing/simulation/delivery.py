@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from triggerer.domain.events import Fence
+    from triggerer.domain.lane_positions import Position
     from triggerer.runtime.subscriber import Subscriber
 
 
@@ -24,6 +27,25 @@ class Message:
     @property
     def key(self) -> str:
         return f"{self.topic}/{self.lane}/{self.offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reread:
+    """A message that was read again beside the stream; the producer's broker payload."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a watcher stands in a lane in which it is behind."""
+
+    topic: str
+    """Also the digest of the stream."""
+    lane: int
+    offset: int
+    position: Position
+    since: datetime
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Hashable
-from typing import Any, cast
+from typing import Any, ClassVar
 from zlib import crc32
 
 from triggerer.abc import (
     BaseEventTrigger,
     SharedStreamSelector,
     TriggerEvent,
-    current_subscriber,
     reject_shared_stream_event,
 )
-from triggerer.runtime.subscriber import Subscriber
 
 
 class ExampleTrigger(BaseEventTrigger):
     """Skips, rejects, yields, or yields what the store refuses; which of them depends on message and watcher alone."""
+
+    watcher_id: ClassVar[int] = 0
+    """Set where it is hosted."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return f"{type(self).__module__}.{type(self).__qualname__}", {}
@@ -27,7 +28,7 @@ class ExampleTrigger(BaseEventTrigger):
 
     def shared_stream_selector(self) -> SharedStreamSelector | None:
         """Half of the watchers select two of three kinds of events."""
-        watcher = _watcher()
+        watcher = self.watcher_id
         if watcher % 2:
             return None
         return SharedStreamSelector("kind", _kind, frozenset({watcher % 3, (watcher + 1) % 3}))
@@ -35,7 +36,7 @@ class ExampleTrigger(BaseEventTrigger):
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[str]
     ) -> AsyncIterator[TriggerEvent]:
-        watcher = _watcher()
+        watcher = self.watcher_id
         selector = self.shared_stream_selector()
         async for event in shared_stream:
             if selector is not None and _kind(event) not in selector.values:
@@ -52,8 +53,3 @@ class ExampleTrigger(BaseEventTrigger):
 
 def _kind(event: str) -> int:
     return crc32(event.encode()) % 3
-
-
-def _watcher() -> int:
-    subscriber = cast("Subscriber", current_subscriber.get())
-    return subscriber.source.watchers[0].watcher_id

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from triggerer.domain.events import Fence
+from triggerer.domain.lane_positions import LanePosition
 from triggerer.domain.new_streams import may_open
 from triggerer.store.queries.hosting import StreamLoad, TriggerRow
 from triggerer.testing.simulation.store import LoadsShown
@@ -109,7 +111,15 @@ class SimulatedHostingQueries:
     ) -> list[TriggerRow]:
         await session.store.faults.delay()
         digests = set(stream_digests)
-        return [row for row in session.store.triggers.values() if row.stream_digest in digests]
+        rows = [row for row in session.store.triggers.values() if row.stream_digest in digests]
+        await session.store.faults.delay()
+        positions: dict[int, tuple[LanePosition, ...]] = {}
+        for (watcher, lane), standing in sorted(session.store.positions.items()):
+            row = LanePosition(watcher, str(lane), standing.position, standing.since)
+            positions[watcher] = (*positions.get(watcher, ()), row)
+        return [
+            replace(row, positions=positions.get(row.watchers[0].watcher_id, ())) for row in rows
+        ]
 
     async def stream_loads(self, session: Transaction) -> list[StreamLoad]:
         store = session.store

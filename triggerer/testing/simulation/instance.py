@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from triggerer.abc import BaseEventTrigger
 from triggerer.domain.events import EventSource, Fence, HasPayload, PendingEvent
+from triggerer.errors import RowRefused
 from triggerer.hosting.class_loader import Loaded
 from triggerer.hosting.factory import PreparedTrigger, TriggerFactory
 from triggerer.hosting.host import HostSettings, TriggerHost
@@ -18,19 +19,19 @@ from triggerer.own_lease import OwnLease
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.runtime.hosted import HostedTrigger
 from triggerer.store.queries.hosting import TriggerRow
+from triggerer.store.recording.position_writer import PositionWriter
 from triggerer.store.recording.recorder import EventRecorder
 from triggerer.testing.simulation.connection import Connection
 from triggerer.testing.simulation.host_queries import (
     SimulatedHostingQueries,
     SimulatedLeaseQueries,
 )
+from triggerer.testing.simulation.lagging_checker import Identity
 from triggerer.testing.simulation.leased_stream import LeasedStream
 from triggerer.testing.simulation.loop import LoopClock, VirtualLoop
-from triggerer.testing.simulation.triggers import InjectedError, SimulatedTrigger, bind
+from triggerer.testing.simulation.triggers import InjectedError, bind, under_lease
 
 if TYPE_CHECKING:
-    from triggerer.runtime.derived_event import DerivedEvent
-    from triggerer.runtime.subscriber import Subscriber
     from triggerer.testing.simulation.transactions import Database
     from triggerer.testing.simulation.world import World
 
@@ -57,12 +58,30 @@ class TriggerMaker:
         leased = self.leased
         if leased.faults.occur(leased.scenario.constructor_fault_rate):
             raise InjectedError("in the constructor")
+        leased.health.check_making(self.watcher)
         return self.cls(**self.row.kwargs)
 
 
 def maker_of(hosted: HostedTrigger) -> TriggerMaker:
     """What made a trigger that a simulated host runs."""
     return cast("TriggerMaker", hosted.spec.make)
+
+
+@dataclass(frozen=True, slots=True)
+class _NotedEvent:
+    """Notes that an event was refused: some are before they reach the store."""
+
+    event: PendingEvent
+    refused: set[Identity]
+    source: EventSource
+    key: str
+    ordinal: int
+
+    def complete(self, error: Exception | None) -> None:
+        if isinstance(error, RowRefused):
+            for watcher in self.source.watchers:
+                self.refused.add((watcher.watcher_id, self.key, self.ordinal))
+        self.event.complete(error)
 
 
 class ObservedManager(Manager):
@@ -98,13 +117,14 @@ class ObservedManager(Manager):
         assert spec.source.fence is not None
         leased = self._instance.leased_stream(spec.source.fence)
         prepared = cast("PreparedTrigger", spec.make)
-        cls = bind(self._instance.world.class_of(prepared.row), leased)
+        watcher = prepared.row.watchers[0].watcher_id
+        cls = bind(self._instance.world.class_of(prepared.row), leased, watcher)
         return replace(spec, make=TriggerMaker(leased, prepared, cls))
 
     def remove(self, member: HostedTrigger, *, on_purpose: bool) -> None:
         maker = maker_of(member)
         store = self._instance.world.store
-        if store.triggers.get(maker.row.trigger_id) is maker.row:
+        if maker.row.trigger_id in store.triggers:
             maker.leased.checker.fail(
                 "L4", f"{member.name} was stopped, and nothing about it changed"
             )
@@ -163,12 +183,17 @@ class Instance:
             now=self._stamp,
             random=world.jitter,
         )
+        self.positions = PositionWriter(
+            cast("Any", self.connection), on_fenced=self._note_fenced, random=world.jitter
+        )
         self.host = TriggerHost(
             cast("Any", self.connection),
             instance_id=name,
             factory=TriggerFactory(_load, start_load=partial(self._start_load, loop)),
             runtime=RuntimeContext(
                 self,
+                positions=self.positions if world.lagging.is_on else None,
+                falls_behind=world.falls_behind,
                 clock=LoopClock(loop),
                 now=world.store.now,
                 settings=RuntimeSettings(
@@ -280,10 +305,11 @@ class Instance:
         ordinal: int,
     ) -> None:
         """Hand an event to the recorder, and note the lease under which its filter was started."""
-        derived = cast("DerivedEvent", event)
-        subscriber = cast("Subscriber", derived.subscriber)
-        self._submitting = cast("SimulatedTrigger", subscriber.trigger).leased.fence
-        self.recorder.submit_nowait(event, yielded, source, key, ordinal)
+        # Who submits is the task that drives the filter.
+        self._submitting = under_lease.get().fence
+        refused = self.world.checker.refused
+        noted = _NotedEvent(event, refused, source, key, ordinal) if key is not None else event
+        self.recorder.submit_nowait(noted, yielded, source, key, ordinal)
 
     def _stamp(self) -> datetime:
         """The time of the event that is being submitted; no two events have the same."""

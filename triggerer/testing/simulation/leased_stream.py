@@ -21,6 +21,7 @@ class LeasedStream:
         self.scenario = world.scenario
         self.faults = world.faults
         self.checker = world.checker
+        self.health = world.health
         self._database = database
         self.hosted: dict[int, HostedTrigger] = {}
         """By watcher."""

@@ -84,9 +84,12 @@ class Process:
                 await tasks.start(FileReader(self.world, files, self.database).run)
             for instance in self.instances:
                 tasks.start_soon(instance.recorder.run)
+                tasks.start_soon(instance.positions.run)
             for scheduler in self.schedulers:
                 await tasks.start(scheduler.run)
             tasks.start_soon(self._execute)
+            if self.world.lagging.is_on:
+                tasks.start_soon(self._sicken)
             async with anyio.create_task_group() as hosts:
                 for instance in self.instances:
                     await hosts.start(instance.host.run)
@@ -210,6 +213,18 @@ class Process:
             for each in sorted(stream.watchers):
                 world.delete_watcher(stream, each)
         self._announce(stream)
+
+    async def _sicken(self) -> None:
+        """Have one watcher after the other be unwell for a while."""
+        health, world = self.world.health, self.world
+        while True:
+            await asyncio.sleep(health.random.expovariate(1.0 / world.lagging.interval_s))
+            stream = health.random.choice(world.streams)
+            if health.are_over:
+                await anyio.sleep_forever()
+            if stream.watchers:
+                watcher = health.random.choice(sorted(stream.watchers))
+                world.trace("unwell", watcher=watcher, how=health.sicken(watcher))
 
     async def _cut_off(self, instance: Instance) -> None:
         """An instance reaches its broker, but not the database, perhaps for longer than its lease."""

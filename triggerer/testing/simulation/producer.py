@@ -13,7 +13,7 @@ from triggerer.testing.simulation.lane_checker import LaneChecker
 if TYPE_CHECKING:
     from triggerer.runtime.subscriber import Subscriber
     from triggerer.testing.simulation.broker import Broker, Session
-    from triggerer.testing.simulation.delivery import Delivery, Owner
+    from triggerer.testing.simulation.delivery import Delivery, Owner, Reread
     from triggerer.testing.simulation.faults import FaultInjector
 
 
@@ -107,9 +107,12 @@ class SimulatedProducer(SharedStreamProducer):
     def get_advance_lane(self, broker_payload: Delivery) -> Hashable:
         """Called at the broadcast, so those who have to answer are noted here.
 
-        If the lane is at its bound, it was called once before; what was noted then is overwritten.
+        If the lane is at its bound, it was called once before; what was noted then is overwritten. The runtime may call
+        it for what it has broadcast, too.
         """
         lane = broker_payload.message.lane
+        if broker_payload.is_broadcast:
+            return lane
         if broker_payload.number < 0:
             self._numbers += 1
             broker_payload.number = self._numbers
@@ -119,10 +122,10 @@ class SimulatedProducer(SharedStreamProducer):
         self._lane_checker.note_considered(broker_payload)
         return lane
 
-    def get_size(self, broker_payload: Delivery) -> int:
+    def get_size(self, broker_payload: Delivery | Reread) -> int:
         return broker_payload.message.size_bytes
 
-    def get_idempotency_key(self, broker_payload: Delivery) -> str | None:
+    def get_idempotency_key(self, broker_payload: Delivery | Reread) -> str | None:
         return broker_payload.message.key
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
@@ -169,10 +172,14 @@ class SimulatedProducer(SharedStreamProducer):
                 self._note_done(delivery)
             else:
                 assert self._session is not None
-                self._session.redeliver_later(delivery)
+                self.redeliver(self._session, delivery)
         if self._broker.scenario.is_log:
             last = batch[-1].broker_payload
             self._broker.commit(last, self._position(last))
+
+    def redeliver(self, session: Session, delivery: Delivery) -> None:
+        """Have the broker deliver a message once more that has failed."""
+        session.redeliver_later(delivery)
 
     def _is_at_limit(self, delivery: Delivery) -> bool:
         lane = self._broker.lanes[delivery.message.lane]

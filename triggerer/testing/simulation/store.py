@@ -16,6 +16,7 @@ from triggerer.store.wakeups.signals import Wakeups
 if TYPE_CHECKING:
     from triggerer.store.queries.hosting import StreamLoad, TriggerRow
     from triggerer.testing.simulation.checker import Checker
+    from triggerer.testing.simulation.delivery import Standing
     from triggerer.testing.simulation.faults import FaultInjector
     from triggerer.testing.simulation.scenario import Scenario
 
@@ -89,6 +90,8 @@ class Store:
         self.shortened: set[tuple[str, str | None, int]] = set()
         """Leases that others may have taken sooner than their owners can know by clocks of their own."""
         self.triggers: dict[int, TriggerRow] = {}
+        self.positions: dict[tuple[int, int], Standing] = {}
+        """By watcher and lane."""
         self.closed_until: dict[str, datetime | None] = {}
         """By the digest of a stream; see `triggerer.domain.new_streams`."""
         self.shown: dict[str, LoadsShown] = {}

@@ -176,6 +176,7 @@ class Supervisor:
         world = self.world
         world.trace("from here on nothing goes wrong")
         world.faults.are_over = True
+        world.health.are_over = True
         for instance in process.instances:
             instance.connection.restore()
         self._faults_ended_at = process.loop.now
@@ -199,6 +200,9 @@ class Supervisor:
         reason = self._unfinished()
         if reason is None:
             self._check_stored(process)
+            missed = self.world.checker.lagging.find_missed(self.world.checker.deleted)
+            if missed is not None:
+                raise Violation("S13", missed)
             raise _Finished
         scenario = self.world.scenario
         bound = (
@@ -260,6 +264,8 @@ class Supervisor:
             return f"of {sorted(stream.watchers)} under {fence} only {sorted(hosted)} are hosted"
         if not stream.broker.is_finished:
             return f"{stream.key} is not read to its end"
+        if (unread := self.world.checker.lagging.find_unread(stream.key)) is not None:
+            return unread
         session = stream.broker.session
         if session is not None and session.lane_checker is not None and session.lane_checker.paused:
             return f"{stream.key} was never told to resume its lanes {session.lane_checker.paused}"

@@ -22,6 +22,7 @@ from triggerer.store.recording.bulk import EventRow, InsertEvents
 from triggerer.store.recording.record_step import RecordEvents
 from triggerer.store.wakeups.signals import Announced, Wakeups, announce, announced_in
 from triggerer.synchronization import Notifier
+from triggerer.testing.simulation.position_writes import POSITIONS, PositionWrites
 from triggerer.testing.simulation.store import REFUSED, Dag, Owners, Run, Store
 
 if TYPE_CHECKING:
@@ -161,6 +162,7 @@ class Transaction:
         self.is_pending = False
         self._database = database
         self._rows: list[tuple[int, int, datetime, int, str, int]] = []
+        self._positions = PositionWrites()
         self._made: list[Run] = []
         self._taken: dict[tuple[str, int], int] = {}
         self._owners: Owners | None = None
@@ -192,6 +194,9 @@ class Transaction:
                 return self._waiting(**values)
             case RecordEvents():
                 return [await self._record(step)]
+            case BoundStatement(statement=statement, values=values) if statement in POSITIONS:
+                await self.store.faults.delay()
+                return await self._positions.perform(self, statement, values["rows"].rows)
             case InsertEvents(rows=rows):
                 await self.store.faults.delay()
                 return [(self._insert(rows), None)]
@@ -226,6 +231,18 @@ class Transaction:
             starmap(EventRow, zip(*step.columns, strict=True)), step.fence_numbers, strict=True
         )
         return self._insert([row for row, number in rows if number in {0, *held}]), held
+
+    # What the writer of positions asks
+
+    async def lock_row(self, name: str) -> None:
+        """Lock a row until the end of this transaction."""
+        lock = self._database.lock(name)
+        await lock.acquire()
+        self._held.append(lock)
+
+    async def share_streams(self) -> None:
+        """Lock the streams' rows, so that no lease can be claimed until the end of this transaction."""
+        await self._database.share(self)
 
     # What the hosts ask
 
@@ -332,9 +349,12 @@ class Transaction:
                 continue
             checker.durable.add((watcher, key, ordinal))
             store.events[event] = asset
+            if watcher and checker.lagging.is_on:
+                checker.lagging.on_stored(watcher, key)
             for dag in store.dags.values():
                 if asset in {store.asset_ids[one.name] for one in assets_of(dag.condition)}:
                     store.queues[dag.dag_id][event] = None
+        self._positions.apply(store)
         self._apply_runs()
         for pk in self._ended:
             store.runs[pk].is_ended = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Hashable
 from contextlib import aclosing
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from triggerer.abc import (
@@ -16,11 +17,13 @@ from triggerer.abc import (
 )
 from triggerer.runtime.group import is_acknowledged as is_acknowledging
 from triggerer.runtime.selection import is_selecting
+from triggerer.runtime.subscriber import Subscriber
 from triggerer.testing.simulation.delivery import Answer, Delivery
+from triggerer.testing.simulation.log_producer import SimulatedLog
 from triggerer.testing.simulation.producer import SimulatedProducer, read_unacknowledged
 
 if TYPE_CHECKING:
-    from triggerer.runtime.subscriber import Subscriber
+    from triggerer.testing.simulation.delivery import Message
     from triggerer.testing.simulation.leased_stream import LeasedStream
 
 
@@ -28,14 +31,15 @@ class InjectedError(Exception):
     """Raised in a plugin's place, as if its author had made a mistake."""
 
 
-def _subscriber() -> Subscriber:
-    return cast("Subscriber", current_subscriber.get())
+under_lease: ContextVar[LeasedStream] = ContextVar("under_lease")
+"""Under which the filter was started that runs in this task."""
 
 
 class SimulatedTrigger(BaseEventTrigger):
     """Mixed in before a trigger's class: gives it the model's broker, and faults in its filter."""
 
     leased: ClassVar[LeasedStream]
+    watcher_id: ClassVar[int]
     original: ClassVar[type[BaseEventTrigger]]
 
     def shared_stream_key(self) -> Hashable:
@@ -58,7 +62,9 @@ class SimulatedTrigger(BaseEventTrigger):
             except Exception:  # noqa: BLE001  (what cannot be read is for the filter to judge)
                 return True
 
-        leased.checker.note_selector(_subscriber(), is_selected)
+        subscriber = current_subscriber.get()
+        if isinstance(subscriber, Subscriber):
+            leased.checker.note_selector(subscriber, is_selected)
         return SharedStreamSelector(selector.by, read_or_raise, values)
 
     @staticmethod
@@ -69,7 +75,13 @@ class SimulatedTrigger(BaseEventTrigger):
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[Any]
     ) -> AsyncIterator[TriggerEvent]:
-        probe = Probe(self.leased, _subscriber())
+        under_lease.set(self.leased)
+        subscriber = current_subscriber.get()
+        probe = (
+            Probe(self.leased, subscriber)
+            if isinstance(subscriber, Subscriber)
+            else RereadingProbe(self.leased, self.watcher_id)
+        )
         async with aclosing(probe.reading(shared_stream)) as raw:
             events = cast("AsyncGenerator[TriggerEvent]", super().filter_shared_stream(raw))
             async with aclosing(events):
@@ -93,7 +105,8 @@ class Acknowledged(SimulatedTrigger):
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
         leased = cls.leased
-        return SimulatedProducer(leased.stream.broker, leased, leased.cohort)
+        make = SimulatedLog if leased.checker.lagging.is_on else SimulatedProducer
+        return make(leased.stream.broker, leased, leased.cohort)
 
 
 class OnFastPath(SimulatedTrigger):
@@ -111,11 +124,12 @@ class OnFastPath(SimulatedTrigger):
                 yield delivery
 
 
-def bind(cls: type[BaseEventTrigger], leased: LeasedStream) -> type[BaseEventTrigger]:
+def bind(cls: type[BaseEventTrigger], leased: LeasedStream, watcher: int) -> type[BaseEventTrigger]:
     """The class with the model's broker instead of its own; in ack mode if the class is, or if the scenario says so."""
     is_acknowledged = leased.scenario.is_acknowledged or is_acknowledging(cls)
     mode = Acknowledged if is_acknowledged else OnFastPath
-    return type(f"Simulated{cls.__name__}", (mode, cls), {"leased": leased, "original": cls})
+    members = {"leased": leased, "original": cls, "watcher_id": watcher}
+    return type(f"Simulated{cls.__name__}", (mode, cls), members)
 
 
 class Probe:
@@ -135,17 +149,18 @@ class Probe:
             delivery: Delivery = event if entry is None else entry.payload
             delivery.confirm_broadcast(delivery)
             checker.on_opened(delivery, subscriber, watcher, is_owed=entry is not None)
-            # A selector may leave events out; `Checker.on_advance` knows which.
+            # A selector may leave events out, and so do lanes in which the watcher is behind; `Checker.on_advance`
+            # knows which.
             expected = (
                 delivery.number > self._last
-                if checker.has_selector(subscriber)
+                if checker.has_selector(subscriber) or checker.lagging.is_on
                 else delivery.number == self._last + 1
             )
             if self._last and not expected:
                 checker.fail("S5", f"watcher {watcher} got {delivery.number} after {self._last}")
             self._last = delivery.number
             self.yielded = 0
-            if await self._returns():
+            if await inject_fault(self._leased, watcher, subscriber.name, delivery.message):
                 return
             yield delivery.message.event
             # The filter asks for the next event, so it is done with this one.
@@ -159,27 +174,60 @@ class Probe:
             delivery: Delivery = entry.payload
             watcher = subscriber.source.watchers[0].watcher_id
             delivery.answers[watcher] = Answer(self.yielded, subscriber.done > entry.seq)
+            if self._leased.is_alive:
+                self._leased.checker.lagging.on_passed(watcher, delivery.message, self.yielded)
 
-    async def _returns(self) -> bool:
-        """Inject a fault, or none; True if the fault is that the filter returns."""
-        faults, scenario = self._leased.faults, self._leased.scenario
-        await faults.delay()
-        if not faults.occur(scenario.filter_fault_rate):
-            return False
-        kind = faults.random.randrange(5)
-        self._leased.checker.trace(
-            ("raises", "is cancelled", "returns", "stalls", "is slow")[kind],
-            watcher=self._subscriber.name,
-        )
-        match kind:
-            case 0:
-                raise InjectedError("in the filter")
-            case 1:
-                raise asyncio.CancelledError("invented in the filter")
-            case 2:
-                return True
-            case 3:
-                await asyncio.sleep(faults.random.uniform(0.5, 2.0) * scenario.ack_timeout)
-            case _:
-                await asyncio.sleep(faults.random.uniform(0.0, 2.0))
+
+class RereadingProbe:
+    """The same for a filter that catches up, beside the group."""
+
+    def __init__(self, leased: LeasedStream, watcher: int) -> None:
+        self.yielded = 0
+        self._leased = leased
+        self._watcher = watcher
+        self._open: Message | None = None
+
+    async def reading(self, shared_stream: AsyncIterator[Any]) -> AsyncGenerator[Any]:
+        leased, watcher = self._leased, self._watcher
+        async for event in shared_stream:
+            message = self._open = leased.stream.broker.message_of(event)
+            leased.checker.trace("opened again", message=message.key, watcher=watcher)
+            if leased.is_alive and leased.checker.is_owner(leased):
+                leased.checker.lagging.on_opened(watcher, message)
+            self.yielded = 0
+            if await inject_fault(leased, watcher, f"watcher {watcher}", message):
+                return
+            yield event
+            # The filter asks for the next event, so it is done with this one.
+            self.note_answer()
+
+    def note_answer(self) -> None:
+        """The filter is done with the message that it has open, if any."""
+        message, self._open = self._open, None
+        if message is not None and self._leased.is_alive:
+            self._leased.checker.lagging.on_passed(self._watcher, message, self.yielded)
+
+
+async def inject_fault(leased: LeasedStream, watcher: int, name: str, message: Message) -> bool:
+    """Inject a fault into a filter, or none; True if the fault is that the filter returns."""
+    faults, scenario = leased.faults, leased.scenario
+    await leased.health.suffer(watcher, message.key)
+    await faults.delay()
+    if not faults.occur(scenario.filter_fault_rate):
         return False
+    kind = faults.random.randrange(5)
+    leased.checker.trace(
+        ("raises", "is cancelled", "returns", "stalls", "is slow")[kind], watcher=name
+    )
+    match kind:
+        case 0:
+            raise InjectedError("in the filter")
+        case 1:
+            raise asyncio.CancelledError("invented in the filter")
+        case 2:
+            return True
+        case 3:
+            await asyncio.sleep(faults.random.uniform(0.5, 2.0) * scenario.ack_timeout)
+        case _:
+            await asyncio.sleep(faults.random.uniform(0.0, 2.0))
+    return False

@@ -15,6 +15,7 @@ from triggerer.testing.simulation.checker import Checker
 from triggerer.testing.simulation.example import ExampleTrigger
 from triggerer.testing.simulation.faults import FaultInjector
 from triggerer.testing.simulation.files import Files
+from triggerer.testing.simulation.lagging import Health, draw_lagging
 from triggerer.testing.simulation.scenario import AMPLE, Scenario, has_slow_modules
 from triggerer.testing.simulation.store import Dag, Store
 from triggerer.testing.simulation.stream import Declared, Stream, WatcherTemplate
@@ -42,6 +43,12 @@ class World:
         if trace is not None:
             self.checker.trace = self.trace
         self.store = Store(scenario, self.faults, self.checker)
+        self.lagging = draw_lagging(scenario)
+        self.health = Health(scenario, self.lagging)
+        self.health.now = lambda: self.time()  # noqa: PLW0108  (it is replaced for each process)
+        self.checker.lagging.is_on = self.lagging.is_on
+        self.checker.lagging.rows = self.store.positions
+        self.checker.lagging.lanes = lambda topic: self.stream(topic).broker.lanes
         self.checker.is_taken_over = self.store.is_taken_over
         self.streams: list[Stream] = []
         self._classes: dict[int, type[BaseEventTrigger]] = {}
@@ -153,8 +160,10 @@ class World:
             self.files.delete(watcher)
 
     def withdraw(self, stream: Stream, watcher: int) -> None:
-        """Remove it from the store."""
+        """Remove it from the store, with its positions."""
         del self.store.triggers[stream.watchers.pop(watcher).trigger_id]
+        for at in [at for at in self.store.positions if at[0] == watcher]:
+            del self.store.positions[at]
 
     def declare(self, stream: Stream, declared: Declared) -> None:
         """Store the watcher, with a trigger of its own."""
@@ -180,6 +189,12 @@ class World:
             offset = len(stream.broker.lanes[lane].messages)
             event = stream.next_event(self.next_number(), lane, offset)
             stream.broker.publish(lane, event)
+
+    @property
+    def falls_behind(self) -> bool:
+        """Whether `on_failure` is "catch_up" in the process that starts now."""
+        rng = Random(f"{self.scenario.seed}/on_failure/{self.processes}")
+        return rng.random() >= self.lagging.redeliver_share
 
     def trace(self, what: str, **details: Any) -> None:
         """Add a line to the trace, if there is one."""

@@ -1,0 +1,137 @@
+"""Where one that catches up meets what is broadcast (contract, rule 18)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from tests.unit.runtime.scene import Breaking, Scene, Sink, Watching
+from triggerer.abc import AdvanceItem, SharedStreamProducer, TriggerEvent, current_subscriber
+from triggerer.runtime import Manager, RuntimeContext
+from triggerer.runtime.recent import Message, Recent
+from triggerer.runtime.subscriber import Subscriber
+
+SICK, WELL = 1, 2
+
+
+class Held(Breaking):
+    """An advance of what has failed waits for the scene."""
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        assert isinstance(self.scene, Lively)
+        if any(item.outcome.failed for item in batch):
+            self.scene.is_failing.set()
+            await self.scene.may_fail.wait()
+        await super().advance(batch)
+
+
+class Lively(Scene):
+    """Watchers whose live filters raise as soon as they are started, while the scene says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.without_live: set[str] = set()
+        self.is_failing = anyio.Event()
+        """An advance of what has failed is under way."""
+        self.may_fail = anyio.Event()
+        self.sink = Sink()
+
+    def watcher(self, name: str) -> Watching:
+        return Living(scene=self.name, name=name)
+
+
+class Living(Watching):
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        return Held(Scene.by_name[kwargs["scene"]])
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[Any]
+    ) -> AsyncIterator[TriggerEvent]:
+        scene = Scene.by_name[self.scene]
+        assert isinstance(scene, Lively)
+        if self.name in scene.without_live and isinstance(current_subscriber.get(), Subscriber):
+            raise RuntimeError("cannot start")
+        async for event in super().filter_shared_stream(shared_stream):
+            yield event
+
+
+@pytest.fixture
+def scene() -> Lively:
+    return Lively()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with anyio.fail_after(10):
+        while not condition():
+            await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.timeout(30)
+async def test_one_at_the_head_whose_live_filter_is_away_lets_others_run(scene: Lively) -> None:
+    """It looked for its next message in memory again and again, and nothing else had its turn."""
+    scene.without_live.add("sick")
+    context = RuntimeContext(scene.sink, scene.sink, restart_first=1000.0, restart_longest=1000.0)
+    async with Manager(context) as manager:
+        manager.add(scene.specs("sick", "well"))
+        for value in "abc":
+            scene.publish(value)
+            await until(lambda value=value: value in scene.sink.taken(SICK))  # type: ignore[misc]
+        await until(lambda: scene.broker.committed() == 3)
+
+
+async def test_one_at_the_head_of_a_quiet_lane_goes_live_when_its_live_filter_is_back(
+    scene: Lively,
+) -> None:
+    scene.without_live.add("sick")
+    context = RuntimeContext(scene.sink, scene.sink, restart_first=0.2, restart_longest=0.2)
+    async with Manager(context) as manager:
+        sick, _ = manager.add(scene.specs("sick", "well"))
+        scene.publish("a")
+        await until(lambda: scene.sink.taken(SICK) == ["a"])
+        assert sick.catching_up
+        scene.without_live.clear()
+        await until(lambda: not sick.catching_up)
+
+
+async def test_nobody_falls_behind_beyond_a_message_that_failed_and_comes_again(
+    scene: Lively,
+) -> None:
+    """Where it stood then it would have counted as having read the one that comes again."""
+    context = RuntimeContext(scene.sink, scene.sink, restart_first=0.01, restart_longest=0.01)
+    scene.fails["sick"] = scene.fails["well"] = lambda event: event == "a"
+    async with Manager(context) as manager:
+        _, well = manager.add(scene.specs("sick", "well"))
+        scene.publish("a")
+        with anyio.fail_after(10):
+            await scene.is_failing.wait()
+        scene.without_live.add("sick")
+        scene.fails.clear()
+        await until(lambda: well.subscriber is not None and well.subscriber.is_present)
+        scene.publish("b")
+        await until(lambda: "b" in scene.sink.taken(WELL))
+        scene.may_fail.set()
+        await until(lambda: scene.broker.committed() == 2)
+        await until(lambda: sorted(scene.sink.taken(SICK)) == ["a", "b"])
+
+
+def test_what_repeats_something_from_before_does_not_adjoin_what_comes() -> None:
+    """It had been broadcast up to 4 when somebody fell behind at 2."""
+    recent = Recent(["log", 4])
+    recent.append(Message(["log", 2], "c", None), 0)
+    assert recent.newest is None
+    assert not recent.covers(["log", 3])
+    recent.append(Message(["log", 5], "f", None), 0)
+    assert recent.newest == ["log", 5]
+    assert not recent.covers(["log", 3])
+    assert recent.covers(["log", 5])
+
+
+def test_what_is_broadcast_of_a_lane_that_was_made_anew_is_kept() -> None:
+    recent = Recent(["log", 4])
+    recent.append(Message(["another", 0], "a", None), 0)
+    assert recent.newest == ["another", 0]

@@ -1,0 +1,96 @@
+"""Falling behind alone (contract, rule 18) in a simulation: what a seed draws of it, and which watchers are unwell."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Literal, get_args
+from zlib import crc32
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from triggerer.testing.simulation.scenario import Scenario
+
+
+Sickness = Literal["raises", "chokes", "is slow", "hangs", "is absent"]
+"""What is the matter with a watcher for a while: its filter raises on each message or on some, the same each time, is
+slow, or hangs until its ack timeout; or its trigger cannot be made."""
+
+
+class Unwell(Exception):
+    """Raised in the place of a plugin whose watcher is unwell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lagging:
+    """Drawn once for each seed, by a generator of its own: the other draws of a seed stay what they were."""
+
+    is_on: bool
+    """Whether positions are stored, and the broker's lanes can be read again."""
+    redeliver_share: float
+    """At how many of the starts of a process `on_failure` is "redeliver"."""
+    interval_s: float
+    """How long it takes on average until a watcher falls ill."""
+    longest_s: float
+
+
+def draw_lagging(scenario: Scenario) -> Lagging:
+    """Draw it for a seed; off where the source is no log that is acknowledged."""
+    rng = Random(f"{scenario.seed}/lagging")
+    is_on = rng.random() < 0.8 and scenario.is_log and scenario.is_acknowledged
+    return Lagging(
+        is_on=is_on,
+        redeliver_share=rng.choice((0.0, 0.0, 0.0, 0.0, 0.5, 1.0)),
+        interval_s=rng.choice((1.0, 5.0, 20.0)),
+        longest_s=rng.choice((5.0, 20.0, 2 * scenario.ack_timeout)),
+    )
+
+
+class Health:
+    """Which watchers are unwell, and until when; outlives every process."""
+
+    def __init__(self, scenario: Scenario, lagging: Lagging) -> None:
+        self.lagging = lagging
+        self.are_over = False
+        """From now on all are well."""
+        self.random = Random(f"{scenario.seed}/health")
+        self.now: Callable[[], float] = lambda: 0.0
+        self._unwell: dict[int, tuple[Sickness, float]] = {}
+
+    def sicken(self, watcher: int) -> Sickness:
+        """Have the watcher be unwell for a while."""
+        kind: Sickness = self.random.choice(get_args(Sickness))
+        self._unwell[watcher] = kind, self.now() + self.random.uniform(0.0, self.lagging.longest_s)
+        return kind
+
+    def of(self, watcher: int) -> Sickness | None:
+        """What is the matter with the watcher; None: nothing."""
+        kind, until = self._unwell.get(watcher, (None, 0.0))
+        return None if self.are_over or until <= self.now() else kind
+
+    def check_making(self, watcher: int) -> None:
+        """Called where the watcher's trigger is made.
+
+        Raises:
+            Unwell: It cannot be made now.
+        """
+        if self.of(watcher) == "is absent":
+            raise Unwell("it cannot be made")
+
+    async def suffer(self, watcher: int, message: str) -> None:
+        """Called where the watcher's filter is given a message, by its key.
+
+        Raises:
+            Unwell: The filter raises.
+        """
+        match self.of(watcher):
+            case "raises":
+                raise Unwell("on each message")
+            case "chokes" if crc32(f"{watcher} {message}".encode()) % 3 == 0:
+                raise Unwell("on this message")
+            case "is slow":
+                await asyncio.sleep(self.random.uniform(0.0, 3.0))
+            case "hangs":
+                await asyncio.get_running_loop().create_future()

@@ -1,0 +1,212 @@
+"""What must hold of watchers that fall behind alone: none misses a message, and lanes stay in order (rule 18)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from triggerer.testing.simulation.delivery import Delivery, Message, Standing
+
+Identity = tuple[int, str, int]
+"""Watcher, idempotency key, ordinal."""
+
+
+class Lane(Protocol):
+    """A lane as the broker has it."""
+
+    messages: list[Message]
+    position: int
+
+
+class LaggingChecker:
+    """Notes what the filters have dealt with, and compares it with what the broker is told and the store keeps."""
+
+    def __init__(
+        self, fail: Callable[[str, str], None], answered: tuple[set[Identity], ...]
+    ) -> None:
+        self.is_on = False
+        self.rows: dict[tuple[int, int], Standing] = {}
+        """By watcher and lane, where it stands: the rows of the store."""
+        self.lanes: Callable[[str], Sequence[Lane]] = lambda _: []
+        """Of a topic."""
+        self.is_selected: dict[int, Callable[[Any], bool]] = {}
+        """By watcher: what its live filter is given."""
+        self._fail = fail
+        self._answered = answered
+        self._derived: dict[tuple[int, str], int] = {}
+        """By watcher and message: how many events its filter has derived, where it has moved past the message."""
+        self._claimed: dict[int, dict[str, Message]] = {}
+        """By watcher: what the broker was told to be done with, although the watcher had to see it."""
+        self._excused: set[tuple[int, str]] = set()
+        """Rejected, dead-lettered, or left out by a selector."""
+        self._outstanding: dict[tuple[str, int, int], dict[int, Delivery]] = {}
+        """By topic, session and lane what was broadcast, and is in no advance, by number."""
+        self._told: dict[tuple[str, int], set[int]] = {}
+        """By topic and lane the offsets of what was in an advance that returned, with whatever outcome."""
+
+    # What filters do
+
+    def on_opened(self, watcher: int, message: Message) -> None:
+        """A filter of the watcher's, live or not, is given a message: nothing that it has missed lies before it."""
+        row = self.rows.get((watcher, message.lane))
+        if row is None or row.topic != message.topic:
+            return
+        for earlier in self._between(row, message.offset):
+            if not self._has_passed(watcher, earlier):
+                self._fail(
+                    "S13",
+                    f"watcher {watcher} is given {message.key}, stands at {row.offset}, and has not dealt with"
+                    f" {earlier.key}",
+                )
+                return
+
+    def on_opened_live(self, watcher: int, delivery: Delivery) -> None:
+        """Nothing that it has missed is outstanding before it, where nobody has decided what becomes of that."""
+        message = delivery.message
+        lane = self._outstanding.get(_lane_of(delivery), {})
+        for number, earlier in lane.items():
+            if (
+                number < delivery.number
+                and watcher in earlier.cohort
+                and earlier.message.offset < message.offset
+                and not self._has_passed(watcher, earlier.message)
+            ):
+                self._fail(
+                    "S13",
+                    f"watcher {watcher} reads {message.key}, and it is open what becomes of {earlier.message.key}",
+                )
+
+    def on_passed(self, watcher: int, message: Message, derived: int) -> None:
+        """A filter of the watcher's has moved past a message."""
+        at = watcher, message.key
+        self._derived[at] = min(derived, self._derived.get(at, derived))
+
+    # What the broker is told
+
+    def note_outstanding(self, delivery: Delivery) -> None:
+        """It is about to be broadcast, or was."""
+        if not delivery.is_broadcast:
+            self._outstanding.setdefault(_lane_of(delivery), {})[delivery.number] = delivery
+
+    def note_decided(self, delivery: Delivery) -> None:
+        """It is in an advance."""
+        self._outstanding.get(_lane_of(delivery), {}).pop(delivery.number, None)
+
+    def note_told(self, delivery: Delivery) -> None:
+        """It was in an advance that has returned."""
+        message = delivery.message
+        self._told.setdefault((message.topic, message.lane), set()).add(message.offset)
+
+    def on_done(self, delivery: Delivery, excused: set[int], owed: set[int]) -> None:
+        """The broker is told that these watchers are done with a message; `excused` need not see it again."""
+        message = delivery.message
+        self._excused |= {(watcher, message.key) for watcher in excused}
+        for watcher in sorted(owed):
+            if not self.is_kept(watcher, message):
+                self._fail("S13", f"{message.key} is given up, and watcher {watcher} is to see it")
+            self._claimed.setdefault(watcher, {})[message.key] = message
+
+    def is_kept(self, watcher: int, message: Message) -> bool:
+        """Whether it is durable what the watcher derived from it, or that the watcher stands before it."""
+        row = self.rows.get((watcher, message.lane))
+        if row is not None and row.topic == message.topic and row.offset <= message.offset:
+            return True
+        return self._is_settled(watcher, message)
+
+    # What becomes durable
+
+    def on_stored(self, watcher: int, key: str) -> None:
+        """An event of a message is durable for the first time: all that it has missed before it in the lane was."""
+        topic, lane, offset = key.rsplit("/", 2)
+        row = self.rows.get((watcher, int(lane)))
+        if row is None or row.topic != topic:
+            return
+        for earlier in self._between(row, int(offset)):
+            if not self._is_settled(watcher, earlier):
+                self._fail(
+                    "S13",
+                    f"an event of {key} is stored for watcher {watcher} before those of {earlier.key}",
+                )
+                return
+
+    def on_moved(
+        self, watcher: int, lane: int, before: Standing | None, after: Standing | None
+    ) -> None:
+        """The row of a watcher was written; None: there is none."""
+        if before is None:
+            return
+        messages = self.lanes(before.topic)[lane].messages
+        if after is not None:
+            for message in messages[before.offset : after.offset]:
+                if not self._is_settled(watcher, message):
+                    self._fail(
+                        "S13",
+                        f"watcher {watcher} goes on to {after.offset}, and {message.key} is not durable",
+                    )
+            return
+        claimed = self._claimed.get(watcher, {})
+        for message in messages[before.offset :]:
+            if message.key in claimed and not self._is_settled(watcher, message):
+                self._fail(
+                    "S13", f"watcher {watcher} is to see {message.key}, and its position goes"
+                )
+        told = self._told.get((before.topic, lane), set())
+        committed = self.lanes(before.topic)[lane].position
+        if early := set(range(committed, before.offset)) - told:
+            self._fail(
+                "S13",
+                f"the position {before.offset} of watcher {watcher} in lane {lane} goes before the broker was told of"
+                f" {sorted(early)}",
+            )
+
+    # At the end
+
+    def find_unread(self, topic: str) -> str | None:
+        """Who has not caught up in the topic; None: everybody has."""
+        for (watcher, lane), row in sorted(self.rows.items()):
+            messages = self.lanes(topic)[lane].messages
+            if row.topic != topic or row.offset >= len(messages):
+                continue
+            if not self._is_refused(watcher, messages[row.offset]):
+                return f"watcher {watcher} stands at {row.offset} of {len(messages)} in lane {lane} of {topic}"
+        return None
+
+    def find_missed(self, deleted: set[int]) -> str | None:
+        """What a watcher has missed for good; None: nothing."""
+        for watcher, messages in self._claimed.items():
+            for message in messages.values():
+                if watcher not in deleted and not self.is_kept(watcher, message):
+                    return f"watcher {watcher} has missed {message.key}"
+        return None
+
+    # Evidence
+
+    def _between(self, row: Standing, offset: int) -> Iterator[Message]:
+        yield from self.lanes(row.topic)[row.lane].messages[row.offset : offset]
+
+    def _has_passed(self, watcher: int, message: Message) -> bool:
+        at = watcher, message.key
+        return at in self._derived or at in self._excused or self._is_left_out(watcher, message)
+
+    def _is_settled(self, watcher: int, message: Message) -> bool:
+        at = watcher, message.key
+        count = self._derived.get(at)
+        if count is not None and all(
+            any((*at, ordinal) in answered for answered in self._answered)
+            for ordinal in range(count)
+        ):
+            return True
+        return at in self._excused or self._is_left_out(watcher, message)
+
+    def _is_left_out(self, watcher: int, message: Message) -> bool:
+        is_selected = self.is_selected.get(watcher)
+        return is_selected is not None and not is_selected(message.event)
+
+    def _is_refused(self, watcher: int, message: Message) -> bool:
+        _, refused = self._answered
+        return any(one[:2] == (watcher, message.key) for one in refused)
+
+
+def _lane_of(delivery: Delivery) -> tuple[str, int, int]:
+    return delivery.message.topic, delivery.consumer.number, delivery.message.lane

@@ -1,0 +1,102 @@
+"""The producer of a log whose lanes can be read again beside the stream (contract, rule 18)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from triggerer.abc import AdvanceItem
+from triggerer.errors import BrokerUnavailable
+from triggerer.synchronization import AutoResetEvent
+from triggerer.testing.simulation.delivery import Delivery, Reread
+from triggerer.testing.simulation.producer import SimulatedProducer
+
+if TYPE_CHECKING:
+    from triggerer.runtime.subscriber import Subscriber
+    from triggerer.testing.simulation.broker import Broker, Session
+    from triggerer.testing.simulation.delivery import Owner
+
+_READERS: Final = 8
+
+
+class SimulatedLog(SimulatedProducer):
+    """Its lanes can be read from any position, which tells the broker nothing."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        owner: Owner,
+        cohort: Callable[[], dict[int, Subscriber | None]],
+    ) -> None:
+        super().__init__(broker, owner, cohort)
+        self._log = broker
+        self._readers = 0
+
+    def get_advance_lane(self, broker_payload: Delivery) -> Hashable:
+        lane = super().get_advance_lane(broker_payload)
+        self._log.checker.lagging.note_outstanding(broker_payload)
+        return lane
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        for item in batch:
+            self._log.checker.lagging.note_decided(item.broker_payload)
+        await super().advance(batch)
+        for item in batch:
+            self._log.checker.lagging.note_told(item.broker_payload)
+
+    def redeliver(self, session: Session, delivery: Delivery) -> None:
+        session.rewind(delivery)
+
+    def get_position(self, broker_payload: Delivery | Reread) -> list[Any]:
+        message = broker_payload.message
+        return [message.topic, message.offset]
+
+    async def find_positions(self, start: datetime | None) -> Mapping[Hashable, list[Any]]:
+        """The earliest, or else the ends: the runtime asks for no other time."""
+        await self._ask()
+        found: dict[Hashable, list[Any]] = {
+            number: [self._log.topic, 0 if start is None else len(lane.messages)]
+            for number, lane in enumerate(self._log.lanes)
+        }
+        await self._ask()
+        return found
+
+    async def read_lane(
+        self, lane: Hashable, position: list[Any]
+    ) -> AsyncIterator[tuple[Any, Reread]]:
+        assert isinstance(lane, int)
+        log, (_, offset) = self._log, position
+        arrived = AutoResetEvent()
+        log.checker.trace("read_lane", stream=log.topic, lane=lane, offset=offset)
+        self._readers += 1
+        if self._readers > _READERS:
+            log.checker.fail("S9", f"{self._readers} lanes are read beside the poll")
+        log.readers[arrived] = None
+        messages = log.lanes[lane].messages
+        try:
+            await self._ask()
+            while True:
+                if offset >= len(messages):
+                    await arrived.wait()
+                    continue
+                await self._ask()
+                message = messages[offset]
+                yield message.event, Reread(message)
+                offset += 1
+        finally:
+            self._readers -= 1
+            del log.readers[arrived]
+
+    async def _ask(self) -> None:
+        """Ask the broker: it is slow, raises, or answers only after a long time."""
+        faults = self._log.faults
+        await faults.delay()
+        if faults.occur(self._log.scenario.broker_fault_rate):
+            kind = faults.random.random()
+            if kind < 0.3:
+                raise asyncio.CancelledError("invented by a client library")
+            if kind < 0.7:
+                raise BrokerUnavailable("the broker hung up on a reader")
+            await asyncio.sleep(faults.random.uniform(0.0, 60.0))
