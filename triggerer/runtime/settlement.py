@@ -160,7 +160,7 @@ class Settlement:
         _log.warning(
             "a message was rejected by a watcher that catches up, and cannot be set aside",
             watcher=self._name,
-            event=taken.key,
+            key=taken.key,
         )
         return True
 

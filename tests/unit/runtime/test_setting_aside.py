@@ -279,3 +279,16 @@ async def test_what_follows_in_its_lane_comes_after_it_also_with_another_owner(
         scene.publish("d")
         await sink.until(lambda: sink.taken(1) == ["a", "b", "c", "d"])
     assert not sink.parked
+
+
+async def test_where_nothing_can_be_set_aside_what_is_rejected_is_passed(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: True
+    without_parked = RuntimeContext(sink, sink, restart_first=0.01, restart_longest=0.01)
+    async with Manager(without_parked) as manager:
+        manager.add(scene.specs("sick", "well"))
+        scene.publish("a", "b", "c")
+        await sink.until(lambda: len(sink.taken(2)) == 3)
+        scene.rejects = lambda event: event == "b"
+        scene.fails.clear()
+        await sink.until(lambda: sink.taken(1) == ["a", "c"])

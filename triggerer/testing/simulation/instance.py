@@ -19,14 +19,14 @@ from triggerer.own_lease import OwnLease
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.runtime.hosted import HostedTrigger
 from triggerer.store.queries.hosting import TriggerRow
+from triggerer.store.recording.encoding import encode_extra
 from triggerer.store.recording.position_writer import PositionWriter
-from triggerer.store.recording.recorder import EventRecorder
+from triggerer.store.recording.recorder import MAX_EVENT_BYTES, EventRecorder
 from triggerer.testing.simulation.connection import Connection
 from triggerer.testing.simulation.host_queries import (
     SimulatedHostingQueries,
     SimulatedLeaseQueries,
 )
-from triggerer.testing.simulation.lagging_checker import Identity
 from triggerer.testing.simulation.leased_stream import LeasedStream
 from triggerer.testing.simulation.loop import LoopClock, VirtualLoop
 from triggerer.testing.simulation.triggers import InjectedError, bind, under_lease
@@ -65,23 +65,6 @@ class TriggerMaker:
 def maker_of(hosted: HostedTrigger) -> TriggerMaker:
     """What made a trigger that a simulated host runs."""
     return cast("TriggerMaker", hosted.spec.make)
-
-
-@dataclass(frozen=True, slots=True)
-class _NotedEvent:
-    """Notes that an event was refused: some are before they reach the store."""
-
-    event: PendingEvent
-    refused: set[Identity]
-    source: EventSource
-    key: str
-    ordinal: int
-
-    def complete(self, error: Exception | None) -> None:
-        if isinstance(error, RowRefused):
-            for watcher in self.source.watchers:
-                self.refused.add((watcher.watcher_id, self.key, self.ordinal))
-        self.event.complete(error)
 
 
 class ObservedManager(Manager):
@@ -307,9 +290,11 @@ class Instance:
         """Hand an event to the recorder, and note the lease under which its filter was started."""
         # Who submits is the task that drives the filter.
         self._submitting = under_lease.get().fence
-        refused = self.world.checker.refused
-        noted = _NotedEvent(event, refused, source, key, ordinal) if key is not None else event
-        self.recorder.submit_nowait(noted, yielded, source, key, ordinal)
+        if key is not None and not _is_storable(yielded):
+            self.world.checker.refused.update(
+                (watcher.watcher_id, key, ordinal) for watcher in source.watchers
+            )
+        self.recorder.submit_nowait(event, yielded, source, key, ordinal)
 
     def _stamp(self) -> datetime:
         """The time of the event that is being submitted; no two events have the same."""
@@ -324,3 +309,12 @@ class Instance:
     def _note_fenced(self, fence: Fence) -> None:
         self.note_end(fence)
         self.host.note_fenced(fence)
+
+
+def _is_storable(event: HasPayload) -> bool:
+    """Whether the recorder takes it. What it refuses never reaches the store, and is refused before what follows."""
+    try:
+        encode_extra(event.payload, max_bytes=MAX_EVENT_BYTES)
+    except RowRefused:
+        return False
+    return True

@@ -123,7 +123,8 @@ class LaggingChecker:
         if row is None or row.topic != topic:
             return
         for earlier in self._between(row, int(offset)):
-            if not self._is_settled(watcher, earlier):
+            # What the store refuses it never gets: nothing can come before that.
+            if not (self._is_settled(watcher, earlier) or self._is_refused(watcher, earlier)):
                 self._fail(
                     "S13",
                     f"an event of {key} is stored for watcher {watcher} before those of {earlier.key}",
