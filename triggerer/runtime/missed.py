@@ -193,7 +193,11 @@ class MissedMessages:
         given = 0
         clock = self._context.clock
         until = clock.monotonic() + _SLICE_S
+        reached = lag.read_to
         while given < _SLICE and clock.monotonic() < until and not (lag.is_gone or lag.is_live):
+            if lag.read_to is not reached:
+                # It is to be read again from an earlier message, which this reading has passed.
+                return
             message = reader.take()
             if message is None:
                 if reader.error is not None:
@@ -205,6 +209,7 @@ class MissedMessages:
                 continue
             given += 1
             yield message
+            reached = lag.read_to
             if self._state.recent_of(lag.lane).covers(lag.read_to):
                 # From here on it is in memory.
                 return
