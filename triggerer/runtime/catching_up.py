@@ -302,11 +302,16 @@ class CatchingUp:
                     yield message.event
                     self._resolve()
                     continue
-            async with aclosing(self._missed.slice(lag)) as messages:
-                async for message in messages:
-                    self._give_from(lag, message)
-                    yield message.event
-                    if not self._resolve():
+            goes_on = True
+            async with aclosing(self._missed.slice(lag)) as bursts:
+                async for burst in bursts:
+                    for message in burst:
+                        self._give_from(lag, message)
+                        yield message.event
+                        goes_on = self._resolve()
+                        if not goes_on:
+                            break
+                    if not goes_on:
                         break
 
     async def _next_kept(self) -> TakenAgain | None:

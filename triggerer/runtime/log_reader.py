@@ -22,7 +22,8 @@ class LogReader:
     """One reading of one lane. `run` fills `messages`, up to a bound in number and in bytes.
 
     Args:
-        on_arrival: Called when there is something to take, or the reading has ended with `error`.
+        on_arrival: Called when there is something to take, and was nothing before; or the reading has ended with
+            `error`.
     """
 
     def __init__(
@@ -41,14 +42,16 @@ class LogReader:
         self._size_bytes = 0
         self._has_room = AutoResetEvent()
 
-    def take(self) -> Message | None:
-        """The next message; None if there is none yet."""
-        if not self._messages:
-            return None
-        message, size_bytes = self._messages.popleft()
-        self._size_bytes -= size_bytes
-        self._has_room.set()
-        return message
+    def take(self, most: int) -> list[Message]:
+        """The next messages, in order; empty if there is none yet."""
+        taken = []
+        for _ in range(min(most, len(self._messages))):
+            message, size_bytes = self._messages.popleft()
+            self._size_bytes -= size_bytes
+            taken.append(message)
+        if taken:
+            self._has_room.set()
+        return taken
 
     async def run(self) -> None:
         """Read until cancelled, or until the reading fails: see `error`."""
@@ -74,6 +77,8 @@ class LogReader:
                 message = Message(producer.get_position(payload), event, payload)
                 self._messages.append((message, size_bytes))
                 self._size_bytes += size_bytes
-                self._on_arrival()
+                if len(self._messages) == 1:
+                    # Who finds something does not wait.
+                    self._on_arrival()
                 while len(self._messages) >= _MOST or self._size_bytes >= _MOST_BYTES:
                     await self._has_room.wait()

@@ -151,30 +151,33 @@ class MissedMessages:
 
     # Its messages
 
-    async def slice(self, lag: Lag) -> AsyncGenerator[Message, None]:
-        """Some messages of a lane, from `Lag.read_to` on, in order. The caller moves it before it asks for the next."""
+    async def slice(self, lag: Lag) -> AsyncGenerator[list[Message], None]:
+        """Some messages of a lane, from `Lag.read_to` on, in order, a burst at a time.
+
+        The caller moves `Lag.read_to` past all messages of a burst before it asks for the next one, or asks no more.
+        """
         is_in_memory = self._state.recent_of(lag.lane).covers(lag.read_to)
-        messages = self._from_memory(lag) if is_in_memory else self._read(lag)
-        async with aclosing(messages):
-            async for message in messages:
-                yield message
+        bursts = self._from_memory(lag) if is_in_memory else self._read(lag)
+        async with aclosing(bursts):
+            async for burst in bursts:
+                yield burst
         if not lag.is_live and not lag.is_gone:
             self._state.store_position(lag)
 
-    async def _from_memory(self, lag: Lag) -> AsyncGenerator[Message, None]:
+    async def _from_memory(self, lag: Lag) -> AsyncGenerator[list[Message], None]:
         recent = self._state.recent_of(lag.lane)
-        for number in range(_SLICE):
-            message = recent.after(lag.read_to)
-            if message is None:
+        for number in range(_SLICE // _BURST):
+            burst = recent.after(lag.read_to, _BURST)
+            if not burst:
                 if not number:
                     # It is at the head, and its live filter is not there yet.
                     await self._wait_for_message(lag)
                 break
-            yield message
-            if number % _BURST == _BURST - 1:
+            yield burst
+            if len(burst) == _BURST:
                 await checkpoint()
 
-    async def _read(self, lag: Lag) -> AsyncGenerator[Message, None]:
+    async def _read(self, lag: Lag) -> AsyncGenerator[list[Message], None]:
         assert self.tasks is not None
         assert self._state.producer is not None
         async with self._readers:
@@ -183,19 +186,23 @@ class MissedMessages:
             scope = anyio.CancelScope()
             self.tasks.start_soon(_run_in, scope, reader)
             try:
-                async with aclosing(self._from_log(lag, reader)) as messages:
-                    async for message in messages:
-                        yield message
+                async with aclosing(self._from_log(lag, reader)) as bursts:
+                    async for burst in bursts:
+                        yield burst
             finally:
                 scope.cancel()
 
-    async def _from_log(self, lag: Lag, reader: LogReader) -> AsyncGenerator[Message, None]:
+    async def _from_log(self, lag: Lag, reader: LogReader) -> AsyncGenerator[list[Message], None]:
         given = 0
         clock = self._context.clock
         until = clock.monotonic() + _SLICE_S
+        reached = lag.read_to
         while given < _SLICE and clock.monotonic() < until and not (lag.is_gone or lag.is_live):
-            message = reader.take()
-            if message is None:
+            if lag.read_to is not reached:
+                # It is to be read again from an earlier message, which this reading has passed.
+                return
+            burst = reader.take(_BURST)
+            if not burst:
                 if reader.error is not None:
                     self.postpone(lag)
                     self._on_failure(reader.error)
@@ -203,12 +210,13 @@ class MissedMessages:
                 if not await self._wait_for_message(lag):
                     return
                 continue
-            given += 1
-            yield message
+            given += len(burst)
+            yield burst
+            reached = lag.read_to
             if self._state.recent_of(lag.lane).covers(lag.read_to):
                 # From here on it is in memory.
                 return
-            if given % _BURST == 0:
+            if len(burst) == _BURST:
                 await checkpoint()
 
     async def _wait_for_message(self, lag: Lag) -> bool:
@@ -216,7 +224,7 @@ class MissedMessages:
         if self._seam.go_live_if_caught_up(lag):
             return False
         recent = self._state.recent_of(lag.lane)
-        if recent.covers(lag.read_to) and recent.after(lag.read_to) is not None:
+        if recent.covers(lag.read_to) and recent.after(lag.read_to, 1):
             return False
         recent.wake_once(self)
         is_first = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
 from triggerer.domain.lane_positions import Position, is_before, is_same_log
@@ -88,10 +89,10 @@ class Recent:
         oldest = self._messages[0].position
         return is_same_log(oldest, position) and not is_before(position, oldest)
 
-    def after(self, position: Position) -> Message | None:
-        """The first message at `position` or after it; None if it has not been broadcast yet."""
+    def after(self, position: Position, most: int) -> list[Message]:
+        """The first messages at `position` or after it, in order; empty if none has been broadcast yet."""
         at = bisect_left(self._messages, position[1], key=_number)
-        return self._messages[at] if at < len(self._messages) else None
+        return list(islice(self._messages, at, at + most))
 
 
 def _number(message: Message) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from functools import partial
@@ -15,7 +16,7 @@ from triggerer.abc import (
     TriggerEvent,
 )
 from triggerer.domain.events import EventSource, Fence, WatcherRef
-from triggerer.domain.lane_positions import LanePosition
+from triggerer.domain.lane_positions import LanePosition, PositionChange
 from triggerer.runtime import Manager, RuntimeContext, TriggerSpec
 from triggerer.testing import HostedView, StreamHarness
 
@@ -263,6 +264,44 @@ async def test_what_is_behind_under_redeliver_still_catches_up_and_nobody_else_f
 
 
 @pytest.mark.rule("18: the broker waits for the position")
+async def test_what_the_store_refuses_while_no_message_is_open_is_read_again(scene: Scene) -> None:
+    """The reading of the log, which is further, does not go on as if nothing had been."""
+
+    class Late(Sink):
+        """Answers for events in the next turn of the event loop."""
+
+        def submit_nowait(self, *given: Any) -> None:
+            loop = asyncio.get_running_loop()
+            if isinstance(given[0], PositionChange):
+                super().submit_nowait(*given)
+            else:
+                loop.call_soon(super().submit_nowait, *given)
+
+    sink = Late()
+    # Of whatever message is the last one before others have a turn, too.
+    refused = set(range(5, 40))
+
+    def refuses(_: int, payload: Any) -> bool:
+        return payload in refused and not refused.discard(payload)
+
+    sink.refuses = refuses
+    scene.publish(*range(60))
+    scene.broker.seek(60)
+    watcher = scene.watcher("sick")
+    spec = TriggerSpec(
+        name="sick",
+        make=lambda: watcher,
+        kwargs=watcher.serialize()[1],
+        source=EventSource((WatcherRef(1, 0),), Fence("stream", "me", 1)),
+        positions=(LanePosition(1, "0", [scene.broker.identity, 0], datetime.now(UTC)),),
+    )
+    context = RuntimeContext(sink, sink, restart_first=0.001, restart_longest=0.001)
+    async with Manager(context) as manager:
+        manager.add([spec])
+        await sink.until(lambda: sink.positions.get((1, "0")) == [scene.broker.identity, 60])
+        assert sorted(sink.taken(1)) == list(range(60))
+
+
 async def test_a_group_that_restarts_waits_for_the_position_that_is_being_written(
     scene: Scene,
 ) -> None:

@@ -1,0 +1,225 @@
+"""What catching up costs: its rate beside the live path's, what it costs the head, and a thousand that are behind.
+
+`python -m tests.benchmarks.catch_up [rate|head|many] [--messages 1000000] [--rates 100,1000,5000] [--watchers 1000]`
+
+The runtime alone in one process, on a log in memory and with a store that keeps nothing: no broker and no database, so
+that what is compared is the runtime's own work, and a ratio is the worst that there can be. What four sick watchers
+cost a whole service with Kafka is measured by `tests.benchmarks.sick_watchers`.
+
+- *rate*: one watcher takes so many messages live; then one that is behind takes as many while nothing arrives. Aim:
+  0.7 of the rate.
+- *head*: one watcher takes messages that arrive at a steady rate; first alone, then beside one that catches up all the
+  time. A latency counts from the instant at which a message is due until its event is durable. Aim: a p99 within 1.5
+  times of that alone.
+- *many*: so many watchers that are behind by an hour, in all lanes, catch up beside one that is live, for some seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import psutil
+import structlog
+
+from tests.benchmarks.log_in_memory import LANES, Log, Store, spec
+from tests.benchmarks.report import Figures, Report, Row, percentile, surroundings
+from triggerer.runtime import Manager, RuntimeContext
+
+CASES: Final = ("rate", "head", "many")
+_LIVE: Final = 1
+_ENDLESS: Final = 8 * 10**9
+_HOUR_S: Final = 3_600
+
+
+def main() -> None:
+    arguments = _arguments()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    report = Report(arguments.json)
+    report.say(f"{surroundings()}")
+    if "rate" in arguments.which:
+        rows = [
+            row
+            for one_in in (10, 1)
+            for row in _compare_rates(arguments.messages, one_in, arguments.rounds)
+        ]
+        title = f"Catching up with {arguments.messages:,} messages in {LANES} lanes"
+        note = "aim: 0.7 of the live path; in processor time, since others use the machine too"
+        report.show(Figures("catch-up-rate", title, tuple(rows), note))
+    if "head" in arguments.which:
+        rates = [float(rate) for rate in arguments.rates.split(",")]
+        rows = [_compare_heads(rate, arguments.seconds) for rate in rates]
+        note = "ms from the instant a message is due until its event is durable; aim: p99 ratio 1.5"
+        report.show(
+            Figures("catch-up-head", "The head beside one that is behind", tuple(rows), note)
+        )
+    if "many" in arguments.which:
+        row = _measure_many(arguments.watchers, arguments.hour_rate, arguments.seconds)
+        note = "consumers: readings of the log that are open at once; each is one of the broker's"
+        report.show(Figures("catch-up-many", "Many that are behind by an hour", (row,), note))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("which", nargs="*", default=["all"], metavar="|".join(CASES))
+    parser.add_argument("--messages", type=int, default=1_000_000, help="how far behind (rate)")
+    parser.add_argument("--rounds", type=int, default=1, help="the best of so many (rate)")
+    parser.add_argument("--rates", default="100,300,1000,3000,10000", help="messages/s (head)")
+    parser.add_argument("--seconds", type=float, default=30, help="of each phase (head, many)")
+    parser.add_argument("--watchers", type=int, default=1_000, help="how many are behind (many)")
+    parser.add_argument(
+        "--hour-rate", type=float, default=100, help="messages/s in that hour (many)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="append figures as JSON lines")
+    arguments = parser.parse_args()
+    if "all" in arguments.which:
+        arguments.which = list(CASES)
+    if unknown := set(arguments.which) - set(CASES):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    return arguments
+
+
+def _run(function: Callable[..., Any], *arguments: Any) -> Any:
+    return anyio.run(function, *arguments, backend_options={"use_uvloop": True})
+
+
+# The rate
+
+
+@dataclass(frozen=True, slots=True)
+class _Took:
+    seconds: float
+    cpu_s: float
+
+
+def _compare_rates(messages: int, one_in: int, rounds: int) -> Sequence[Row]:
+    live, behind = [], []
+    for _ in range(rounds):
+        live.append(_run(_take, messages, one_in, False))
+        behind.append(_run(_take, messages, one_in, True))
+    best = min(took.cpu_s for took in live)
+    rows: list[Row] = []
+    for path, tooks in (("live", live), ("catching up", behind)):
+        took = min(tooks, key=lambda one: one.cpu_s)
+        rows.append(
+            {
+                "derives": f"one in {one_in}",
+                "path": path,
+                "messages/s": messages / took.seconds,
+                "CPU µs/message": took.cpu_s * 1e6 / messages,
+                "of live, CPU": best / took.cpu_s,
+                "of live": min(one.seconds for one in live) / took.seconds,
+            }
+        )
+    return rows
+
+
+async def _take(messages: int, one_in: int, is_behind: bool) -> _Took:
+    """Have one watcher take all messages, live, or because it is behind at the first one."""
+    log = Log(messages if is_behind else 0, messages)
+    log.wanted = messages
+    store = Store()
+    gc.collect()
+    began, cpu = time.perf_counter(), time.process_time()
+    async with Manager(RuntimeContext(store, store)) as manager:
+        manager.add([spec(_LIVE, one_in=one_in, behind_from=0 if is_behind else None)])
+        with anyio.fail_after(600):
+            await log.done.wait()
+        return _Took(time.perf_counter() - began, time.process_time() - cpu)
+
+
+# The head
+
+
+def _compare_heads(rate: float, seconds: float) -> Row:
+    alone = _run(_head, rate, seconds, False)
+    beside = _run(_head, rate, seconds, True)
+    return {
+        "messages/s": rate,
+        "alone p50": percentile(alone[0], 50),
+        "alone p99": percentile(alone[0], 99),
+        "beside p50": percentile(beside[0], 50),
+        "beside p99": percentile(beside[0], 99),
+        "p99 ratio": percentile(beside[0], 99) / percentile(alone[0], 99),
+        "caught up messages/s": beside[1] / seconds,
+    }
+
+
+async def _head(rate: float, seconds: float, has_laggard: bool) -> tuple[list[float], int]:
+    """The head's latencies in ms, in order; and how many messages the one that is behind was given meanwhile."""
+    log = Log(_ENDLESS, _ENDLESS + round(rate * seconds), rate=rate)
+    took: list[float] = []
+
+    def note(watcher: int, number: Any) -> None:
+        if watcher == _LIVE:
+            took.append((time.perf_counter() - log.due(number)) * 1_000)
+            if len(took) == log.end - log.first:
+                log.done.set()
+
+    specs = [spec(_LIVE, one_in=1)]
+    if has_laggard:
+        specs.append(spec(_LIVE + 1, one_in=10, behind_from=0))
+    store = Store(note)
+    gc.collect()
+    async with Manager(RuntimeContext(store, store)) as manager:
+        manager.add(specs)
+        with anyio.fail_after(seconds * 3 + 60):
+            await log.done.wait()
+    return sorted(took), log.taken.get(_LIVE + 1, 0)
+
+
+# Many
+
+
+def _measure_many(watchers: int, hour_rate: float, seconds: float) -> Row:
+    row: Row = _run(_many, watchers, hour_rate, seconds)
+    return row
+
+
+async def _many(watchers: int, hour_rate: float, seconds: float) -> Row:
+    behind = round(hour_rate * _HOUR_S)
+    log = Log(behind, _ENDLESS, rate=hour_rate)
+    head: list[float] = []
+
+    def note(watcher: int, number: Any) -> None:
+        if watcher == _LIVE:
+            head.append((time.perf_counter() - log.due(number)) * 1_000)
+
+    store = Store(note)
+    process = psutil.Process()
+    gc.collect()
+    before = process.memory_info().rss
+    specs = [spec(_LIVE, one_in=1)]
+    specs += [spec(_LIVE + 1 + number, one_in=10, behind_from=0) for number in range(watchers)]
+    async with Manager(RuntimeContext(store, store)) as manager:
+        manager.add(specs)
+        await anyio.sleep(seconds)
+        gc.collect()
+        rss = process.memory_info().rss
+        given = sum(log.taken.values()) - log.taken.get(_LIVE, 0)
+        return {
+            "watchers": watchers,
+            "lanes": LANES,
+            "behind by": behind,
+            "seconds": seconds,
+            "rows": len(store.rows),
+            "RSS MiB": rss / 2**20,
+            "of it theirs": (rss - before) / 2**20,
+            "most consumers": log.most_readers,
+            "readings": log.readings,
+            "read messages/s": log.read_beside / seconds,
+            "given messages/s": given / seconds,
+            "head p50 ms": percentile(sorted(head), 50),
+            "head p99 ms": percentile(sorted(head), 99),
+        }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""What the watchers have derived: whether it is what they should have, and how long each took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+
+from tests.acceptance.records import Records
+from tests.benchmarks.durable import Durable
+from tests.benchmarks.report import percentile
+from tests.benchmarks.sick_dags import TAKES_ONE_IN
+from tests.benchmarks.stamped_load import Stretch
+
+_EVENTS: Final = (
+    "SELECT id, extra FROM asset_event WHERE asset_id = (SELECT id FROM asset WHERE name = '{name}')"
+    " ORDER BY id"
+)
+_COUNTS: Final = (
+    "SELECT a.name, (SELECT count(*) FROM asset_event e WHERE e.asset_id = a.id) FROM asset a"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One asset event of a watcher."""
+
+    id: int
+    number: int
+    """Of its message."""
+    sent_at: int
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a watcher's events compare with those that it should have."""
+
+    expected: int
+    missing: int
+    unexpected: int
+    doubled: int
+    out_of_order: int
+    """Events whose message lies before that of the event before it, in the same partition."""
+
+    @property
+    def is_right(self) -> bool:
+        return not (self.missing or self.unexpected or self.doubled or self.out_of_order)
+
+
+def counts(records: Records) -> dict[str, int]:
+    """How many events each asset has."""
+    return {name: int(count) for name, count in records.rows(_COUNTS)}
+
+
+def events_of(records: Records, name: str) -> list[Event]:
+    """The events of an asset, in the order of their ids."""
+    found = []
+    for event_id, content in records.rows(_EVENTS.format(name=name)):
+        extra = orjson.loads(content)
+        found.append(Event(event_id, extra["n"], extra["at"], extra["partition"], extra["offset"]))
+    return found
+
+
+def expected_of(name: str, stretches: Sequence[Stretch], sick: Sequence[Stretch]) -> set[int]:
+    """The numbers of the messages that the watcher should take: of all stretches, or of those with the sick."""
+    kind, _, number = name.partition("-")
+    of, digit = (stretches, int(number) % TAKES_ONE_IN) if kind == "well" else (sick, 0)
+    return {n for one in of for n in range(one.first, one.end) if n % TAKES_ONE_IN == digit}
+
+
+def judge(events: Sequence[Event], expected: set[int]) -> Verdict:
+    numbers = {event.number for event in events}
+    newest: dict[int, int] = {}
+    out_of_order = 0
+    for event in events:
+        before = newest.get(event.partition, -1)
+        out_of_order += event.offset < before
+        newest[event.partition] = max(before, event.offset)
+    return Verdict(
+        expected=len(expected),
+        missing=len(expected - numbers),
+        unexpected=len(numbers - expected),
+        doubled=len(events) - len({(event.partition, event.offset) for event in events}),
+        out_of_order=out_of_order,
+    )
+
+
+def latencies_ms(events: Sequence[Event], stretch: Stretch, durable: Durable) -> list[float]:
+    """Of the events of a stretch, in no order: from the hand-over to the client until the event was seen."""
+    return [
+        (durable.at(event.id) - event.sent_at) / 1e6
+        for event in events
+        if stretch.first <= event.number < stretch.end
+    ]
+
+
+def quantiles(values: Sequence[float]) -> dict[str, float]:
+    """p50, p99 and the worst."""
+    ordered = sorted(values)
+    return {"p50 ms": percentile(ordered, 50), "p99 ms": percentile(ordered, 99)} | {
+        "worst ms": percentile(ordered, 100)
+    }

@@ -1,0 +1,29 @@
+"""The check at the end of `tests.benchmarks.sick_watchers` finds what is wrong."""
+
+from __future__ import annotations
+
+from tests.benchmarks.sick_events import Event, expected_of, judge
+from tests.benchmarks.stamped_load import Stretch
+
+STRETCHES = [Stretch(0, 30, 1.0, 0.0), Stretch(30, 60, 1.0, 0.0)]
+
+
+def events(*numbers: int) -> list[Event]:
+    """Of two partitions; the message with number n is at offset n // 2 of partition n % 2."""
+    return [Event(at, number, 0, number % 2, number // 2) for at, number in enumerate(numbers)]
+
+
+def test_who_is_well_takes_its_digit_of_all_and_who_is_sick_what_was_sent_for_it() -> None:
+    assert expected_of("well-13", STRETCHES, STRETCHES[1:]) == {3, 13, 23, 33, 43, 53}
+    assert expected_of("slow", STRETCHES, STRETCHES[1:]) == {30, 40, 50}
+
+
+def test_partitions_may_be_interleaved_in_any_way() -> None:
+    assert judge(events(1, 3, 0, 5, 2, 4), {0, 1, 2, 3, 4, 5}).is_right
+
+
+def test_what_is_missing_unexpected_doubled_or_out_of_order_is_counted() -> None:
+    verdict = judge(events(0, 4, 2, 2, 7), {0, 1, 2, 3, 4})
+    assert (verdict.missing, verdict.unexpected) == (2, 1)
+    assert (verdict.doubled, verdict.out_of_order) == (1, 2)
+    assert not verdict.is_right
