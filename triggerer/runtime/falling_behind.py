@@ -31,7 +31,7 @@ class FallingBehind:
         self._unsuitable: set[Hashable] = set()
         """Lanes whose positions cannot be stored."""
         self._failed: dict[Hashable, tuple[Position, float]] = {}
-        """By lane the first message that has failed, and the number of the first event that was broadcast since."""
+        """By lane the message furthest back that has failed, and the number of the first event broadcast since."""
 
     def note_redelivery(self, lane: Lane) -> None:
         """The broker was told of a failure in the lane: what is pulled from now on is redelivered."""
@@ -50,8 +50,9 @@ class FallingBehind:
         lane = entry.lane
         if decided is not None and decided.failed and self._state.reads_log and lane is not None:
             assert self._state.producer is not None
-            if not lane.has_failed:
-                position = self._state.producer.get_position(entry.payload)
+            position = self._state.producer.get_position(entry.payload)
+            # A repeat of an older message may have failed behind it in the same batch.
+            if not lane.has_failed or is_before(position, self._failed[lane.key][0]):
                 self._failed[lane.key] = position, math.inf
         return decided
 
