@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -19,6 +20,7 @@ from triggerer.own_lease import OwnLease
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.runtime.hosted import HostedTrigger
 from triggerer.store.queries.hosting import TriggerRow
+from triggerer.store.recording.encoding import encode_extra
 from triggerer.store.recording.position_writer import PositionWriter
 from triggerer.store.recording.recorder import EventRecorder
 from triggerer.testing.simulation.connection import Connection
@@ -26,7 +28,6 @@ from triggerer.testing.simulation.host_queries import (
     SimulatedHostingQueries,
     SimulatedLeaseQueries,
 )
-from triggerer.testing.simulation.lagging_checker import Identity
 from triggerer.testing.simulation.leased_stream import LeasedStream
 from triggerer.testing.simulation.loop import LoopClock, VirtualLoop
 from triggerer.testing.simulation.triggers import InjectedError, bind, under_lease
@@ -67,21 +68,13 @@ def maker_of(hosted: HostedTrigger) -> TriggerMaker:
     return cast("TriggerMaker", hosted.spec.make)
 
 
-@dataclass(frozen=True, slots=True)
-class _NotedEvent:
-    """Notes that an event was refused: some are before they reach the store."""
-
-    event: PendingEvent
-    refused: set[Identity]
-    source: EventSource
-    key: str
-    ordinal: int
-
-    def complete(self, error: Exception | None) -> None:
-        if isinstance(error, RowRefused):
-            for watcher in self.source.watchers:
-                self.refused.add((watcher.watcher_id, self.key, self.ordinal))
-        self.event.complete(error)
+def _is_refused(payload: Any) -> bool:
+    """Whether the recorder does not even give it to the store."""
+    try:
+        encode_extra(payload, max_bytes=sys.maxsize)
+    except RowRefused:
+        return True
+    return False
 
 
 class ObservedManager(Manager):
@@ -307,9 +300,11 @@ class Instance:
         """Hand an event to the recorder, and note the lease under which its filter was started."""
         # Who submits is the task that drives the filter.
         self._submitting = under_lease.get().fence
-        refused = self.world.checker.refused
-        noted = _NotedEvent(event, refused, source, key, ordinal) if key is not None else event
-        self.recorder.submit_nowait(noted, yielded, source, key, ordinal)
+        if key is not None and _is_refused(yielded.payload):
+            self.world.checker.refused.update(
+                (watcher.watcher_id, key, ordinal) for watcher in source.watchers
+            )
+        self.recorder.submit_nowait(event, yielded, source, key, ordinal)
 
     def _stamp(self) -> datetime:
         """The time of the event that is being submitted; no two events have the same."""
