@@ -31,8 +31,7 @@ class FallingBehind:
         self._unsuitable: set[Hashable] = set()
         """Lanes whose positions cannot be stored."""
         self._failed: dict[Hashable, tuple[Position, float]] = {}
-        """By lane the message that has failed, the first in the lane of several, and the number of the first event
-        that was broadcast since."""
+        """By lane the message furthest back that has failed, and the number of the first event broadcast since."""
 
     def note_redelivery(self, lane: Lane) -> None:
         """The broker was told of a failure in the lane: what is pulled from now on is redelivered."""
@@ -52,8 +51,9 @@ class FallingBehind:
         if decided is not None and decided.failed and self._state.reads_log and lane is not None:
             assert self._state.producer is not None
             position = self._state.producer.get_position(entry.payload)
-            first, _ = self._failed[lane.key] if lane.has_failed else (position, math.inf)
-            self._failed[lane.key] = position if is_before(position, first) else first, math.inf
+            # A repeat of an older message may have failed behind it in the same batch.
+            if not lane.has_failed or is_before(position, self._failed[lane.key][0]):
+                self._failed[lane.key] = position, math.inf
         return decided
 
     def _decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:

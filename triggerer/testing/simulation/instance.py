@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -21,7 +22,7 @@ from triggerer.runtime.hosted import HostedTrigger
 from triggerer.store.queries.hosting import TriggerRow
 from triggerer.store.recording.encoding import encode_extra
 from triggerer.store.recording.position_writer import PositionWriter
-from triggerer.store.recording.recorder import MAX_EVENT_BYTES, EventRecorder
+from triggerer.store.recording.recorder import EventRecorder
 from triggerer.testing.simulation.connection import Connection
 from triggerer.testing.simulation.host_queries import (
     SimulatedHostingQueries,
@@ -65,6 +66,15 @@ class TriggerMaker:
 def maker_of(hosted: HostedTrigger) -> TriggerMaker:
     """What made a trigger that a simulated host runs."""
     return cast("TriggerMaker", hosted.spec.make)
+
+
+def _is_refused(payload: Any) -> bool:
+    """Whether the recorder does not even give it to the store."""
+    try:
+        encode_extra(payload, max_bytes=sys.maxsize)
+    except RowRefused:
+        return True
+    return False
 
 
 class ObservedManager(Manager):
@@ -290,7 +300,7 @@ class Instance:
         """Hand an event to the recorder, and note the lease under which its filter was started."""
         # Who submits is the task that drives the filter.
         self._submitting = under_lease.get().fence
-        if key is not None and not _is_storable(yielded):
+        if key is not None and _is_refused(yielded.payload):
             self.world.checker.refused.update(
                 (watcher.watcher_id, key, ordinal) for watcher in source.watchers
             )
@@ -309,12 +319,3 @@ class Instance:
     def _note_fenced(self, fence: Fence) -> None:
         self.note_end(fence)
         self.host.note_fenced(fence)
-
-
-def _is_storable(event: HasPayload) -> bool:
-    """Whether the recorder takes it. What it refuses never reaches the store, and is refused before what follows."""
-    try:
-        encode_extra(event.payload, max_bytes=MAX_EVENT_BYTES)
-    except RowRefused:
-        return False
-    return True

@@ -40,6 +40,8 @@ class LaggingChecker:
         """By watcher: what the broker was told to be done with, although the watcher had to see it."""
         self._excused: set[tuple[int, str]] = set()
         """Rejected, dead-lettered, or left out by a selector."""
+        self._rejected: set[tuple[int, str]] = set()
+        """Rejected while catching up."""
         self._outstanding: dict[tuple[str, int, int], dict[int, Delivery]] = {}
         """By topic, session and lane what was broadcast, and is in no advance, by number."""
         self._told: dict[tuple[str, int], set[int]] = {}
@@ -81,6 +83,10 @@ class LaggingChecker:
         """A filter of the watcher's has moved past a message."""
         at = watcher, message.key
         self._derived[at] = min(derived, self._derived.get(at, derived))
+
+    def on_rejected(self, watcher: int, message: Message) -> None:
+        """A filter that catches up rejects a message: where nothing can be set aside, its lane stands there."""
+        self._rejected.add((watcher, message.key))
 
     # What the broker is told
 
@@ -206,6 +212,8 @@ class LaggingChecker:
 
     def _is_refused(self, watcher: int, message: Message) -> bool:
         _, refused = self._answered
+        if (watcher, message.key) in self._rejected:
+            return True
         return any(one[:2] == (watcher, message.key) for one in refused)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Hashable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable
 from contextlib import aclosing
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -80,7 +80,7 @@ class SimulatedTrigger(BaseEventTrigger):
         probe = (
             Probe(self.leased, subscriber)
             if isinstance(subscriber, Subscriber)
-            else RereadingProbe(self.leased, self.watcher_id)
+            else RereadingProbe(self.leased, subscriber, self.watcher_id)
         )
         async with aclosing(probe.reading(shared_stream)) as raw:
             events = cast("AsyncGenerator[TriggerEvent]", super().filter_shared_stream(raw))
@@ -178,11 +178,24 @@ class Probe:
                 self._leased.checker.lagging.on_passed(watcher, delivery.message, self.yielded)
 
 
+class Rejecting:
+    """Stands between a filter that catches up and the runtime: notes what it rejects."""
+
+    def __init__(self, subscriber: Any, note: Callable[[], None]) -> None:
+        self._subscriber = subscriber
+        self._note = note
+
+    def reject_open_event(self) -> bool:
+        self._note()
+        return cast("bool", self._subscriber.reject_open_event())
+
+
 class RereadingProbe:
     """The same for a filter that catches up, beside the group."""
 
-    def __init__(self, leased: LeasedStream, watcher: int) -> None:
+    def __init__(self, leased: LeasedStream, subscriber: Any, watcher: int) -> None:
         self.yielded = 0
+        self._subscriber = subscriber
         self._leased = leased
         self._watcher = watcher
         self._open: Message | None = None
@@ -195,11 +208,16 @@ class RereadingProbe:
             if leased.is_alive and leased.checker.is_owner(leased):
                 leased.checker.lagging.on_opened(watcher, message)
             self.yielded = 0
+            current_subscriber.set(Rejecting(self._subscriber, self._note_rejection))
             if await inject_fault(leased, watcher, f"watcher {watcher}", message):
                 return
             yield event
             # The filter asks for the next event, so it is done with this one.
             self.note_answer()
+
+    def _note_rejection(self) -> None:
+        if self._open is not None and self._leased.is_alive:
+            self._leased.checker.lagging.on_rejected(self._watcher, self._open)
 
     def note_answer(self) -> None:
         """The filter is done with the message that it has open, if any."""
