@@ -14,7 +14,7 @@ from anyio.lowlevel import checkpoint
 
 from triggerer.abc import AdvanceItem, BaseEventTrigger, SharedStreamProducer, TriggerEvent
 from triggerer.domain.events import EventSource, Fence, HasPayload, PendingEvent, WatcherRef
-from triggerer.domain.lane_positions import LanePosition, Position, PositionChange
+from triggerer.domain.lane_positions import LanePosition, Position, PositionChange, ReplayEnd
 from triggerer.runtime import TriggerSpec
 
 LANES: Final = 8
@@ -187,6 +187,9 @@ class Store:
         self._waiting.append(
             partial(self._move, given[0]) if len(given) == 1 else partial(self._store, *given)
         )
+
+    def end_replay_nowait(self, end: ReplayEnd) -> None:
+        raise AssertionError("no replay is asked for")
 
     def _commit(self) -> None:
         waiting, self._waiting = self._waiting, []
