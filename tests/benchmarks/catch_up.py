@@ -75,7 +75,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=30, help="of each phase (head, many)")
     parser.add_argument("--watchers", type=int, default=1_000, help="how many are behind (many)")
     parser.add_argument(
-        "--hour-rate", type=float, default=100, help="messages/s in that hour (many)"
+        "--hour-rate",
+        type=float,
+        default=10,
+        help="messages/s of the head and the hour before (many)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="append figures as JSON lines")
     arguments = parser.parse_args()
@@ -198,6 +201,8 @@ async def _many(watchers: int, hour_rate: float, seconds: float) -> Row:
     before = process.memory_info().rss
     specs = [spec(_LIVE, one_in=1)]
     specs += [spec(_LIVE + 1 + number, one_in=10, behind_from=0) for number in range(watchers)]
+    for one in specs:
+        store.load(one.positions)
     async with Manager(RuntimeContext(store, store)) as manager:
         manager.add(specs)
         await anyio.sleep(seconds)

@@ -178,6 +178,10 @@ class Store:
         self._on_stored = on_stored
         self._waiting: list[Callable[[], None]] = []
 
+    def load(self, rows: Sequence[LanePosition]) -> None:
+        """Rows that are there from the beginning."""
+        self.rows.update({(row.watcher_id, row.lane): row.position for row in rows})
+
     async def wait_for_room(self) -> None:
         raise AssertionError("it is never full")
 

@@ -38,8 +38,9 @@ class _Attempts:
         self.not_before = -math.inf
 
     def reset(self) -> None:
-        self.quick.reset()
-        self.patient.reset()
+        if self.quick.failures or self.patient.failures:
+            self.quick.reset()
+            self.patient.reset()
 
 
 class MissedMessages:

@@ -87,12 +87,13 @@ class Seam:
 
     def go_live_if_caught_up(self, lag: Lag) -> bool:
         """Let the live filter have what is broadcast from now on, if nothing lies between. Synchronous."""
-        state, subscriber = self._state, self._hosted.subscriber
         if lag.is_live or lag.is_gone or not lag.is_stored:
             return lag.is_live
-        if subscriber is None or not subscriber.is_present or subscriber.waits_for(lag.lane):
-            return False
+        # First what nearly always says no: this is asked after each message.
         if not self._is_at_head(lag):
+            return False
+        state, subscriber = self._state, self._hosted.subscriber
+        if subscriber is None or not subscriber.is_present or subscriber.waits_for(lag.lane):
             return False
         state.lags.go_live(lag)
         state.store_position(lag)

@@ -99,19 +99,23 @@ class TakenMessages:
         self._by_lane: dict[Lag, deque[TakenFromLane]] = {}
 
     def add(self, taken: TakenFromLane) -> None:
-        self._by_lane.setdefault(taken.lag, deque()).append(taken)
+        queue = self._by_lane.get(taken.lag)
+        if queue is None:
+            queue = self._by_lane[taken.lag] = deque()
+        queue.append(taken)
 
     def move(self, lag: Lag) -> bool:
         """Move the lane's position past what is resolved; whether anything derives from that."""
         queue = self._by_lane.get(lag)
-        has_derived = False
+        has_derived, last = False, None
         while queue and not queue[0].unresolved:
-            taken = queue.popleft()
-            lag.position = following(taken.message.position)
-            has_derived |= taken.has_derived
+            last = queue.popleft()
+            has_derived |= last.has_derived
         if not queue and not lag.is_gone:
             # What lies between, if anything, is no message.
             lag.position = lag.read_to
+        elif last is not None:
+            lag.position = following(last.message.position)
         return has_derived
 
     def drop_from(self, taken: TakenFromLane) -> None:
