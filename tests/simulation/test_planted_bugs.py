@@ -53,6 +53,14 @@ RULES = {
     "what_is_replaced_goes_before_its_successor_is_loaded": "S11",
     "what_nobody_could_read_concerns_nobody": "S2/S7",
     "what_was_enough_once_is_enough_for_ever": "S4",
+    "a_gap_at_the_seam": "S13|S2/S7",
+    "a_live_message_overtakes_what_lies_behind": "S13|S2/S7",
+    "a_position_moves_before_its_events_are_durable": "S13|S2/S7",
+    "a_position_is_lost_at_a_change_of_owner": "S13|S2/S7",
+    "a_row_goes_before_the_broker_was_advanced": "S13|S2/S7",
+    "who_has_fallen_behind_is_waited_for": "L1",
+    "one_falls_behind_beyond_what_comes_again": "S13|S2/S7",
+    "only_the_first_that_failed_is_remembered": "S13|S2/S7",
     "who_becomes_active_is_not_waited_for": "S3|S1|S2/S7",
 }
 # The others go through the soak: copying, starting and searching takes some seconds for each.
