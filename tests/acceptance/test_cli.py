@@ -27,7 +27,7 @@ LEAVES = [
     *(["dags", name] for name in ("list", "show", "trigger", "pause", "unpause")),
     *(["assets", name] for name in ("list", "events", "emit")),
     *(["runs", name] for name in ("list", "show", "logs", "cancel")),
-    *(["watchers", name] for name in ("list", "show")),
+    *(["watchers", name] for name in ("list", "show", "replay")),
     ["config", "show"],
 ]
 
@@ -324,7 +324,22 @@ def test_an_asset_that_nobody_declares_is_made_with_a_warning_on_standard_error(
 def test_what_is_not_there_is_refused(migrated: Shell) -> None:
     assert "'r'" in migrated.refused("runs", "show", "nope", "r")
     assert "'w'" in migrated.refused("watchers", "show", "nope", "w")
+    assert "'w'" in migrated.refused("watchers", "replay", "nope/w", "--from", "earliest")
     assert "ASCII" in migrated.refused("assets", "emit", "sché")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nope", "--from", "earliest"], "ASSET/NAME"),
+        (["nope/w"], "--from"),
+        (["nope/w", "--from", "yesterday"], "yesterday"),
+    ],
+)
+def test_a_replay_that_is_asked_for_wrongly_is_wrong_use(
+    migrated: Shell, arguments: list[str], said: str
+) -> None:
+    assert said in migrated.refused("watchers", "replay", *arguments, code=2)
 
 
 def test_every_command_says_the_same_of_a_dag_that_is_not_there(migrated: Shell) -> None:

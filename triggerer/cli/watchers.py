@@ -8,15 +8,19 @@ import typer
 
 from triggerer.cli import options, parked
 from triggerer.cli.one_line import one_line
-from triggerer.cli.output import check_state, print_fields, print_json
-from triggerer.cli.session import read
+from triggerer.cli.output import check_state, print_fields, print_json, wrong_use
+from triggerer.cli.parked import split_watcher
+from triggerer.cli.session import read, write
 from triggerer.cli.tables import Column, Kind, print_table
 from triggerer.errors import TriggererError
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from sqlalchemy.ext.asyncio import AsyncSession
 
     from triggerer.store.queries.listing.views import PositionView, WatcherView
+    from triggerer.store.queries.replays import ReplayView
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(parked.app, name="parked", help="Messages that watchers could not take.")
@@ -122,6 +126,55 @@ def show(
             ("traceback", row.traceback),
         ]
     )
+
+
+@app.command()
+def replay(
+    watcher: Annotated[str, typer.Argument(metavar="ASSET/NAME", help="Split at the last slash.")],
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="earliest|TIME",
+            help="The earliest message, or the first that was published at this time (ISO 8601; UTC if it has no"
+            " offset) or later.",
+        ),
+    ],
+    again: Annotated[
+        bool, typer.Option("--again", help="Make events that exist once more.")
+    ] = False,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Have one watcher read its log again from an earlier place on. Its siblings notice nothing.
+
+    Events that exist are not made once more, unless --again says so. The owner of the stream does it, at once or when
+    it starts; if it cannot, the watcher's error says why.
+    """
+    asset, name = split_watcher(watcher)
+    instant = None if start == "earliest" else _parse_time(start)
+
+    async def change(session: AsyncSession) -> ReplayView:
+        from triggerer.store.queries.replays import ask_for_replay
+
+        return await ask_for_replay(session, asset, name, start=instant, again=again)
+
+    asked = write(config, change)
+    if json:
+        print_json(asked)
+        return
+    place = "the earliest message" if asked.start is None else asked.start.isoformat()
+    typer.echo(f"{asked.asset_name}/{asked.watcher}: asked to read again from {place} on")
+
+
+def _parse_time(text: str) -> datetime:
+    from datetime import UTC, datetime
+
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        wrong_use(f"--from is neither earliest nor a time such as 2026-01-31T12:00Z: {text!r}")
+    return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
 
 
 def _place(one: PositionView) -> str:

@@ -14,6 +14,22 @@ Position = list[Any]
 """`[incarnation, number]`, as `SharedStreamProducer.get_position` gives it."""
 
 
+class Again(NamedTuple):
+    """Messages of a lane whose events are made again, under keys of their own."""
+
+    request: int
+    """The replay's id: what tells the keys from others."""
+    start: Position
+    until: Position
+    """The lane's end when the watcher was set back: what came later has its ordinary key."""
+
+    def key_of(self, position: Position, key: str | None) -> str | None:
+        """The idempotency key of the events of the message at `position`, whose ordinary key is `key`."""
+        if key is None or is_before(position, self.start) or not is_before(position, self.until):
+            return key
+        return f"{key}#r{self.request}"
+
+
 class LanePosition(NamedTuple):
     """A row: the first message of the lane that the watcher has not dealt with, and since when it is behind."""
 
@@ -24,6 +40,33 @@ class LanePosition(NamedTuple):
     since: datetime
     failures: int = 0
     """How often it has failed with that message open."""
+    again: Again | None = None
+    set_back_to: Position | None = None
+    """As in `PositionChange`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRequest:
+    """Somebody asks to have a watcher read its log again."""
+
+    id: int
+    """Grows with every request."""
+    watcher_id: int
+    start: datetime | None
+    """From the first message on that was published then or later. None: from the earliest."""
+    again: bool
+    """Whether events that exist are made once more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayEnd:
+    """A request that was carried out or refused: its row goes, under the lease of the stream."""
+
+    fence: Fence
+    watcher_id: int
+    request: int
+    on_done: Callable[[Exception | None], None]
+    """As `PositionChange.on_done`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +85,9 @@ class PositionChange:
     """How often it has failed with the message at `position` open."""
     on_done: Callable[[Exception | None], None]
     """Called once, on the event loop: None when it is durable. Must not raise."""
+    again: Again | None = None
+    set_back_to: Position | None = None
+    """To where it was set back, until the broker was advanced to there: what is broadcast may lie before."""
 
 
 class PositionSink(Protocol):
@@ -49,6 +95,9 @@ class PositionSink(Protocol):
 
     def submit_nowait(self, change: PositionChange) -> None:
         """Take a change for the next transaction. Those of one watcher and lane are stored in this order."""
+
+    def end_replay_nowait(self, end: ReplayEnd) -> None:
+        """Take the end of a request for the next transaction."""
 
 
 def encode_lane(lane: Hashable) -> str | None:

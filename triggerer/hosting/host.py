@@ -321,6 +321,9 @@ class TriggerHost:
             self._roster.place(Placed(row, self._owned[row.stream_digest], one))
             self._manager.replay_parked(one, row.kept)
             self._states.note(one)
+        for row in difference.replayed:
+            if (asked := self._roster.find(row)) is not None:
+                self._manager.set_back(asked.hosted, row.replays)
 
     async def _read_difference(self) -> Difference | None:
         """Compare with what the store shows; None if that is more than this instance may host."""

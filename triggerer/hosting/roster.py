@@ -34,6 +34,8 @@ class Difference:
     """Messages are kept for watchers of these."""
     alive: Collection[int] = frozenset()
     """Of the watchers of those that are gone, the ids of those that are still declared."""
+    replayed: Collection[TriggerRow] = ()
+    """Those of whose watchers a replay is asked."""
 
     def is_deleted(self, placed: Placed) -> bool:
         """Whether all watchers of a trigger that is gone were deleted."""
@@ -50,6 +52,7 @@ class Difference:
             [row for row in self.new if row.stream_digest not in waiting],
             [(p, row) for p, row in self.kept if row.stream_digest not in waiting],
             self.alive,
+            [row for row in self.replayed if row.stream_digest not in waiting],
         )
 
 
@@ -69,6 +72,11 @@ class Roster:
     def of(self, hosted: HostedTrigger) -> Placed | None:
         """Where a hosted trigger stands; None once it is no longer ours."""
         return self._by_hosted.get(hosted)
+
+    def find(self, row: TriggerRow) -> Placed | None:
+        """Where the trigger of a row stands, if it is hosted on the row's stream."""
+        placed = self._placed.get(row.trigger_id)
+        return None if placed is None or placed.fence.stream_digest != row.stream_digest else placed
 
     def drop(self, placed: Placed) -> None:
         self._placed.pop(placed.row.trigger_id, None)
@@ -106,7 +114,8 @@ class Roster:
         ]
         new = [row for key, row in wanted.items() if key not in placed]
         kept = [(placed[key], row) for key, row in wanted.items() if key in placed and row.kept]
-        return Difference(gone, changed, new, kept)
+        replayed = [row for row in rows if row.replays]
+        return Difference(gone, changed, new, kept, replayed=replayed)
 
 
 def source_of(row: TriggerRow, fence: Fence) -> EventSource:
@@ -126,6 +135,8 @@ def _state_of(placed: Placed, watcher_id: int) -> WatcherState:
         error = hosted.catching_up[watcher_id]
         state = "catching_up" if error is None else str(HostedState.FAILING)
     refused = hosted.refusals.latest
+    if (replay_error := hosted.replay_errors.get(watcher_id)) is not None:
+        refused = f"it was not set back: {error_text(replay_error)}"
     said = None if refused is None else storable_text(refused)
     return WatcherState(
         watcher_id,

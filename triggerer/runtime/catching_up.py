@@ -321,7 +321,10 @@ class CatchingUp:
     def _give_from(self, lag: Lag, message: Message) -> None:
         producer = self._state.producer
         assert producer is not None
-        taken = TakenFromLane(lag, message, producer.get_idempotency_key(message.payload))
+        key = producer.get_idempotency_key(message.payload)
+        if lag.again is not None:
+            key = lag.again.key_of(message.position, key)
+        taken = TakenFromLane(lag, message, key)
         self._settlement.add(taken)
         self._give(taken)
 

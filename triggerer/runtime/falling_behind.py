@@ -151,7 +151,7 @@ class FallingBehind:
                 state.lanes.queue(lane)
                 state.progress.note()
 
-        broadcast_to = self._last_broadcast(entry, position)
+        broadcast_to = state.last_broadcast_from(entry)
         # First this: what is submitted may be durable at once.
         entry.unresolved += 1
         for watcher in sorted(failed, key=_by_id):
@@ -164,18 +164,6 @@ class FallingBehind:
                 entry.unresolved -= 1
         entry.unresolved -= 1
         return lane.key not in self._unsuitable
-
-    def _last_broadcast(self, entry: Entry, position: Position) -> Position:
-        """The position that is furthest in the lane of what is outstanding from this message on."""
-        producer = self._state.producer
-        assert producer is not None
-        following = entry.next
-        while following is not None:
-            other = producer.get_position(following.payload)
-            if is_before(position, other):
-                position = other
-            following = following.next
-        return position
 
 
 def _by_id(watcher: WatcherRef) -> int:

@@ -13,7 +13,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 
 from triggerer.abc import BaseEventTrigger
 from triggerer.domain.events import EventSource
-from triggerer.domain.lane_positions import LanePosition
+from triggerer.domain.lane_positions import LanePosition, ReplayRequest
 from triggerer.errors import GroupEnded, PluginError
 from triggerer.runtime.cancellation import plugin_code, take_back_stray_cancellations
 from triggerer.runtime.context import RuntimeContext
@@ -95,6 +95,10 @@ class HostedTrigger:
         """Counts its events on their way into the store, if it has no stream."""
         self.catching_up: dict[int, BaseException | None] = {}
         """Its watchers that are behind somewhere, by id, and why the last attempt to catch up failed."""
+        self.replays: tuple[ReplayRequest, ...] = ()
+        """What is asked of its watchers."""
+        self.replay_errors: dict[int, Exception] = {}
+        """By watcher why the last replay that was asked of it could not be done."""
         self.refusals = Refusals(spec.name, context.clock, context.now, lambda: on_state(self))
         """Events of it that the store has refused. They do not end it."""
         self._runner = Runner(
@@ -161,6 +165,10 @@ class HostedTrigger:
 
     def note_catching_up(self) -> None:
         """What is to be shown of its watchers has changed: one has fallen behind, fails there, or has caught up."""
+        self._on_state(self)
+
+    def note_replay_failed(self, watcher_id: int, error: Exception) -> None:
+        self.replay_errors[watcher_id] = error
         self._on_state(self)
 
     def note_failure(self, error: BaseException) -> None:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.domain.lane_positions import (
+    Again,
     LanePosition,
     Position,
     PositionChange,
     PositionSink,
+    ReplayEnd,
     decode_lane,
     encode_lane,
     is_before,
 )
+
+
+def _ignore(_: Exception | None) -> None:
+    pass
 
 
 @dataclass(slots=True, eq=False)
@@ -55,6 +61,12 @@ class Lag:
     is_being_written: bool = False
     is_dirty: bool = False
     """Whether its position has moved since it was last given to the sink."""
+    again: Again | None = None
+    """What it makes again, if it was set back for that."""
+    set_back_to: Position | None = None
+    """Where it was set back to, until the broker was advanced to there: it may have missed what lies before.
+
+    If that is broadcast, it is set back further: who asked for a replay knew nothing of the group's place."""
 
 
 class Lags:
@@ -81,6 +93,10 @@ class Lags:
         """By lane and the watcher's id."""
         self.live: dict[Hashable, dict[Lag, None]] = {}
         """By lane those that have caught up, and whose rows are still to go."""
+        self.set_back: dict[Hashable, dict[Lag, None]] = {}
+        """By lane those that have `Lag.set_back_to`."""
+        self.held: set[int] = set()
+        """Watchers that are being set back: until that is durable they read nothing again."""
         self._by_watcher: dict[int, dict[Hashable, Lag]] = {}
 
     @property
@@ -101,6 +117,8 @@ class Lags:
 
     def to_catch_up(self, watcher_id: int) -> list[Lag]:
         """The lanes that the watcher may read again: it is behind there, and that is durable."""
+        if watcher_id in self.held:
+            return []
         return [lag for lag in self.behind(watcher_id) if lag.is_stored]
 
     def find(self, lane: Hashable, watcher_id: int) -> Lag | None:
@@ -121,6 +139,8 @@ class Lags:
                     row.position,
                     row.failures,
                     is_stored=True,
+                    again=row.again,
+                    set_back_to=row.set_back_to,
                 )
             )
 
@@ -150,14 +170,17 @@ class Lags:
             self._add(lag)
         else:
             lag.since = now if lag.is_live else lag.since
-            lag.position = lag.read_to = position
+            if lag.is_live or not is_before(lag.position, position):
+                lag.position = lag.read_to = position
             lag.is_dirty = False
             lag.failures = 0
             lag.end = None
             self.leave_live(lag)
-
         lag.broadcast_to = broadcast_to
+        self._store(lag, on_stored)
+        return True
 
+    def _store(self, lag: Lag, on_stored: Callable[[Exception | None], None]) -> None:
         def note(error: Exception | None) -> None:
             if error is None:
                 lag.is_stored = True
@@ -166,8 +189,7 @@ class Lags:
             on_stored(error)
             self._changed(lag)
 
-        self._submit(lag, position, note)
-        return True
+        self._submit(lag, lag.position, note)
 
     def move(self, lag: Lag) -> None:
         """Store the lag's position, as soon as the last one that was submitted is durable."""
@@ -189,6 +211,76 @@ class Lags:
         self.live.setdefault(lag.lane, {})[lag] = None
         self._changed(lag)
 
+    # Being set back
+
+    def store_ahead(self, lag: Lag, on_stored: Callable[[Exception | None], None]) -> None:
+        """Store the place of one that is not known in its lane, and `enter`s it when that is durable."""
+        lag.is_stored = True
+        self._submit(lag, lag.position, on_stored)
+
+    def enter(self, lag: Lag) -> None:
+        """It is behind from now on; its place is durable."""
+        self._add(lag)
+        self._changed(lag)
+
+    def set_back_from(
+        self,
+        lag: Lag,
+        position: Position,
+        again: Again | None,
+        now: datetime,
+        on_stored: Callable[[Exception | None], None] = _ignore,
+    ) -> None:
+        """Have it read again from an earlier place on, or with other keys. What was taken of it since counts no more.
+
+        Args:
+            on_stored: Called once that is durable, or will not be. Before, no less is durable than was.
+        """
+        place = None if position == lag.position and not lag.is_live else position
+        new = replace(
+            lag,
+            since=now if lag.is_live else lag.since,
+            position=position,
+            read_to=position,
+            end=None,
+            is_live=False,
+            is_being_written=False,
+            is_dirty=False,
+            failures=0,
+            again=again,
+            set_back_to=place or lag.set_back_to,
+        )
+        self.leave_live(lag)
+        self._unwatch(lag)
+        lag.is_gone = True
+        self._add(new)
+        self._store(new, on_stored)
+
+    def note_broadcast(self, lane: Hashable, position: Position, now: datetime) -> None:
+        """Set those back further that may have missed this message, which is about to be given to all."""
+        for lag in list(self.set_back.get(lane, ())):
+            if lag.set_back_to is not None and is_before(position, lag.set_back_to):
+                lag.is_stored = False
+                self.set_back_from(lag, position, lag.again, now)
+
+    def note_advanced(self, lane: Hashable, reached: Position) -> None:
+        """The broker was advanced to there: nothing that lies before is broadcast any more."""
+        for lag in list(self.set_back.get(lane, ())):
+            if lag.set_back_to is not None and not is_before(reached, lag.set_back_to):
+                self._unwatch(lag)
+
+    def submit_end(self, end: ReplayEnd) -> None:
+        """Have the row of a request deleted."""
+        assert self._sink is not None
+        self._sink.end_replay_nowait(end)
+
+    def _unwatch(self, lag: Lag) -> None:
+        lag.set_back_to = None
+        watched = self.set_back.get(lag.lane, {})
+        watched.pop(lag, None)
+        if not watched:
+            self.set_back.pop(lag.lane, None)
+
     def leave_live(self, lag: Lag) -> None:
         """It is behind again, or is not remembered any longer."""
         lag.is_live = False
@@ -206,6 +298,7 @@ class Lags:
         """Drop it here; the row is left to others."""
         lag.is_gone = True
         self.leave_live(lag)
+        self._unwatch(lag)
         watcher_id = lag.watcher.watcher_id
         in_lane = self.by_lane.get(lag.lane, {})
         if in_lane.get(watcher_id) is lag:
@@ -251,6 +344,8 @@ class Lags:
     def _add(self, lag: Lag) -> None:
         self.by_lane.setdefault(lag.lane, {})[lag.watcher.watcher_id] = lag
         self._by_watcher.setdefault(lag.watcher.watcher_id, {})[lag.lane] = lag
+        if lag.set_back_to is not None:
+            self.set_back.setdefault(lag.lane, {})[lag] = None
 
     def _changed(self, lag: Lag) -> None:
         if self._on_change is not None:
@@ -273,13 +368,11 @@ class Lags:
                 lag.head,
                 lag.failures if position == lag.read_to else 0,
                 on_done,
+                lag.again,
+                lag.set_back_to,
             )
         )
 
 
 def _reads(lag: Lag, position: Position) -> bool:
     return lag.is_live and not is_before(position, lag.read_to)
-
-
-def _ignore(_: Exception | None) -> None:
-    pass

@@ -10,13 +10,19 @@ from typing import Self
 import anyio
 
 from triggerer.domain.events import EventSource
+from triggerer.domain.lane_positions import ReplayEnd, ReplayRequest
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.hosted import HostedTrigger, TriggerSpec
+from triggerer.runtime.replays import not_a_log
 from triggerer.runtime.stream import SharedStream
 
 
 def _ignore(_: HostedTrigger) -> None:
     pass
+
+
+def _ignore_answer(_: Exception | None) -> None:
+    """A request whose row could not be deleted is refused by the next owner too."""
 
 
 class Manager:
@@ -99,6 +105,29 @@ class Manager:
             stream.replace_source(member, source)
         else:
             member.replace_source(source)
+
+    def set_back(self, member: HostedTrigger, requests: Iterable[ReplayRequest]) -> None:
+        """Set watchers of a trigger back, as soon as its stream is open; see `HostedTrigger.replay_errors`.
+
+        May be called with the same requests again.
+        """
+        requests = tuple(requests)
+        new = [request for request in requests if request not in member.replays]
+        member.replays = requests
+        stream = self._stream_of(member)
+        if stream is not None:
+            stream.set_back(member, requests)
+        elif member.is_keyed and member.key is None:
+            self._refuse_replays(member, new)
+
+    def _refuse_replays(self, member: HostedTrigger, requests: Iterable[ReplayRequest]) -> None:
+        fence, sink = member.source.fence, self._context.positions
+        for request in requests:
+            member.note_replay_failed(request.watcher_id, not_a_log())
+            if fence is not None and sink is not None:
+                sink.end_replay_nowait(
+                    ReplayEnd(fence, request.watcher_id, request.id, _ignore_answer)
+                )
 
     def restart(self, member: HostedTrigger) -> None:
         """Start a trigger again that has failed and is held, where nothing is restarted by itself."""

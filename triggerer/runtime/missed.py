@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Callable, Hashable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Final
 
@@ -67,7 +67,7 @@ class MissedMessages:
         self._readers = readers
         self._seam = seam
         self._on_failure = on_failure
-        self._attempts: dict[Hashable, _Attempts] = {}
+        self._attempts: dict[Lag, _Attempts] = {}
         self._last_lane: Lag | None = None
         self._wake = AutoResetEvent()
         self.tasks: anyio.abc.TaskGroup | None = None
@@ -128,7 +128,7 @@ class MissedMessages:
 
     def note_success(self, lag: Lag) -> None:
         """It goes on: the next failure waits for the shortest delay."""
-        attempts = self._attempts.get(lag.lane)
+        attempts = self._attempts.get(lag)
         if attempts is not None:
             attempts.reset()
 
@@ -142,11 +142,11 @@ class MissedMessages:
         return self._state.lags.to_catch_up(self._watcher.watcher_id)
 
     def _attempts_of(self, lag: Lag) -> _Attempts:
-        attempts = self._attempts.get(lag.lane)
+        attempts = self._attempts.get(lag)
         if attempts is None:
             context = self._context
             attempts = _Attempts(context.retry_backoff(), context.restart_backoff())
-            self._attempts[lag.lane] = attempts
+            self._attempts[lag] = attempts
         return attempts
 
     # Its messages

@@ -74,7 +74,7 @@ class Pump:
 
     async def _advance_one_by_one(self, producer: SharedStreamProducer) -> None:
         lanes, progress, turns = self._state.lanes, self._state.progress, self._turns
-        advance, caught_up = producer.advance, self._state.lags.live
+        advance, lags = producer.advance, self._state.lags
         turns.watch()
         handled = 0
         for batch in lanes.batches(_BURST):
@@ -87,7 +87,7 @@ class Pump:
                 progress.note_room()
             self._awaited = batch
             await advance(batch)
-            if caught_up:
+            if lags.live or lags.set_back:
                 self._state.note_advanced(batch)
             if turns.has_turned:
                 # The plugin may have shielded this advance from a cancellation; another one must not follow. If the
@@ -128,7 +128,7 @@ class Pump:
         try:
             with plugin_code(self._what):
                 await producer.advance(batch)
-            if state.lags.live:
+            if state.lags.live or state.lags.set_back:
                 state.note_advanced(batch)
         except Exception:
             state.is_ending = True

@@ -83,6 +83,7 @@ class Seam:
         )
         self._on_recreated(lag)
         lag.position = lag.read_to = first
+        lag.again = None
 
     def go_live_if_caught_up(self, lag: Lag) -> bool:
         """Let the live filter have what is broadcast from now on, if nothing lies between. Synchronous."""
@@ -101,6 +102,9 @@ class Seam:
 
     def _is_at_head(self, lag: Lag) -> bool:
         newest, end = self._state.recent_of(lag.lane).newest, lag.end
+        if lag.again is not None and is_before(lag.read_to, lag.again.until):
+            # What is made again is made so by one filter: after a crash the keys are the same.
+            return False
         if newest is not None:
             return is_before(newest, lag.read_to)
         return end is not None and is_same_log(end, lag.read_to) and not is_before(lag.read_to, end)

@@ -9,13 +9,13 @@ from typing import Any, Protocol
 
 from triggerer.abc import AdvanceItem, SharedStreamProducer
 from triggerer.domain.events import EventSource
-from triggerer.domain.lane_positions import following, is_before
+from triggerer.domain.lane_positions import Position, following, is_before
 from triggerer.own_lease import OwnLease
 from triggerer.runtime.absences import Absences
 from triggerer.runtime.clock import Clock
 from triggerer.runtime.lags import Lag, Lags
 from triggerer.runtime.lane_ends import LaneEnds
-from triggerer.runtime.lanes import Lanes
+from triggerer.runtime.lanes import Entry, Lanes
 from triggerer.runtime.ledger import Ledger
 from triggerer.runtime.progress import Progress
 from triggerer.runtime.recent import Message, Recent
@@ -89,20 +89,48 @@ class GroupState:
         assert self.producer is not None
         lane = self.producer.get_advance_lane(payload)
         if lane in self.lags.by_lane:
-            message = Message(self.producer.get_position(payload), event, payload)
-            self.recent_of(lane).append(message, size_bytes)
+            position = self.producer.get_position(payload)
+            if lane in self.lags.set_back:
+                self.lags.note_broadcast(lane, position, self.now())
+            self.recent_of(lane).append(Message(position, event, payload), size_bytes)
 
     def note_advanced(self, batch: Sequence[AdvanceItem]) -> None:
         """Forget where those stood who had caught up, and to whom the broker was advanced now."""
         assert self.producer is not None
         payload, outcome = batch[-1]
-        lags = self.lags.live.get(self.producer.get_advance_lane(payload))
-        if not lags or outcome.failed:
+        key = self.producer.get_advance_lane(payload)
+        lags = self.lags.live.get(key, ())
+        if not (lags or key in self.lags.set_back) or outcome.failed:
             return
         reached = following(self.producer.get_position(payload))
+        self.lags.note_advanced(key, reached)
         for lag in list(lags):
             if lag.position == lag.read_to and not is_before(reached, lag.position):
                 self._end(lag)
+
+    def place_in(self, lane: Hashable) -> Position | None:
+        """The first message of a lane that was broadcast and is not being advanced; None if there is none."""
+        head = self.head_of(lane)
+        if head is None or self.producer is None:
+            return None
+        return self.producer.get_position(head.payload)
+
+    def head_of(self, lane: Hashable) -> Entry | None:
+        """The entry of that message."""
+        found = self.lanes.get(lane)
+        return None if found is None else found.head
+
+    def last_broadcast_from(self, entry: Entry) -> Position:
+        """The position that is furthest in the lane of what is outstanding from this message on."""
+        assert self.producer is not None
+        position = self.producer.get_position(entry.payload)
+        following_one = entry.next
+        while following_one is not None:
+            other = self.producer.get_position(following_one.payload)
+            if is_before(position, other):
+                position = other
+            following_one = following_one.next
+        return position
 
     def recent_of(self, lane: Hashable) -> Recent:
         """What was broadcast in a lane since somebody fell behind there; nothing if nobody is."""
@@ -128,7 +156,10 @@ class GroupState:
         self.lags.move(lag)
 
     def end_if_advanced(self, lag: Lag) -> None:
-        """Forget where one stands that has caught up, if the broker was advanced to it already."""
+        """Forget where one stands that has caught up, if the broker was advanced to it already.
+
+        Or if it was set back and nothing was broadcast since: what lies before, it has, and keys absorb a repeat.
+        """
         newest = self.recent_of(lag.lane).newest
         lane = self.lanes.get(lag.lane)
         if (
@@ -136,8 +167,11 @@ class GroupState:
             and lag.is_live
             and not lag.is_gone
             and lag.position == lag.read_to
-            and newest is not None
-            and not is_before(following(newest), lag.position)
+            and (
+                not is_before(following(newest), lag.position)
+                if newest is not None
+                else lag.set_back_to is not None and lag.again is None
+            )
             and (lane is None or not lane.outstanding)
         ):
             self._end(lag)

@@ -9,6 +9,7 @@ import anyio
 import structlog
 
 from triggerer.domain.events import EventSource, WatcherRef
+from triggerer.domain.lane_positions import ReplayRequest
 from triggerer.errors import GroupEnded
 from triggerer.runtime.catching_up import CatchingUp
 from triggerer.runtime.context import RuntimeContext
@@ -16,6 +17,7 @@ from triggerer.runtime.group import Group
 from triggerer.runtime.hosted import HostedTrigger
 from triggerer.runtime.lags import Lags
 from triggerer.runtime.pending_limit import PendingLimit
+from triggerer.runtime.replays import Replays
 from triggerer.synchronization import AutoResetEvent, Notifier
 
 _log = structlog.get_logger(__name__)
@@ -43,6 +45,7 @@ class SharedStream:
         """Which of the members' watchers are behind, and where."""
         self._hosts: dict[WatcherRef, HostedTrigger] = {}
         """Which member serves a watcher."""
+        self._replays = Replays(self.lags, context, self.members.keys(), self._on_lag)
         self._catching_up: dict[WatcherRef, CatchingUp] = {}
         self._with_kept: set[WatcherRef] = set()
         """Those for whom messages are kept that were set aside."""
@@ -63,6 +66,7 @@ class SharedStream:
         member.stream_key = self.key
         self._hosts.update(dict.fromkeys(member.source.watchers, member))
         self._load_lags(member)
+        self.set_back(member, member.replays)
         group = self.group
         if group is not None and not group.is_ending and self._tasks is not None:
             member.join(group)
@@ -89,7 +93,7 @@ class SharedStream:
             self._stop_catching_up(member.source.watchers)
             self._forget_hosts(member, member.source.watchers)
             if on_purpose:
-                self.lags.forget_watchers(member.source.watchers)
+                self._forget_watchers(member.source.watchers)
         if not self.members:
             self._all_left.set()
 
@@ -136,7 +140,7 @@ class SharedStream:
         self._stop_catching_up(gone)
         self._forget_hosts(member, gone)
         self._hosts.update(dict.fromkeys(source.watchers, member))
-        self.lags.forget_watchers(gone)
+        self._forget_watchers(gone)
         self._note_lags(member)
         self._start_catching_up(member)
 
@@ -156,6 +160,27 @@ class SharedStream:
                 if (running := self._catching_up.get(watcher)) is not None:
                     running.look_for_kept()
         self._start_catching_up(member)
+
+    def set_back(self, member: HostedTrigger, requests: Iterable[ReplayRequest]) -> None:
+        """Set watchers of the member back as it is asked; a request that is known already changes nothing."""
+        self._replays.ask(member, requests)
+        self._start_replaying()
+
+    def _start_replaying(self) -> None:
+        group = self.group
+        if (
+            self._replays
+            and not self._replays.is_running
+            and group is not None
+            and not group.is_ending
+            and self._tasks is not None
+        ):
+            self._replays.is_running = True
+            self._tasks.start_soon(self._replays.run, group.state, name=f"replays[{self.key}]")
+
+    def _forget_watchers(self, watchers: Collection[WatcherRef]) -> None:
+        self._replays.forget(watchers)
+        self.lags.forget_watchers(watchers)
 
     def _stop_catching_up(self, watchers: Iterable[WatcherRef]) -> None:
         for watcher in watchers:
@@ -299,12 +324,14 @@ class SharedStream:
                     member.join(group)
                     tasks.start_soon(self._serve, member, group, name=member.task_name)
                     self._start_catching_up(member)
+                self._start_replaying()
                 ended = await self._run_until_left(group)
                 if ended is not None:
                     await self._end_members(ended)
             finally:
                 self._tasks = self.group = None
                 self._catching_up.clear()
+                self._replays.is_running = False
             tasks.cancel_scope.cancel()
         return ended
 

@@ -57,6 +57,7 @@ class Subscriber(Deriver):
         "open_source",
         "ordinal",
         "pulled",
+        "sent_ahead",
         "trigger",
         "wanted",
         "was_absent",
@@ -88,6 +89,8 @@ class Subscriber(Deriver):
         """False once it has been ended, or has left."""
         self.pulled = 0
         """The number of the first event that the filter has not been given; `IDLE` while it is idle."""
+        self.sent_ahead = 0
+        """The number of the first event that was not shown to its filter before it is pulled, see `known_ahead`."""
         self.joined_at = 0
         """The number of the first event that it answers for."""
         self.was_absent = False
@@ -166,7 +169,9 @@ class Subscriber(Deriver):
             # Those that it passes are not given to it; what follows them is not known to be next.
             for place, entry in enumerate(ledger.entries[at : at + limit]):
                 if self._is_passed(entry):
-                    return events[:place]
+                    events = events[:place]
+                    break
+        self.sent_ahead = max(self.sent_ahead, self.pulled + len(events))
         return events
 
     # What the filter does
@@ -255,6 +260,10 @@ class Subscriber(Deriver):
         if lane.key in state.lags.by_lane:
             position = state.producer.get_position(entry.payload)
             source = state.lags.who_reads(self.source, lane.key, position)
+            if source is None and entry.seq < self.sent_ahead:
+                # It was sent to where the filter runs before its watchers were set back.
+                self.open_source = EventSource((), self.source.fence)
+                return True
             self.open_source = source if source is not self.source else None
             if source is None and not state.lags.are_stored(self.source, lane.key):
                 # The group before ended while that was being written: this one waits for it too.
@@ -282,7 +291,7 @@ class Subscriber(Deriver):
         assert lane is not None
         if self.was_absent and self._is_undecided(lane):
             return True
-        if lane.key not in state.lags.by_lane:
+        if lane.key not in state.lags.by_lane or entry.seq < self.sent_ahead:
             return False
         assert state.producer is not None
         position = state.producer.get_position(entry.payload)

@@ -6,12 +6,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Hashable, Sized
 from dataclasses import dataclass
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, cast
 
 from triggerer.abc import BaseEventTrigger, TriggerEvent
 from triggerer.domain.events import EventSource, Fence, HasPayload, PendingEvent, WatcherRef
-from triggerer.domain.lane_positions import PositionChange
+from triggerer.domain.lane_positions import PositionChange, ReplayEnd, ReplayRequest
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.hosted import HostedTrigger
@@ -53,8 +54,9 @@ class HostedView:
         """What ended it, or an error caused by that; None while it runs, and when it returned."""
         if self._hosted is None:
             return None
-        behind = self._hosted.catching_up.values()
-        return self._hosted.error or next(filter(None, behind), None)
+        hosted = self._hosted
+        others = (*hosted.catching_up.values(), *hosted.replay_errors.values())
+        return hosted.error or next(filter(None, others), None)
 
     def note_submitted(self, event: TriggerEvent) -> None:
         self.unpersisted.append(event)
@@ -114,6 +116,10 @@ class _Sink:
         key: str | None,
         ordinal: int,
     ) -> None:
+        if not source.watchers:
+            # Its watcher was set back after this had been sent to where the filter runs.
+            event.complete(None)
+            return
         view = self._views[source.watchers[0].watcher_id]
         submitted = cast(TriggerEvent, yielded)
         view.note_submitted(submitted)
@@ -134,6 +140,9 @@ class _Positions:
 
     def submit_nowait(self, change: PositionChange) -> None:
         change.on_done(None)
+
+    def end_replay_nowait(self, end: ReplayEnd) -> None:
+        end.on_done(None)
 
 
 _FENCE = Fence("harness", "harness", 1)
@@ -164,6 +173,7 @@ class StreamHarness:
         self._clock = VirtualClock()
         self._sink = _Sink(self._views, is_automatic=persistence == "auto")
         self._threads: ThreadWatch | None = None
+        self._replays = 0
         settings = RuntimeSettings(
             ack_timeout=ack_timeout,
             subscriber_queue_size=subscriber_queue_size,
@@ -231,6 +241,20 @@ class StreamHarness:
     async def restart(self, view: HostedView) -> None:
         """Host one again that has failed and is behind (`catch_up=True`)."""
         self._manager.restart(view.hosted)
+
+    async def replay(
+        self, view: HostedView, start: datetime | None = None, *, again: bool = False
+    ) -> None:
+        """Have one read its log again (`catch_up=True`), as `triggerer watchers replay` does.
+
+        Args:
+            start: From what was published then or later; None: from the earliest message.
+            again: Make events that exist once more. (The harness keeps no keys: it shows every event.)
+        """
+        self._replays += 1
+        watcher_id = view.hosted.source.watchers[0].watcher_id
+        request = ReplayRequest(self._replays, watcher_id, start, again)
+        self._manager.set_back(view.hosted, [request])
 
     async def remove(self, view: HostedView) -> None:
         """Unsubscribe, as for a watcher that was deleted on purpose."""

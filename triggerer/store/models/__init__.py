@@ -10,7 +10,7 @@ from triggerer.store.models.assets import (
 from triggerer.store.models.base import Base
 from triggerer.store.models.dags import Dag, DagFile, DagScheduleAlias, DagScheduleAsset
 from triggerer.store.models.parked import ParkedBody, ParkedMessage
-from triggerer.store.models.positions import WatcherPosition
+from triggerer.store.models.positions import WatcherPosition, WatcherReplay
 from triggerer.store.models.runs import DagRun, TaskRun
 from triggerer.store.models.triggers import Instance, Stream, Trigger, Watcher
 
@@ -34,4 +34,5 @@ __all__ = [
     "Trigger",
     "Watcher",
     "WatcherPosition",
+    "WatcherReplay",
 ]

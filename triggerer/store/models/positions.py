@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, String, Text, text
+from sqlalchemy import Boolean, ForeignKey, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from triggerer.store.models.base import Base, BigId, Json, UtcDateTime
@@ -31,3 +31,23 @@ class WatcherPosition(Base):
     """The number that the lane's next message will have, as it was when this was written; None: unknown."""
     failures: Mapped[int] = mapped_column(server_default=text("0"))
     """How often the watcher has failed with the message at `position` open, since it is behind."""
+    again: Mapped[list[Any] | None] = mapped_column(Json)
+    """`[replay, start, until]`: between the two positions events are made again, under keys with the replay's id."""
+    set_back_to: Mapped[list[Any] | None] = mapped_column(Json)
+    """Where a replay began, until the broker was advanced to there: what is broadcast may lie before."""
+
+
+class WatcherReplay(Base):
+    """A request to set a watcher back in its log (contract, rule 18). It goes when its stream's owner has done so."""
+
+    __tablename__ = "watcher_replay"
+    # Its id is in the keys of what is made again: none is used twice.
+    __table_args__ = ({"sqlite_autoincrement": True},)
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    watcher_id: Mapped[int] = mapped_column(BigId, ForeignKey("watcher.id"), index=True)
+    start: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """From what was published then or later; None: from the earliest message."""
+    again: Mapped[bool] = mapped_column(Boolean)
+    """Whether events that exist are made once more."""
+    requested_at: Mapped[datetime] = mapped_column(UtcDateTime)

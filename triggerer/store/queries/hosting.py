@@ -10,13 +10,13 @@ from sqlalchemy import bindparam, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.events import Fence, WatcherRef
-from triggerer.domain.lane_positions import LanePosition
+from triggerer.domain.lane_positions import LanePosition, ReplayRequest
 from triggerer.domain.new_streams import may_open
 from triggerer.store.engine.database import database_now
 from triggerer.store.leases import is_free
 from triggerer.store.models import Asset, Stream, Trigger, Watcher
 from triggerer.store.queries.parked import watchers_with_kept
-from triggerer.store.queries.positions import load_positions
+from triggerer.store.queries.positions import load_positions, load_replays
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,8 @@ class TriggerRow:
     """Where its watchers stand that are behind."""
     kept: frozenset[int] = frozenset()
     """Those of its watchers for which messages are kept."""
+    replays: tuple[ReplayRequest, ...] = ()
+    """What is asked of its watchers and not done yet, by watcher, in the order of the requests."""
 
     @property
     def display_name(self) -> str:
@@ -74,6 +76,8 @@ async def load_triggers(session: AsyncSession, stream_digests: Collection[str]) 
         .where(Trigger.stream_digest.in_(list(stream_digests)))
         .order_by(Trigger.id, Watcher.id)
     )
+    # In this order: a request that is seen no more was carried out, and its positions are seen.
+    replays = await load_replays(session, stream_digests)
     positions = await load_positions(session, stream_digests)
     with_kept = await watchers_with_kept(session, stream_digests)
     found: dict[int, TriggerRow] = {}
@@ -88,6 +92,7 @@ async def load_triggers(session: AsyncSession, stream_digests: Collection[str]) 
             (*(known.watcher_names if known else ()), f"{asset_name}/{watcher_name}"),
             (*(known.positions if known else ()), *positions.get(watcher_id, ())),
             (known.kept if known else frozenset()) | with_kept.intersection((watcher_id,)),
+            (*(known.replays if known else ()), *replays.get(watcher_id, ())),
         )
     return list(found.values())
 

@@ -7,7 +7,7 @@ from random import Random
 from typing import Final
 
 from triggerer.domain.events import Fence
-from triggerer.domain.lane_positions import PositionChange
+from triggerer.domain.lane_positions import PositionChange, ReplayEnd
 from triggerer.store.engine.database import Database
 from triggerer.store.queries.positions import write_positions
 from triggerer.store.recording.fenced_writer import FencedWriter
@@ -16,7 +16,10 @@ from triggerer.store.recording.lost_leases import lease_lost
 _MOST_ROWS: Final = 2_000
 
 
-class PositionWriter(FencedWriter[PositionChange]):
+_Change = PositionChange | ReplayEnd
+
+
+class PositionWriter(FencedWriter[_Change]):
     """The runtime's `PositionSink`. Few changes wait: the runtime submits one at a time of a watcher and lane."""
 
     what = "positions of watchers that are behind"
@@ -30,16 +33,23 @@ class PositionWriter(FencedWriter[PositionChange]):
     ) -> None:
         super().__init__(database, on_fenced=on_fenced, random=random)
         self._waiting: dict[tuple[int, str], list[PositionChange]] = {}
+        self._ends: list[ReplayEnd] = []
 
     def submit_nowait(self, change: PositionChange) -> None:
         self._waiting.setdefault((change.watcher_id, change.lane), []).append(change)
         if self._is_idle:
             self._wake()
 
-    def _take(self) -> list[PositionChange] | None:
-        if not self._waiting:
+    def end_replay_nowait(self, end: ReplayEnd) -> None:
+        self._ends.append(end)
+        if self._is_idle:
+            self._wake()
+
+    def _take(self) -> list[_Change] | None:
+        if not (self._waiting or self._ends):
             return None
-        group: list[PositionChange] = []
+        group: list[_Change] = [*self._ends]
+        self._ends.clear()
         for key in list(self._waiting)[:_MOST_ROWS]:
             # One of each: a statement writes no row twice, and they are stored in their order.
             changes = self._waiting[key]
@@ -48,11 +58,13 @@ class PositionWriter(FencedWriter[PositionChange]):
                 del self._waiting[key]
         return group
 
-    async def _write(self, group: list[PositionChange]) -> None:
-        rows = [
-            (c.fence, c.watcher_id, c.lane, c.position, c.since, c.head, c.failures) for c in group
-        ]
-        lost = await self._database.perform(write_positions(rows))
+    async def _write(self, group: list[_Change]) -> None:
+        lost = await self._database.perform(
+            write_positions(
+                [one for one in group if isinstance(one, PositionChange)],
+                [one for one in group if isinstance(one, ReplayEnd)],
+            )
+        )
         for fence in lost:
             self._on_fenced(fence)
         for change in group:

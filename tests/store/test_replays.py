@@ -1,0 +1,124 @@
+"""Requests to set watchers back: how they are asked, found, ended and dropped."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import anyio
+import pytest
+from sqlalchemy import select, update
+
+from tests.store.seeding import FENCE, NOW, add_asset, add_stream, until
+from triggerer.domain.events import Fence
+from triggerer.domain.lane_positions import Again, PositionChange, ReplayEnd
+from triggerer.errors import LeaseLost, TriggererError
+from triggerer.store.engine.database import Database
+from triggerer.store.models import Trigger, Watcher, WatcherReplay
+from triggerer.store.queries.hosting import load_triggers
+from triggerer.store.queries.positions import drop_positions_without_stream
+from triggerer.store.queries.replays import ask_for_replay
+from triggerer.store.recording.position_writer import PositionWriter
+from triggerer.store.wakeups.signals import Signal
+
+
+@pytest.fixture
+async def watched(database: Database) -> Database:
+    """The watcher `orders/w` on a stream that we own, and `orders/alone` without one."""
+    await add_stream(database)
+    await add_stream(database, Fence("trigger-x", "me", 1))
+    await add_asset(database, 1, "orders")
+    async with database.transaction() as session:
+        for number, digest in ((1, FENCE.stream_digest), (2, "trigger-x")):
+            session.add(
+                Trigger(
+                    id=number, digest=f"t{number}", classpath="x.Y", kwargs={}, stream_digest=digest
+                )
+            )
+        await session.flush()
+        for number, name in ((1, "w"), (2, "alone")):
+            session.add(
+                Watcher(
+                    id=number, asset_id=1, name=name, trigger_id=number, path="x", updated_at=NOW
+                )
+            )
+    return database
+
+
+async def ask(database: Database, start: datetime | None = None, *, again: bool = False) -> int:
+    async with database.transaction() as session:
+        return (await ask_for_replay(session, "orders", "w", start=start, again=again)).id
+
+
+async def test_a_request_wakes_the_owner_and_is_read_with_the_trigger(watched: Database) -> None:
+    with watched.wakeups.subscribe(Signal.STREAMS_CHANGED) as woken:
+        first = await ask(watched, NOW)
+        second = await ask(watched, again=True)
+        announced = await woken.wait(timedelta(seconds=10))
+    assert announced == {Signal.STREAMS_CHANGED: {FENCE.stream_digest}}
+    async with watched.reading() as session:
+        (row,) = await load_triggers(session, [FENCE.stream_digest])
+    assert [(one.id, one.watcher_id, one.start, one.again) for one in row.replays] == [
+        (first, 1, NOW, False),
+        (second, 1, None, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asset", "name", "start", "said"),
+    [
+        ("orders", "other", None, "has no watcher 'other'"),
+        ("nope", "w", None, "has no watcher 'w'"),
+        ("orders", "alone", None, "no shared stream"),
+        ("orders", "w", datetime(9999, 1, 1, tzinfo=UTC), "still to come"),
+    ],
+)
+async def test_what_cannot_be_done_is_refused_at_once(
+    watched: Database, asset: str, name: str, start: datetime | None, said: str
+) -> None:
+    with pytest.raises(TriggererError, match=said):
+        async with watched.transaction() as session:
+            await ask_for_replay(session, asset, name, start=start, again=False)
+    async with watched.reading() as session:
+        assert (await session.scalars(select(WatcherReplay))).all() == []
+
+
+async def test_the_owner_stores_what_is_made_again_and_ends_the_request(watched: Database) -> None:
+    number = await ask(watched, again=True)
+    answers: list[Exception | None] = []
+    again = Again(number, ["topic", 3], ["topic", 9])
+    async with anyio.create_task_group() as tasks:
+        writer = PositionWriter(watched, on_fenced=lambda _: None)
+        tasks.start_soon(writer.run)
+        change = PositionChange(
+            FENCE, 1, "0", ["topic", 3], NOW, 9, 0, answers.append, again, ["topic", 3]
+        )
+        writer.submit_nowait(change)
+        # Somebody who owns the stream no more ends nothing.
+        lost = Fence(FENCE.stream_digest, "another", 2)
+        writer.end_replay_nowait(ReplayEnd(lost, 1, number, answers.append))
+        await until(lambda: len(answers) == 2)
+        assert sorted(map(type, answers), key=str) == sorted([type(None), LeaseLost], key=str)
+        async with watched.reading() as session:
+            (row,) = await load_triggers(session, [FENCE.stream_digest])
+        (position,) = row.positions
+        assert (position.again, position.set_back_to) == (again, ["topic", 3])
+        assert len(row.replays) == 1
+        writer.end_replay_nowait(ReplayEnd(FENCE, 1, number, answers.append))
+        await until(lambda: len(answers) == 3)
+        tasks.cancel_scope.cancel()
+    assert answers[2] is None
+    async with watched.reading() as session:
+        (row,) = await load_triggers(session, [FENCE.stream_digest])
+    assert row.replays == ()
+    # The id is in keys: it is never used for another one.
+    assert await ask(watched) > number
+
+
+async def test_what_was_asked_of_a_watcher_goes_with_it(watched: Database) -> None:
+    await ask(watched)
+    async with watched.transaction() as session:
+        await drop_positions_without_stream(session)
+        assert len((await session.scalars(select(WatcherReplay))).all()) == 1
+        await session.execute(update(Watcher).where(Watcher.id == 1).values(trigger_id=None))
+        await drop_positions_without_stream(session)
+        assert (await session.scalars(select(WatcherReplay))).all() == []
