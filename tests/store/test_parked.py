@@ -13,9 +13,13 @@ from sqlalchemy import update
 from tests.store.seeding import FENCE, NOW, add_asset, add_stream
 from triggerer.domain.events import Fence
 from triggerer.domain.parked import (
+    Failed,
+    Kept,
+    KeptLane,
     KeptMessage,
     ParkedBounds,
     ParkedChange,
+    Passed,
     Replayed,
     Returned,
     SetAside,
@@ -32,6 +36,7 @@ from triggerer.store.queries.listing.parked import (
     list_parked,
     replay_parked,
 )
+from triggerer.store.queries.parked import set_kept_aside_without_stream
 from triggerer.store.recording.parked_writer import ParkedWriter
 
 MESSAGE = SetAside("[0]", "topic/0/7", b'{"value": 7}', 11, "ValueError: no", "Traceback …", NOW)
@@ -76,7 +81,7 @@ async def _writing(
 
 async def _store(
     writer: ParkedWriter,
-    *what: SetAside | Returned | Replayed,
+    *what: SetAside | Kept | Passed | Failed | Returned | Replayed,
     watcher_id: int = 1,
     fence: Fence = FENCE,
 ) -> list[Exception | None]:
@@ -131,8 +136,8 @@ async def test_bytes_that_are_no_text_are_kept_as_they_are(database: Database) -
         assert await _store(writer, replace(MESSAGE, data=data)) == [None]
         async with database.transaction() as session:
             assert await replay_parked(session, await choose_parked(session)) == 1
-        ((_, _, _, kept),) = await writer.read_kept(1, 0, 10)
-    assert kept == data
+        (kept,) = await writer.read_kept(1, 0, 10)
+    assert kept.data == data
 
 
 @pytest.mark.rule("15: a fenced owner can write nothing")
@@ -185,16 +190,16 @@ async def test_what_is_replayed_is_shown_to_the_owner_in_order_and_goes_when_it_
             ((*_, kept),) = [
                 (row, row.kept) for row in await load_triggers(session, [FENCE.stream_digest])
             ]
-        assert kept == frozenset()
+        assert kept == ()
         async with database.transaction() as session:
             chosen = await choose_parked(session, asset="orders", watcher="w1")
             assert await replay_parked(session, chosen[1:]) == 2
             assert await replay_parked(session, chosen[1:]) == 0, "they are kept already"
         async with database.reading() as session:
             (row,) = await load_triggers(session, [FENCE.stream_digest])
-        assert row.kept == {1}
+        assert row.kept == (KeptLane(1, "[0]", NOW),)
         assert await writer.read_kept(1, 0, 10) == [
-            KeptMessage(chosen[number], "[0]", f"topic/0/{number}", MESSAGE.data)
+            KeptMessage(chosen[number], "[0]", f"topic/0/{number}", MESSAGE.data, 11)
             for number in (1, 2)
         ]
         await _store(writer, Replayed(chosen[1]), Returned(chosen[2], "again", None))
@@ -231,3 +236,80 @@ async def test_numbers_of_which_some_do_not_exist_change_nothing(database: Datab
     with pytest.raises(TriggererError, match="parked: 5, 6"):
         async with database.reading() as session:
             await choose_parked(session, ids=[5, 6])
+
+
+def _kept(number: int, lane: str = "[0]") -> Kept:
+    return Kept(lane, f"queue/{number}", b"%d" % number, NOW)
+
+
+@pytest.mark.rule("18: what is missed of a queue is kept, and given in order")
+async def test_what_is_kept_stays_in_its_order_and_goes_when_it_has_passed(
+    database: Database,
+) -> None:
+    await _watchers(database)
+    async with _writing(database) as writer:
+        await _store(writer, *map(_kept, range(5)), _kept(9, "[1]"))
+        await _store(writer, *map(_kept, range(5)), watcher_id=2)
+        assert await _bodies(database) == 6, "the bytes are kept once for the stream"
+        await _store(writer, _kept(1), Failed("queue/2", 3))
+        found = await writer.read_kept(1, 0, 10, "[0]")
+        assert [(one.key, one.failures) for one in found] == [
+            (f"queue/{number}", 3 if number == 2 else 0) for number in range(5)
+        ]
+        assert [one.key for one in await writer.read_kept(1, found[1].id, 2, "[0]")] == [
+            "queue/2",
+            "queue/3",
+        ]
+        await _store(writer, Passed(("queue/0", "queue/1", "unknown")))
+        assert [one.key for one in await writer.read_kept(1, 0, 1)] == ["queue/2"]
+        assert await _bodies(database) == 6
+        await _store(writer, Passed(("queue/0",)), watcher_id=2)
+        assert await _bodies(database) == 5
+    async with database.reading() as session:
+        (row,) = await load_triggers(session, [FENCE.stream_digest])
+        first, second = await list_watchers(session)
+    assert [(one.watcher_id, one.lane) for one in row.kept] == [(1, "[0]"), (1, "[1]"), (2, "[0]")]
+    assert (first.behind, first.behind_since, first.set_aside) == (4, NOW, 0)
+    assert second.behind == 4
+
+
+async def test_what_was_set_aside_is_not_kept_again_and_does_not_pass(database: Database) -> None:
+    await _watchers(database)
+    aside = replace(MESSAGE, key="queue/0")
+    async with _writing(database) as writer:
+        await _store(writer, _kept(0), aside, _kept(0), Passed(("queue/0",)))
+        assert await writer.read_kept(1, 0, 10) == []
+    async with database.reading() as session:
+        (found,) = await list_parked(session)
+    assert (found.state, found.failures) == ("set_aside", 11)
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [ParkedBounds(max_messages=3), ParkedBounds(max_bytes=3), ParkedBounds(total_bytes=3)],
+)
+async def test_at_a_bound_nothing_more_is_kept_until_there_is_room(
+    database: Database, bounds: ParkedBounds
+) -> None:
+    await _watchers(database)
+    async with _writing(database, bounds) as writer:
+        answers = await _store(writer, *map(_kept, range(5)))
+        assert [type(answer) for answer in answers] == [type(None)] * 3 + [ParkedFull] * 2
+        assert isinstance((await _store(writer, _kept(3)))[0], ParkedFull)
+        await _store(writer, Passed(("queue/0",)))
+        assert await _store(writer, _kept(3)) == [None]
+
+
+async def test_what_is_kept_for_a_watcher_that_reads_another_stream_is_set_aside(
+    database: Database,
+) -> None:
+    await _watchers(database)
+    async with _writing(database) as writer:
+        await _store(writer, _kept(0))
+        await _store(writer, _kept(0), watcher_id=2)
+    async with database.transaction() as session:
+        await session.execute(update(Watcher).where(Watcher.id == 1).values(trigger_id=None))
+        await set_kept_aside_without_stream(session)
+    async with database.reading() as session:
+        found = [(one.watcher, one.state) for one in await list_parked(session)]
+    assert found == [("w1", "set_aside"), ("w2", "kept")]

@@ -179,4 +179,6 @@ def _parse_time(text: str) -> datetime:
 
 def _place(one: PositionView) -> str:
     left = "an unknown number of" if one.behind is None else one.behind
+    if one.position is None:
+        return f"{left} messages kept, since {one.since:%Y-%m-%d %H:%M:%S}"
     return f"at {one.position[1]}, {left} messages left, since {one.since:%Y-%m-%d %H:%M:%S}"

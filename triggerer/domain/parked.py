@@ -37,6 +37,32 @@ class SetAside:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """A message of a queue that a watcher has missed: it is given it later, in the order in which they were kept."""
+
+    lane: str
+    """As in `SetAside`."""
+    key: str
+    data: bytes
+    parked_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """Messages whose events are durable: their rows go, as far as they are still kept."""
+
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A message that is kept, and with which the watcher has failed so often by now."""
+
+    key: str
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
 class Returned:
     """A message that was replayed, and failed again: it is set aside as before."""
 
@@ -58,7 +84,7 @@ class ParkedChange:
 
     fence: Fence
     watcher_id: int
-    what: SetAside | Returned | Replayed
+    what: SetAside | Kept | Passed | Failed | Returned | Replayed
     on_done: Callable[[Exception | None], None]
     """Called once, on the event loop: None when it is durable, `ParkedFull` at a bound. Must not raise."""
 
@@ -70,6 +96,16 @@ class KeptMessage(NamedTuple):
     lane: str
     key: str
     data: bytes
+    failures: int = 0
+
+
+class KeptLane(NamedTuple):
+    """A lane in which messages are kept for a watcher."""
+
+    watcher_id: int
+    lane: str
+    since: datetime
+    """When the oldest of them was parked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +126,13 @@ class ParkedStore(Protocol):
     def submit_nowait(self, change: ParkedChange) -> None:
         """Take a change for the next transaction. Those of one watcher are stored in this order."""
 
-    async def read_kept(self, watcher_id: int, after: int, limit: int) -> list[KeptMessage]:
+    async def read_kept(
+        self, watcher_id: int, after: int, limit: int, lane: str | None = None
+    ) -> list[KeptMessage]:
         """The next messages that are kept for a watcher, those with ids above `after`, in order.
+
+        Args:
+            lane: Only those of this lane.
 
         Raises:
             StoreError: They cannot be read now.

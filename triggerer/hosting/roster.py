@@ -137,6 +137,8 @@ def _state_of(placed: Placed, watcher_id: int) -> WatcherState:
     refused = hosted.refusals.latest
     if (replay_error := hosted.replay_errors.get(watcher_id)) is not None:
         refused = f"it was not set back: {error_text(replay_error)}"
+    if hosted.held_by is not None:
+        refused = f"its stream is held: no more messages can be kept for {hosted.held_by}"
     said = None if refused is None else storable_text(refused)
     return WatcherState(
         watcher_id,

@@ -17,10 +17,10 @@ from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.filtering import filtered
 from triggerer.runtime.hosted import HostedTrigger
 from triggerer.runtime.kept import KeptMessages
+from triggerer.runtime.kept_reader import QueueMessage
 from triggerer.runtime.lags import Lag
-from triggerer.runtime.missed import MissedMessages
+from triggerer.runtime.missed import MissedMessages, Readable
 from triggerer.runtime.pending_limit import PendingLimit
-from triggerer.runtime.recent import Message
 from triggerer.runtime.seam import Seam
 from triggerer.runtime.setting_aside import SettingAside
 from triggerer.runtime.settlement import Settlement
@@ -78,10 +78,10 @@ class CatchingUp:
         fence = hosted.source.fence
         self._kept = (
             None
-            if context.parked is None or fence is None
+            if context.parked is None or fence is None or state.keeps_messages
             else KeptMessages(watcher, fence, state, context.parked)
         )
-        self._trials = Trials(state)
+        self._trials = Trials(state, self._missed.queue)
         self._setting_aside = SettingAside(watcher, hosted.name, state, context)
         self._settlement = Settlement(
             hosted.name,
@@ -130,6 +130,9 @@ class CatchingUp:
         for lag in self._state.lags.behind(self.watcher.watcher_id):
             # What the group before has read and not stored is read again, and what was known of the end is old.
             lag.read_to, lag.end = lag.position, None
+            if lag.kept is not None:
+                lag.kept.read_again()
+                lag.kept.under_way.clear()
         with self._life:
             async with anyio.create_task_group() as tasks:
                 self._missed.tasks = self._setting_aside.tasks = tasks
@@ -318,15 +321,26 @@ class CatchingUp:
         assert self._kept is not None
         return await self._kept.next()
 
-    def _give_from(self, lag: Lag, message: Message) -> None:
+    def _give_from(self, lag: Lag, message: Readable) -> None:
         producer = self._state.producer
         assert producer is not None
-        key = producer.get_idempotency_key(message.payload)
+        if isinstance(message, QueueMessage):
+            key = message.key
+            self._note_given(lag, message)
+        else:
+            key = producer.get_idempotency_key(message.payload)
         if lag.again is not None:
             key = lag.again.key_of(message.position, key)
         taken = TakenFromLane(lag, message, key)
         self._settlement.add(taken)
         self._give(taken)
+
+    @staticmethod
+    def _note_given(lag: Lag, message: QueueMessage) -> None:
+        assert lag.kept is not None
+        lag.failures = lag.failures or message.failures
+        if message.key is not None:
+            lag.kept.under_way.add(message.key)
 
     def _give(self, taken: Taken) -> None:
         self._open, self._ordinal = taken, 0

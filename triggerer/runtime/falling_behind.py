@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable
+from typing import Final
 
 from triggerer.abc import AdvanceOutcome
 from triggerer.domain.events import Fence, WatcherRef
@@ -12,6 +13,9 @@ from triggerer.runtime.derived_event import Deriver
 from triggerer.runtime.lanes import Entry, Lane
 from triggerer.runtime.state import GroupState
 from triggerer.runtime.subscribers import Subscribers
+
+_MOST_FAILED: Final = 256
+"""Lanes with a message that has failed, before those are looked through."""
 
 
 class FallingBehind:
@@ -36,7 +40,11 @@ class FallingBehind:
     def note_redelivery(self, lane: Lane) -> None:
         """The broker was told of a failure in the lane: what is pulled from now on is redelivered."""
         if lane.key in self._failed:
-            self._failed[lane.key] = self._failed[lane.key][0], self._state.ledger.head
+            head = self._state.ledger.head
+            self._failed[lane.key] = self._failed[lane.key][0], head
+            self._state.redelivered_before[lane.key] = head
+            if len(self._failed) > _MOST_FAILED:
+                self._forget_empty_lanes()
 
     def _is_redelivered(self, entry: Entry, lane: Lane, position: Position) -> bool:
         """Whether a message that has failed lies before this one, and comes again."""
@@ -44,24 +52,35 @@ class FallingBehind:
         # The poll may have held one back, which it had pulled before.
         return entry.seq < until or (entry.seq == until and is_before(failed, position))
 
+    def _forget_empty_lanes(self) -> None:
+        """In which nothing is outstanding from before a redelivery. Where each message is a lane there are many."""
+        lanes, before = self._state.lanes, self._state.redelivered_before
+        for key, until in list(before.items()):
+            lane = lanes.get(key)
+            if until <= self._state.ledger.head and (lane is None or not lane.outstanding):
+                del before[key], self._failed[key]
+
+    @property
+    def _is_possible(self) -> bool:
+        return self._state.lags.are_kept and self._state.reads_log
+
     def decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
         """See `triggerer.runtime.lanes.Decide`. Synchronous."""
         decided = self._decide(entry, outcome)
         lane = entry.lane
-        if decided is not None and decided.failed and self._state.reads_log and lane is not None:
-            assert self._state.producer is not None
-            position = self._state.producer.get_position(entry.payload)
+        if decided is not None and decided.failed and self._is_possible and lane is not None:
+            position = self._state.position_of(entry)
             # A repeat of an older message may have failed behind it in the same batch.
             if not lane.has_failed or is_before(position, self._failed[lane.key][0]):
                 self._failed[lane.key] = position, math.inf
+                self._state.redelivered_before[lane.key] = math.inf
         return decided
 
     def _decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
         state, lane = self._state, entry.lane
-        if not state.lags.are_kept or not state.reads_log or lane is None:
+        if not self._is_possible or lane is None:
             return outcome
-        assert state.producer is not None
-        position = state.producer.get_position(entry.payload)
+        position = state.position_of(entry)
         acked = outcome.acked + outcome.rejected
         failed = self._not_behind(lane, position, self._who_failed(entry))
         if acked and not failed:

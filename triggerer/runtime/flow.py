@@ -65,6 +65,13 @@ class Flow:
         within the grace is failed, and the others go on. While the group stops, an event that was pulled is held back
         if the broker redelivers it (ack mode), and broadcast otherwise.
         """
+        self._state.is_poll_waiting = True
+        try:
+            await self._check(payload)
+        finally:
+            self._state.is_poll_waiting = False
+
+    async def _check(self, payload: Any) -> None:
         if self._ledger.head >= self._yield_at:
             await checkpoint()
             self._yield_at = self._ledger.head + self._burst()
@@ -74,6 +81,7 @@ class Flow:
         if (
             self._ledger.head >= self._free_until
             or self._is_stopping
+            or self._state.holders
             or self._lanes.outstanding_bytes >= self._settings.max_outstanding_bytes
             or lane in self._lanes.full
         ):
@@ -82,7 +90,7 @@ class Flow:
                 await self._pause_until_free(lane)
                 # Others ran while resume() was awaited, and may have reached a bound.
                 self._free_until = self._first_not_free()
-        must_check = self._lanes.full or self._is_stopping
+        must_check = self._lanes.full or self._is_stopping or self._state.holders
         self.check_at = 0 if must_check else min(self._free_until, self._yield_at)
 
     def _burst(self) -> int:
@@ -93,7 +101,11 @@ class Flow:
     def _first_not_free(self) -> int:
         """The first number that may not be broadcast at present, whatever its lane."""
         head = self._ledger.head
-        if self._state.is_closed or (self._is_stopping and self._state.is_acknowledged):
+        if (
+            self._state.is_closed
+            or self._state.holders
+            or (self._is_stopping and self._state.is_acknowledged)
+        ):
             return head
         if self._lanes.outstanding_bytes >= self._settings.max_outstanding_bytes:
             return head
@@ -281,6 +293,10 @@ class Flow:
                         await self._state.producer.resume_lane(lane.key)
 
     # Stopping
+
+    def hold(self) -> None:
+        """Look before the next broadcast whether the stream is held, see `GroupState.holders`."""
+        self.check_at = 0
 
     def stop_pulling(self) -> None:
         self._is_stopping = True

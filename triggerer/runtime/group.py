@@ -12,6 +12,7 @@ import structlog
 
 from triggerer.abc import BaseEventTrigger, SharedStreamProducer
 from triggerer.domain.events import EventSink, EventSource
+from triggerer.domain.parked import ParkedStore
 from triggerer.errors import BrokerUnavailable, GroupEnded, PluginError
 from triggerer.own_lease import OwnLease
 from triggerer.runtime.cancellation import plugin_code
@@ -19,6 +20,7 @@ from triggerer.runtime.clock import Clock
 from triggerer.runtime.deadlines import Deadlines
 from triggerer.runtime.falling_behind import FallingBehind
 from triggerer.runtime.flow import Flow
+from triggerer.runtime.keeping import Keeping
 from triggerer.runtime.lags import Lags
 from triggerer.runtime.lanes import Lanes
 from triggerer.runtime.ledger import Ledger
@@ -50,6 +52,14 @@ def works_beside_poll(producer: type[SharedStreamProducer]) -> bool:
     return producer.run is not SharedStreamProducer.run
 
 
+def _ignore(_: GroupState) -> None:
+    pass
+
+
+def _ignore_holders() -> None:
+    pass
+
+
 class Group:
     """One poll and its subscribers.
 
@@ -71,13 +81,32 @@ class Group:
         lags: Lags,
         sources: Callable[[], Iterable[EventSource]],
         now: Callable[[], datetime],
+        parked: ParkedStore | None = None,
+        hands_over_at_bound: bool = False,
+        on_open: Callable[[GroupState], None] = _ignore,
+        on_holders: Callable[[], None] = _ignore_holders,
     ) -> None:
         self._opener = opener
         self._kwargs = kwargs
         lanes = Lanes(settings.max_outstanding_per_lane, settings.max_outstanding_bytes_per_lane)
         ledger = Ledger(lanes if is_acknowledged(opener) else None)
         self.key = key
-        self.state = GroupState(key, settings, clock, lease, lanes, ledger, lags, sources, now)
+        self.state = GroupState(
+            key,
+            settings,
+            clock,
+            lease,
+            lanes,
+            ledger,
+            lags,
+            sources,
+            now,
+            parked=parked,
+            hands_over_at_bound=hands_over_at_bound,
+            on_holders=self._note_holders,
+        )
+        self._on_open = on_open
+        self._on_holders = on_holders
         self.subscribers = Subscribers(
             self.state, sink=sink, pending=pending, on_interrupted=self._cancel_later
         )
@@ -86,6 +115,7 @@ class Group:
         self._flow = Flow(self.state, self.subscribers, pending, sink)
         self._pump = Pump(self.state)
         self._deadlines = Deadlines(self.state, self.subscribers, self._pump)
+        self._keeping: Keeping | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
 
     @property
@@ -122,6 +152,8 @@ class Group:
                 tasks.start_soon(self._pump.run, name=f"shared-stream-pump[{key}]")
                 if state.producer is not None and state.producer.pauses_lanes:
                     tasks.start_soon(self._flow.run, name=f"shared-stream-flow[{key}]")
+                if self._keeping is not None:
+                    tasks.start_soon(self._keeping.run, name=f"shared-stream-keeping[{key}]")
                 tasks.start_soon(self._watch_deadlines, name=f"shared-stream-deadlines[{key}]")
             # None of the tasks returns. Plugin code may have cancelled its own task, which ends it without an error.
             raise PluginError(f"A task of the shared stream {key!r} was cancelled by itself")
@@ -140,6 +172,8 @@ class Group:
             producer = self._opener.create_shared_stream_producer(dict(self._kwargs))
             self.state.producer = producer
             events = producer.open_stream()
+            self._keep_messages()
+            self._on_open(self.state)
         else:
             events = self._opener.open_shared_stream(dict(self._kwargs))
         if not isinstance(events, AsyncGenerator):
@@ -148,6 +182,20 @@ class Group:
                 hint="write open_stream() and open_shared_stream() as async generators",
             )
         return events
+
+    def _keep_messages(self) -> None:
+        """Where the source is a queue, what somebody misses is stored."""
+        state = self.state
+        if state.keeps_messages and state.lags.are_kept:
+            assert state.parked is not None
+            self._keeping = keeping = Keeping(state, self.subscribers, state.parked)
+            lanes = state.lanes
+            lanes.decide, lanes.on_failed = keeping.decide, keeping.note_redelivery
+            lanes.decided_lanes = state.lags.by_lane
+
+    def _note_holders(self) -> None:
+        self._flow.hold()
+        self._on_holders()
 
     async def _watch_deadlines(self) -> None:
         try:
@@ -255,7 +303,8 @@ class Group:
         get_lane = state.producer.get_advance_lane
         get_size = state.producer.get_size if tells_sizes(type(state.producer)) else None
         max_bytes = state.settings.max_outstanding_bytes
-        behind = state.lags.by_lane
+        behind = state.lags.by_lane if state.reads_log else ()
+        keeps_messages = self._keeping is not None
         turns = Turns()
         size_bytes = 0
         now = 0.0
@@ -273,6 +322,8 @@ class Group:
                 if size_bytes < 0:
                     raise PluginError(f"get_size() of the shared stream {self.key!r} is negative")
             ledger.broadcast_in_lane(event, payload, get_lane(payload), now, size_bytes)
+            if keeps_messages:
+                ledger.entries[-1].event = event
             if behind:
                 state.keep_recent(event, payload, size_bytes)
             if selecting:

@@ -14,6 +14,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from triggerer.abc import BaseEventTrigger
 from triggerer.domain.events import EventSource
 from triggerer.domain.lane_positions import LanePosition, ReplayRequest
+from triggerer.domain.parked import KeptLane
 from triggerer.errors import GroupEnded, PluginError
 from triggerer.runtime.cancellation import plugin_code, take_back_stray_cancellations
 from triggerer.runtime.context import RuntimeContext
@@ -51,6 +52,8 @@ class TriggerSpec:
     source: EventSource
     positions: tuple[LanePosition, ...] = ()
     """Where its watchers stand that are behind, as it is stored."""
+    kept: tuple[KeptLane, ...] = ()
+    """The lanes in which messages are kept for its watchers."""
     stream_id: str | None = None
     """The digest of its stream key, as the DAG processor stored it: known before the trigger is made."""
     load: Callable[[], Load] | None = None
@@ -95,6 +98,8 @@ class HostedTrigger:
         """Counts its events on their way into the store, if it has no stream."""
         self.catching_up: dict[int, BaseException | None] = {}
         """Its watchers that are behind somewhere, by id, and why the last attempt to catch up failed."""
+        self.held_by: str | None = None
+        """Names the watchers for whom its stream is held: no message can be kept for them now."""
         self.replays: tuple[ReplayRequest, ...] = ()
         """What is asked of its watchers."""
         self.replay_errors: dict[int, Exception] = {}

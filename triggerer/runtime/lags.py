@@ -19,6 +19,7 @@ from triggerer.domain.lane_positions import (
     encode_lane,
     is_before,
 )
+from triggerer.runtime.kept_in_lane import KeptInLane
 
 
 def _ignore(_: Exception | None) -> None:
@@ -67,6 +68,8 @@ class Lag:
     """Where it was set back to, until the broker was advanced to there: it may have missed what lies before.
 
     If that is broadcast, it is set back further: who asked for a replay knew nothing of the group's place."""
+    kept: KeptInLane | None = None
+    """Where the source is a queue: its positions are `[None, number of the event in the group]`, and are not stored."""
 
 
 class Lags:
@@ -187,12 +190,14 @@ class Lags:
             elif not lag.is_stored:
                 self.forget(lag)
             on_stored(error)
-            self._changed(lag)
+            self.note_change(lag)
 
         self._submit(lag, lag.position, note)
 
     def move(self, lag: Lag) -> None:
         """Store the lag's position, as soon as the last one that was submitted is durable."""
+        if lag.kept is not None:
+            return
         if lag.is_being_written:
             lag.is_dirty = True
         elif not lag.is_gone:
@@ -209,7 +214,7 @@ class Lags:
         """It has caught up: the live filter reads on from `read_to`."""
         lag.is_live = True
         self.live.setdefault(lag.lane, {})[lag] = None
-        self._changed(lag)
+        self.note_change(lag)
 
     # Being set back
 
@@ -221,7 +226,10 @@ class Lags:
     def enter(self, lag: Lag) -> None:
         """It is behind from now on; its place is durable."""
         self._add(lag)
-        self._changed(lag)
+        self.note_change(lag)
+
+    def all(self) -> list[Lag]:
+        return [lag for lags in self.by_lane.values() for lag in lags.values()]
 
     def set_back_from(
         self,
@@ -292,7 +300,8 @@ class Lags:
     def end(self, lag: Lag) -> None:
         """The broker was advanced to where it stands: it need not be remembered any longer."""
         self.forget(lag)
-        self._submit(lag, None, _ignore)
+        if lag.kept is None:
+            self._submit(lag, None, _ignore)
 
     def forget(self, lag: Lag) -> None:
         """Drop it here; the row is left to others."""
@@ -347,7 +356,8 @@ class Lags:
         if lag.set_back_to is not None:
             self.set_back.setdefault(lag.lane, {})[lag] = None
 
-    def _changed(self, lag: Lag) -> None:
+    def note_change(self, lag: Lag) -> None:
+        """What is known of one that is behind has changed."""
         if self._on_change is not None:
             self._on_change(lag.watcher)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Container, Hashable, Iterator
 from typing import Any, Final
 
 from triggerer.abc import AdvanceItem, AdvanceOutcome
@@ -76,6 +76,7 @@ class Entry:
     __slots__ = (
         "broadcast_at",
         "counts",
+        "event",
         "lane",
         "nacks",
         "next",
@@ -86,6 +87,8 @@ class Entry:
     )
 
     seq: int
+    event: Any
+    """Set where the source is a queue: what somebody misses is kept when it is decided."""
     payload: Any
     lane: Lane | None
     """None once it was taken for an advance."""
@@ -152,14 +155,18 @@ class Lane:
     def is_ready(self) -> bool:
         return self.head is not None and not self.head.unresolved
 
-    def take(self, limit: int, decide: Decide) -> list[AdvanceItem]:
-        """Take the ready prefix, `limit` events at most. Empty if `decide` has the first one wait."""
+    def take(self, limit: int, decide: Decide, *, decides_all: bool = False) -> list[AdvanceItem]:
+        """Take the ready prefix, `limit` events at most. Empty if `decide` has the first one wait.
+
+        Args:
+            decides_all: Whether `decide` is asked of each event, not only of those that somebody failed.
+        """
         batch: list[AdvanceItem] = []
         size_bytes = 0
         entry = self.head
         while entry is not None and not entry.unresolved:
             outcome = entry.counts.outcome if entry.nacks is None else entry.outcome()
-            if outcome.failed:
+            if outcome.failed or decides_all:
                 decided = decide(entry, outcome)
                 if decided is None:
                     break
@@ -220,6 +227,8 @@ class Lanes:
         self.on_failed: Callable[[Lane], None] = _ignore
         """Called when an advance of something that has failed has returned."""
         self.decide: Decide = _as_it_is
+        self.decided_lanes: Container[Hashable] = ()
+        """Those in which `decide` is asked of each event."""
         self._lanes: dict[Hashable, Lane] = {}
         self._ready: deque[Lane] = deque()
 
@@ -310,7 +319,7 @@ class Lanes:
             if head is None or head.unresolved:
                 lane.is_scheduled = False
             else:
-                batch = lane.take(limit, decide)
+                batch = lane.take(limit, decide, decides_all=lane.key in self.decided_lanes)
                 if batch:
                     yield batch
                 finish(lane)
@@ -324,7 +333,8 @@ class Lanes:
             IndexError: No lane is ready; see `has_ready`.
         """
         lane = self._ready.popleft()
-        return lane, lane.take(limit, self.decide)
+        decides_all = lane.key in self.decided_lanes
+        return lane, lane.take(limit, self.decide, decides_all=decides_all)
 
     def finish(self, lane: Lane) -> None:
         """The advance of what was taken from `lane` has returned."""

@@ -11,6 +11,7 @@ import anyio
 
 from triggerer.domain.events import EventSource
 from triggerer.domain.lane_positions import ReplayEnd, ReplayRequest
+from triggerer.domain.parked import KeptLane
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.hosted import HostedTrigger, TriggerSpec
 from triggerer.runtime.replays import not_a_log
@@ -135,11 +136,11 @@ class Manager:
         if stream is not None:
             stream.restart(member)
 
-    def replay_parked(self, member: HostedTrigger, watcher_ids: Collection[int]) -> None:
-        """Give these of its watchers once more what was set aside for them and is kept now."""
+    def replay_parked(self, member: HostedTrigger, lanes: Collection[KeptLane]) -> None:
+        """Give its watchers what is kept for them now in these lanes, some of which was set aside before."""
         stream = self._stream_of(member)
-        if stream is not None and watcher_ids:
-            stream.replay_parked(member, watcher_ids)
+        if stream is not None and lanes:
+            stream.replay_parked(member, lanes)
 
     def close_stream(self, key: Hashable) -> None:
         """Stop a stream and its members at once and resolve nothing: its lease was lost or released."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Final
 
@@ -12,7 +12,9 @@ from anyio.lowlevel import checkpoint
 
 from triggerer.backoff import Backoff
 from triggerer.domain.events import WatcherRef
+from triggerer.errors import StoreError
 from triggerer.runtime.context import RuntimeContext
+from triggerer.runtime.kept_reader import KeptReader, QueueMessage
 from triggerer.runtime.lags import Lag
 from triggerer.runtime.log_reader import LogReader
 from triggerer.runtime.recent import Message
@@ -27,6 +29,9 @@ _BURST: Final = 16
 """Messages before the rest of the event loop has its turn: what is behind gives way to what is live."""
 _IDLE_S: Final = 0.5
 """How long a lane without a message keeps its reader while others wait for one, and waits for its live filter."""
+
+
+Readable = Message | QueueMessage
 
 
 class _Attempts:
@@ -71,6 +76,8 @@ class MissedMessages:
         self._attempts: dict[Lag, _Attempts] = {}
         self._last_lane: Lag | None = None
         self._wake = AutoResetEvent()
+        parked = context.parked
+        self.queue = KeptReader(watcher, state, parked) if parked and state.keeps_messages else None
         self.tasks: anyio.abc.TaskGroup | None = None
         """Where its readers run; set before anything is read."""
 
@@ -152,20 +159,54 @@ class MissedMessages:
 
     # Its messages
 
-    async def slice(self, lag: Lag) -> AsyncGenerator[list[Message], None]:
+    async def slice(self, lag: Lag) -> AsyncGenerator[Sequence[Readable], None]:
         """Some messages of a lane, from `Lag.read_to` on, in order, a burst at a time.
 
         The caller moves `Lag.read_to` past all messages of a burst before it asks for the next one, or asks no more.
         """
-        is_in_memory = self._state.recent_of(lag.lane).covers(lag.read_to)
-        bursts = self._from_memory(lag) if is_in_memory else self._read(lag)
+        bursts = self._bursts(lag)
         async with aclosing(bursts):
             async for burst in bursts:
                 yield burst
         if not lag.is_live and not lag.is_gone:
             self._state.store_position(lag)
 
-    async def _from_memory(self, lag: Lag) -> AsyncGenerator[list[Message], None]:
+    def _bursts(self, lag: Lag) -> AsyncGenerator[Sequence[Readable], None]:
+        if lag.kept is not None:
+            return self._from_queue(lag)
+        is_in_memory = self._state.recent_of(lag.lane).covers(lag.read_to)
+        return self._from_memory(lag) if is_in_memory else self._read(lag)
+
+    async def _from_queue(self, lag: Lag) -> AsyncGenerator[Sequence[Readable], None]:
+        kept, queue = lag.kept, self.queue
+        assert kept is not None
+        assert queue is not None
+        given = 0
+        while given < _SLICE and not (lag.is_gone or lag.is_live):
+            if kept.are_there:
+                try:
+                    page = await queue.read(lag)
+                except StoreError as error:
+                    self.postpone(lag)
+                    self._on_failure(error)
+                    return
+                resets = kept.resets
+                for at in range(0, len(page), _BURST):
+                    burst = page[at : at + _BURST]
+                    yield burst
+                    given += len(burst)
+                    if kept.resets != resets:
+                        break
+                    kept.after = burst[-1].id or kept.after
+            elif not kept.being_written and (burst_in_memory := queue.undecided(lag, _BURST)):
+                kept.handed_to = burst_in_memory[-1].end[1]
+                yield burst_in_memory
+                given += len(burst_in_memory)
+                await checkpoint()
+            elif not await self._wait_for_message(lag):
+                return
+
+    async def _from_memory(self, lag: Lag) -> AsyncGenerator[Sequence[Readable], None]:
         recent = self._state.recent_of(lag.lane)
         for number in range(_SLICE // _BURST):
             burst = recent.after(lag.read_to, _BURST)
@@ -178,7 +219,7 @@ class MissedMessages:
             if len(burst) == _BURST:
                 await checkpoint()
 
-    async def _read(self, lag: Lag) -> AsyncGenerator[list[Message], None]:
+    async def _read(self, lag: Lag) -> AsyncGenerator[Sequence[Readable], None]:
         assert self.tasks is not None
         assert self._state.producer is not None
         async with self._readers:
@@ -193,7 +234,9 @@ class MissedMessages:
             finally:
                 scope.cancel()
 
-    async def _from_log(self, lag: Lag, reader: LogReader) -> AsyncGenerator[list[Message], None]:
+    async def _from_log(
+        self, lag: Lag, reader: LogReader
+    ) -> AsyncGenerator[Sequence[Readable], None]:
         given = 0
         clock = self._context.clock
         until = clock.monotonic() + _SLICE_S

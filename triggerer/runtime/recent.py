@@ -7,7 +7,7 @@ from collections import deque
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
-from triggerer.domain.lane_positions import Position, is_before, is_same_log
+from triggerer.domain.lane_positions import Position, following, is_before, is_same_log
 
 _MOST: Final = 2_048
 _MOST_BYTES: Final = 4 * 1024 * 1024
@@ -19,6 +19,11 @@ class Message(NamedTuple):
     position: Position
     event: Any
     payload: Any
+
+    @property
+    def end(self) -> Position:
+        """What comes after it, whether there is a message or not."""
+        return following(self.position)
 
 
 class Waiting(Protocol):

@@ -11,6 +11,7 @@ import structlog
 from triggerer.domain.events import WatcherRef
 from triggerer.domain.lane_positions import Position, is_before, is_same_log
 from triggerer.runtime.hosted import HostedTrigger
+from triggerer.runtime.kept_in_lane import KeptInLane
 from triggerer.runtime.lags import Lag
 from triggerer.runtime.lane_ends import find_positions
 from triggerer.runtime.state import GroupState
@@ -45,18 +46,22 @@ class Seam:
 
     def must_look(self) -> bool:
         """Whether it is not known where some lane ends, or was looked up too long ago."""
-        behind = self._state.lags.to_catch_up(self._watcher.watcher_id)
+        behind = self._in_log()
         now = self._state.clock.monotonic()
         return any(lag.end is None for lag in behind) or (
             bool(behind) and now - self._looked_at >= _LOOK_AT_ENDS_EVERY_S
         )
+
+    def _in_log(self) -> list[Lag]:
+        lags = self._state.lags.to_catch_up(self._watcher.watcher_id)
+        return [lag for lag in lags if lag.kept is None]
 
     async def look(self) -> None:
         """Find out where the lanes end: who has read so far, and has missed no broadcast since, has caught up."""
         state = self._state
         assert state.producer is not None
         # Only of those that were behind before: what is broadcast from then on is kept, see `Recent`.
-        behind = state.lags.to_catch_up(self._watcher.watcher_id)
+        behind = self._in_log()
         now = state.clock.monotonic()
         is_unknown = any(lag.end is None for lag in behind)
         after = now if is_unknown else now - _LOOK_AT_ENDS_EVERY_S
@@ -95,6 +100,11 @@ class Seam:
         state, subscriber = self._state, self._hosted.subscriber
         if subscriber is None or not subscriber.is_present or subscriber.waits_for(lag.lane):
             return False
+        if lag.kept is not None:
+            # The live filter reads on from the next broadcast.
+            is_settled = lag.position == lag.read_to
+            lag.read_to = [None, state.ledger.head]
+            lag.position = lag.read_to if is_settled else lag.position
         state.lags.go_live(lag)
         state.store_position(lag)
         state.end_if_advanced(lag)
@@ -102,6 +112,8 @@ class Seam:
         return True
 
     def _is_at_head(self, lag: Lag) -> bool:
+        if lag.kept is not None:
+            return self._has_nothing_left(lag, lag.kept)
         newest, end = self._state.recent_of(lag.lane).newest, lag.end
         if lag.again is not None and is_before(lag.read_to, lag.again.until):
             # What is made again is made so by one filter: after a crash the keys are the same.
@@ -109,3 +121,15 @@ class Seam:
         if newest is not None:
             return is_before(newest, lag.read_to)
         return end is not None and is_same_log(end, lag.read_to) and not is_before(lag.read_to, end)
+
+    def _has_nothing_left(self, lag: Lag, kept: KeptInLane) -> bool:
+        """Whether it has read what is kept, and what is outstanding."""
+        if kept.are_there or kept.being_written:
+            return False
+        state = self._state
+        if state.redelivered_before.get(lag.lane, 0) > state.ledger.head:
+            # A message has failed that it has not read, and the broker is being told.
+            return False
+        lane = state.lanes.get(lag.lane)
+        tail = None if lane is None else lane.tail
+        return tail is None or tail.seq < max(lag.read_to[1], kept.decided_to)

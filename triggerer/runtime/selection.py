@@ -91,6 +91,19 @@ class _Table:
             return self.members
 
 
+def is_wanted(selector: SharedStreamSelector | None, event: Any) -> bool:
+    """Whether an event concerns a filter with this selector; None: any does."""
+    if selector is None:
+        return True
+    try:
+        return selector.read(event) in selector.values
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        # Only its filter knows what that means.
+        return True
+
+
 def selector_of(trigger: BaseEventTrigger) -> SharedStreamSelector | None:
     """The trigger's selector. None if it has none, or its class overrides the filter that the selector belongs to.
 

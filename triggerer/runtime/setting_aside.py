@@ -10,7 +10,7 @@ import structlog
 from triggerer.abc import SharedStreamProducer
 from triggerer.domain.error_texts import error_text, traceback_text
 from triggerer.domain.events import WatcherRef
-from triggerer.domain.parked import ParkedChange, SetAside
+from triggerer.domain.parked import Failed, ParkedChange, Passed, SetAside
 from triggerer.errors import LeaseLost, ParkedFull
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.context import RuntimeContext
@@ -93,6 +93,17 @@ class SettingAside:
             on_done(refusal)
 
         parked.submit_nowait(ParkedChange(fence, self._watcher.watcher_id, what, note))
+
+    def submit_change(
+        self,
+        lag: Lag,
+        what: Passed | Failed,
+        on_done: Callable[[Exception | None], None],
+    ) -> None:
+        """Have something stored of messages of a queue that are kept."""
+        assert self._context.parked is not None
+        change = ParkedChange(lag.fence, self._watcher.watcher_id, what, on_done)
+        self._context.parked.submit_nowait(change)
 
     def _may_dead_letter(self, producer: SharedStreamProducer) -> bool:
         return (

@@ -7,10 +7,11 @@ from typing import Final
 
 import structlog
 
-from triggerer.domain.lane_positions import following
+from triggerer.domain.parked import Failed, Passed
 from triggerer.errors import LeaseLost, PluginError
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.kept import KeptMessages
+from triggerer.runtime.kept_in_lane import KeptInLane
 from triggerer.runtime.lags import Lag
 from triggerer.runtime.missed import MissedMessages
 from triggerer.runtime.seam import Seam
@@ -23,6 +24,10 @@ _log = structlog.get_logger(__name__)
 
 _STORE_EVERY_S: Final = 2.0
 """A position that moves without a derived event is stored so often."""
+
+
+def _ignore(_: Exception | None) -> None:
+    pass
 
 
 class Settlement:
@@ -94,7 +99,7 @@ class Settlement:
     def _pass(self, taken: TakenFromLane) -> bool:
         """The lane goes on behind a message; False if there is no more to be read of it now."""
         lag = taken.lag
-        lag.read_to = following(taken.message.position)
+        lag.read_to = taken.message.end
         self._missed.note_success(lag)
         if lag.failures:
             lag.failures = 0
@@ -124,11 +129,24 @@ class Settlement:
     def _move(self, lag: Lag) -> None:
         """Move the position past what is dealt with."""
         has_derived = self._taken.move(lag)
+        if lag.kept is not None and lag.kept.passed:
+            self._drop_passed(lag, lag.kept)
         now = self._context.clock.monotonic()
         if has_derived or now - lag.stored_at >= _STORE_EVERY_S:
             self._state.store_position(lag)
         if lag.is_live:
             self._state.end_if_advanced(lag)
+
+    def _drop_passed(self, lag: Lag, kept: KeptInLane) -> None:
+        """Have the rows go of what is dealt with."""
+        keys, kept.passed = tuple(kept.passed), []
+
+        def note(_: Exception | None) -> None:
+            # Where it was refused the rows stay, and keys absorb what they bring once more.
+            kept.under_way.difference_update(keys)
+            self._state.end_if_advanced(lag)
+
+        self._setting_aside.submit_change(lag, Passed(keys), note)
 
     # What fails
 
@@ -143,6 +161,8 @@ class Settlement:
         elif isinstance(taken, TakenFromLane) and not taken.is_stale:
             lag = taken.lag
             lag.failures += 1
+            if lag.kept is not None and taken.key is not None:
+                self._setting_aside.submit_change(lag, Failed(taken.key, lag.failures), _ignore)
             if self._trials.blames_message(lag):
                 taken.unresolved -= 1
                 if self._set_aside(taken, error):
@@ -207,6 +227,8 @@ class Settlement:
         if lag.is_gone:
             return
         self._state.lags.leave_live(lag)
+        if lag.kept is not None:
+            lag.kept.read_again()
         lag.read_to = taken.message.position
         self._move(lag)
         self._state.store_position(lag)

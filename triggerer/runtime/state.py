@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
-from triggerer.abc import AdvanceItem, SharedStreamProducer
-from triggerer.domain.events import EventSource
+from triggerer.abc import AdvanceItem, SharedStreamProducer, SharedStreamSelector
+from triggerer.domain.events import EventSource, WatcherRef
 from triggerer.domain.lane_positions import Position, following, is_before
+from triggerer.domain.parked import ParkedStore
 from triggerer.own_lease import OwnLease
 from triggerer.runtime.absences import Absences
 from triggerer.runtime.clock import Clock
@@ -48,6 +49,20 @@ class GroupState:
     """Of all triggers of the stream, those that could not be made too."""
     now: Callable[[], datetime]
     """For times that are shown."""
+    parked: ParkedStore | None = None
+    """Where messages are kept; outlives the group."""
+    hands_over_at_bound: bool = False
+    """Whether the producer is handed what cannot be kept, since a bound is reached; otherwise the stream waits."""
+    holders: dict[WatcherRef, Exception] = field(default_factory=dict)
+    """Those for whom a message cannot be kept now. The stream waits."""
+    redelivered_before: dict[Hashable, float] = field(default_factory=dict)
+    """By lane the number before which what is outstanding comes again, behind a message that has failed."""
+    is_poll_waiting: bool = False
+    """Whether the poll holds a message that it has pulled, until it may be broadcast."""
+    on_holders: Callable[[], None] = lambda: None
+    """Called when those have changed."""
+    selectors: dict[int, SharedStreamSelector | None] = field(default_factory=dict)
+    """By watcher the selector of the trigger that was made for it last."""
     absences: Absences = field(default_factory=Absences)
     recent: dict[Hashable, tuple[object, Recent]] = field(default_factory=dict)
     """By lane those that are behind there, and what was broadcast since the first of them fell behind."""
@@ -76,13 +91,37 @@ class GroupState:
 
     @property
     def may_fall_behind(self) -> bool:
-        """Whether a watcher that fails a message falls behind alone: the source is a log, and positions are stored."""
-        return self.lags.may_grow and self.reads_log
+        """Whether a watcher that fails a message falls behind alone, and that is stored."""
+        return self.lags.may_grow and (self.reads_log or self.keeps_messages)
 
     @property
     def reads_log(self) -> bool:
         """Whether what lies behind can be read again."""
         return self.producer is not None and is_log(type(self.producer))
+
+    def is_redelivered(self, entry: Entry, lane: Hashable) -> bool:
+        """Whether this message comes again with what is behind it in its lane, since one before it has failed."""
+        return entry.seq < self.redelivered_before.get(lane, 0)
+
+    @property
+    def awaits_redelivery(self) -> bool:
+        """Whether something that was pulled before a message failed may still be broadcast before that comes again."""
+        head = self.ledger.head
+        return any(until > head for until in self.redelivered_before.values())
+
+    @property
+    def keeps_messages(self) -> bool:
+        """Whether the source is a queue, and what somebody misses is stored."""
+        return (
+            self.parked is not None and self.producer is not None and is_queue(type(self.producer))
+        )
+
+    def position_of(self, entry: Entry) -> Position:
+        """Where a message stands in its lane; in a queue by its number in this group."""
+        assert self.producer is not None
+        if self.reads_log:
+            return self.producer.get_position(entry.payload)
+        return [None, entry.seq]
 
     def keep_recent(self, event: Any, payload: Any, size_bytes: int) -> None:
         """Keep what has just been broadcast, if somebody is behind in its lane, for who has nearly caught up."""
@@ -99,6 +138,10 @@ class GroupState:
         assert self.producer is not None
         payload, outcome = batch[-1]
         key = self.producer.get_advance_lane(payload)
+        if self.keeps_messages:
+            for lag in list(self.lags.live.get(key, ())):
+                self._end_in_queue(lag)
+            return
         lags = self.lags.live.get(key, ())
         if not (lags or key in self.lags.set_back) or outcome.failed:
             return
@@ -147,7 +190,7 @@ class GroupState:
 
     def store_position(self, lag: Lag) -> None:
         """Store where one stands that is behind, and how far that is from the end, as far as it is known."""
-        if lag.is_gone:
+        if lag.is_gone or lag.kept is not None:
             return
         lag.stored_at = self.clock.monotonic()
         newest = self.recent_of(lag.lane).newest
@@ -160,6 +203,9 @@ class GroupState:
 
         Or if it was set back and nothing was broadcast since: what lies before, it has, and keys absorb a repeat.
         """
+        if lag.kept is not None:
+            self._end_in_queue(lag)
+            return
         newest = self.recent_of(lag.lane).newest
         lane = self.lanes.get(lag.lane)
         if (
@@ -173,6 +219,18 @@ class GroupState:
                 else lag.set_back_to is not None and lag.again is None
             )
             and (lane is None or not lane.outstanding)
+        ):
+            self._end(lag)
+
+    def _end_in_queue(self, lag: Lag) -> None:
+        """Forget one that has caught up, if nothing is outstanding any more that it has read."""
+        head = self.head_of(lag.lane)
+        if (
+            not self.is_ending
+            and lag.is_live
+            and not lag.is_gone
+            and lag.position == lag.read_to
+            and (head is None or head.seq >= lag.read_to[1])
         ):
             self._end(lag)
 
@@ -200,3 +258,8 @@ class GroupState:
 def is_log(producer: type[SharedStreamProducer]) -> bool:
     """Whether messages stay when they have been read: the class overrides `read_lane`."""
     return producer.read_lane is not SharedStreamProducer.read_lane
+
+
+def is_queue(producer: type[SharedStreamProducer]) -> bool:
+    """Whether messages go when they have been read, and can be stored: the class overrides `dump_event` alone."""
+    return producer.dump_event is not SharedStreamProducer.dump_event and not is_log(producer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable
+from dataclasses import replace
 from typing import Final
 
 import anyio
@@ -10,6 +11,7 @@ import structlog
 
 from triggerer.domain.events import EventSource, WatcherRef
 from triggerer.domain.lane_positions import ReplayRequest
+from triggerer.domain.parked import KeptLane
 from triggerer.errors import GroupEnded
 from triggerer.runtime.catching_up import CatchingUp
 from triggerer.runtime.context import RuntimeContext
@@ -17,7 +19,9 @@ from triggerer.runtime.group import Group
 from triggerer.runtime.hosted import HostedTrigger
 from triggerer.runtime.lags import Lags
 from triggerer.runtime.pending_limit import PendingLimit
+from triggerer.runtime.queue_lags import begin_group, enter_kept
 from triggerer.runtime.replays import Replays
+from triggerer.runtime.state import GroupState
 from triggerer.synchronization import AutoResetEvent, Notifier
 
 _log = structlog.get_logger(__name__)
@@ -131,6 +135,23 @@ class SharedStream:
             if row.watcher_id in watchers:
                 self.lags.load(watchers[row.watcher_id], fence, row)
         self._note_lags(member)
+        group = self.group
+        if group is not None and group.state.keeps_messages:
+            enter_kept(self.lags, group.state, member, member.spec.kept)
+
+    def _note_open(self, state: GroupState) -> None:
+        begin_group(self.lags, state, self.members)
+        for member in self.members:
+            self._start_catching_up(member)
+
+    def _note_holders(self) -> None:
+        """The stream is held for some watchers, or no longer."""
+        holders = {} if self.group is None else self.group.state.holders
+        for member in self.members:
+            names = {self._hosts[one].name for one in holders if one in self._hosts}
+            others = ", ".join(sorted(names.difference((member.name,))))
+            member.held_by = others or None
+            member.note_catching_up()
 
     def replace_source(self, member: HostedTrigger, source: EventSource) -> None:
         """Have the member serve other watchers from now on."""
@@ -152,8 +173,15 @@ class SharedStream:
                 running.restart()
         self._start_catching_up(member)
 
-    def replay_parked(self, member: HostedTrigger, watcher_ids: Collection[int]) -> None:
-        """Give these of its watchers once more what was set aside for them and is kept now."""
+    def replay_parked(self, member: HostedTrigger, lanes: Collection[KeptLane]) -> None:
+        """Give its watchers what is kept for them now in these lanes, some of which was set aside before."""
+        member.spec = replace(member.spec, kept=tuple(lanes))
+        group = self.group
+        if group is not None and group.state.keeps_messages:
+            enter_kept(self.lags, group.state, member, lanes)
+            self._start_catching_up(member)
+            return
+        watcher_ids = {one.watcher_id for one in lanes}
         for watcher in member.source.watchers:
             if watcher.watcher_id in watcher_ids:
                 self._with_kept.add(watcher)
@@ -212,14 +240,16 @@ class SharedStream:
     def _start_catching_up(self, member: HostedTrigger) -> None:
         """Serve its watchers that are behind, each alone; those that are served already look again."""
         group = self.group
-        if group is None or group.is_ending or self._tasks is None:
+        if group is None or group.is_ending or group.state.producer is None or self._tasks is None:
+            # Once it is open they are looked at.
             return
         for watcher in member.source.watchers:
             running = self._catching_up.get(watcher)
             if running is not None:
                 running.wake()
             elif not member.is_held and (
-                watcher in self._with_kept or self.lags.to_catch_up(watcher.watcher_id)
+                (watcher in self._with_kept and not group.state.keeps_messages)
+                or self.lags.to_catch_up(watcher.watcher_id)
             ):
                 catching_up = CatchingUp(
                     watcher, member, group.state, self._context, self._readers, self._on_lag
@@ -307,6 +337,10 @@ class SharedStream:
             lags=self.lags,
             sources=self._sources,
             now=self._context.now,
+            parked=self._context.parked,
+            hands_over_at_bound=self._context.parked_at_bound == "dead_letter",
+            on_open=self._note_open,
+            on_holders=self._note_holders,
         )
         self._all_left.clear()
         try:
@@ -323,7 +357,6 @@ class SharedStream:
                     member.is_absent = False
                     member.join(group)
                     tasks.start_soon(self._serve, member, group, name=member.task_name)
-                    self._start_catching_up(member)
                 self._start_replaying()
                 ended = await self._run_until_left(group)
                 if ended is not None:

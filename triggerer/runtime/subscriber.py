@@ -248,7 +248,7 @@ class Subscriber(Deriver):
         """Whether it is given this message; False if all of its watchers are, or may be, behind in the lane.
 
         It reads no lane that holds something from before it came back: whether its watchers are behind there is decided
-        only when that is at the lane's head.
+        only when that is at the lane's head. Nor one in which a message has failed that comes again.
         """
         state, lane = self.state, entry.lane
         assert lane is not None
@@ -258,14 +258,18 @@ class Subscriber(Deriver):
             return False
         self.open_source = None
         if lane.key in state.lags.by_lane:
-            position = state.producer.get_position(entry.payload)
+            position = state.position_of(entry)
             source = state.lags.who_reads(self.source, lane.key, position)
             if source is None and entry.seq < self.sent_ahead:
                 # It was sent to where the filter runs before its watchers were set back.
                 self.open_source = EventSource((), self.source.fence)
                 return True
             self.open_source = source if source is not self.source else None
-            if source is None and not state.lags.are_stored(self.source, lane.key):
+            if (
+                source is None
+                and state.reads_log
+                and not state.lags.are_stored(self.source, lane.key)
+            ):
                 # The group before ended while that was being written: this one waits for it too.
                 self._miss(entry)
             return source is not None
@@ -279,7 +283,10 @@ class Subscriber(Deriver):
         state.ledger.refuse(self, entry)
 
     def _is_undecided(self, lane: Lane) -> bool:
-        return lane.head is not None and lane.head.seq < self.joined_at
+        head = lane.head
+        return head is not None and (
+            head.seq < self.joined_at or self.state.is_redelivered(head, lane.key)
+        )
 
     @property
     def _has_lanes_to_pass(self) -> bool:
@@ -293,8 +300,7 @@ class Subscriber(Deriver):
             return True
         if lane.key not in state.lags.by_lane or entry.seq < self.sent_ahead:
             return False
-        assert state.producer is not None
-        position = state.producer.get_position(entry.payload)
+        position = state.position_of(entry)
         return state.lags.who_reads(self.source, lane.key, position) is None
 
     async def run(self) -> None:
@@ -321,6 +327,8 @@ class Subscriber(Deriver):
             raise self.error
 
     def _select(self, selector: SharedStreamSelector | None) -> None:
+        for watcher in self.source.watchers:
+            self.state.selectors[watcher.watcher_id] = selector
         # One that was ended before it started must not be added: nobody would remove it.
         if selector is not None and self.may_read:
             # What was broadcast since it joined has been offered to nobody.

@@ -77,7 +77,9 @@ class Subscribers:
         if was_absent:
             state.absences.end(source.watchers, subscriber.joined_at)
         state.trim_absences()
-        subscriber.was_absent = state.may_fall_behind and state.absences.any_of(source.watchers)
+        subscriber.was_absent = state.may_fall_behind and (
+            state.absences.any_of(source.watchers) or state.awaits_redelivery
+        )
         self.present[subscriber] = None
         return subscriber
 

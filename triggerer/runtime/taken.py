@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from triggerer.domain.events import Fence
-from triggerer.domain.lane_positions import following
 from triggerer.domain.parked import KeptMessage
+from triggerer.runtime.kept_in_lane import KeptInLane
+from triggerer.runtime.kept_reader import QueueMessage
 from triggerer.runtime.lags import Lag
 from triggerer.runtime.recent import Message
 
@@ -44,7 +45,7 @@ class TakenFromLane(Taken):
 
     __slots__ = ("is_parked", "lag", "message")
 
-    def __init__(self, lag: Lag, message: Message, key: str | None) -> None:
+    def __init__(self, lag: Lag, message: Message | QueueMessage, key: str | None) -> None:
         super().__init__(message.event, key, lag.fence)
         self.lag = lag
         self.message = message
@@ -63,7 +64,7 @@ class Trial(Taken):
 
     is_trial = True
 
-    def __init__(self, lag: Lag, message: Message) -> None:
+    def __init__(self, lag: Lag, message: Message | QueueMessage) -> None:
         super().__init__(message.event, None, lag.fence)
         self.lag = lag
         """Whose message has failed."""
@@ -111,21 +112,39 @@ class TakenMessages:
         while queue and not queue[0].unresolved:
             last = queue.popleft()
             has_derived |= last.has_derived
+            if lag.kept is not None:
+                _note_passed(lag.kept, last)
         if not queue and not lag.is_gone:
             # What lies between, if anything, is no message.
             lag.position = lag.read_to
         elif last is not None:
-            lag.position = following(last.message.position)
+            lag.position = last.message.end
         return has_derived
 
     def drop_from(self, taken: TakenFromLane) -> None:
         """It is read again, with what follows it in its lane."""
         queue = self._by_lane.get(taken.lag, deque())
         while queue and taken in queue:
-            queue.pop().is_dropped = True
+            dropped = queue.pop()
+            dropped.is_dropped = True
+            if dropped.lag.kept is not None and dropped.key is not None:
+                dropped.lag.kept.under_way.discard(dropped.key)
         taken.is_dropped = True
 
     def forget(self, lag: Lag) -> None:
         """What was taken of this lane counts no more."""
         for taken in self._by_lane.pop(lag, ()):
             taken.is_dropped = True
+
+
+def _note_passed(kept: KeptInLane, taken: TakenFromLane) -> None:
+    """All that derives from it is durable: its row goes, if it has one."""
+    message = taken.message
+    assert isinstance(message, QueueMessage)
+    key = taken.key
+    if message.id is None:
+        key = kept.ahead.pop(message.position[1], None)
+    if key is not None:
+        kept.passed.append(key)
+    elif taken.key is not None:
+        kept.under_way.discard(taken.key)

@@ -13,6 +13,7 @@ from triggerer.abc import SharedStreamProducer
 from triggerer.domain.lane_positions import Position, following, is_before
 from triggerer.errors import PluginError
 from triggerer.runtime.cancellation import plugin_code
+from triggerer.runtime.kept_reader import KeptReader, QueueMessage
 from triggerer.runtime.lags import Lag
 from triggerer.runtime.lane_ends import find_positions
 from triggerer.runtime.recent import Message
@@ -22,17 +23,29 @@ _MOST_FAILED: Final = 10
 _MOST_WITHOUT_EVIDENCE: Final = 1_000
 """So many from which nothing derives, before the lane's own message is tried again."""
 _BATCH: Final = 20
+_MOST: Final = 100
+"""Of a queue: how far behind the lane's message others are looked for."""
 _WAIT_S: Final = 2.0
 """How long the log is waited for: what lies before the end of a lane need not be a message."""
 
 
 class _Trial:
-    __slots__ = ("candidates", "failed", "has_passed", "is_exhausted", "tried", "without_evidence")
+    __slots__ = (
+        "candidates",
+        "failed",
+        "has_passed",
+        "is_exhausted",
+        "keys",
+        "tried",
+        "without_evidence",
+    )
 
     def __init__(self, position: Position) -> None:
         self.tried = position
         """What was read of its lane last."""
-        self.candidates: deque[Message] = deque()
+        self.keys: set[str | None] = set()
+        """Of a queue: those that were chosen already."""
+        self.candidates: deque[Message | QueueMessage] = deque()
         self.failed = 0
         self.without_evidence = 0
         self.has_passed = False
@@ -47,8 +60,9 @@ class Trials:
     which nothing derives tells nothing: the filter has perhaps only seen that it does not want it.
     """
 
-    def __init__(self, state: GroupState) -> None:
+    def __init__(self, state: GroupState, queue: KeptReader | None = None) -> None:
         self._state = state
+        self._queue = queue
         self._trials: dict[Lag, _Trial] = {}
 
     def is_due(self, lag: Lag) -> bool:
@@ -65,7 +79,7 @@ class Trials:
         trial = self._trials.get(lag)
         return trial is not None and trial.has_passed
 
-    async def next(self, lag: Lag) -> Message | None:
+    async def next(self, lag: Lag) -> Message | QueueMessage | None:
         """The next message to be tried; None if there is none for now.
 
         Raises:
@@ -75,7 +89,10 @@ class Trials:
         if trial is None:
             trial = self._trials[lag] = _Trial(lag.read_to)
         if not trial.candidates and trial.without_evidence < _MOST_WITHOUT_EVIDENCE:
-            await self._fill(lag, trial)
+            if self._queue is None:
+                await self._fill(lag, trial)
+            else:
+                await self._fill_from_queue(lag, trial, self._queue)
         if trial.candidates:
             return trial.candidates.popleft()
         trial.is_exhausted = True
@@ -121,6 +138,11 @@ class Trials:
                 if lane != lag.lane and len(found) < _BATCH:
                     found += await _read_some(producer, lane, first, None, 1)
         trial.candidates.extend(found)
+
+    async def _fill_from_queue(self, lag: Lag, trial: _Trial, queue: KeptReader) -> None:
+        found = [one for one in await queue.others(lag, _MOST) if one.key not in trial.keys]
+        trial.keys.update(one.key for one in found[:_BATCH])
+        trial.candidates.extend(found[:_BATCH])
 
     def _end_of(self, lag: Lag) -> Position | None:
         newest = self._state.recent_of(lag.lane).newest

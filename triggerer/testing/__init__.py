@@ -6,7 +6,12 @@ Nothing here needs pytest; the fixtures that do are in `triggerer.testing.pytest
 from triggerer.testing.clock import VirtualClock
 from triggerer.testing.features import Feature
 from triggerer.testing.harness import GroupView, HostedView, StreamHarness
-from triggerer.testing.memory import InMemoryBroker, InMemoryMessage, InMemoryProducer
+from triggerer.testing.memory import (
+    InMemoryBroker,
+    InMemoryMessage,
+    InMemoryProducer,
+    InMemoryQueueProducer,
+)
 from triggerer.testing.producers import ProducerConformance
 from triggerer.testing.triggers import TriggerConformance
 
@@ -17,6 +22,7 @@ __all__ = [
     "InMemoryBroker",
     "InMemoryMessage",
     "InMemoryProducer",
+    "InMemoryQueueProducer",
     "ProducerConformance",
     "StreamHarness",
     "TriggerConformance",

@@ -39,7 +39,7 @@ class _Log:
         """Seconds since the epoch."""
         self.committed = 0
         self.failures = 0
-        self.holder: InMemoryProducer | None = None
+        self.holder: InMemoryQueueProducer | None = None
         self.locked_until = 0.0
 
 
@@ -108,8 +108,11 @@ class _Reading:
         self.delivery = 0
 
 
-class InMemoryProducer(SharedStreamProducer):
-    """Reads an `InMemoryBroker`: the event is the published value, a lane is the broker's lane."""
+class InMemoryQueueProducer(SharedStreamProducer):
+    """Reads an `InMemoryBroker` as a queue: what was consumed cannot be read again.
+
+    The event is the published value, a lane is the broker's lane.
+    """
 
     pauses_lanes = True
 
@@ -192,35 +195,6 @@ class InMemoryProducer(SharedStreamProducer):
         value = broker_payload.value
         return len(value) if isinstance(value, (str, bytes)) else 0
 
-    def get_position(self, broker_payload: InMemoryMessage) -> list[Any]:
-        """`[broker, offset]`."""
-        return [self._broker.identity, broker_payload.offset]
-
-    async def read_lane(
-        self, lane: Hashable, position: list[Any]
-    ) -> AsyncIterator[tuple[Any, InMemoryMessage]]:
-        identity, offset = position
-        if identity != self._broker.identity:
-            offset = 0
-        while True:
-            log = self._broker.logs().get(lane)
-            if log is None or offset >= len(log.values):
-                await self._broker.wait_for_change()
-                continue
-            # Where a broker would be asked.
-            await checkpoint()
-            yield log.values[offset], InMemoryMessage(log.values[offset], lane, offset, 0)
-            offset += 1
-
-    async def find_positions(self, start: datetime | None) -> Mapping[Hashable, list[Any]]:
-        return {
-            lane: [
-                self._broker.identity,
-                0 if start is None else bisect_left(log.published_at, start.timestamp()),
-            ]
-            for lane, log in self._broker.logs().items()
-        }
-
     def dump_event(self, event: Any) -> bytes:
         """The value as JSON."""
         return orjson.dumps(["in memory", event])
@@ -261,3 +235,36 @@ class InMemoryProducer(SharedStreamProducer):
             if log.holder is self:
                 log.holder = None
         self._broker.note_change()
+
+
+class InMemoryProducer(InMemoryQueueProducer):
+    """Reads an `InMemoryBroker` as a log."""
+
+    def get_position(self, broker_payload: InMemoryMessage) -> list[Any]:
+        """`[broker, offset]`."""
+        return [self._broker.identity, broker_payload.offset]
+
+    async def read_lane(
+        self, lane: Hashable, position: list[Any]
+    ) -> AsyncIterator[tuple[Any, InMemoryMessage]]:
+        identity, offset = position
+        if identity != self._broker.identity:
+            offset = 0
+        while True:
+            log = self._broker.logs().get(lane)
+            if log is None or offset >= len(log.values):
+                await self._broker.wait_for_change()
+                continue
+            # Where a broker would be asked.
+            await checkpoint()
+            yield log.values[offset], InMemoryMessage(log.values[offset], lane, offset, 0)
+            offset += 1
+
+    async def find_positions(self, start: datetime | None) -> Mapping[Hashable, list[Any]]:
+        return {
+            lane: [
+                self._broker.identity,
+                0 if start is None else bisect_left(log.published_at, start.timestamp()),
+            ]
+            for lane, log in self._broker.logs().items()
+        }

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
 import anyio
+import orjson
 
 from triggerer.abc import (
     AdvanceItem,
@@ -19,11 +21,21 @@ from triggerer.abc import (
 )
 from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.domain.lane_positions import LanePosition, PositionChange
-from triggerer.domain.parked import KeptMessage, ParkedChange, ParkedState, Returned, SetAside
+from triggerer.domain.parked import (
+    Kept,
+    KeptLane,
+    KeptMessage,
+    ParkedChange,
+    ParkedState,
+    Passed,
+    Replayed,
+    Returned,
+    SetAside,
+)
 from triggerer.errors import ParkedFull, RowRefused
 from triggerer.runtime import TriggerSpec
 from triggerer.synchronization import Notifier
-from triggerer.testing import InMemoryBroker, InMemoryProducer
+from triggerer.testing import InMemoryBroker, InMemoryProducer, InMemoryQueueProducer
 
 
 class Scene:
@@ -34,6 +46,7 @@ class Scene:
     def __init__(self) -> None:
         self.name = uuid.uuid4().hex
         self.broker = InMemoryBroker()
+        self.is_queue = False
         self.is_breaking = False
         self.fails: dict[str, Callable[[Any], bool]] = {}
         """By watcher, on which messages its filter raises."""
@@ -50,7 +63,12 @@ class Scene:
     def watcher(self, name: str) -> Watching:
         return Watching(scene=self.name, name=name)
 
-    def specs(self, *names: str, positions: tuple[LanePosition, ...] = ()) -> list[TriggerSpec]:
+    def specs(
+        self,
+        *names: str,
+        positions: tuple[LanePosition, ...] = (),
+        kept: tuple[KeptLane, ...] = (),
+    ) -> list[TriggerSpec]:
         """A trigger for each name, with watchers 1, 2, ...; `positions`: where they stand that are behind."""
         fence = Fence("stream", "me", 1)
         specs = []
@@ -59,12 +77,27 @@ class Scene:
             kwargs = watcher.serialize()[1]
             source = EventSource((WatcherRef(number, 0),), fence)
             rows = tuple(row for row in positions if row.watcher_id == number)
-            specs.append(TriggerSpec(name, partial(type(watcher), **kwargs), kwargs, source, rows))
+            lanes = tuple(lane for lane in kept if lane.watcher_id == number)
+            make = partial(type(watcher), **kwargs)
+            specs.append(TriggerSpec(name, make, kwargs, source, rows, lanes))
         return specs
 
 
 class Breaking(InMemoryProducer):
     """Its advances raise while the scene says so."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene.broker)
+        self.scene = scene
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        if self.scene.is_breaking:
+            raise RuntimeError("the connection is gone")
+        await super().advance(batch)
+
+
+class BreakingQueue(InMemoryQueueProducer):
+    """As `Breaking`, of a queue."""
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene.broker)
@@ -88,7 +121,8 @@ class Watching(BaseEventTrigger):
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
-        return Breaking(Scene.by_name[kwargs["scene"]])
+        scene = Scene.by_name[kwargs["scene"]]
+        return BreakingQueue(scene) if scene.is_queue else Breaking(scene)
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[Any]
@@ -136,6 +170,11 @@ class Sink:
         self.parked: dict[int, tuple[int, SetAside, ParkedState]] = {}
         """By id the watcher, the message, and its state."""
         self.is_full_of_parked = False
+        self.held_parked: list[ParkedChange] | None = None
+        """What is parked and is not durable yet; None: it is at once."""
+        self.kept_ever = 0
+        """How many messages were kept."""
+        self._last_id = 0
         self.refuses: Callable[[int, Any], bool] = lambda watcher_id, payload: False
         """Of which watchers and payloads the store refuses the events."""
 
@@ -165,28 +204,79 @@ class Sink:
         event.complete(None)
 
     def _park(self, change: ParkedChange) -> None:
+        if self.held_parked is not None:
+            self.held_parked.append(change)
+            return
         what = change.what
-        if isinstance(what, SetAside):
-            if self.is_full_of_parked:
+        known = {(watcher, one.key): id_ for id_, (watcher, one, _) in self.parked.items()}
+        if isinstance(what, SetAside | Kept):
+            id_ = known.get((change.watcher_id, what.key))
+            if self.is_full_of_parked and id_ is None:
                 change.on_done(ParkedFull("full"))
                 return
-            known = {(watcher, one.key): id_ for id_, (watcher, one, _) in self.parked.items()}
-            id_ = known.get((change.watcher_id, what.key), len(self.parked) + 1)
-            self.parked[id_] = change.watcher_id, what, ParkedState.SET_ASIDE
+            if isinstance(what, SetAside):
+                self.parked[self._id(id_)] = change.watcher_id, what, ParkedState.SET_ASIDE
+            elif id_ is None:
+                self.kept_ever += 1
+                aside = SetAside(what.lane, what.key, what.data, 0, "", None, what.parked_at)
+                self.parked[self._id(None)] = change.watcher_id, aside, ParkedState.KEPT
         elif isinstance(what, Returned):
             watcher, message, _ = self.parked[what.id]
             self.parked[what.id] = watcher, message, ParkedState.SET_ASIDE
-        else:
+        elif isinstance(what, Replayed):
             del self.parked[what.id]
+        elif isinstance(what, Passed):
+            for key in what.keys:
+                id_ = known.get((change.watcher_id, key))
+                if id_ is not None and self.parked[id_][2] is ParkedState.KEPT:
+                    del self.parked[id_]
+        elif (id_ := known.get((change.watcher_id, what.key))) is not None:
+            watcher, message, state = self.parked[id_]
+            self.parked[id_] = watcher, replace(message, failures=what.failures), state
         change.on_done(None)
 
-    async def read_kept(self, watcher_id: int, after: int, limit: int) -> list[KeptMessage]:
+    def _id(self, known: int | None) -> int:
+        if known is None:
+            self._last_id += 1
+        return known or self._last_id
+
+    async def read_kept(
+        self, watcher_id: int, after: int, limit: int, lane: str | None = None
+    ) -> list[KeptMessage]:
         await anyio.lowlevel.checkpoint()
         return [
-            KeptMessage(id_, one.lane, one.key, one.data)
+            KeptMessage(id_, one.lane, one.key, one.data, one.failures)
             for id_, (watcher, one, state) in sorted(self.parked.items())
-            if watcher == watcher_id and id_ > after and state is ParkedState.KEPT
+            if watcher == watcher_id
+            and id_ > after
+            and state is ParkedState.KEPT
+            and lane in (None, one.lane)
         ][:limit]
+
+    def kept(self, watcher_id: int) -> list[Any]:
+        """What is kept for a watcher, in order."""
+        return [
+            orjson.loads(one.data)[1]
+            for _, (watcher, one, state) in sorted(self.parked.items())
+            if watcher == watcher_id and state is ParkedState.KEPT
+        ]
+
+    def kept_lanes(self) -> tuple[KeptLane, ...]:
+        """As the owner of the stream reads them."""
+        return tuple(
+            {
+                (watcher, one.lane): KeptLane(watcher, one.lane, one.parked_at)
+                for watcher, one, state in self.parked.values()
+                if state is ParkedState.KEPT
+            }.values()
+        )
+
+    def release_parked(self) -> None:
+        """Store what is held of what is parked, and what comes."""
+        held, self.held_parked = self.held_parked or [], None
+        for change in held:
+            self._park(change)
+        self.changed.notify_all()
 
     def keep(self) -> None:
         """As `watchers parked replay --all` does."""
@@ -205,4 +295,6 @@ class Sink:
     async def until(self, condition: Callable[[], bool]) -> None:
         with anyio.fail_after(10):
             while not condition():
-                await self.changed.wait()
+                # The broker and the runtime tell nobody what has changed there.
+                with anyio.move_on_after(0.01):
+                    await self.changed.wait()

@@ -225,17 +225,17 @@ async def test_what_was_set_aside_is_given_once_more_when_it_is_replayed(scene: 
         await sink.until(lambda: len(sink.parked) == 2)
         scene.fails["sick"] = lambda event: event == "c"
         sink.keep()
-        manager.replay_parked(sick, {1})
+        manager.replay_parked(sick, sink.kept_lanes())
         await sink.until(lambda: list(sink.parked) == [2])
         assert sink.taken(1) == ["a", "d", "b"]
         assert aside(sink) == [(1, b'["in memory","c"]')]
         # A replay of nothing leaves nothing behind it.
-        manager.replay_parked(sick, {1})
+        manager.replay_parked(sick, sink.kept_lanes())
         scene.publish("e")
         await sink.until(lambda: sink.taken(1) == ["a", "d", "b", "e"])
         scene.fails.clear()
         sink.keep()
-        manager.replay_parked(sick, {1})
+        manager.replay_parked(sick, sink.kept_lanes())
         await sink.until(lambda: not sink.parked)
     assert sink.taken(1) == ["a", "d", "b", "e", "c"]
 

@@ -28,6 +28,7 @@ from triggerer.store.models import (
     Watcher,
 )
 from triggerer.store.queries.opening import Openings, Reading, sync_openings
+from triggerer.store.queries.parked import set_kept_aside_without_stream
 from triggerer.store.queries.positions import drop_positions_without_stream
 from triggerer.store.wakeups.signals import Signal, announce
 
@@ -346,6 +347,7 @@ async def _sync_watchers(
     await _drop_unused(session, used, triggers, changed)
     if changed.stream_digests:
         await drop_positions_without_stream(session)
+        await set_kept_aside_without_stream(session)
     return new_streams
 
 

@@ -12,10 +12,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from triggerer.domain.events import Fence, WatcherRef
 from triggerer.domain.lane_positions import LanePosition, ReplayRequest
 from triggerer.domain.new_streams import may_open
+from triggerer.domain.parked import KeptLane
 from triggerer.store.engine.database import database_now
 from triggerer.store.leases import is_free
 from triggerer.store.models import Asset, Stream, Trigger, Watcher
-from triggerer.store.queries.parked import watchers_with_kept
+from triggerer.store.queries.parked import load_kept_lanes
 from triggerer.store.queries.positions import load_positions, load_replays
 
 
@@ -32,8 +33,8 @@ class TriggerRow:
     """`<asset>/<watcher>`, parallel to `watchers`."""
     positions: tuple[LanePosition, ...] = ()
     """Where its watchers stand that are behind."""
-    kept: frozenset[int] = frozenset()
-    """Those of its watchers for which messages are kept."""
+    kept: tuple[KeptLane, ...] = ()
+    """The lanes in which messages are kept for its watchers."""
     replays: tuple[ReplayRequest, ...] = ()
     """What is asked of its watchers and not done yet, by watcher, in the order of the requests."""
 
@@ -79,7 +80,7 @@ async def load_triggers(session: AsyncSession, stream_digests: Collection[str]) 
     # In this order: a request that is seen no more was carried out, and its positions are seen.
     replays = await load_replays(session, stream_digests)
     positions = await load_positions(session, stream_digests)
-    with_kept = await watchers_with_kept(session, stream_digests)
+    kept = await load_kept_lanes(session, stream_digests)
     found: dict[int, TriggerRow] = {}
     for trigger, watcher_id, asset_id, watcher_name, asset_name in rows:
         known = found.get(trigger.id)
@@ -91,7 +92,7 @@ async def load_triggers(session: AsyncSession, stream_digests: Collection[str]) 
             (*(known.watchers if known else ()), WatcherRef(watcher_id, asset_id)),
             (*(known.watcher_names if known else ()), f"{asset_name}/{watcher_name}"),
             (*(known.positions if known else ()), *positions.get(watcher_id, ())),
-            (known.kept if known else frozenset()) | with_kept.intersection((watcher_id,)),
+            (*(known.kept if known else ()), *kept.get(watcher_id, ())),
             (*(known.replays if known else ()), *replays.get(watcher_id, ())),
         )
     return list(found.values())

@@ -5,23 +5,35 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from sqlalchemy import select
+from sqlalchemy import exists, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.events import Fence
 from triggerer.domain.parked import (
+    Failed,
+    Kept,
+    KeptLane,
     KeptMessage,
     ParkedBounds,
     ParkedChange,
     ParkedState,
+    Passed,
+    Replayed,
     Returned,
     SetAside,
 )
-from triggerer.store.engine.script import Script
-from triggerer.store.engine.statement import Statement, in_list
+from triggerer.store.engine.script import Row, Script
+from triggerer.store.engine.statement import ParameterRows, Statement, in_list, parameter_rows
 from triggerer.store.models import ParkedBody, ParkedMessage, Trigger, Watcher
 from triggerer.store.queries.held_fences import held_fences
 
+_USAGE: Final = Statement(
+    "SELECT m.watcher_id, count(m.id), coalesce(sum(b.size_bytes), 0) "
+    "FROM parked_message m JOIN parked_body b ON b.id = m.body_id "
+    "WHERE m.watcher_id {WATCHERS} GROUP BY m.watcher_id",
+    WATCHERS=in_list("watchers", "bigint"),
+)
+_TOTAL: Final = Statement("SELECT coalesce(sum(size_bytes), 0) FROM parked_body")
 # Without the message itself: that of a repeat is there already.
 _USED: Final = Statement(
     "SELECT count(m.id), coalesce(sum(b.size_bytes), 0), "
@@ -43,6 +55,29 @@ _SET_ASIDE: Final = Statement(
     "ON CONFLICT (watcher_id, idempotency_key) DO UPDATE SET state = excluded.state, "
     "failures = excluded.failures, error = excluded.error, traceback = excluded.traceback"
 )
+# What is known already keeps its place, and what became of it.
+_KEEP: Final = Statement(
+    "INSERT INTO parked_message (watcher_id, body_id, lane, idempotency_key, state, failures, parked_at) "
+    "SELECT g.watcher_id, g.body_id, g.lane, g.key, {state}, 0, g.parked_at FROM {MESSAGES} g "
+    "ORDER BY g.place ON CONFLICT (watcher_id, idempotency_key) DO NOTHING",
+    MESSAGES=parameter_rows(
+        place="integer",
+        watcher_id="bigint",
+        body_id="bigint",
+        lane="text",
+        key="text",
+        parked_at="timestamptz",
+    ),
+)
+_PASS: Final = Statement(
+    "DELETE FROM parked_message WHERE state = {state} AND (watcher_id, idempotency_key) IN "
+    "(SELECT g.watcher_id, g.key FROM {KEYS} g) RETURNING body_id",
+    KEYS=parameter_rows(watcher_id="bigint", key="text"),
+)
+_NOTE_FAILURES: Final = Statement(
+    "UPDATE parked_message SET failures = {failures} "
+    "WHERE watcher_id = {watcher_id} AND idempotency_key = {key} AND state = {state}"
+)
 _RETURN: Final = Statement(
     "UPDATE parked_message SET state = {state}, failures = failures + 1, error = {error}, "
     "traceback = {traceback} WHERE id = {id}"
@@ -57,20 +92,66 @@ _DROP_BODIES: Final = Statement(
 )
 
 
+class ParkedUsage:
+    """How much is parked for watchers, as it was read, and what was written since. It is never less than there is.
+
+    What others write of other streams is not seen: whoever keeps one reads it again from time to time.
+    """
+
+    def __init__(self) -> None:
+        self.total_bytes: int | None = None
+        self.of_watchers: dict[int, tuple[int, int]] = {}
+        """By watcher the messages, and their bytes."""
+
+    def has_room(
+        self, watcher_id: int, messages: int, size_bytes: int, bounds: ParkedBounds
+    ) -> bool:
+        """Whether so many more can be parked for a watcher."""
+        there, used = self.of_watchers[watcher_id]
+        assert self.total_bytes is not None
+        return (
+            there + messages <= bounds.max_messages
+            and used + size_bytes <= bounds.max_bytes
+            and self.total_bytes + size_bytes <= bounds.total_bytes
+        )
+
+    def forget(self) -> None:
+        """Have all of it read again."""
+        self.total_bytes = None
+        self.of_watchers.clear()
+
+    def add(self, watcher_id: int, size_bytes: int) -> None:
+        messages, used = self.of_watchers[watcher_id]
+        self.of_watchers[watcher_id] = messages + 1, used + size_bytes
+
+    def read(self, watcher_ids: Iterable[int]) -> Script[None]:
+        """Read what is not known yet."""
+        if self.total_bytes is None:
+            ((self.total_bytes,),) = yield _TOTAL()
+        if missing := sorted(set(watcher_ids).difference(self.of_watchers)):
+            rows = yield _USAGE(watchers=missing)
+            self.of_watchers.update(dict.fromkeys(missing, (0, 0)))
+            self.of_watchers.update((one, (count, size)) for one, count, size in rows)
+
+
 def write_parked(
-    changes: Sequence[ParkedChange], bounds: ParkedBounds
+    changes: Sequence[ParkedChange], bounds: ParkedBounds, usage: ParkedUsage
 ) -> Script[tuple[frozenset[Fence], list[ParkedChange]]]:
     """Store these changes in their order, as far as their fences hold and the bounds allow.
 
+    Messages that have passed go last: one that was kept again meanwhile has passed all the same.
+
+    Args:
+        usage: Is read as far as it is not known, and added to. After an error it is worth nothing.
     Returns:
         The fences that do not hold, and the changes that a bound did not allow.
     """
     fences = {change.fence for change in changes}
     held = yield from held_fences(fences)
-    refused, gone = [], []
-    for change in changes:
-        if change.fence not in held:
-            continue
+    written = [change for change in changes if change.fence in held]
+    refused = yield from _keep(written, bounds, usage)
+    gone, passed = [], []
+    for change in written:
         what = change.what
         if isinstance(what, SetAside):
             if not (yield from _set_aside(change.fence, change.watcher_id, what, bounds)):
@@ -82,10 +163,57 @@ def write_parked(
                 error=what.error,
                 traceback=what.traceback,
             )
-        else:
+        elif isinstance(what, Failed):
+            yield _NOTE_FAILURES(
+                watcher_id=change.watcher_id,
+                key=what.key,
+                failures=what.failures,
+                state=ParkedState.KEPT.value,
+            )
+        elif isinstance(what, Replayed):
             gone.append(what.id)
+        elif isinstance(what, Passed):
+            passed += [(change.watcher_id, key) for key in what.keys]
     yield from drop_parked(gone)
+    if passed:
+        rows = yield _PASS(rows=ParameterRows(sorted(passed)), state=ParkedState.KEPT.value)
+        yield from _drop_bodies(rows)
     return frozenset(fences) - held, refused
+
+
+def _keep(
+    changes: Iterable[ParkedChange], bounds: ParkedBounds, usage: ParkedUsage
+) -> Script[list[ParkedChange]]:
+    """Keep messages, the bytes of each once; return those for which there is no room."""
+    kept = [(change, what) for change in changes if isinstance(what := change.what, Kept)]
+    if not kept:
+        return []
+    watchers = [change.watcher_id for change, _ in kept]
+    yield from usage.read(watchers)
+    size_bytes = sum(len(what.data) for _, what in kept)
+    if any(not usage.has_room(one, len(kept), size_bytes, bounds) for one in set(watchers)):
+        # Perhaps not for all: rows may have gone since it was read.
+        usage.forget()
+        yield from usage.read(watchers)
+    bodies: dict[tuple[str, str], int] = {}
+    rows, refused = [], []
+    for place, (change, what) in enumerate(kept):
+        size_bytes = len(what.data)
+        if not usage.has_room(change.watcher_id, 1, size_bytes, bounds):
+            refused.append(change)
+            continue
+        body = change.fence.stream_digest, what.key
+        if body not in bodies:
+            ((bodies[body],),) = yield _KEEP_BODY(
+                digest=body[0], key=body[1], data=what.data, size_bytes=size_bytes
+            )
+            assert usage.total_bytes is not None
+            usage.total_bytes += size_bytes
+        usage.add(change.watcher_id, size_bytes)
+        rows.append((place, change.watcher_id, bodies[body], what.lane, what.key, what.parked_at))
+    if rows:
+        yield _KEEP(rows=ParameterRows(rows), state=ParkedState.KEPT.value)
+    return refused
 
 
 def _set_aside(fence: Fence, watcher_id: int, what: SetAside, bounds: ParkedBounds) -> Script[bool]:
@@ -119,16 +247,27 @@ def drop_parked(ids: Collection[int]) -> Script[int]:
     if not ids:
         return 0
     rows = yield _DROP(ids=sorted(ids))
-    yield _DROP_BODIES(ids=sorted({body_id for (body_id,) in rows}))
+    yield from _drop_bodies(rows)
     return len(rows)
 
 
+def _drop_bodies(rows: Iterable[Row]) -> Script[None]:
+    if ids := sorted({body_id for (body_id,) in rows}):
+        yield _DROP_BODIES(ids=ids)
+
+
 async def read_kept(
-    session: AsyncSession, watcher_id: int, after: int, limit: int
+    session: AsyncSession, watcher_id: int, after: int, limit: int, lane: str | None = None
 ) -> list[KeptMessage]:
     """Return the next messages that are kept for a watcher, in the order in which they were parked."""
-    rows = await session.execute(
-        select(ParkedMessage.id, ParkedMessage.lane, ParkedMessage.idempotency_key, ParkedBody.data)
+    query = (
+        select(
+            ParkedMessage.id,
+            ParkedMessage.lane,
+            ParkedMessage.idempotency_key,
+            ParkedBody.data,
+            ParkedMessage.failures,
+        )
         .join(ParkedBody, ParkedBody.id == ParkedMessage.body_id)
         .where(
             ParkedMessage.watcher_id == watcher_id,
@@ -138,19 +277,49 @@ async def read_kept(
         .order_by(ParkedMessage.id)
         .limit(limit)
     )
-    return [KeptMessage(*row) for row in rows]
+    if lane is not None:
+        query = query.where(ParkedMessage.lane == lane)
+    return [KeptMessage(*row) for row in await session.execute(query)]
 
 
-async def watchers_with_kept(session: AsyncSession, stream_digests: Iterable[str]) -> set[int]:
-    """Return the watchers of these streams for which messages are kept."""
-    rows = await session.scalars(
-        select(ParkedMessage.watcher_id)
+async def load_kept_lanes(
+    session: AsyncSession, stream_digests: Iterable[str]
+) -> dict[int, list[KeptLane]]:
+    """Return the lanes in which messages are kept for watchers of these streams, by watcher."""
+    rows = await session.execute(
+        select(ParkedMessage.watcher_id, ParkedMessage.lane, func.min(ParkedMessage.parked_at))
         .join(Watcher, Watcher.id == ParkedMessage.watcher_id)
         .join(Trigger, Trigger.id == Watcher.trigger_id)
         .where(
             ParkedMessage.state == ParkedState.KEPT,
             Trigger.stream_digest.in_(list(stream_digests)),
         )
-        .distinct()
+        .group_by(ParkedMessage.watcher_id, ParkedMessage.lane)
+        .order_by(func.min(ParkedMessage.id))
     )
-    return set(rows)
+    found: dict[int, list[KeptLane]] = {}
+    for row in rows:
+        lane = KeptLane(*row)
+        found.setdefault(lane.watcher_id, []).append(lane)
+    return found
+
+
+async def set_kept_aside_without_stream(session: AsyncSession) -> None:
+    """Set aside what is kept for watchers that were deleted, or that read another stream now."""
+    trigger_of_watcher = (
+        select(Watcher.id)
+        .join(Trigger, Trigger.id == Watcher.trigger_id)
+        .join(ParkedBody, ParkedBody.stream_digest == Trigger.stream_digest)
+        .where(Watcher.id == ParkedMessage.watcher_id, ParkedBody.id == ParkedMessage.body_id)
+    )
+    await session.execute(
+        update(ParkedMessage)
+        .where(ParkedMessage.state == ParkedState.KEPT, ~exists(trigger_of_watcher))
+        .values(
+            state=ParkedState.SET_ASIDE,
+            error=func.coalesce(
+                ParkedMessage.error, "its watcher was deleted, or reads another stream now"
+            ),
+        )
+        .execution_options(synchronize_session=False)
+    )

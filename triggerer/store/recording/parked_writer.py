@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from random import Random
+from time import monotonic
 from typing import Final
 
 from triggerer.domain.events import Fence
 from triggerer.domain.parked import KeptMessage, ParkedBounds, ParkedChange
 from triggerer.errors import ParkedFull
 from triggerer.store.engine.database import Database
-from triggerer.store.queries.parked import read_kept, write_parked
+from triggerer.store.queries.parked import ParkedUsage, read_kept, write_parked
 from triggerer.store.recording.fenced_writer import FencedWriter
 from triggerer.store.recording.lost_leases import lease_lost
 
 _MOST_ROWS: Final = 200
+_USAGE_HOLDS_S: Final = 10.0
+"""How long it may go unseen what others have parked of other streams, for the bound of all."""
 
 
 class ParkedWriter(FencedWriter[ParkedChange]):
     """The runtime's `ParkedStore`."""
 
-    what = "messages that are set aside"
+    what = "messages that are parked"
 
     def __init__(
         self,
@@ -33,15 +37,19 @@ class ParkedWriter(FencedWriter[ParkedChange]):
         super().__init__(database, on_fenced=on_fenced, random=random)
         self._bounds = bounds
         self._waiting: list[ParkedChange] = []
+        self._usage = ParkedUsage()
+        self._usage_read_at = -math.inf
 
     def submit_nowait(self, change: ParkedChange) -> None:
         self._waiting.append(change)
         if self._is_idle:
             self._wake()
 
-    async def read_kept(self, watcher_id: int, after: int, limit: int) -> list[KeptMessage]:
+    async def read_kept(
+        self, watcher_id: int, after: int, limit: int, lane: str | None = None
+    ) -> list[KeptMessage]:
         async with self._database.reading() as session:
-            return await read_kept(session, watcher_id, after, limit)
+            return await read_kept(session, watcher_id, after, limit, lane)
 
     def _take(self) -> list[ParkedChange] | None:
         if not self._waiting:
@@ -50,7 +58,14 @@ class ParkedWriter(FencedWriter[ParkedChange]):
         return group
 
     async def _write(self, group: list[ParkedChange]) -> None:
-        lost, refused = await self._database.perform(write_parked(group, self._bounds))
+        now = monotonic()
+        if now - self._usage_read_at >= _USAGE_HOLDS_S:
+            self._usage.forget()
+            self._usage_read_at = now
+        usage, self._usage = self._usage, ParkedUsage()
+        lost, refused = await self._database.perform(write_parked(group, self._bounds, usage))
+        # Not where that raised: what was added to it may not have been stored.
+        self._usage = usage
         for fence in lost:
             self._on_fenced(fence)
         full = set(map(id, refused))

@@ -29,7 +29,7 @@ from triggerer.store.models import (
     WatcherPosition,
 )
 from triggerer.store.queries.listing.filters import is_asset, limited
-from triggerer.store.queries.listing.parked import count_set_aside
+from triggerer.store.queries.listing.parked import count_kept, count_set_aside
 from triggerer.store.queries.listing.views import (
     AssetView,
     DagFileView,
@@ -209,6 +209,8 @@ async def _positions_of(
         left = None if row.head is None else max(row.head - row.position[1], 0)
         view = PositionView(row.lane, row.position, left, row.since)
         found.setdefault(row.watcher_id, []).append(view)
+    for watcher_id, lane, count, since in await count_kept(session, behind):
+        found.setdefault(watcher_id, []).append(PositionView(lane, None, count, since))
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Collection, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Select, func, select, update
@@ -147,6 +148,24 @@ async def count_set_aside(session: AsyncSession, watcher_ids: Sequence[int]) -> 
         .group_by(ParkedMessage.watcher_id)
     )
     return dict(rows.all())
+
+
+async def count_kept(
+    session: AsyncSession, watcher_ids: Sequence[int]
+) -> list[tuple[int, str, int, datetime]]:
+    """Return by watcher and lane how many messages are kept, and when the oldest was parked."""
+    rows = await session.execute(
+        select(
+            ParkedMessage.watcher_id,
+            ParkedMessage.lane,
+            func.count(),
+            func.min(ParkedMessage.parked_at),
+        )
+        .where(ParkedMessage.watcher_id.in_(watcher_ids), ParkedMessage.state == ParkedState.KEPT)
+        .group_by(ParkedMessage.watcher_id, ParkedMessage.lane)
+        .order_by(ParkedMessage.watcher_id, func.min(ParkedMessage.id))
+    )
+    return [(watcher_id, lane, count, since) for watcher_id, lane, count, since in rows]
 
 
 def _of_watchers(query: _Query) -> _Query:

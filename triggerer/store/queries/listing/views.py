@@ -164,7 +164,8 @@ class PositionView:
     """A lane in which a watcher is behind."""
 
     lane: str
-    position: list[Any]
+    position: list[Any] | None
+    """None: the source is a queue, and what it has still to get is kept in the store."""
     behind: int | None
     since: datetime
 

@@ -1,0 +1,312 @@
+"""A watcher of a queue falls behind alone: what it misses is kept, and it is given it in order (contract, rule 18)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.unit.runtime.scene import Scene, Selecting, Sink
+from triggerer.abc import BaseEventTrigger
+from triggerer.domain.parked import ParkedState
+from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings
+
+MAX_DELIVERIES = 3
+
+
+@pytest.fixture
+def scene() -> Scene:
+    scene = Scene()
+    scene.is_queue = True
+    return scene
+
+
+def context(sink: Sink, *, max_deliveries: int = MAX_DELIVERIES, **others: Any) -> RuntimeContext:
+    return RuntimeContext(
+        sink,
+        sink,
+        sink,
+        settings=RuntimeSettings(max_deliveries=max_deliveries),
+        restart_first=0.01,
+        restart_longest=0.01,
+        random=Random(1),
+        **others,
+    )
+
+
+@pytest.mark.rule("18: what is missed of a queue is kept, and given in order")
+async def test_who_fails_gets_all_that_it_missed_in_order_and_goes_on_live(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event != "a"
+    async with Manager(context(sink)) as manager:
+        manager.add(scene.specs("sick", "well"))
+        scene.publish("a", *range(300))
+        await sink.until(lambda: sink.taken(2) == ["a", *range(300)])
+        await sink.until(lambda: scene.broker.committed() == 301)
+        assert sink.kept(1) == list(range(300))
+        scene.fails.clear()
+        await sink.until(lambda: sink.taken(1) == ["a", *range(300)])
+        await sink.until(lambda: not sink.parked)
+        before = sink.kept_ever
+        scene.publish("z")
+        await sink.until(lambda: sink.taken(1)[-1] == "z")
+        await sink.until(lambda: scene.broker.committed() == 302)
+        assert sink.kept_ever == before, "it is live again"
+
+
+async def test_it_catches_up_with_a_lane_that_moves_on(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: True
+    async with Manager(context(sink)) as manager:
+        (sick, _) = manager.add(scene.specs("sick", "well"))
+        number = 0
+        for number in range(2_000):
+            scene.publish(number)
+            await anyio.lowlevel.checkpoint()
+            if number == 500:
+                scene.fails.clear()
+            if number > 500 and not sick.catching_up:
+                break
+        assert not sick.catching_up
+        await sink.until(lambda: len(sink.taken(1)) == number + 1)
+        assert sink.taken(1) == list(range(number + 1))
+        await sink.until(lambda: not sink.parked)
+
+
+@pytest.mark.rule("18: a message that alone cannot be taken is set aside")
+async def test_a_poison_message_is_set_aside_and_its_lane_goes_on(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "b"
+    async with Manager(context(sink)) as manager:
+        manager.add(scene.specs("sick", "well"))
+        scene.publish("a", "b", "c", "d")
+        await sink.until(lambda: sink.taken(1) == ["a", "c", "d"])
+        await sink.until(lambda: len(sink.parked) == 1)
+    ((watcher, one, state),) = sink.parked.values()
+    assert (watcher, one.data, state) == (1, b'["in memory","b"]', ParkedState.SET_ASIDE)
+    assert one.failures == MAX_DELIVERIES + 1
+    assert one.error == "RuntimeError: cannot take b"
+
+
+@pytest.mark.rule("18: a watcher that takes nothing waits")
+async def test_a_watcher_that_takes_nothing_has_nothing_set_aside(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: True
+    async with Manager(context(sink)) as manager:
+        manager.add(scene.specs("sick", "well"))
+        scene.publish(*range(30))
+        await sink.until(lambda: sink.kept(1) == list(range(30)))
+        given = MAX_DELIVERIES + 25
+        await sink.until(lambda: len([1 for name, _ in scene.opened if name == "sick"]) > given)
+        assert all(state is ParkedState.KEPT for _, _, state in sink.parked.values())
+        assert max(one.failures for _, one, _ in sink.parked.values()) > MAX_DELIVERIES
+
+
+@pytest.mark.rule("18: what is kept comes first for another owner")
+async def test_what_is_kept_comes_first_for_another_owner(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: True
+    async with Manager(context(sink)) as manager:
+        manager.add(scene.specs("sick", "well"))
+        scene.publish("a", "b", "c")
+        await sink.until(lambda: scene.broker.committed() == 3)
+    scene.fails.clear()
+    scene.publish("d")
+    async with Manager(context(sink)) as manager:
+        manager.add(scene.specs("sick", "well", kept=sink.kept_lanes()))
+        scene.publish("e")
+        await sink.until(lambda: sink.taken(1) == ["a", "b", "c", "d", "e"])
+        await sink.until(lambda: not sink.parked)
+
+
+async def test_one_that_cannot_be_made_has_all_kept_for_it(scene: Scene) -> None:
+    sink = Sink()
+    absent, well = scene.specs("absent", "well")
+    make, is_broken = absent.make, True
+
+    def make_later() -> BaseEventTrigger:
+        if is_broken:
+            raise RuntimeError("a typo")
+        return make()
+
+    absent = replace(absent, make=make_later, stream_id="one")
+    async with Manager(context(sink)) as manager:
+        manager.add([absent, replace(well, stream_id="one")])
+        scene.publish("a", "b")
+        await sink.until(lambda: scene.broker.committed() == 2)
+        assert sink.taken(2) == ["a", "b"]
+        assert sink.kept(1) == ["a", "b"]
+        is_broken = False
+        await sink.until(lambda: sink.taken(1) == ["a", "b"])
+        await sink.until(lambda: not sink.parked)
+
+
+@pytest.mark.rule("18: a selector is asked what is to be kept")
+async def test_a_selector_is_asked_what_is_to_be_kept(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "sick"
+    scene.watcher = lambda name: Selecting(scene.name, name)  # type: ignore[method-assign]
+    async with Manager(context(sink)) as manager:
+        manager.add(scene.specs("sick", "well"))
+        scene.publish("sick", "well", "other", "sick", "well")
+        await sink.until(lambda: scene.broker.committed() == 5)
+        assert sink.kept_ever == 2
+        assert set(sink.kept(1)) == {"sick"}
+        scene.fails.clear()
+        await sink.until(lambda: sink.taken(1) == ["sick", "sick"])
+
+
+@pytest.mark.rule("18: a lone watcher leaves the backlog with the broker")
+async def test_a_lone_watcher_leaves_its_messages_with_the_broker(scene: Scene) -> None:
+    sink = Sink()
+    failures = iter([True] * 5)
+    scene.fails["sick"] = lambda event: next(failures, False)
+    async with Manager(context(sink)) as manager:
+        manager.add(scene.specs("sick"))
+        scene.publish("a", "b")
+        await sink.until(lambda: sink.taken(1) == ["a", "b"])
+        assert not sink.kept_ever
+
+
+async def test_a_group_that_restarts_loses_nothing_of_what_lies_behind(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event in ("b", "c", "d")
+    async with Manager(context(sink)) as manager:
+        manager.add(scene.specs("sick", "well"))
+        scene.publish("a", "b", "c")
+        await sink.until(lambda: sink.kept(1) == ["b", "c"])
+        scene.is_breaking = True
+        scene.publish("d", "e")
+        await sink.until(lambda: sink.taken(2)[-1] == "e")
+        scene.is_breaking = False
+        scene.fails.clear()
+        await sink.until(lambda: len(sink.taken(1)) == 5)
+        assert sink.taken(1) == ["a", "b", "c", "d", "e"]
+        await sink.until(lambda: not sink.parked and scene.broker.committed() == 5)
+
+
+@pytest.mark.rule("18: at a bound the stream is held, or the producer is handed it")
+async def test_at_the_bound_the_stream_is_held_and_its_siblings_name_the_holder(
+    scene: Scene,
+) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event != "z"
+    async with Manager(context(sink)) as manager:
+        (sick, well) = manager.add(scene.specs("sick", "well"))
+        scene.publish("a")
+        await sink.until(lambda: sink.kept(1) == ["a"])
+        sink.is_full_of_parked = True
+        scene.publish(*range(100))
+        await sink.until(lambda: well.held_by is not None)
+        assert well.held_by == "sick"
+        assert sick.held_by is None
+        assert scene.broker.committed() == 1
+        sink.is_full_of_parked = False
+        await sink.until(lambda: scene.broker.committed() == 101)
+        assert well.held_by is None
+        scene.fails.clear()
+        await sink.until(lambda: sink.taken(1) == ["a", *range(100)])
+
+
+@pytest.mark.rule("18: at a bound the stream is held, or the producer is handed it")
+async def test_at_the_bound_the_producer_is_handed_what_cannot_be_kept(scene: Scene) -> None:
+    sink = Sink()
+    sink.is_full_of_parked = True
+    scene.fails["sick"] = lambda event: event != "z"
+    async with Manager(context(sink, parked_at_bound="dead_letter")) as manager:
+        manager.add(scene.specs("sick", "well"))
+        scene.publish("a", "b")
+        await sink.until(lambda: sink.taken(2) == ["a", "b"])
+        await sink.until(lambda: scene.broker.dead_letters == ["a", "b"])
+        scene.publish("z")
+        await sink.until(lambda: sink.taken(1) == ["z"])
+
+
+async def test_what_no_longer_loads_is_set_aside(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: True
+    async with Manager(context(sink)) as manager:
+        manager.add(scene.specs("sick", "well"))
+        scene.publish("a", "b")
+        await sink.until(lambda: sink.kept(1) == ["a", "b"])
+    watcher, one, state = sink.parked[1]
+    sink.parked[1] = watcher, replace(one, data=b"?"), state
+    scene.fails.clear()
+    async with Manager(context(sink)) as manager:
+        manager.add(scene.specs("sick", "well", kept=sink.kept_lanes()))
+        await sink.until(lambda: sink.taken(1) == ["b"])
+        await sink.until(lambda: list(sink.parked) == [1])
+    assert sink.parked[1][2] is ParkedState.SET_ASIDE
+
+
+async def test_what_was_set_aside_is_given_once_more_when_it_is_replayed(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "b"
+    async with Manager(context(sink)) as manager:
+        (sick, _) = manager.add(scene.specs("sick", "well"))
+        scene.publish("a", "b", "c")
+        await sink.until(lambda: sink.taken(1) == ["a", "c"] and len(sink.parked) == 1)
+        scene.fails.clear()
+        sink.keep()
+        manager.replay_parked(sick, sink.kept_lanes())
+        await sink.until(lambda: sink.taken(1) == ["a", "c", "b"])
+        await sink.until(lambda: not sink.parked)
+
+
+async def test_a_message_that_is_passed_while_it_is_being_kept_leaves_no_row(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "a"
+    async with Manager(context(sink)) as manager:
+        manager.add(scene.specs("sick", "well"))
+        scene.publish("a")
+        await sink.until(lambda: sink.kept(1) == ["a"])
+        sink.held_parked = []
+        scene.publish("b", "c")
+        await sink.until(lambda: sink.taken(2) == ["a", "b", "c"])
+        scene.fails.clear()
+        sink.release_parked()
+        await sink.until(lambda: sink.taken(1) == ["a", "b", "c"])
+        await sink.until(lambda: not sink.parked and scene.broker.committed() == 3)
+
+
+@pytest.mark.rule("18: what was missed comes once, in order, before anything newer")
+@pytest.mark.parametrize("seed", range(30))
+async def test_whatever_fails_each_watcher_has_all_once_and_in_the_order_of_each_lane(
+    scene: Scene, seed: int
+) -> None:
+    random = Random(seed)
+    sink = Sink()
+    names = ("one", "two", "three")
+    lanes = {lane: [f"{lane}-{number}" for number in range(60)] for lane in ("x", "y")}
+    sick: set[str] = set()
+    for name in names:
+        scene.fails[name] = lambda event, name=name: name in sick and random.random() < 0.3  # type: ignore[misc]
+    async with Manager(context(sink, max_deliveries=10_000)) as manager:
+        manager.add(scene.specs(*names))
+        left = {lane: list(values) for lane, values in lanes.items()}
+        while any(left.values()):
+            lane = random.choice([one for one, values in left.items() if values])
+            for _ in range(random.randint(1, 5)):
+                if left[lane]:
+                    scene.publish(left[lane].pop(0), lane=lane)
+            if random.random() < 0.2:
+                sick ^= {random.choice(names)}
+            scene.is_breaking = random.random() < 0.05
+            if random.random() < 0.1 and sink.held_parked is None:
+                sink.held_parked = []
+            elif sink.held_parked is not None and random.random() < 0.5:
+                sink.release_parked()
+            await anyio.sleep(0.001 if random.random() < 0.3 else 0)
+        sick.clear()
+        scene.is_breaking = False
+        if sink.held_parked is not None:
+            sink.release_parked()
+        for number, _ in enumerate(names, 1):
+            await sink.until(lambda number=number: len(sink.taken(number)) == 120)  # type: ignore[misc]
+            for lane, values in lanes.items():
+                taken = [one for one in sink.taken(number) if one.startswith(lane)]
+                assert taken == values, (number, lane)
+        await sink.until(lambda: not sink.parked)

@@ -1,0 +1,296 @@
+"""Decides what becomes of a message of a queue while somebody has failed it, or is behind in its lane (rule 18)."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Final
+
+import structlog
+
+from triggerer.abc import AdvanceOutcome, SharedStreamProducer
+from triggerer.backoff import Backoff
+from triggerer.domain.events import Fence, WatcherRef
+from triggerer.domain.lane_positions import Position, encode_lane
+from triggerer.domain.parked import Kept, ParkedChange, ParkedStore
+from triggerer.errors import ParkedFull
+from triggerer.runtime.cancellation import plugin_code
+from triggerer.runtime.falling_behind import FallingBehind
+from triggerer.runtime.kept_in_lane import KeptInLane
+from triggerer.runtime.lags import Lag
+from triggerer.runtime.lanes import Entry, Lane
+from triggerer.runtime.selection import is_wanted
+from triggerer.runtime.state import GroupState
+from triggerer.runtime.subscribers import Subscribers
+from triggerer.synchronization import AutoResetEvent
+
+_log = structlog.get_logger(__name__)
+
+_RETRY_FIRST_S: Final = 0.2
+_RETRY_LONGEST_S: Final = 5.0
+
+
+class _Keeping:
+    """A message that is being kept for one watcher."""
+
+    __slots__ = ("change", "entry", "is_held", "lag")
+
+    def __init__(self, entry: Entry, lag: Lag) -> None:
+        self.entry = entry
+        self.lag = lag
+        self.change: ParkedChange | None = None
+        self.is_held = False
+
+
+class Keeping(FallingBehind):
+    """As `FallingBehind`, for a queue: the messages that somebody misses are stored, and the lane goes on then.
+
+    In a lane in which somebody is behind every message is kept for that watcher, unless all that it has derived from it
+    is durable: in the order of the lane, so that what is kept comes before what is not decided yet.
+
+    At a bound the stream is held until there is room, or the producer hands the message over.
+    """
+
+    def __init__(self, state: GroupState, subscribers: Subscribers, parked: ParkedStore) -> None:
+        super().__init__(state, subscribers)
+        self._parked = parked
+        self._held: dict[_Keeping, None] = {}
+        self._refused: set[int] = set()
+        """The numbers of events that could not be kept: they are redelivered."""
+        self._has_changed = AutoResetEvent()
+
+    @property
+    def _is_possible(self) -> bool:
+        return True
+
+    def _is_redelivered(self, entry: Entry, lane: Lane, position: Position) -> bool:
+        return self._state.is_redelivered(entry, lane.key)
+
+    def note_redelivery(self, lane: Lane) -> None:
+        super().note_redelivery(lane)
+        state = self._state
+        if state.is_poll_waiting and lane.key in self._failed:
+            # What it holds was perhaps pulled before.
+            state.redelivered_before[lane.key] += 1
+
+    def _decide(self, entry: Entry, outcome: AdvanceOutcome) -> AdvanceOutcome | None:
+        state, lane = self._state, entry.lane
+        assert lane is not None
+        if entry.seq in self._refused:
+            return AdvanceOutcome(outcome.acked, max(outcome.failed, 1), outcome.rejected)
+        lags = state.lags.by_lane.get(lane.key, {})
+        fences = {
+            watcher: source.fence for source in state.sources() for watcher in source.watchers
+        }
+        failed, behind, missing = set[WatcherRef](), set[WatcherRef](), set[Lag]()
+        has_read = False
+        for lag in lags.values():
+            if lag.watcher not in fences:
+                continue
+            assert lag.kept is not None
+            if entry.seq < max(lag.position[1], lag.kept.decided_to):
+                # It has it, or will have it.
+                has_read = True
+            elif entry.seq < lag.read_to[1]:
+                has_read = True
+                missing.add(lag)
+            elif not lag.is_live:
+                behind.add(lag.watcher)
+                missing.add(lag)
+        for watcher in self._who_failed(entry) & fences.keys():
+            other = lags.get(watcher.watcher_id)
+            is_live = other is None or (other.is_live and entry.seq >= other.read_to[1])
+            if is_live and is_wanted(state.selectors.get(watcher.watcher_id), entry.event):
+                failed.add(watcher)
+        acked = outcome.acked + outcome.rejected - self._passing(entry, behind)
+        if failed and (
+            not state.may_fall_behind
+            or lane.key in self._unsuitable
+            or (acked <= 0 and not has_read)
+            or self._is_redelivered(entry, lane, [None, entry.seq])
+        ):
+            return outcome
+        if not (failed or missing):
+            return AdvanceOutcome(outcome.acked + outcome.failed, 0, outcome.rejected)
+        if lane.key in self._unsuitable or self._is_redelivered(entry, lane, [None, entry.seq]):
+            return AdvanceOutcome(outcome.acked, max(outcome.failed, 1), outcome.rejected)
+        return self._keep(entry, lane, failed, missing, fences, outcome)
+
+    def _keep(
+        self,
+        entry: Entry,
+        lane: Lane,
+        failed: set[WatcherRef],
+        missing: set[Lag],
+        fences: Mapping[WatcherRef, Fence | None],
+        outcome: AdvanceOutcome,
+    ) -> AdvanceOutcome | None:
+        state = self._state
+        wanting = {
+            lag
+            for lag in missing
+            if is_wanted(state.selectors.get(lag.watcher.watcher_id), entry.event)
+        }
+        stored_as = encode_lane(lane.key)
+        data = None if not (failed or wanting) else self._dump(entry)
+        everybody = AdvanceOutcome(outcome.acked + outcome.failed, 0, outcome.rejected)
+        if data is None:
+            for lag in missing:
+                _note_decided(lag, entry)
+            return everybody
+        if stored_as is None or any(fences[one] is None for one in failed):
+            self._unsuitable.add(lane.key)
+            return outcome if failed else AdvanceOutcome(outcome.acked, 1, outcome.rejected)
+        for watcher in sorted(failed, key=_by_id):
+            wanting.add(self._fall_behind(watcher, lane.key, stored_as, fences[watcher], entry))
+        kept = Kept(stored_as, self._key_of(entry, stored_as), data, state.now())
+        # First this: what is submitted may be durable at once.
+        entry.unresolved += 1
+        for lag in sorted(wanting, key=_by_watcher):
+            self._submit(_Keeping(entry, lag), kept)
+        for lag in missing - wanting:
+            _note_decided(lag, entry)
+        entry.unresolved -= 1
+        return None if entry.unresolved else everybody
+
+    def _fall_behind(
+        self,
+        watcher: WatcherRef,
+        lane: Hashable,
+        stored_as: str,
+        fence: Fence | None,
+        entry: Entry,
+    ) -> Lag:
+        assert fence is not None
+        state = self._state
+        lag = state.lags.find(lane, watcher.watcher_id)
+        place: Position = [None, entry.seq]
+        if lag is None:
+            lag = Lag(watcher, lane, stored_as, state.now(), fence, place, place, kept=KeptInLane())
+            state.lags.enter(lag)
+        else:
+            # It had caught up.
+            lag.since = state.now()
+            lag.position = lag.read_to = place
+            lag.failures = 0
+            state.lags.leave_live(lag)
+        return lag
+
+    def _dump(self, entry: Entry) -> bytes | None:
+        producer = self._state.producer
+        assert producer is not None
+        with plugin_code(f"dump_event() of {type(producer).__qualname__}"):
+            return producer.dump_event(entry.event)
+
+    def _key_of(self, entry: Entry, stored_as: str) -> str:
+        assert self._state.producer is not None
+        key = self._state.producer.get_idempotency_key(entry.payload)
+        # Without one a message that comes again is another.
+        return key or f"{stored_as}@{self._state.now().isoformat()}/{entry.seq}"
+
+    def _submit(self, keeping: _Keeping, what: Kept) -> None:
+        entry, lag = keeping.entry, keeping.lag
+        kept = lag.kept
+        assert kept is not None
+        kept.decided_to = entry.seq + 1
+        is_given = entry.seq < kept.handed_to
+        if is_given:
+            kept.ahead[entry.seq] = what.key
+        else:
+            kept.being_written += 1
+        entry.unresolved += 1
+
+        def note(error: Exception | None) -> None:
+            if isinstance(error, ParkedFull) and not self._state.is_ending:
+                self._hold(keeping, error)
+                return
+            self._release(keeping)
+            if not is_given:
+                kept.being_written -= 1
+            if error is not None:
+                # It is redelivered; after a lost lease nothing is advanced any more.
+                self._unsuitable.add(lag.lane)
+                self._refused.add(entry.seq)
+            elif lag.kept is not None and (not is_given or lag.kept is not kept):
+                lag.kept.note_more()
+            lag.is_stored = True
+            entry.unresolved -= 1
+            lane = entry.lane
+            if not entry.unresolved and lane is not None and lane.head is entry:
+                self._state.lanes.queue(lane)
+                self._state.progress.note()
+            self._state.lags.note_change(lag)
+
+        keeping.change = ParkedChange(lag.fence, lag.watcher.watcher_id, what, note)
+        self._parked.submit_nowait(keeping.change)
+
+    # At a bound
+
+    def _hold(self, keeping: _Keeping, error: ParkedFull) -> None:
+        self._held[keeping] = None
+        if keeping.lag.watcher not in self._state.holders:
+            _log.error(
+                "the stream is held: a message cannot be kept for a watcher that is behind",
+                watcher=keeping.lag.watcher.watcher_id,
+                error=str(error),
+            )
+            self._state.holders[keeping.lag.watcher] = error
+            self._state.on_holders()
+        self._has_changed.set()
+
+    def _release(self, keeping: _Keeping) -> None:
+        if self._held.pop(keeping, keeping) is None:
+            holders = {one.lag.watcher for one in self._held}
+            if keeping.lag.watcher not in holders:
+                self._state.holders.pop(keeping.lag.watcher, None)
+                self._state.on_holders()
+                self._state.progress.note_room()
+
+    async def run(self) -> None:
+        """Keep what was held, as soon as there is room; a task of the group.
+
+        Cancellation: when the group ends. What was not kept is redelivered.
+        """
+        backoff = Backoff(first=_RETRY_FIRST_S, longest=_RETRY_LONGEST_S)
+        clock = self._state.clock
+        while True:
+            if not self._held:
+                backoff.reset()
+                await self._has_changed.wait()
+            await clock.sleep_until(clock.monotonic() + backoff.next_delay())
+            for keeping in list(self._held):
+                if not await self._hand_over(keeping) and keeping.change is not None:
+                    self._parked.submit_nowait(keeping.change)
+
+    async def _hand_over(self, keeping: _Keeping) -> bool:
+        producer, change = self._state.producer, keeping.change
+        assert producer is not None
+        if (
+            not self._state.hands_over_at_bound
+            or type(producer).dead_letter is SharedStreamProducer.dead_letter
+            or change is None
+            or not self._state.may_act
+        ):
+            return False
+        reason = f"no more messages can be kept for the watcher {change.watcher_id}"
+        try:
+            with plugin_code(f"dead_letter() of {type(producer).__qualname__}"):
+                await producer.dead_letter(keeping.entry.event, reason)
+        except Exception as error:
+            _log.warning("a message could not be dead-lettered", error=repr(error))
+            return False
+        _log.warning("a message was dead-lettered", watcher=change.watcher_id, reason=reason)
+        change.on_done(None)
+        return True
+
+
+def _note_decided(lag: Lag, entry: Entry) -> None:
+    assert lag.kept is not None
+    lag.kept.decided_to = max(lag.kept.decided_to, entry.seq + 1)
+
+
+def _by_id(watcher: WatcherRef) -> int:
+    return watcher.watcher_id
+
+
+def _by_watcher(lag: Lag) -> int:
+    return lag.watcher.watcher_id

@@ -1,0 +1,63 @@
+"""What is kept for one watcher in one lane of a queue, as far as it is known. Synchronous, no I/O."""
+
+from __future__ import annotations
+
+
+class KeptInLane:
+    """First it reads what is kept, in the order in which it was kept; then what is outstanding and not decided yet.
+
+    A message is decided at the head of its lane: it is kept then, unless all that the watcher derived from it is
+    durable. Numbers are those of the events in the group.
+    """
+
+    __slots__ = (
+        "after",
+        "ahead",
+        "are_there",
+        "arrivals",
+        "being_written",
+        "decided_to",
+        "handed_to",
+        "passed",
+        "resets",
+        "under_way",
+    )
+
+    def __init__(self) -> None:
+        self.are_there = True
+        """Whether there may be messages that were not read yet."""
+        self.after = 0
+        """The id of the last message that was given to the filter."""
+        self.arrivals = 0
+        """Grows when there are more behind what was read."""
+        self.resets = 0
+        """Grows when there may be some before it."""
+        self.being_written = 0
+        """Messages that are being kept, and that the filter was not given."""
+        self.decided_to = 0
+        """The number after the last event that was kept."""
+        self.handed_to = 0
+        """The number after the last event that was taken from memory for the filter."""
+        self.ahead: dict[int, str] = {}
+        """By number the keys of events that were kept although the filter had been given them."""
+        self.passed: list[str] = []
+        """The keys of messages whose rows are to go."""
+        self.under_way: set[str] = set()
+        """The keys of messages that were given to the filter, and whose rows are not gone yet."""
+
+    def note_more(self) -> None:
+        """There are messages to be read behind those that were read."""
+        self.are_there = True
+        self.arrivals += 1
+
+    def look_from_first(self) -> None:
+        """There may be messages to be read before those that were read: somebody replays them."""
+        self.after = 0
+        self.are_there = True
+        self.resets += 1
+
+    def read_again(self) -> None:
+        """Read from the first message on: what was given to the filter last counts no more."""
+        self.handed_to = 0
+        self.ahead.clear()
+        self.look_from_first()

@@ -1,0 +1,145 @@
+"""Reads what one watcher has missed in a queue: first what is kept in the store, then what is not decided yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from triggerer.domain.error_texts import error_text, traceback_text
+from triggerer.domain.events import WatcherRef
+from triggerer.domain.lane_positions import Position
+from triggerer.domain.parked import KeptMessage, ParkedChange, ParkedStore, SetAside
+from triggerer.runtime.cancellation import plugin_code
+from triggerer.runtime.lags import Lag
+from triggerer.runtime.lanes import Entry
+from triggerer.runtime.state import GroupState
+
+_log = structlog.get_logger(__name__)
+
+_PAGE: Final = 100
+
+
+class QueueMessage(NamedTuple):
+    """A message of a queue, from the store or from memory."""
+
+    position: Position
+    event: Any
+    key: str | None
+    """What identifies it in its stream."""
+    end: Position
+    """Up to where it has read the lane in memory, once it has passed this."""
+    id: int | None = None
+    """Of the row; None: it is not kept, or was not when it was taken."""
+    failures: int = 0
+    payload: Any = None
+
+
+class KeptReader:
+    """Of one watcher, in all lanes of a group."""
+
+    def __init__(self, watcher: WatcherRef, state: GroupState, parked: ParkedStore) -> None:
+        self._watcher = watcher
+        self._state = state
+        self._parked = parked
+
+    async def read(self, lag: Lag) -> list[QueueMessage]:
+        """The next messages of a lane that are kept, in order; empty if there are none, or some to be read anew.
+
+        Raises:
+            StoreError: They cannot be read now.
+        """
+        kept = lag.kept
+        assert kept is not None
+        arrivals, resets = kept.arrivals, kept.resets
+        rows = await self._parked.read_kept(
+            self._watcher.watcher_id, kept.after, _PAGE, lag.stored_as
+        )
+        if resets != kept.resets:
+            return []
+        if not rows and arrivals == kept.arrivals:
+            kept.are_there = False
+        found = list(self._load(lag, (row for row in rows if row.key not in kept.under_way)))
+        if rows and not found:
+            kept.after = rows[-1].id
+        return found
+
+    def undecided(self, lag: Lag, most: int) -> list[QueueMessage]:
+        """The first messages of a lane that are outstanding, that it has not read, and that are not kept."""
+        kept = lag.kept
+        assert kept is not None
+        start = max(lag.read_to[1], kept.decided_to)
+        head = self._state.head_of(lag.lane)
+        if head is not None and self._state.is_redelivered(head, lag.lane):
+            return []
+        found = []
+        for entry in _outstanding(head):
+            if entry.seq >= start:
+                found.append(self._message(entry))
+                if len(found) == most:
+                    break
+        return found
+
+    async def others(self, lag: Lag, most: int) -> list[QueueMessage]:
+        """Messages behind the first one of a lane; where there are none, some of any lane.
+
+        Raises:
+            StoreError: They cannot be read now.
+        """
+        kept, watcher_id = lag.kept, self._watcher.watcher_id
+        assert kept is not None
+        rows = await self._parked.read_kept(watcher_id, kept.after, most + 1, lag.stored_as)
+        found = [*self._load(lag, rows), *self.undecided(lag, most + 1)][1 : most + 1]
+        if found:
+            return found
+        rows = await self._parked.read_kept(watcher_id, 0, most)
+        found = list(self._load(lag, (row for row in rows if row.lane != lag.stored_as)))
+        entries = self._state.ledger.entries
+        for entry in reversed(entries[-most:]):
+            if entry.lane is not None and entry.lane.key != lag.lane:
+                found.append(self._message(entry))
+        return found[:most]
+
+    def _message(self, entry: Entry) -> QueueMessage:
+        producer = self._state.producer
+        assert producer is not None
+        key = producer.get_idempotency_key(entry.payload)
+        return QueueMessage([None, entry.seq], entry.event, key, [None, entry.seq + 1])
+
+    def _load(self, lag: Lag, rows: Iterable[KeptMessage]) -> Iterator[QueueMessage]:
+        producer = self._state.producer
+        assert producer is not None
+        for row in rows:
+            try:
+                with plugin_code(f"load_event() of {type(producer).__qualname__}"):
+                    event = producer.load_event(row.data)
+            except Exception as error:
+                self._set_aside(lag, row, error)
+                continue
+            yield QueueMessage(
+                lag.read_to, event, row.key, lag.read_to, id=row.id, failures=row.failures
+            )
+
+    def _set_aside(self, lag: Lag, row: KeptMessage, error: Exception) -> None:
+        what = SetAside(
+            row.lane,
+            row.key,
+            row.data,
+            row.failures,
+            error_text(error),
+            traceback_text(error),
+            self._state.now(),
+        )
+
+        def note(refusal: Exception | None) -> None:
+            if refusal is not None:
+                _log.error("a message cannot be set aside", message=row.id, error=str(refusal))
+
+        self._parked.submit_nowait(ParkedChange(lag.fence, self._watcher.watcher_id, what, note))
+
+
+def _outstanding(entry: Entry | None) -> Iterator[Entry]:
+    while entry is not None:
+        yield entry
+        entry = entry.next

@@ -1,0 +1,64 @@
+"""Who is behind in the lanes of a queue, when a group begins, and when messages are kept that are to be given again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from triggerer.domain.events import Fence, WatcherRef
+from triggerer.domain.lane_positions import decode_lane
+from triggerer.domain.parked import KeptLane
+from triggerer.runtime.hosted import HostedTrigger
+from triggerer.runtime.kept_in_lane import KeptInLane
+from triggerer.runtime.lags import Lag, Lags
+from triggerer.runtime.state import GroupState
+
+
+def begin_group(lags: Lags, state: GroupState, members: Iterable[HostedTrigger]) -> None:
+    """The producer is known, and nothing was pulled yet.
+
+    What is known of a log is nothing to a queue, and the other way round: the plugin has changed.
+    """
+    for lag in lags.all():
+        if state.keeps_messages and lag.kept is not None:
+            # Its numbers were those of the group before: what that has read and not stored is read again.
+            lag.position = lag.read_to = [None, 0]
+            lag.kept = KeptInLane()
+            lags.leave_live(lag)
+        elif state.keeps_messages or lag.kept is not None:
+            lags.forget(lag)
+    if state.keeps_messages:
+        for member in members:
+            enter_kept(lags, state, member, member.spec.kept)
+
+
+def enter_kept(
+    lags: Lags, state: GroupState, member: HostedTrigger, lanes: Iterable[KeptLane]
+) -> None:
+    """Messages are kept in these lanes for watchers of a member: they are behind there."""
+    fence = member.source.fence
+    watchers = {watcher.watcher_id: watcher for watcher in member.source.watchers}
+    for one in lanes:
+        watcher = watchers.get(one.watcher_id)
+        if watcher is not None and fence is not None:
+            _enter(lags, state, watcher, one, fence)
+
+
+def _enter(lags: Lags, state: GroupState, watcher: WatcherRef, one: KeptLane, fence: Fence) -> None:
+    lane = decode_lane(one.lane)
+    head = state.head_of(lane)
+    # What is outstanding it reads again, even what it has read live: keys absorb that.
+    place = [None, state.ledger.head if head is None else head.seq]
+    lag = lags.find(lane, watcher.watcher_id)
+    if lag is None:
+        kept = KeptInLane()
+        lag = Lag(
+            watcher, lane, one.lane, one.since, fence, place, place, is_stored=True, kept=kept
+        )
+        lags.enter(lag)
+        return
+    assert lag.kept is not None
+    if lag.is_live:
+        lag.position = lag.read_to = place
+        lags.leave_live(lag)
+    lag.kept.look_from_first()
+    lags.note_change(lag)
