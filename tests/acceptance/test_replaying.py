@@ -115,8 +115,8 @@ def scene(
         scene.instance.kill()
 
 
-@pytest.mark.rule("18: … events that exist are not made again")
-@pytest.mark.rule("18: … with `--again` each is made once more, whoever dies")
+@pytest.mark.rule("18: events that exist are not made again")
+@pytest.mark.rule("18: with `--again` each is made once more, whoever dies")
 def test_a_replay_makes_what_it_is_to_make_and_nothing_twice(scene: Scene) -> None:
     scene.instance.start()
     wait_until(

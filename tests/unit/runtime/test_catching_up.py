@@ -170,7 +170,7 @@ class Stuck(Watching):
             yield TriggerEvent(event)
 
 
-@pytest.mark.rule("18: … and so do watchers that all fail")
+@pytest.mark.rule("18: and so do watchers that all fail")
 async def test_if_all_fail_a_message_the_broker_keeps_it(scene: Scene) -> None:
     scene.fails["one"] = scene.fails["other"] = lambda event: event == 1
     async with StreamHarness(catch_up=True) as streams:
@@ -228,7 +228,7 @@ async def test_a_watcher_that_is_removed_is_waited_for_no_more(scene: Scene) -> 
         assert scene.broker.committed() == 2
 
 
-@pytest.mark.rule("18: … who is behind still catches up under `redeliver`")
+@pytest.mark.rule("18: who is behind still catches up under `redeliver`")
 async def test_what_is_behind_under_redeliver_still_catches_up_and_nobody_else_falls_behind(
     scene: Scene,
 ) -> None:

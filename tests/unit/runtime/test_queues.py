@@ -105,7 +105,7 @@ async def test_a_watcher_that_takes_nothing_has_nothing_set_aside(scene: Scene) 
         assert max(one.failures for _, one, _ in sink.parked.values()) > MAX_DELIVERIES
 
 
-@pytest.mark.rule("18: … what is kept comes first for another owner")
+@pytest.mark.rule("18: what is kept comes first for another owner")
 async def test_what_is_kept_comes_first_for_another_owner(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: True
@@ -144,7 +144,7 @@ async def test_one_that_cannot_be_made_has_all_kept_for_it(scene: Scene) -> None
         await sink.until(lambda: not sink.parked)
 
 
-@pytest.mark.rule("18: … a selector is asked what is to be kept")
+@pytest.mark.rule("18: a selector is asked what is to be kept")
 async def test_a_selector_is_asked_what_is_to_be_kept(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "sick"
@@ -188,7 +188,7 @@ async def test_a_group_that_restarts_loses_nothing_of_what_lies_behind(scene: Sc
         await sink.until(lambda: not sink.parked and scene.broker.committed() == 5)
 
 
-@pytest.mark.rule("18: … at a bound the stream is held, or the producer is handed it")
+@pytest.mark.rule("18: at a bound the stream is held, or the producer is handed it")
 async def test_at_the_bound_the_stream_is_held_and_its_siblings_name_the_holder(
     scene: Scene,
 ) -> None:
@@ -211,7 +211,7 @@ async def test_at_the_bound_the_stream_is_held_and_its_siblings_name_the_holder(
         await sink.until(lambda: sink.taken(1) == ["a", *range(100)])
 
 
-@pytest.mark.rule("18: … at a bound the stream is held, or the producer is handed it")
+@pytest.mark.rule("18: at a bound the stream is held, or the producer is handed it")
 async def test_at_the_bound_the_producer_is_handed_what_cannot_be_kept(scene: Scene) -> None:
     sink = Sink()
     sink.is_full_of_parked = True

@@ -236,7 +236,7 @@ async def hosting(scene: Scene, sink: Kept) -> AsyncIterator[tuple[Manager, Host
 AGAIN = ReplayRequest(7, 1, None, True)
 
 
-@pytest.mark.rule("18: … with `--again` each is made once more, whoever dies")
+@pytest.mark.rule("18: with `--again` each is made once more, whoever dies")
 async def test_with_again_each_message_has_one_event_more_and_what_is_new_has_one(
     scene: Scene,
 ) -> None:
@@ -258,7 +258,7 @@ async def test_with_again_each_message_has_one_event_more_and_what_is_new_has_on
     assert sink.keys(scene) == ["0", "0#r7", "1", "1#r7", "2", "2#r7", "3", "4"]
 
 
-@pytest.mark.rule("18: … with `--again` each is made once more, whoever dies")
+@pytest.mark.rule("18: with `--again` each is made once more, whoever dies")
 async def test_with_again_a_new_owner_goes_on_with_the_same_keys_up_to_the_same_end(
     scene: Scene,
 ) -> None:
@@ -282,7 +282,7 @@ async def test_with_again_a_new_owner_goes_on_with_the_same_keys_up_to_the_same_
     assert sink.keys(scene) == sorted([*again, *map(str, range(8))])
 
 
-@pytest.mark.rule("18: … with `--again` each is made once more, whoever dies")
+@pytest.mark.rule("18: with `--again` each is made once more, whoever dies")
 async def test_a_request_that_is_repeated_after_a_crash_finds_the_end_of_the_first_time(
     scene: Scene,
 ) -> None:
@@ -309,7 +309,7 @@ async def test_a_request_that_is_repeated_after_a_crash_finds_the_end_of_the_fir
     assert sink.keys(scene) == ["0", "0#r7", "1", "1#r7", "2", "2#r7", "3", "4"]
 
 
-@pytest.mark.rule("18: … events that exist are not made again")
+@pytest.mark.rule("18: events that exist are not made again")
 async def test_without_again_nothing_is_made_twice(scene: Scene) -> None:
     sink = Kept()
     async with hosting(scene, sink) as (manager, hosted):

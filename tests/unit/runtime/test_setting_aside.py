@@ -103,7 +103,7 @@ async def test_messages_that_it_does_not_want_are_no_sign_that_it_is_well(scene:
         await sink.until(lambda: sink.taken(1) == list(range(0, 95, 10)))
 
 
-@pytest.mark.rule("18: … others are tried first")
+@pytest.mark.rule("18: others are tried first")
 async def test_where_its_lane_has_no_other_message_those_of_other_lanes_are_tried(
     scene: Scene,
 ) -> None:
@@ -137,7 +137,7 @@ async def test_the_count_of_failures_survives_a_restart(scene: Scene) -> None:
     assert aside(sink) == [(1, b'["in memory","b"]')]
 
 
-@pytest.mark.rule("18: … at once, what the store refuses or it rejects")
+@pytest.mark.rule("18: at once, what the store refuses or it rejects")
 async def test_what_the_store_refuses_is_set_aside_for_that_watcher_alone(scene: Scene) -> None:
     sink = Sink()
     async with Manager(context(sink)) as manager:
@@ -152,7 +152,7 @@ async def test_what_the_store_refuses_is_set_aside_for_that_watcher_alone(scene:
     assert sink.taken(2) == ["a", "b", "c"]
 
 
-@pytest.mark.rule("18: … at once, what the store refuses or it rejects")
+@pytest.mark.rule("18: at once, what the store refuses or it rejects")
 async def test_what_the_store_refused_of_a_filter_that_has_failed_since_is_not_lost(
     scene: Scene,
 ) -> None:
@@ -169,7 +169,7 @@ async def test_what_the_store_refused_of_a_filter_that_has_failed_since_is_not_l
     assert aside(sink) == [(1, b'["in memory","b"]')]
 
 
-@pytest.mark.rule("18: … at once, what the store refuses or it rejects")
+@pytest.mark.rule("18: at once, what the store refuses or it rejects")
 async def test_what_is_rejected_while_catching_up_is_set_aside(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: True
