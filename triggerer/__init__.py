@@ -21,10 +21,11 @@ if TYPE_CHECKING:
         TriggerEvent,
         reject_shared_stream_event,
     )
+    from triggerer.domain.asset_functions import asset
     from triggerer.domain.assets import Asset, AssetAlias, AssetWatcher, Metadata
     from triggerer.domain.conditions import AssetAll, AssetAny
     from triggerer.domain.dags import DAG
-    from triggerer.domain.tasks import task
+    from triggerer.domain.tasks import SkipTask, task
 
 __all__ = [
     "DAG",
@@ -40,8 +41,10 @@ __all__ = [
     "BaseTrigger",
     "Metadata",
     "SharedStreamProducer",
+    "SkipTask",
     "SubscriberOverflow",
     "TriggerEvent",
+    "asset",
     "reject_shared_stream_event",
     "task",
 ]
@@ -54,6 +57,8 @@ _HOMES = {
     "AssetAny": "triggerer.domain.conditions",
     "AssetWatcher": "triggerer.domain.assets",
     "Metadata": "triggerer.domain.assets",
+    "SkipTask": "triggerer.domain.tasks",
+    "asset": "triggerer.domain.asset_functions",
     "task": "triggerer.domain.tasks",
 }
 

@@ -29,6 +29,10 @@ class DagError(TriggererError):
     """The author of a DAG file has to change it: an invalid URI, a cycle of tasks, an unknown argument."""
 
 
+class TemplateError(DagError):
+    """A template is malformed, or names what there is not; the message says in which argument and line."""
+
+
 class AssetConflict(DagError):
     """Two names for one URI, or two URIs for one name; the message names both places."""
 

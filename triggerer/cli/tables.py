@@ -36,6 +36,7 @@ _STYLES: Final = {
     "failing": "red",
     "failed": "red",
     "cancelled": "magenta",
+    "skipped": "cyan",
 }
 
 

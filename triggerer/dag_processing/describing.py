@@ -11,7 +11,7 @@ import orjson
 
 from triggerer.abc import BaseEventTrigger
 from triggerer.dag_processing.loader import LoadedFile, load_dag_file, shown_location
-from triggerer.domain.assets import Asset, AssetWatcher
+from triggerer.domain.assets import Asset, AssetAlias, AssetRef, AssetWatcher
 from triggerer.domain.conditions import condition_to_json
 from triggerer.domain.dags import DAG
 from triggerer.domain.parsed import (
@@ -24,7 +24,7 @@ from triggerer.domain.parsed import (
 )
 from triggerer.domain.storable import strings_with_nul
 from triggerer.domain.tasks import Task
-from triggerer.errors import DagFileError, PluginError
+from triggerer.errors import DagFileError, PluginError, TemplateError
 from triggerer.plugins import (
     DagsFolder,
     canonical_kwargs,
@@ -32,6 +32,7 @@ from triggerer.plugins import (
     stream_digest,
     trigger_digest,
 )
+from triggerer.templating import check_templates
 
 
 def parse_file(path: str, dags_folder: Path, allowed_modules: Iterable[str]) -> ParsedFile:
@@ -43,6 +44,7 @@ def parse_file(path: str, dags_folder: Path, allowed_modules: Iterable[str]) -> 
     folder = DagsFolder(dags_folder)
     try:
         loaded = load_dag_file(dags_folder / path, dags_folder)
+        _check_templates(loaded)
         parsed = _describe(loaded, folder, tuple(allowed_modules), started)
         _refuse_what_no_store_takes(parsed, path)
     except DagFileError as error:
@@ -92,6 +94,22 @@ def _describe(
     )
 
 
+def _check_templates(loaded: LoadedFile) -> None:
+    """Check the syntax of the tasks' templates.
+
+    Raises:
+        DagFileError: One is malformed.
+    """
+    for dag in loaded.dags.values():
+        for task in dag.tasks.values():
+            for name in task.templated:
+                try:
+                    check_templates(task.arguments.bound.arguments.get(name), task.argument(name))
+                except TemplateError as error:
+                    line = task.defined_at.line if task.defined_at else None
+                    raise DagFileError(error.message, file=loaded.path, line=line) from error
+
+
 def _asset(asset: Asset, folder: DagsFolder) -> ParsedAsset:
     return ParsedAsset(
         name=asset.name,
@@ -122,9 +140,13 @@ def _task(task: Task) -> dict[str, Any]:
         "task_id": task.task_id,
         "upstream": [before.task_id for before in task.upstream],
         "outlets": [condition_to_json(outlet) for outlet in task.outlets],
-        "inlets": [condition_to_json(inlet) for inlet in task.inlets],
+        "inlets": [_inlet(inlet) for inlet in task.inlets],
         "needs_spark": task.needs_spark,
     }
+
+
+def _inlet(inlet: Asset | AssetAlias | AssetRef) -> dict[str, Any]:
+    return {"name": inlet.name} if isinstance(inlet, AssetRef) else condition_to_json(inlet)
 
 
 def _watcher(

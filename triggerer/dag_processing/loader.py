@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from triggerer.domain.assets import Asset, AssetAlias
+from triggerer.domain.assets import Asset, AssetAlias, AssetRef
 from triggerer.domain.conditions import AssetAll, AssetAny, leaves_of
 from triggerer.domain.dags import DAG, note_dags
 from triggerer.domain.parsed import Problem
@@ -157,7 +157,8 @@ def _leaves(module: ModuleType, dags: Iterable[DAG]) -> Iterator[Asset | AssetAl
         if dag.schedule is not None:
             yield from leaves_of(dag.schedule)
         for task in dag.tasks.values():
-            yield from (*task.outlets, *task.inlets)
+            yield from task.outlets
+            yield from (one for one in task.inlets if not isinstance(one, AssetRef))
 
 
 def _assets(module: ModuleType, dags: Iterable[DAG]) -> Iterator[Asset]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from triggerer.errors import DagError
@@ -26,6 +27,7 @@ CONTEXT_ARGUMENTS: Final = (
     "log",
 )
 """The arguments that a run fills in by name, unless the call gives them."""
+_WITHOUT_SPARK: Final = frozenset(CONTEXT_ARGUMENTS) - {"spark"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +56,14 @@ class Arguments:
     """One call of a task's function, bound when its file is parsed."""
 
     bound: inspect.BoundArguments
-    from_context: frozenset[str]
+    by_name: frozenset[str]
     """Those of `CONTEXT_ARGUMENTS` that the run fills in."""
     into_keywords: frozenset[str] = frozenset()
-    """Those of them that go into the function's `**keywords`."""
+    """Those that go into the function's `**keywords`."""
+    takes_context: bool = False
+    """Whether the argument `context` gets a mapping of all that a run fills in."""
+    inlets: tuple[str, ...] = ()
+    """Arguments that are named like assets, which the run looks up."""
 
     @classmethod
     def bind(
@@ -67,12 +73,16 @@ class Arguments:
         kwargs: dict[str, Any],
         *,
         owner: str,
+        names_assets: bool = False,
     ) -> Arguments:
         """Bind a call, and note which arguments a run has to fill in.
 
         A function with `**keywords` gets the whole context there, as in Airflow, except `spark`: a task that
         does not name it must not start a session.
 
+        Args:
+            names_assets: As in `@asset` functions: `context` gets the whole context, and what no run fills in is an
+                asset of that name.
         Raises:
             DagError: The call does not fit the function, or omits an argument that no run fills in and that
                 has no default.
@@ -82,22 +92,36 @@ class Arguments:
             bound = signature.bind_partial(*args, **kwargs)
         except TypeError as error:
             raise DagError(f"{owner}: {error}") from error
-        named, keywords = set[str](), set[str]()
+        named, inlets = set[str](), list[str]()
+        keywords = frozenset[str]()
+        takes_context = False
         for parameter in signature.parameters.values():
             if parameter.kind is parameter.VAR_KEYWORD:
                 taken = set(signature.parameters) | set(bound.arguments.get(parameter.name, ()))
-                keywords = set(CONTEXT_ARGUMENTS) - taken - {"spark"}
+                keywords = _WITHOUT_SPARK - taken
             elif parameter.kind is parameter.VAR_POSITIONAL or parameter.name in bound.arguments:
                 continue
             elif parameter.name in CONTEXT_ARGUMENTS:
                 named.add(parameter.name)
-            elif parameter.default is parameter.empty:
+            elif parameter.default is not parameter.empty:
+                continue
+            elif not names_assets:
                 raise DagError(
                     f"{owner}: argument {parameter.name!r} is not given, "
                     "has no default, and is none that a run fills in",
                     hint=f"a run fills in {', '.join(CONTEXT_ARGUMENTS)}",
                 )
-        return cls(bound, frozenset(named | keywords), frozenset(keywords))
+            elif parameter.name == "context":
+                takes_context = True
+            else:
+                inlets.append(parameter.name)
+        return cls(bound, frozenset(named), keywords, takes_context, inlets=tuple(inlets))
+
+    @property
+    def from_context(self) -> frozenset[str]:
+        """Those of `CONTEXT_ARGUMENTS` that `call` needs."""
+        whole = _WITHOUT_SPARK if self.takes_context else frozenset[str]()
+        return self.by_name | self.into_keywords | whole
 
     def results(self) -> Iterator[Result]:
         """Yield the results that the call refers to, also those in lists and mappings."""
@@ -109,14 +133,23 @@ class Arguments:
         *,
         context: Mapping[str, Any],
         results: Mapping[str, Any],
+        render: Mapping[str, Callable[[Any], Any]] = MappingProxyType({}),
     ) -> Any:
-        """Call the function. Lists and mappings that hold results are copied, with the values in their place."""
-        full = inspect.BoundArguments(
-            self.bound.signature,
-            {name: _filled(value, results) for name, value in self.bound.arguments.items()},
-        )
-        for name in self.from_context - self.into_keywords:
+        """Call the function. Lists and mappings that hold results are copied, with the values in their place.
+
+        Args:
+            context: At least `from_context` and `inlets`.
+            render: By argument, what is made of its value, before results take their places.
+        """
+        values = {
+            name: _filled(render[name](value) if name in render else value, results)
+            for name, value in self.bound.arguments.items()
+        }
+        full = inspect.BoundArguments(self.bound.signature, values)
+        for name in (*self.by_name, *self.inlets):
             full.arguments[name] = context[name]
+        if self.takes_context:
+            full.arguments["context"] = {name: context[name] for name in self.from_context}
         if self.into_keywords:
             (rest,) = (
                 parameter.name

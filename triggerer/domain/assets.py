@@ -58,7 +58,7 @@ class AssetWatcher:
             )
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, slots=True, init=False, eq=False)
 class Asset(Combinable):
     """Data that DAGs wait for or produce, identified by name and URI. Nothing else is compared.
 
@@ -78,6 +78,15 @@ class Asset(Combinable):
     extra: Mapping[str, Any] = field(compare=False, repr=False)
     watchers: tuple[AssetWatcher, ...] = field(compare=False, repr=False)
     defined_at: SourceLocation | None = field(compare=False, repr=False)
+
+    # Written out: an asset that a function materialises (`@asset`) equals a plain one of the same identity.
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Asset):
+            return NotImplemented
+        return (self.name, self.uri) == (other.name, other.uri)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.uri))
 
     def __init__(
         self,
@@ -136,6 +145,13 @@ class AssetAlias(Combinable):
 
     def __post_init__(self) -> None:
         check_identifier(self.name, "the alias's name")
+
+
+@dataclass(frozen=True, slots=True)
+class AssetRef:
+    """An asset of which a file knows only the name; a run looks up which one it is."""
+
+    name: str
 
 
 @dataclass(frozen=True, slots=True)

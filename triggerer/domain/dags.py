@@ -147,11 +147,15 @@ class DAG:
         options: TaskOptions,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        *,
+        names_assets: bool = False,
     ) -> Task:
         """Add a task for one call of a `@task` function, which calls this.
 
         If the name is taken, `__1`, `__2`, … is appended.
 
+        Args:
+            names_assets: See `Arguments.bind`.
         Raises:
             DagError: The arguments do not fit the function.
         """
@@ -159,10 +163,15 @@ class DAG:
         while task_id in self._tasks:
             count += 1
             task_id = f"{name}__{count}"
-        arguments = Arguments.bind(
-            function, args, kwargs, owner=f"task {task_id!r} of DAG {self.dag_id!r}"
-        )
+        owner = f"task {task_id!r} of DAG {self.dag_id!r}"
+        arguments = Arguments.bind(function, args, kwargs, owner=owner, names_assets=names_assets)
         task = Task(self, task_id, function, arguments, options.over(self._defaults))
+        # Of the DAG's `default_args` those count that this function has.
+        for name in options.templated or ():
+            if name not in arguments.bound.signature.parameters:
+                raise DagError(
+                    f"{owner}: templated names {name!r}, which is no argument of the function"
+                )
         for result in arguments.results():
             task.follow(result.task)
         self._tasks[task_id] = task

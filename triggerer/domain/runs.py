@@ -47,10 +47,27 @@ ACTIVE_STATES: Final = (RunState.QUEUED, RunState.RUNNING)
 
 
 class TaskState(StrEnum):
-    """The state of a task's last try."""
+    """The state of a task's last try; `may_become` says which may follow."""
 
     RUNNING = "running"
     SUCCESS = "success"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+    """By itself, or since a task that it waits for was skipped. No outlet is updated."""
     UPSTREAM_FAILED = "upstream_failed"
+
+    def may_become(self, state: TaskState) -> bool:
+        return state in _TASK_MOVES[self]
+
+
+# A try that failed and is repeated goes on as `running`.
+_TASK_MOVES: Final[dict[TaskState, frozenset[TaskState]]] = {
+    TaskState.RUNNING: frozenset(TaskState) - {TaskState.UPSTREAM_FAILED},
+    # What has ended can only begin again: in a run that is retried or cleared, or whose executor died.
+    **{
+        ended: frozenset({TaskState.RUNNING, TaskState.SKIPPED, TaskState.UPSTREAM_FAILED})
+        for ended in TaskState
+        if ended is not TaskState.RUNNING
+    },
+}

@@ -7,10 +7,11 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from triggerer.domain.arguments import Arguments, Result
-from triggerer.domain.assets import Asset, AssetAlias
+from triggerer.domain.assets import Asset, AssetAlias, AssetRef
 from triggerer.domain.source_locations import calling_location
 from triggerer.errors import DagError
 
@@ -26,11 +27,13 @@ class TaskOptions:
 
     task_id: str | None = None
     outlets: tuple[Asset | AssetAlias, ...] | None = None
-    inlets: tuple[Asset | AssetAlias, ...] | None = None
+    inlets: tuple[Asset | AssetAlias | AssetRef, ...] | None = None
     retries: int | None = None
     retry_delay: timedelta | None = None
     timeout: timedelta | None = None
     pool: str | None = None
+    templated: tuple[str, ...] | None = None
+    """Arguments of the call whose texts are templates."""
 
     @classmethod
     def checked(cls, owner: str, **given: Any) -> TaskOptions:
@@ -54,6 +57,8 @@ class TaskOptions:
                 raise DagError(f"{owner}: {name} must be a timedelta from 0, not {value!r}")
         if given.get("timeout") == timedelta(0):
             raise DagError(f"{owner}: a timeout of 0 would end the task before it starts")
+        if given.get("templated") is not None:
+            given["templated"] = _names(given["templated"], f"{owner}: templated")
         if given.get("pool") is not None:
             raise DagError(f"{owner}: this release does not have pools yet", hint="leave out pool=")
         return cls(**given)
@@ -89,10 +94,12 @@ class Task:
         self.function = function
         self.arguments = arguments
         self.outlets = options.outlets or ()
-        self.inlets = options.inlets or ()
+        named = tuple(AssetRef(name) for name in arguments.inlets)
+        self.inlets: tuple[Asset | AssetAlias | AssetRef, ...] = (*(options.inlets or ()), *named)
         self.retries = options.retries or 0
         self.retry_delay = options.retry_delay or timedelta(0)
         self.timeout = options.timeout
+        self.templated = options.templated or ()
         self.defined_at = calling_location()
         self._upstream: dict[Task, None] = {}
 
@@ -111,14 +118,28 @@ class Task:
         """Whether the function names `spark` and the call does not give it."""
         return "spark" in self.context_names
 
-    def call(self, *, context: Mapping[str, Any], results: Mapping[str, Any]) -> Any:
+    def call(
+        self,
+        *,
+        context: Mapping[str, Any],
+        results: Mapping[str, Any],
+        render: Callable[[str, Any], Any] | None = None,
+    ) -> Any:
         """Call the user's function and return what it returns: a generator if it yields.
 
         Args:
             context: At least `context_names`.
             results: By task id, what the upstream tasks returned.
+            render: Gets the name and the value of each argument that is `templated`, and returns what it becomes.
         """
-        return self.arguments.call(self.function, context=context, results=results)
+        renderings = {} if render is None else {n: partial(render, n) for n in self.templated}
+        return self.arguments.call(
+            self.function, context=context, results=results, render=renderings
+        )
+
+    def argument(self, name: str) -> str:
+        """Return what error messages call an argument of the call."""
+        return f"argument {name!r} of task {self.task_id!r} of DAG {self.dag.dag_id!r}"
 
     def follow(self, upstream: Task) -> None:
         """Make `upstream` run before this task.
@@ -159,6 +180,17 @@ class Task:
 
     def __repr__(self) -> str:
         return f"<task {self.task_id} of DAG {self.dag.dag_id}>"
+
+
+class SkipTask(Exception):
+    """Raised in a task: it is `skipped`, and with it the tasks that wait for it. It updates no asset.
+
+    It is not tried again. A run whose tasks have all succeeded or were skipped is a success.
+    """
+
+    def __init__(self, reason: str | None = None) -> None:
+        super().__init__(reason or "")
+        self.reason = reason
 
 
 class TaskFunction:
@@ -210,6 +242,7 @@ def task(
     retry_delay: timedelta | float | None = ...,
     timeout: timedelta | float | None = ...,
     pool: str | None = ...,
+    templated: Iterable[str] | str | None = ...,
 ) -> Callable[[Callable[..., Any]], TaskFunction]: ...
 
 
@@ -246,6 +279,13 @@ def _assets(value: Any, what: str) -> tuple[Asset | AssetAlias, ...]:
     for one in many:
         if not isinstance(one, Asset | AssetAlias):
             raise DagError(f"{what} must be assets or aliases, not {one!r}")
+    return tuple(dict.fromkeys(many))
+
+
+def _names(value: Any, what: str) -> tuple[str, ...]:
+    many = (value,) if isinstance(value, str) else value
+    if not isinstance(many, list | tuple) or not all(isinstance(one, str) for one in many):
+        raise DagError(f"{what} must be names of arguments, not {value!r}")
     return tuple(dict.fromkeys(many))
 
 

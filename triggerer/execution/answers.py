@@ -54,6 +54,9 @@ async def _look_up(database: Database, order: RunOrder, what: str, fields: dict[
                 return await run_events.page_of_run(
                     session, page, run_pk=order.run_pk, **fields["about"]
                 )
+            case "asset":
+                named = await run_events.find_asset(session, **fields)
+                return None if named is None else dataclasses.asdict(named)
             case "inlet":
                 return await run_events.last_event(session, **fields)
             case "inlet_count":

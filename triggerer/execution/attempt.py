@@ -24,7 +24,7 @@ from triggerer.execution.failures import WorkerStopped, explain, storable
 from triggerer.execution.logs import Output
 from triggerer.execution.protocol import RunReport, TaskStart
 from triggerer.execution.session import SparkHolder
-from triggerer.execution.tasks import TaskRunner
+from triggerer.execution.tasks import TaskRunner, skipped
 from triggerer.execution.waiting import ClusterWatch
 from triggerer.plugins.folder import SETTLES_IN_S, Stamp, has_just_changed, stamp_of
 
@@ -214,6 +214,7 @@ class _Attempt:
             on_out_of_memory=self._retire_worker,
         )
         values: dict[str, Any] = {}
+        skips = set[str]()
         failures: list[str] = []
         unreported: list[TaskResult] = []
         for task in dag.tasks_in_order():
@@ -221,17 +222,25 @@ class _Attempt:
                 self._report(RunReport(tuple(unreported), None))
                 unreported.clear()
             missing = [before.task_id for before in task.upstream if before.task_id not in values]
-            if missing:
-                logger.info("task %s is left out: %s failed", task.task_id, ", ".join(missing))
-                now, why = datetime.now(UTC), f"upstream: {', '.join(missing)}"
+            failed = [name for name in missing if name not in skips]
+            if failed:
+                logger.info("task %s is left out: %s failed", task.task_id, ", ".join(failed))
+                now, why = datetime.now(UTC), f"upstream: {', '.join(failed)}"
                 unreported.append(
                     TaskResult(task.task_id, TaskState.UPSTREAM_FAILED, 0, None, now, why)
                 )
+                continue
+            if missing:
+                logger.info("task %s is skipped: %s was", task.task_id, ", ".join(missing))
+                skips.add(task.task_id)
+                unreported.append(skipped(task, f"upstream was skipped: {', '.join(missing)}"))
                 continue
             finished = runner.execute(task, values)
             unreported.append(finished.result)
             if finished.result.state == TaskState.SUCCESS:
                 values[task.task_id] = finished.value
+            elif finished.result.state == TaskState.SKIPPED:
+                skips.add(task.task_id)
             else:
                 failures.append(f"task {task.task_id} failed: {finished.result.error}")
         return unreported, failures

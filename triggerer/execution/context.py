@@ -6,17 +6,28 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
+from triggerer.domain.arguments import CONTEXT_ARGUMENTS
 from triggerer.domain.assets import Asset
 from triggerer.domain.attempts import RunDetails, RunOrder
 from triggerer.domain.conditions import assets_of
 from triggerer.domain.dags import DAG
 from triggerer.domain.tasks import Task
-from triggerer.execution.events import InletEvents, QueryEvents, TriggeringAssetEvents
+from triggerer.execution.events import (
+    InletEvents,
+    QueryEvents,
+    TriggeringAssetEvents,
+    find_asset,
+)
 from triggerer.execution.outlets import OutletEvents
+from triggerer.templating import date_names, render
 
 logger = logging.getLogger("triggerer.run")
+
+_IN_TEMPLATES: Final = tuple(
+    name for name in CONTEXT_ARGUMENTS if name not in ("spark", "outlet_events", "log")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +68,26 @@ class RunContext:
 
         Raises:
             SubmitFailed: It names `spark`, and no session could be had.
+            RunFailed: An argument is named like an asset that there is not.
         """
-        return {name: self._make(name, task, outlet_events) for name in task.context_names}
+        made = {name: self._make(name, task, outlet_events) for name in task.context_names}
+        named = {name: find_asset(self._query, name) for name in task.arguments.inlets}
+        return made | named
+
+    def render(self, task: Task, name: str, value: Any, arguments: Mapping[str, Any]) -> Any:
+        """Return what an argument of the task's call becomes that is `templated`.
+
+        Args:
+            arguments: Those of this try.
+        Raises:
+            TemplateError: It cannot be rendered.
+        """
+        names = {
+            one: arguments[one] if one in arguments else self._make(one, task, OutletEvents(()))
+            for one in _IN_TEMPLATES
+        }
+        names |= date_names(self.dag_run.logical_date)
+        return render(value, names, task.argument(name))
 
     def _make(self, name: str, task: Task, outlet_events: OutletEvents) -> Any:
         match name:

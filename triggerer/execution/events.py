@@ -9,7 +9,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, overload
 
-from triggerer.domain.assets import Asset, AssetAlias
+from triggerer.domain.assets import Asset, AssetAlias, AssetRef
+from triggerer.errors import RunFailed
 from triggerer.execution.protocol import PAGE_SIZE
 
 _CACHED_PAGES: Final = 8
@@ -309,11 +310,16 @@ class TriggeringAssetEvents(Mapping[Asset, AssetEvents]):
 
 
 class InletEvents(Mapping[Asset | AssetAlias, AssetEvents]):
-    """All events so far of the assets and aliases that a task declares as inlets."""
+    """All events so far of the assets and aliases that a task declares as inlets.
 
-    def __init__(self, query: QueryEvents, inlets: Sequence[Asset | AssetAlias]) -> None:
+    Args:
+        inlets: Of references, the assets are looked up when one is asked for first.
+    """
+
+    def __init__(self, query: QueryEvents, inlets: Sequence[Asset | AssetAlias | AssetRef]) -> None:
         self._query = query
-        self._inlets = inlets
+        self._declared = inlets
+        self._found: tuple[Asset | AssetAlias, ...] | None = None
         self._read: dict[Asset | AssetAlias, AssetEvents] = {}
 
     def __getitem__(self, key: Asset | AssetAlias | str) -> AssetEvents:
@@ -323,13 +329,22 @@ class InletEvents(Mapping[Asset | AssetAlias, AssetEvents]):
         return self._read[inlet]
 
     def __iter__(self) -> Iterator[Asset | AssetAlias]:
-        return iter(self._inlets)
+        return iter(self._inlets())
 
     def __len__(self) -> int:
-        return len(self._inlets)
+        return len(self._inlets())
+
+    def _inlets(self) -> tuple[Asset | AssetAlias, ...]:
+        if self._found is None:
+            found = (
+                find_asset(self._query, one.name) if isinstance(one, AssetRef) else one
+                for one in self._declared
+            )
+            self._found = tuple(dict.fromkeys(found))
+        return self._found
 
     def _find(self, key: Asset | AssetAlias | str) -> Asset | AssetAlias:
-        for inlet in self._inlets:
+        for inlet in self._inlets():
             names = (inlet.name, inlet.uri) if isinstance(inlet, Asset) else (inlet.name,)
             if inlet == key or key in names:
                 return inlet
@@ -340,3 +355,15 @@ class InletEvents(Mapping[Asset | AssetAlias, AssetEvents]):
         last_id = self._query("inlet", **about)
         count = partial(self._query, "inlet_count", **about, last_id=last_id)
         return AssetEvents(_fetcher(self._query, "inlet_page", last_id, **about), last_id, count)
+
+
+def find_asset(query: QueryEvents, name: str) -> Asset:
+    """Return the asset of this name.
+
+    Raises:
+        RunFailed: Nobody has declared it, and no event has named it.
+    """
+    row = query("asset", name=name)
+    if row is None:
+        raise RunFailed(f"there is no asset named {name!r}", hint="triggerer assets list")
+    return Asset.identified(row["name"], row["uri"])

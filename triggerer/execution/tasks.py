@@ -17,9 +17,15 @@ from typing import Any
 from triggerer.domain.assets import Metadata
 from triggerer.domain.attempts import EmittedEvent, TaskResult
 from triggerer.domain.runs import TaskState
-from triggerer.domain.tasks import Task
+from triggerer.domain.tasks import SkipTask, Task
 from triggerer.execution.context import RunContext
-from triggerer.execution.failures import TaskTimeout, WorkerStopped, explain, is_out_of_memory
+from triggerer.execution.failures import (
+    TaskTimeout,
+    WorkerStopped,
+    explain,
+    is_out_of_memory,
+    storable,
+)
 from triggerer.execution.outlets import OutletEvents
 from triggerer.execution.protocol import TaskStart
 
@@ -76,6 +82,11 @@ class TaskRunner:
                     value, events = self._attempt(task, results, outlet_events)
             except WorkerStopped:
                 raise
+            except SkipTask as skip:
+                logger.info(
+                    "task %s is skipped: %s", task.task_id, skip.reason or "no reason given"
+                )
+                return Finished(skipped(task, skip.reason, try_number, started_at))
             except BaseException as error:
                 if isinstance(error, TaskTimeout):
                     self._on_abandoned()
@@ -114,7 +125,11 @@ class TaskRunner:
             task.task_id,
             (datetime.now(UTC) - self._context.dag_run.queued_at).total_seconds(),
         )
-        value = task.call(context=arguments, results=results)
+        value = task.call(
+            context=arguments,
+            results=results,
+            render=lambda name, given: self._context.render(task, name, given, arguments),
+        )
         if isinstance(value, GeneratorType):
             value = _exhaust(value, outlet_events)
         return value, outlet_events.emitted()
@@ -123,6 +138,15 @@ class TaskRunner:
         if isinstance(error, SystemExit):
             return f"the task called sys.exit({error.code!r})"
         return explain(error, self._dags_folder)
+
+
+def skipped(
+    task: Task, reason: str | None, try_number: int = 0, started_at: datetime | None = None
+) -> TaskResult:
+    """Return the result of a task that was skipped: by itself, or (try 0) since one before it was."""
+    error = None if reason is None else storable(reason)
+    now = datetime.now(UTC)
+    return TaskResult(task.task_id, TaskState.SKIPPED, try_number, started_at, now, error)
 
 
 def _exhaust(generator: GeneratorType[Any, Any, Any], outlet_events: OutletEvents) -> Any:

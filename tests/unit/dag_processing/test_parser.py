@@ -270,3 +270,37 @@ while True:
 """
     error = await only_error(tmp_path, endless)
     assert "took longer" in error.reason
+
+
+async def test_a_malformed_template_is_an_error_of_its_file(tmp_path: Path) -> None:
+    error = await only_error(
+        tmp_path,
+        HEADER
+        + """
+with DAG("d"):
+    @task(templated="sql")
+    def query(sql): ...
+    query("SELECT {{ 1")
+""",
+    )
+    assert error.line == LINES + 5
+    assert error.reason.startswith("argument 'sql' of task 'query' of DAG 'd', line 1: ")
+
+
+async def test_an_asset_function_arrives_as_a_dag_with_its_asset(tmp_path: Path) -> None:
+    parsed = await parse(
+        tmp_path,
+        a="""
+from triggerer import Asset, asset
+
+@asset(schedule=Asset("x-source"), uri="x-made://it")
+def made(self, other): ...
+""",
+    )
+    assert parsed.errors == ()
+    dag, path = parsed.folder.dags["made"]
+    assert (path, dag.location) == ("a.py", "a.py:4")
+    (one,) = dag.tasks
+    assert one["outlets"] == [{"asset": {"name": "made", "uri": "x-made://it"}}]
+    assert one["inlets"] == [{"name": "other"}]
+    assert {asset.name for asset in parsed.files[0].assets} == {"made", "x-source"}

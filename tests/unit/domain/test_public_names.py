@@ -20,6 +20,8 @@ CONTRACT = {
     "task",
     # "SparkSql",
     # "SparkApplication",
+    "asset",
+    "SkipTask",
     "BaseTrigger",
     "BaseEventTrigger",
     "TriggerEvent",

@@ -77,7 +77,7 @@ class TaskRun(Base):
     run_pk: Mapped[int] = mapped_column(ForeignKey("dag_run.id"), primary_key=True)
     task_id: Mapped[str] = mapped_column(String(250), primary_key=True)
     state: Mapped[str] = mapped_column(String(20))
-    """running, success, failed, cancelled or upstream_failed."""
+    """running, success, failed, cancelled, skipped or upstream_failed."""
     try_number: Mapped[int] = mapped_column(default=1)
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

@@ -49,6 +49,14 @@ class TriggeringAsset:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedAsset:
+    """Which asset a name stands for."""
+
+    name: str
+    uri: str
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     """A page of a sequence of events, which is ordered by id.
 
@@ -75,6 +83,12 @@ async def triggering_assets(session: AsyncSession, run_pk: int) -> list[Triggeri
         .order_by(Asset.name)
     )
     return [TriggeringAsset(*row) for row in rows]
+
+
+async def find_asset(session: AsyncSession, *, name: str) -> NamedAsset | None:
+    """Return the asset of this name, if there is one."""
+    row = (await session.execute(select(Asset.name, Asset.uri).where(Asset.name == name))).first()
+    return None if row is None else NamedAsset(*row)
 
 
 async def last_event(
