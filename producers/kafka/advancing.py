@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from producers.kafka.assignment import Assignment
 from producers.kafka.commits import Commits
 from producers.kafka.dead_letter import DeadLetters
-from producers.kafka.lane import Lane, redelivery_delay
+from producers.kafka.lane import Lane
 from producers.kafka.position import CommittedPosition
 from producers.kafka.verdict import Verdict, judge
 from triggerer.abc import AdvanceItem
@@ -34,7 +34,7 @@ class Advancing:
         self._assignment = assignment
         self._commits = commits
         self._dead_letters = dead_letters
-        self._settings = settings
+        self._policy = settings.delivery_policy()
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         """See `KafkaSharedStreamProducer.advance`."""
@@ -102,15 +102,11 @@ class Advancing:
         return False
 
     def _hold(self, lane: Lane, position: CommittedPosition, verdict: Verdict) -> None:
-        delay = redelivery_delay(
-            max(position.failures, 1),
-            first_s=self._settings.redelivery_delay_s,
-            longest_s=self._settings.redelivery_delay_max_s,
-        )
+        delay = self._policy.delay(position.failures)
         logger.warning(
             "message failed (%d of %s deliveries), delivered again in %.1f s: %s offset %d",
             position.failures,
-            self._settings.max_deliveries or "any number of",
+            self._policy.max_deliveries or "any number of",
             delay,
             lane.partition,
             verdict.offset,
@@ -119,10 +115,9 @@ class Advancing:
 
     async def _set_aside(self, verdict: Verdict, failures: int) -> bool:
         """Return whether the message went to the dead-letter topic; a commit may pass it then."""
-        limit = self._settings.max_deliveries
         assert verdict.failed is not None
         message, outcome = verdict.failed
-        if not limit or failures < limit or not outcome.failed:
+        if not outcome.failed or not self._policy.is_exhausted(failures):
             return False
         try:
             members = outcome.acked + outcome.failed + outcome.rejected

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import math
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import Final, TypeVar
 
-import anyio
 from aiokafka import errors as sdk
 
 from triggerer.errors import BrokerError, BrokerRefused, BrokerUnavailable
+from triggerer.pluginkit import guarding
 
 T = TypeVar("T")
 
@@ -49,6 +47,15 @@ _HINTS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = 
 )
 
 
+_SDK_ERRORS: Final = (
+    sdk.KafkaError,
+    sdk.ConsumerStoppedError,
+    sdk.IllegalOperation,
+    OSError,
+    TimeoutError,
+)
+
+
 def translate(error: BaseException, what: str) -> BrokerError:
     """Return the project's error for one of the SDK's; to be raised `from` the original.
 
@@ -60,34 +67,10 @@ def translate(error: BaseException, what: str) -> BrokerError:
     return kind(f"{what}: {str(error) or type(error).__name__}", hint=hint)
 
 
-def cancelled_from_outside() -> bool:
-    """Whether the running task was cancelled by our code; if not, the library itself raised the `CancelledError`."""
-    task = asyncio.current_task()
-    return anyio.current_effective_deadline() == -math.inf or (
-        task is not None and task.cancelling() > 0
-    )
-
-
 async def guarded(call: Awaitable[T], what: str) -> T:
     """Await a call into the SDK and translate its errors.
 
     Raises:
-        BrokerUnavailable, BrokerRefused: See `translate`. Also for a cancellation that the SDK raises by itself: with
-            that, a task group ends without an error, and nobody notices that the stream has stopped.
+        BrokerUnavailable, BrokerRefused: See `translate`, and `triggerer.pluginkit.guarding`.
     """
-    try:
-        return await call
-    except asyncio.CancelledError as error:
-        if cancelled_from_outside():
-            raise
-        raise BrokerUnavailable(f"{what}: the Kafka client cancelled itself") from error
-    except BrokerError:
-        raise
-    except (
-        sdk.KafkaError,
-        sdk.ConsumerStoppedError,
-        sdk.IllegalOperation,
-        OSError,
-        TimeoutError,
-    ) as error:
-        raise translate(error, what) from error
+    return await guarding.guarded(call, what, translate=translate, catch=_SDK_ERRORS)

@@ -8,7 +8,6 @@ every rewind, and messages of an earlier delivery are ignored.
 from __future__ import annotations
 
 import asyncio
-import random
 from dataclasses import replace
 from typing import Final
 
@@ -151,12 +150,3 @@ class Lane:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
-
-
-def redelivery_delay(failures: int, *, first_s: float, longest_s: float) -> float:
-    """Return a delay with full jitter: between zero and a bound that doubles with every failure.
-
-    Source: "Exponential backoff and jitter", AWS Architecture Blog, 2015.
-    """
-    bound = min(longest_s, first_s * 2 ** min(max(failures - 1, 0), 30))
-    return random.uniform(0, bound)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 
 import orjson
@@ -12,9 +13,9 @@ from aiokafka import TopicPartition
 from producers.kafka.cluster import Membership
 from producers.kafka.lane import Lane
 from producers.kafka.position import CommittedPosition
+from triggerer.abc import BrokerMessage
 
-_NOT_DECODED = object()
-_NO_MEMORY = "Not enough memory"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Record(Protocol):
@@ -52,16 +53,26 @@ class _LoadedRecord:
     headers: tuple[tuple[str, bytes], ...]
 
 
-class KafkaMessage:
-    """One record of a topic. It is decoded once, at the first request, for all subscribers of the stream."""
+class KafkaMessage(BrokerMessage):
+    """One record of a topic. It is decoded once, at the first request, for all subscribers of the stream.
 
-    __slots__ = ("_json", "delivery", "lane", "record")
+    A broker's message whose fields are read from the client's record when they are asked for: most are looked at by
+    nobody. How often Kafka has delivered one is known of a partition's oldest message only, so `deliveries` is None.
+    """
+
+    __slots__ = ("_kept", "delivery", "lane", "record")
 
     def __init__(self, record: Record, lane: Lane, delivery: int) -> None:
         self.record = record
         self.lane = lane
         self.delivery = delivery
-        self._json: Any = _NOT_DECODED
+        self._kept: dict[str, Any] | None = None
+
+    # The base class is frozen by a method of its own, which would be called for each of the above.
+    __setattr__ = object.__setattr__
+    # And compared by its fields, which are not kept here.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
     @property
     def topic(self) -> str:
@@ -90,28 +101,35 @@ class KafkaMessage:
         return self.record.value
 
     @property
+    def attributes(self) -> Mapping[str, bytes]:
+        """The headers; the last of several with the same name. One may be without content (None)."""
+        return dict(self.record.headers)
+
+    @property
+    def position(self) -> Mapping[str, Any]:
+        record = self.record
+        return {"topic": record.topic, "partition": record.partition, "offset": record.offset}
+
+    @property
+    def published_at(self) -> datetime | None:
+        timestamp = self.record.timestamp
+        return None if timestamp < 0 else _EPOCH + timedelta(milliseconds=timestamp)
+
+    @property
+    def deliveries(self) -> None:
+        return None
+
+    @property
     def headers(self) -> tuple[tuple[str, bytes], ...]:
         return tuple(self.record.headers)
 
-    def json(self) -> Any:
-        """Return the decoded JSON value; None for a tombstone. It is shared: do not change it.
-
-        Raises:
-            ValueError: The value is not JSON.
-            MemoryError: It may be.
-        """
-        decoded = self._json
-        if decoded is _NOT_DECODED:
-            value = self.record.value
-            try:
-                decoded = None if value is None else orjson.loads(value)
-            except orjson.JSONDecodeError as error:
-                # It says so of JSON for which there is no memory, too; such a message must not be rejected.
-                if error.msg.startswith(_NO_MEMORY):
-                    raise MemoryError(error.msg) from error
-                raise
-            self._json = decoded
-        return decoded
+    def decoded(self, name: str, decode: Callable[[BrokerMessage], Any]) -> Any:
+        kept = self._kept
+        if kept is None:
+            kept = self._kept = {}
+        if name not in kept:
+            kept[name] = decode(self)
+        return kept[name]
 
     def dump(self) -> bytes:
         """The message and what its idempotency key is made of: a line of JSON, and the contents that it sizes."""
@@ -172,7 +190,7 @@ class KafkaMessage:
 
     def __setstate__(self, state: tuple[Record, int]) -> None:
         self.record, self.delivery = state
-        self._json = _NOT_DECODED
+        self._kept = None
 
     def __repr__(self) -> str:
         record = self.record

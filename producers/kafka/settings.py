@@ -1,42 +1,34 @@
 """The settings of a Kafka connection, checked before anything connects.
 
-Imported when a connection is opened, not with the watchers: pydantic would take a good part of the time that it takes
-to parse a DAG file.
+Imported when a connection is opened, not with the watchers.
 """
 
 from __future__ import annotations
 
-import difflib
 import ssl
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Final, Literal, Self
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import BeforeValidator, Field
 
 from triggerer.errors import ConfigurationError
-
-_ALIASES: Final = {"sasl_username": "sasl_plain_username", "sasl_password": "sasl_plain_password"}
-
-
-def _unset(value: Any) -> Any:
-    """Return None for the text by which an environment variable says so."""
-    return None if value in ("", "none") else value
+from triggerer.pluginkit.connections import DeliverySettings, OptionalText, Positive
 
 
 def _joined(value: Any) -> Any:
     return ",".join(map(str, value)) if isinstance(value, list) else value
 
 
-OptionalText = Annotated[str | None, BeforeValidator(_unset)]
-OptionalLimit = Annotated[Annotated[int, Field(ge=0)] | None, BeforeValidator(_unset)]
-Positive = Annotated[int, Field(gt=0)]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaSettings:
+class KafkaSettings(DeliverySettings):
     """`[connections.<id>]` of a Kafka cluster. Every field is a key of that section."""
+
+    aliases: ClassVar[Mapping[str, str]] = {
+        "sasl_username": "sasl_plain_username",
+        "sasl_password": "sasl_plain_password",
+    }
+    examples: ClassVar[Mapping[str, str]] = {"bootstrap_servers": "localhost:9092"}
 
     bootstrap_servers: Annotated[str, Field(min_length=1), BeforeValidator(_joined)]
     client_id: str = "triggerer"
@@ -54,12 +46,7 @@ class KafkaSettings:
     ssl_password: OptionalText = field(default=None, repr=False)
     ssl_check_hostname: bool = True
 
-    max_deliveries: OptionalLimit = 10
-    """Failed deliveries of a message after which it is dead-lettered; 0 or None: it is redelivered for ever."""
     dead_letter_topic: str = "{topic}.dead-letter"
-    redelivery_delay_s: float = 0.5
-    """The first redelivery comes after at most this long; each further one after up to twice as long."""
-    redelivery_delay_max_s: float = 60.0
 
     isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
     max_batch: Positive = 500
@@ -83,31 +70,7 @@ class KafkaSettings:
     revoke_timeout_s: float = 5.0
     """When partitions move to another member, messages in flight may still be advanced for this long."""
 
-    @classmethod
-    def from_mapping(cls, connection: str, settings: Mapping[str, Any]) -> Self:
-        """Check a connection's settings.
-
-        Raises:
-            ConfigurationError: An unknown key (the message names the nearest), a missing or unusable value.
-        """
-        where = f"[connections.{connection}]"
-        known = [item.name for item in fields(cls)]
-        values = {_ALIASES.get(key, key): item for key, item in settings.items() if key != "type"}
-        for key in values:
-            if key not in known:
-                raise ConfigurationError(
-                    f"unknown key {key!r} in {where}", hint=_nearest(key, known)
-                )
-        try:
-            self: Self = _ADAPTER.validate_python(values)
-        except ValidationError as error:
-            # Not as its cause: pydantic's own text has the value in it.
-            raise _refusal(error.errors()[0], where) from None
-        self._check(where)
-        return self
-
-    def _check(self, where: str) -> None:
-        """Refuse values that do not go together."""
+    def check(self, where: str) -> None:
         if self.security_protocol.startswith("SASL") and self.sasl_mechanism != "GSSAPI":
             for name in ("sasl_plain_username", "sasl_plain_password"):
                 if not getattr(self, name):
@@ -177,34 +140,3 @@ class KafkaSettings:
                 f"the TLS files of the Kafka connection cannot be used ({files or 'none given'}): {error}"
             ) from error
         return context
-
-
-_ADAPTER: Final[TypeAdapter[Any]] = TypeAdapter(KafkaSettings)
-
-
-def _nearest(key: str, known: Iterable[str]) -> str:
-    nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    return f"did you mean {nearest[0]!r}?" if nearest else "known: " + ", ".join(sorted(known))
-
-
-def _refusal(error: ErrorDetails, where: str) -> ConfigurationError:
-    """Say what is wrong with a value, to whoever writes the TOML file; a password is not shown."""
-    key = str(error["loc"][0])
-    shown = "***" if "password" in key else repr(error["input"])
-    wrong, hint = f"{key} in {where} is {shown}", "a number is needed"
-    match error["type"]:
-        case "missing" | "string_too_short":
-            wrong, hint = f"{key} is missing in {where}", "for example: localhost:9092"
-        case "greater_than":
-            return ConfigurationError(f"{key} in {where} must be above 0")
-        case "greater_than_equal":
-            wrong, hint = f"{key} in {where} must not be negative", "0: no limit"
-        case "literal_error":
-            hint = "one of " + error["ctx"]["expected"].replace("'", "")
-        case "string_type":
-            hint = "str is needed"
-        case "int_from_float":
-            hint = "a whole number is needed"
-        case "bool_parsing" | "bool_type":
-            hint = "true or false"
-    return ConfigurationError(wrong, hint=hint)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from producers.kafka.lane import Lane
 from producers.kafka.message import KafkaMessage
 from triggerer.abc import AdvanceItem, AdvanceOutcome
+from triggerer.pluginkit.delivery import Judgement
+from triggerer.pluginkit.delivery import judge as judge_outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +48,12 @@ def judge(batch: Sequence[AdvanceItem]) -> Verdict:
         if lane.closed or message.delivery != lane.delivery:
             stale += 1
             continue
-        if outcome.failed or not (outcome.acked or outcome.rejected):
+        judgement = judge_outcome(outcome)
+        if judgement is Judgement.FAIL:
             return Verdict(
                 lane, message.record.offset, (message, outcome), batch[index + 1 :], stale, rejected
             )
-        if outcome.rejected:
+        if judgement is Judgement.REJECT:
             rejected.append(message)
         current = lane
         offset = message.record.offset + 1

@@ -21,9 +21,11 @@ from triggerer.config import SECTIONS, load_settings
 from triggerer.dag_processing import parse_once
 from triggerer.domain.arguments import CONTEXT_ARGUMENTS
 from triggerer.domain.tasks import OPTION_NAMES
-from watchers.kafka import ATTRIBUTES
-from watchers.matching import _OPERATORS
+from triggerer.pluginkit.matching import _OPERATORS
+from triggerer.pluginkit.message_trigger import MessageTrigger
+from watchers.kafka import KafkaEventTrigger
 
+MESSAGE_TRIGGERS: tuple[type[MessageTrigger], ...] = (KafkaEventTrigger,)
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
@@ -130,7 +132,7 @@ def test_the_configuration_page_has_no_section_that_there_is_not() -> None:
 
 def test_the_watchers_page_has_every_key_of_a_kafka_connection_with_its_default() -> None:
     shown = rows_under(DOCS / "watchers.md", "### Connection keys")
-    assert [(key, default) for key, default, _ in shown] == [
+    assert sorted((key, default) for key, default, _ in shown) == sorted(
         (
             f"`{field.name}`",
             "required"
@@ -138,14 +140,15 @@ def test_the_watchers_page_has_every_key_of_a_kafka_connection_with_its_default(
             else as_written(field.default).replace("not set", "none"),
         )
         for field in fields(KafkaSettings)
-    ]
+    )
 
 
 def test_the_watchers_page_has_every_operator_and_attribute() -> None:
     page = (DOCS / "watchers.md").read_text()
     conditions = " ".join(row[0] for row in rows_under(DOCS / "watchers.md", "### match"))
     assert set(re.findall(r'\{"(\w+)":', conditions)) == set(_OPERATORS)
-    assert set(re.findall(r"`@(\w+)", page)) == {*ATTRIBUTES, "value"}
+    known = set().union(*(trigger.ATTRIBUTES for trigger in MESSAGE_TRIGGERS))
+    assert set(re.findall(r"`@(\w+)", page)) == {*known, "value"}
 
 
 def test_the_dags_page_has_every_option_and_argument_of_a_task() -> None:

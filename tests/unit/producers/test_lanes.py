@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from producers.kafka.cluster import Membership
-from producers.kafka.lane import Lane, redelivery_delay
+from producers.kafka.lane import Lane
 from producers.kafka.message import KafkaMessage
 from producers.kafka.position import CommittedPosition, UsedOffsets
 from producers.kafka.producer import KafkaSharedStreamProducer
@@ -114,14 +114,6 @@ def test_a_lane_that_starts_on_a_message_that_had_failed_twice_delivers_that_one
     assert make_lane(5, failures=2).probing
     assert not make_lane(5, failures=1).probing
     assert not make_lane(5).probing
-
-
-@given(st.integers(1, 200), st.floats(0.001, 5), st.floats(5, 600))
-def test_the_delay_stays_below_a_bound_that_doubles_up_to_the_longest(
-    failures: int, first_s: float, longest_s: float
-) -> None:
-    delay = redelivery_delay(failures, first_s=first_s, longest_s=longest_s)
-    assert 0 <= delay <= min(longest_s, first_s * 2 ** min(failures - 1, 30))
 
 
 @given(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Final
 from zlib import crc32
 
-from triggerer.abc import BaseEventTrigger
+from triggerer.abc import BaseEventTrigger, BrokerMessage
 from triggerer.domain.conditions import aliases_of, assets_of, condition_from_json
 from triggerer.domain.merging import Folder
 from triggerer.domain.parsed import ParsedWatcher
@@ -21,6 +21,7 @@ from triggerer.testing.simulation.store import Dag
 from triggerer.testing.simulation.stream import Stream, WatcherTemplate
 from triggerer.testing.simulation.world import World
 
+_BEGIN: Final = datetime(2026, 1, 1, tzinfo=UTC)
 _MADE_UP = (
     b"{}",
     b'{"id": 1}',
@@ -30,35 +31,6 @@ _MADE_UP = (
     b'"text"',
     b"not JSON",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class SampleMessage:
-    """What a filter gets: the attributes that messages of brokers with positions have in common."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes], ...] = ()
-
-    @property
-    def record(self) -> SampleMessage:
-        """What the broker's client would have returned; it has the same attributes."""
-        return self
-
-    def json(self) -> Any:
-        """The decoded value; None for a tombstone.
-
-        Raises:
-            ValueError: It is not JSON.
-        """
-        return None if self.value is None else json.loads(self.value)
-
-    def __repr__(self) -> str:
-        return f"<SampleMessage {self.topic}[{self.partition}]@{self.offset}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +84,12 @@ class FolderWorkload:
 
 def _message(
     samples: tuple[bytes, ...], topic: str, number: int, lane: int, offset: int
-) -> SampleMessage:
+) -> BrokerMessage:
     value = samples[crc32(str(number).encode()) % len(samples)]
-    return SampleMessage(topic, lane, offset, 1_767_225_600_000 + number, None, value)
+    position = {"topic": topic, "partition": lane, "offset": offset}
+    return BrokerMessage(
+        value, position=position, published_at=_BEGIN + timedelta(milliseconds=number)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triggerer.errors import DagError
-from watchers.matching import (
+from triggerer.pluginkit.matching import (
     canonical,
     compile_extra,
     compile_match,

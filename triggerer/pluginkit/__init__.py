@@ -1,0 +1,13 @@
+"""What producers and watchers of any broker have in common; plugins may import it.
+
+Nothing is imported here: a DAG file that is parsed needs `message_trigger`, and not the settings of connections, which
+bring pydantic.
+
+- `message_trigger`: the trigger of a broker in some 60 lines: `match`, `decode`, `extra` and `partition_key`.
+- `matching`, `decoding`, `extras`: what that is made of.
+- `connections`: the settings under `[connections.<id>]`, checked before anything connects.
+- `guarding`: calls into a client library, with its errors translated.
+- `backoff`: growing delays with jitter.
+- `delivery`: what an outcome means for a message, and when it is delivered again.
+- `dumping`: a message as bytes, and back.
+"""

@@ -1,0 +1,71 @@
+"""How the value of a message is read: the argument `decode` of all brokers' triggers."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from triggerer.abc import BrokerMessage
+from triggerer.errors import DagError
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """One way to read a message.
+
+    Args:
+        name: The argument `decode`.
+        read: From a message to its value. Called for each subscriber, on the event loop, so costly results are kept
+            with the message (`BrokerMessage.decoded`). A `ValueError` rejects it: nobody can ever read it.
+        several: Whether `read` returns a list, each element of which is matched and becomes an event of its own.
+        fields: With `several`, the default for `extra`: these fields of each element. None: as the broker has it.
+    """
+
+    name: str | None
+    read: Callable[[BrokerMessage], Any]
+    several: bool = False
+    fields: tuple[str, ...] | None = None
+
+
+def text_of(raw: str | bytes | None) -> str | None:
+    """Return bytes as UTF-8 text, or as `base64:…` if they are none; text and None stay."""
+    if raw is None or isinstance(raw, str):
+        return raw
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return "base64:" + base64.b64encode(raw).decode()
+
+
+def _read_text(message: BrokerMessage) -> str | None:
+    return None if message.value is None else message.value.decode()
+
+
+def _read_base64(message: BrokerMessage) -> str | None:
+    return None if message.value is None else base64.b64encode(message.value).decode()
+
+
+_DECODINGS: Final[Mapping[str | None, Decoding]] = {
+    decoding.name: decoding
+    for decoding in (
+        Decoding("json", lambda message: message.json()),
+        Decoding("text", _read_text),
+        Decoding("bytes", _read_base64),
+        Decoding(None, lambda message: None),
+    )
+}
+
+
+def find_decoding(name: Any) -> Decoding:
+    """The decoding of a name.
+
+    Raises:
+        DagError: There is none of that name.
+    """
+    found = _DECODINGS.get(name) if name is None or isinstance(name, str) else None
+    if found is None:
+        *names, last = (f'"{known}"' for known in _DECODINGS if known is not None)
+        raise DagError(f"decode must be {', '.join(names)}, {last} or None, not {name!r}")
+    return found

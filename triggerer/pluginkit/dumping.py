@@ -1,0 +1,76 @@
+"""A message as bytes, for messages that are kept or set aside (rule 18), and back."""
+
+from __future__ import annotations
+
+import base64
+from datetime import datetime
+from typing import Any, Final
+
+import orjson
+
+from triggerer.abc import BrokerMessage
+
+_VERSION: Final = 1
+
+
+def dump_message(message: BrokerMessage) -> bytes:
+    """Everything of a message that a filter may look at: a line of JSON, and the contents whose sizes it tells."""
+    contents = [message.value, message.key]
+    published = message.published_at
+    head = {
+        "v": _VERSION,
+        "sizes": [None if content is None else len(content) for content in contents],
+        "attributes": {name: _pack(value) for name, value in message.attributes.items()},
+        "position": dict(message.position),
+        "published_at": None if published is None else published.isoformat(),
+        "deliveries": message.deliveries,
+    }
+    return b"".join((orjson.dumps(head), b"\n", *(content or b"" for content in contents)))
+
+
+def load_message(data: bytes) -> BrokerMessage:
+    """The message that was dumped.
+
+    Raises:
+        ValueError: These are no bytes of `dump_message`, or of a later version of it, or not all.
+    """
+    line, end, rest = data.partition(b"\n")
+    try:
+        head = orjson.loads(line)
+        if head["v"] != _VERSION:
+            raise ValueError(f"version {head['v']} is not known")
+        sizes = head["sizes"]
+        if not end or sum(size or 0 for size in sizes) != len(rest):
+            raise ValueError("it is not complete, or not alone")
+        contents: list[bytes | None] = []
+        for size in sizes:
+            contents.append(None if size is None else rest[:size])
+            rest = rest[size or 0 :]
+        value, key = contents
+        published = head["published_at"]
+        return BrokerMessage(
+            value,
+            key,
+            {name: _unpack(packed) for name, packed in head["attributes"].items()},
+            head["position"],
+            None if published is None else datetime.fromisoformat(published),
+            head["deliveries"],
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"no dump of a message: {error}") from error
+
+
+def get_size(message: BrokerMessage) -> int:
+    """The bytes of value, key and attributes, for the bounds in bytes."""
+    size = len(message.value or b"") + len(message.key or b"")
+    for name, value in message.attributes.items():
+        size += len(name) + len(value or b"")
+    return size
+
+
+def _pack(value: str | bytes | None) -> Any:
+    return [base64.b64encode(value).decode()] if isinstance(value, bytes) else value
+
+
+def _unpack(packed: Any) -> Any:
+    return base64.b64decode(packed[0], validate=True) if isinstance(packed, list) else packed
