@@ -1,0 +1,54 @@
+"""Runs at instants, for a data interval of a fixed length before each: what the timetables of that kind share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from triggerer.domain.timetables.base import DagRunInfo, DataInterval, TimeRestriction
+from triggerer.domain.timetables.clock import now
+
+
+class Ticks(Protocol):
+    """The instants of the runs. None: there is no such instant."""
+
+    def after(self, moment: datetime) -> datetime | None:
+        """Return the first tick after `moment`."""
+
+    def at_or_after(self, moment: datetime) -> datetime | None:
+        """Return `moment` if it is a tick, otherwise the first after it."""
+
+    def at_or_before(self, moment: datetime) -> datetime | None:
+        """Return `moment` if it is a tick, otherwise the last before it."""
+
+
+def next_tick(
+    ticks: Ticks,
+    last: DataInterval | None,
+    restriction: TimeRestriction,
+    *,
+    first: Callable[[], datetime | None],
+    interval: timedelta,
+) -> DagRunInfo | None:
+    """Return the run at the tick that follows the last run's, or at the latest that is past if there is no catch-up.
+
+    Args:
+        first: The tick to begin with if there is neither a last run nor a start.
+    """
+    earliest = restriction.earliest
+    candidates: list[datetime | None] = []
+    if last is not None:
+        candidates.append(ticks.after(last.end))
+    elif earliest is None:
+        candidates.append(first())
+    if earliest is not None and (last is None or not restriction.catchup):
+        candidates.append(ticks.at_or_after(earliest))
+    if None in candidates:
+        return None  # there are no more ticks
+    if not restriction.catchup:
+        candidates.append(ticks.at_or_before(now()))
+    tick = max(one for one in candidates if one is not None)
+    if restriction.latest is not None and tick > restriction.latest:
+        return None
+    return DagRunInfo.interval(tick - interval, tick)

@@ -1,0 +1,187 @@
+"""A cron expression in a time zone: which instants it names.
+
+croniter reads the expression, and finds the next date that it names on a clock without a time zone. What such a date
+means where clocks are set forward or back is decided here, as Airflow does on ordinary days of that kind:
+
+- With every hour (`*` in the field of hours), an instant is named whenever the local clock shows a time that the
+  expression names: twice if the clock shows it twice, never if it leaves it out.
+- Otherwise each date is one instant: the second if there are two, and as much later as the clock was set
+  forward if there is none. "02:30 each day" is once a day, also on those days.
+
+Both are sets of instants, so next and previous are exact opposites, whatever instant one asks from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Final
+
+from croniter import CroniterBadDateError, croniter
+
+from triggerer.domain.timetables.zones import Zone
+from triggerer.errors import DagError
+
+PRESETS: Final = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@quarterly": "0 0 1 */3 *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+# Longer than any shift of a clock: Samoa left out a whole day.
+_A_DAY_AND_MORE = timedelta(hours=26)
+# croniter looks 50 years ahead; from one of these it sees any year that it knows.
+_PROBES = (datetime(1970, 1, 1), datetime(2010, 1, 1), datetime(2050, 1, 1))  # noqa: DTZ001
+_RANDOM = re.compile(r"\br\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """The instants of an expression in a zone.
+
+    Raises:
+        DagError: croniter does not understand the expression, or it names no date at all.
+    """
+
+    expression: str
+    zone: Zone
+    _parsed: croniter = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.expression, str):
+            raise DagError(f"a cron expression is a string, not {self.expression!r}")
+        given = self.expression.strip()
+        resolved = PRESETS.get(given.lower(), given)
+        object.__setattr__(self, "expression", resolved)
+        object.__setattr__(self, "_parsed", _parsed(resolved))
+
+    def after(self, moment: datetime) -> datetime | None:
+        """Return the first instant after `moment`, in UTC; None: there is none in the next 50 years."""
+        asked = _naive(moment)
+        best: datetime | None = None
+        for date in self._dates_after(asked + self._offsets_around(asked)[0]):
+            for instant in self._instants(date):
+                if instant > asked and (best is None or instant < best):
+                    best = instant
+            if best is not None and date - self._offsets_around(best)[1] >= best:
+                break  # later dates are later instants
+        return _aware(best)
+
+    def before(self, moment: datetime) -> datetime | None:
+        """Return the last instant before `moment`, in UTC; None: there is none in the 50 years before."""
+        asked = _naive(moment)
+        best: datetime | None = None
+        for date in self._dates_before(asked + self._offsets_around(asked)[1]):
+            for instant in self._instants(date):
+                if instant < asked and (best is None or instant > best):
+                    best = instant
+            if best is not None and date - self._offsets_around(best)[0] <= best:
+                break  # earlier dates are earlier instants
+        return _aware(best)
+
+    def at_or_after(self, moment: datetime) -> datetime | None:
+        """Return `moment` if it is one of the instants, otherwise the first after it."""
+        return moment if self.matches(moment) else self.after(moment)
+
+    def at_or_before(self, moment: datetime) -> datetime | None:
+        """Return `moment` if it is one of the instants, otherwise the last before it."""
+        return moment if self.matches(moment) else self.before(moment)
+
+    def matches(self, moment: datetime) -> bool:
+        """Return whether `moment` is one of the instants."""
+        return self.after(moment - timedelta(microseconds=1)) == moment
+
+    def _instants(self, date: datetime) -> tuple[datetime, ...]:
+        """Return the instants, without a zone and in UTC, that a date of the expression stands for."""
+        first, second = self._offset(date, fold=0), self._offset(date, fold=1)
+        if first == second:
+            return (date - first,)
+        if self._parsed.expanded[1] != ["*"]:
+            return (date - min(first, second),)
+        # The clock shows it twice, or never.
+        return (date - first, date - second) if first > second else ()
+
+    def _offset(self, date: datetime, *, fold: int) -> timedelta:
+        return _offset_of(date.replace(tzinfo=self.zone, fold=fold))
+
+    def _offset_at(self, instant: datetime) -> timedelta:
+        return _offset_of(instant.replace(tzinfo=UTC).astimezone(self.zone))
+
+    def _offsets_around(self, instant: datetime) -> tuple[timedelta, timedelta]:
+        """Return the least and the greatest offset to UTC as near to the instant as clocks are shifted there."""
+        if self.zone is UTC:
+            return timedelta(0), timedelta(0)
+        before = self._offset_at(instant - _A_DAY_AND_MORE)
+        after = self._offset_at(instant + _A_DAY_AND_MORE)
+        if before != after:
+            shift = abs(after - before)
+            before, after = self._offset_at(instant - shift), self._offset_at(instant + shift)
+        return min(before, after), max(before, after)
+
+    def _dates_after(self, date: datetime) -> Iterator[datetime]:
+        dates = self._from(date)
+        try:
+            while True:
+                yield dates.get_next(datetime)
+        except CroniterBadDateError:
+            return
+
+    def _dates_before(self, date: datetime) -> Iterator[datetime]:
+        dates = self._from(date)
+        try:
+            while True:
+                yield dates.get_prev(datetime)
+        except CroniterBadDateError:
+            return
+
+    def _from(self, date: datetime) -> croniter:
+        # A copy: it keeps its position in itself, and timetables are used by several threads.
+        dates = copy(self._parsed)
+        dates.set_current(date)
+        return dates
+
+
+@lru_cache(maxsize=4096)
+def _parsed(expression: str) -> croniter:
+    if _RANDOM.search(expression):
+        raise DagError(f"{expression!r}: R would name other dates each time that it is read")
+    try:
+        parsed = croniter(expression, _PROBES[0])
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise DagError(
+            f"{expression!r} is no cron expression: {error}",
+            hint=f"five or six fields, or one of {', '.join(PRESETS)}",
+        ) from error
+    if not any(_has_date(parsed, probe) for probe in _PROBES):
+        raise DagError(f"{expression!r} names no date at all")
+    return parsed
+
+
+def _has_date(parsed: croniter, start: datetime) -> bool:
+    try:
+        copy(parsed).get_next(datetime, start_time=start)
+    except CroniterBadDateError:
+        return False
+    return True
+
+
+def _offset_of(aware: datetime) -> timedelta:
+    offset = aware.utcoffset()
+    assert offset is not None
+    return offset
+
+
+def _naive(moment: datetime) -> datetime:
+    return moment.astimezone(UTC).replace(tzinfo=None)
+
+
+def _aware(instant: datetime | None) -> datetime | None:
+    return None if instant is None else instant.replace(tzinfo=UTC)

@@ -1,0 +1,81 @@
+"""Consecutive data intervals between the instants of a cron expression."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, tzinfo
+from typing import Any
+
+from triggerer.domain.timetables._intervals import next_interval
+from triggerer.domain.timetables.base import (
+    DagRunInfo,
+    DataInterval,
+    TimeRestriction,
+    Timetable,
+    checked_instant,
+)
+from triggerer.domain.timetables.clock import now
+from triggerer.domain.timetables.cron import Cron
+from triggerer.domain.timetables.describing import describe_cron
+from triggerer.domain.timetables.zones import checked_zone, zone_to_json
+
+
+@dataclass(frozen=True, slots=True)
+class CronDataIntervalTimetable(Timetable):
+    """A run at each instant of the expression, for the time since the one before.
+
+    With catch-up and without a start there is nothing to begin with, hence no run. Without catch-up the first run is
+    for the last interval that is over.
+
+    Raises:
+        DagError: The expression or the zone is not understood.
+    """
+
+    cron: str
+    timezone: tzinfo | str | int = field(kw_only=True)
+    _ticks: Cron = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        ticks = Cron(self.cron, checked_zone(self.timezone))
+        object.__setattr__(self, "timezone", ticks.zone)
+        object.__setattr__(self, "cron", ticks.expression)
+        object.__setattr__(self, "_ticks", ticks)
+
+    @property
+    def description(self) -> str:  # type: ignore[override]
+        return f"{describe_cron(self._ticks)}, for the time since the one before"
+
+    @property
+    def summary(self) -> str:
+        return self.cron
+
+    def next_dagrun_info(
+        self,
+        *,
+        last_automated_data_interval: DataInterval | None,
+        restriction: TimeRestriction,
+    ) -> DagRunInfo | None:
+        earliest = restriction.earliest
+        if earliest is not None and (earliest := self._ticks.at_or_after(earliest)) is None:
+            return None
+        if not restriction.catchup:
+            over = self._start_of_last_interval()
+            earliest = max((one for one in (over, earliest) if one is not None), default=None)
+        return next_interval(
+            self._ticks, last_automated_data_interval, earliest=earliest, latest=restriction.latest
+        )
+
+    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
+        end = self._ticks.at_or_before(checked_instant(run_after, "run_after"))
+        start = None if end is None else self._ticks.before(end)
+        if end is None or start is None:  # the expression's years have not begun
+            return DataInterval.exact(run_after)
+        return DataInterval(start, end)
+
+    def serialize(self) -> dict[str, Any]:
+        return {"cron": self.cron, "timezone": zone_to_json(self._ticks.zone)}
+
+    def _start_of_last_interval(self) -> datetime | None:
+        """Return the start of the interval that ended last; None: none has."""
+        end = self._ticks.at_or_before(now())
+        return self._ticks.after(now()) if end is None else self._ticks.before(end) or end

@@ -1,0 +1,100 @@
+"""Runs at the instants of a cron expression, as cron itself starts them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, tzinfo
+from typing import Any
+
+from triggerer.domain.timetables._triggers import next_tick
+from triggerer.domain.timetables.base import (
+    DagRunInfo,
+    DataInterval,
+    TimeRestriction,
+    Timetable,
+    checked_instant,
+)
+from triggerer.domain.timetables.clock import now
+from triggerer.domain.timetables.cron import Cron
+from triggerer.domain.timetables.describing import describe_cron
+from triggerer.domain.timetables.durations import checked_duration, checked_interval
+from triggerer.domain.timetables.zones import checked_zone, zone_to_json
+
+_LEAST_GRACE = timedelta(minutes=5)
+
+
+@dataclass(frozen=True, slots=True)
+class CronTriggerTimetable(Timetable):
+    """A run at each instant of the expression. A cron string as a DAG's schedule means this, as in Airflow 3.
+
+    Args:
+        interval: How long before the run its data interval starts.
+        run_immediately: Which instant is first if the DAG has neither a start nor a run. False: the one just past if
+            that was no longer ago than a tenth of the gap between runs or five minutes, whichever is more, otherwise
+            the next. A timedelta: the same with that bound. True: the one past, in any case.
+    Raises:
+        DagError: An argument is not understood.
+    """
+
+    cron: str
+    timezone: tzinfo | str | int = field(kw_only=True)
+    interval: timedelta = field(kw_only=True, default=timedelta(0))
+    run_immediately: bool | timedelta = field(kw_only=True, default=False)
+    _ticks: Cron = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        ticks = Cron(self.cron, checked_zone(self.timezone))
+        object.__setattr__(self, "timezone", ticks.zone)
+        object.__setattr__(self, "cron", ticks.expression)
+        object.__setattr__(self, "interval", checked_interval(self.interval))
+        if type(self.run_immediately) is not bool:
+            allowed = checked_duration(self.run_immediately, "run_immediately")
+            object.__setattr__(self, "run_immediately", allowed)
+        object.__setattr__(self, "_ticks", ticks)
+
+    @property
+    def description(self) -> str:  # type: ignore[override]
+        return describe_cron(self._ticks)
+
+    @property
+    def summary(self) -> str:
+        return self.cron
+
+    def next_dagrun_info(
+        self,
+        *,
+        last_automated_data_interval: DataInterval | None,
+        restriction: TimeRestriction,
+    ) -> DagRunInfo | None:
+        return next_tick(
+            self._ticks,
+            last_automated_data_interval,
+            restriction,
+            first=self._first,
+            interval=self.interval,
+        )
+
+    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
+        run_after = checked_instant(run_after, "run_after")
+        return DataInterval(run_after - self.interval, run_after)
+
+    def serialize(self) -> dict[str, Any]:
+        allowed = self.run_immediately
+        return {
+            "cron": self.cron,
+            "timezone": zone_to_json(self._ticks.zone),
+            "interval": self.interval.total_seconds(),
+            "run_immediately": allowed if isinstance(allowed, bool) else allowed.total_seconds(),
+        }
+
+    def _first(self) -> datetime | None:
+        moment = now()
+        past, following = self._ticks.at_or_before(moment), self._ticks.at_or_after(moment)
+        if past is None or self.run_immediately is True:
+            return past or following
+        if isinstance(self.run_immediately, timedelta):
+            grace = self.run_immediately
+        else:
+            gap = timedelta(0) if following is None else following - past
+            grace = max(gap / 10, _LEAST_GRACE)
+        return past if moment - past <= grace else following

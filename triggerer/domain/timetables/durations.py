@@ -1,0 +1,52 @@
+"""Lengths of time as timetables take, store and show them: a `timedelta`, or seconds where they come from JSON."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from triggerer.errors import DagError
+
+
+def checked_duration(value: object, what: str) -> timedelta:
+    """Return a length of time that is not negative.
+
+    Raises:
+        DagError: It is neither a `timedelta` nor a number of seconds, or it is negative.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = timedelta(seconds=value)
+    if not isinstance(value, timedelta):
+        raise DagError(f"{what} must be a timedelta, not {value!r}")
+    if value < timedelta(0):
+        raise DagError(f"{what} must not be negative, and {value!r} is")
+    return value
+
+
+def checked_interval(value: object) -> timedelta:
+    """Return the length of a data interval; zero: the run is about a moment."""
+    return checked_duration(value, "interval")
+
+
+def checked_delta(value: object) -> timedelta:
+    """Return the time from one run to the next: more than nothing.
+
+    Raises:
+        DagError: It is no `timedelta` above zero.
+    """
+    delta = checked_duration(value, "the time between runs")
+    if not delta:
+        raise DagError("the time between runs must be more than nothing")
+    return delta
+
+
+def duration_text(value: timedelta) -> str:
+    """Return the length for people: "1 day 6 hours"."""
+    rest = value.total_seconds()
+    parts = []
+    for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        count, rest = divmod(rest, length)
+        if count:
+            parts.append(f"{count:.0f} {unit}{'' if count == 1 else 's'}")
+    if rest or not parts:
+        parts.append(f"{rest:g} second{'' if rest == 1 else 's'}")
+    return " ".join(parts)

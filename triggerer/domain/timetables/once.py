@@ -1,0 +1,43 @@
+"""A single run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from triggerer.domain.timetables.base import (
+    DagRunInfo,
+    DataInterval,
+    TimeRestriction,
+    Timetable,
+    checked_instant,
+)
+from triggerer.domain.timetables.clock import now
+
+
+@dataclass(frozen=True, slots=True)
+class OnceTimetable(Timetable):
+    """One run, at the DAG's start, or now if it has none. `@once` as a DAG's schedule."""
+
+    description = "once, as soon as possible"
+
+    @property
+    def summary(self) -> str:
+        return "@once"
+
+    def next_dagrun_info(
+        self,
+        *,
+        last_automated_data_interval: DataInterval | None,
+        restriction: TimeRestriction,
+    ) -> DagRunInfo | None:
+        if last_automated_data_interval is not None:
+            return None
+        # Catch-up or not: a start that is past is still the date of the only run.
+        run_after = now() if restriction.earliest is None else restriction.earliest
+        if restriction.latest is not None and run_after > restriction.latest:
+            return None
+        return DagRunInfo.exact(run_after)
+
+    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
+        return DataInterval.exact(checked_instant(run_after, "run_after"))

@@ -1,0 +1,101 @@
+"""Timetables to JSON and back.
+
+A stored timetable is a name and arguments. The name is one of ours, or that of an entry point in the group
+`triggerer.timetables`: what the database says never becomes a path to import.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final
+
+from triggerer.domain.timetables.base import Timetable
+from triggerer.errors import DagError, PluginError
+
+GROUP: Final = "triggerer.timetables"
+
+_built_in: dict[str, type[Timetable]] = {}
+
+
+def register_built_in(*classes: type[Timetable]) -> None:
+    """Make timetables of this package known by the names of their classes."""
+    _built_in.update((one.__name__, one) for one in classes)
+
+
+def timetable_to_json(timetable: Timetable) -> dict[str, Any]:
+    """Return the form that is stored: `{"type": name, "arguments": {...}}`.
+
+    Raises:
+        DagError: The timetable's class is neither ours nor installed by entry point.
+    """
+    return {"type": _name_of(type(timetable)), "arguments": timetable.serialize()}
+
+
+def timetable_from_json(value: Any) -> Timetable:
+    """Return the timetable that was written.
+
+    Raises:
+        DagError: It was not written by `timetable_to_json`, or the class no longer takes the arguments.
+        PluginError: The entry point that it names is missing, or cannot be loaded.
+    """
+    match value:
+        case {"type": str(name), "arguments": dict(arguments), **rest} if not rest:
+            pass
+        case _:
+            raise DagError(f"not a timetable: {value!r}")
+    kind = _built_in.get(name) or _load(name)
+    try:
+        return kind.deserialize(arguments)
+    except (DagError, PluginError):
+        raise
+    except Exception as error:
+        raise DagError(f"timetable {name} cannot be read from {arguments!r}: {error}") from error
+
+
+def installed_timetables() -> dict[str, type[Timetable]]:
+    """Return the timetables that entry points provide, by name; those that cannot be loaded are left out."""
+    found = {}
+    for name in _points():
+        try:
+            found[name] = _load(name)
+        except PluginError:
+            # Whoever uses it is told so; the others are not disturbed.
+            continue
+    return found
+
+
+def _name_of(kind: type[Timetable]) -> str:
+    if _built_in.get(kind.__name__) is kind:
+        return kind.__name__
+    for name, other in installed_timetables().items():
+        if other is kind:
+            return name
+    raise DagError(
+        f"{kind.__module__}.{kind.__qualname__} is not installed as a timetable",
+        hint=f"give its package an entry point in the group {GROUP}",
+    )
+
+
+@lru_cache(maxsize=1)
+def _points() -> dict[str, EntryPoint]:
+    """Cached: what is installed does not change. Our own names cannot be taken."""
+    return {one.name: one for one in entry_points(group=GROUP) if one.name not in _built_in}
+
+
+def _load(name: str) -> type[Timetable]:
+    point = _points().get(name)
+    if point is None:
+        raise PluginError(
+            f"there is no timetable {name!r}",
+            hint=f"install the package with its entry point in the group {GROUP}",
+        )
+    try:
+        kind = point.load()
+    except Exception as error:
+        raise PluginError(
+            f"timetable {name!r} cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(kind, type) or not issubclass(kind, Timetable):
+        raise PluginError(f"timetable {name!r} is no Timetable: {point.value}")
+    return kind

@@ -1,0 +1,86 @@
+"""Runs at the instants of several cron expressions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta, tzinfo
+from typing import Any, Self
+
+from triggerer.domain.timetables.base import (
+    DagRunInfo,
+    DataInterval,
+    TimeRestriction,
+    Timetable,
+)
+from triggerer.domain.timetables.clock import now
+from triggerer.domain.timetables.cron_triggers import CronTriggerTimetable
+from triggerer.errors import DagError
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class MultipleCronTriggerTimetable(Timetable):
+    """A run at each instant that one of the expressions names; one also where several do.
+
+    `interval` and `run_immediately` are those of `CronTriggerTimetable`, for all of them.
+
+    Raises:
+        DagError: There is no expression, or an argument is not understood.
+    """
+
+    timetables: tuple[CronTriggerTimetable, ...]
+
+    def __init__(
+        self,
+        *crons: str,
+        timezone: tzinfo | str | int,
+        interval: timedelta = timedelta(0),
+        run_immediately: bool | timedelta = False,
+    ) -> None:
+        if not crons:
+            raise DagError("MultipleCronTriggerTimetable needs a cron expression")
+        timetables = tuple(
+            CronTriggerTimetable(
+                cron, timezone=timezone, interval=interval, run_immediately=run_immediately
+            )
+            for cron in crons
+        )
+        object.__setattr__(self, "timetables", timetables)
+
+    @property
+    def description(self) -> str:  # type: ignore[override]
+        return "; ".join(one.description for one in self.timetables)
+
+    @property
+    def summary(self) -> str:
+        return ", ".join(one.summary for one in self.timetables)
+
+    def next_dagrun_info(
+        self,
+        *,
+        last_automated_data_interval: DataInterval | None,
+        restriction: TimeRestriction,
+    ) -> DagRunInfo | None:
+        answers = (
+            one.next_dagrun_info(
+                last_automated_data_interval=last_automated_data_interval, restriction=restriction
+            )
+            for one in self.timetables
+        )
+        runs = [answer for answer in answers if answer is not None]
+        if not restriction.catchup and (past := [run for run in runs if run.run_after <= now()]):
+            # As little as possible is made up for: the latest.
+            return max(past)
+        return min(runs, default=None)
+
+    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
+        return self.timetables[0].infer_manual_data_interval(run_after=run_after)
+
+    def serialize(self) -> dict[str, Any]:
+        shared = self.timetables[0].serialize()
+        del shared["cron"]
+        return {"crons": [one.cron for one in self.timetables], **shared}
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> Self:
+        shared = dict(data)
+        return cls(*shared.pop("crons"), **shared)

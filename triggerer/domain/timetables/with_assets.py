@@ -1,0 +1,112 @@
+"""A timetable together with assets; how the two are scheduled is the scheduler's business."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar, Self
+
+from triggerer.domain.assets import Asset, AssetAlias
+from triggerer.domain.conditions import (
+    AssetAll,
+    AssetAny,
+    Condition,
+    condition_from_json,
+    condition_to_json,
+)
+from triggerer.domain.timetables.base import DagRunInfo, DataInterval, TimeRestriction, Timetable
+from triggerer.domain.timetables.serialization import timetable_from_json, timetable_to_json
+from triggerer.errors import DagError
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class _WithAssets(Timetable):
+    """Answers what its timetable answers.
+
+    Args:
+        timetable: Of time only.
+        assets: An asset, a list (all of them), an expression or an alias.
+    Raises:
+        DagError: `timetable` has assets itself, or `assets` has none.
+    """
+
+    timetable: Timetable
+    assets: Condition
+
+    _joint: ClassVar[str]
+
+    def __init__(
+        self, *, timetable: Timetable, assets: Condition | Sequence[Asset | AssetAlias]
+    ) -> None:
+        if not isinstance(assets, Asset | AssetAlias | AssetAll | AssetAny):
+            if not isinstance(assets, list | tuple) or not assets:
+                raise DagError(
+                    f"{type(self).__name__}: assets must be an asset, a list of assets, "
+                    f"an expression or an alias, not {assets!r}"
+                )
+            assets = AssetAll(*assets)
+        object.__setattr__(self, "timetable", _checked_timetable(timetable, type(self).__name__))
+        object.__setattr__(self, "assets", assets)
+
+    @property
+    def description(self) -> str:  # type: ignore[override]
+        return f"assets {self._joint} {self.timetable.description}"
+
+    @property
+    def summary(self) -> str:
+        return f"assets {self._joint} {self.timetable.summary}"
+
+    @property
+    def can_be_scheduled(self) -> bool:  # type: ignore[override]
+        return self.timetable.can_be_scheduled
+
+    @property
+    def active_runs_limit(self) -> int | None:  # type: ignore[override]
+        return self.timetable.active_runs_limit
+
+    def next_dagrun_info(
+        self,
+        *,
+        last_automated_data_interval: DataInterval | None,
+        restriction: TimeRestriction,
+    ) -> DagRunInfo | None:
+        return self.timetable.next_dagrun_info(
+            last_automated_data_interval=last_automated_data_interval, restriction=restriction
+        )
+
+    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
+        return self.timetable.infer_manual_data_interval(run_after=run_after)
+
+    def serialize(self) -> dict[str, Any]:
+        return {
+            "timetable": timetable_to_json(self.timetable),
+            "assets": condition_to_json(self.assets),
+        }
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> Self:
+        return cls(
+            timetable=timetable_from_json(data["timetable"]),
+            assets=condition_from_json(data["assets"]),
+        )
+
+
+class AssetOrTimeSchedule(_WithAssets):
+    """A run when the assets are there, and one whenever the timetable says."""
+
+    __slots__ = ()
+    _joint = "or"
+
+
+class AssetAndTimeSchedule(_WithAssets):
+    """A run at the first moment at which both hold: the assets are there, and the timetable's next run is due."""
+
+    __slots__ = ()
+    _joint = "and"
+
+
+def _checked_timetable(value: object, owner: str) -> Timetable:
+    if not isinstance(value, Timetable) or isinstance(value, _WithAssets):
+        raise DagError(f"{owner}: timetable must be a timetable without assets, not {value!r}")
+    return value

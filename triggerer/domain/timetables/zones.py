@@ -1,0 +1,62 @@
+"""Time zones as timetables take, store and show them."""
+
+from __future__ import annotations
+
+from datetime import UTC, timedelta, timezone, tzinfo
+from typing import TypeAlias
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from triggerer.errors import DagError
+
+Zone: TypeAlias = "ZoneInfo | timezone"
+
+
+def checked_zone(value: object) -> Zone:
+    """Return the zone of a name ("Europe/Paris"), a `tzinfo`, or an offset to UTC in seconds.
+
+    Raises:
+        DagError: There is no such zone, or it has no name by which it could be stored.
+    """
+    match value:
+        case "UTC":
+            return UTC
+        case str(name):
+            return _named(name)
+        case timezone():
+            return UTC if value.utcoffset(None) == timedelta(0) else timezone(value.utcoffset(None))
+        case bool():
+            pass
+        case int(offset_s) if abs(offset_s) < 24 * 3600:
+            return UTC if offset_s == 0 else timezone(timedelta(seconds=offset_s))
+        case tzinfo():
+            # ZoneInfo has a key; so do the zones of libraries that are built on it.
+            if isinstance(key := getattr(value, "key", None), str):
+                return checked_zone(key)
+    raise DagError(
+        f"{value!r} is no time zone with a name",
+        hint='give its name, such as "Europe/Paris", or zoneinfo.ZoneInfo',
+    )
+
+
+def zone_to_json(zone: Zone) -> str | int:
+    """Return what `checked_zone` takes: the name, or the offset in seconds."""
+    if isinstance(zone, ZoneInfo):
+        return zone.key
+    if zone is UTC:
+        return "UTC"
+    return int(zone.utcoffset(None).total_seconds())
+
+
+def zone_name(zone: Zone) -> str:
+    """Return the name for people."""
+    return zone.key if isinstance(zone, ZoneInfo) else str(zone)
+
+
+def _named(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    # A folder of zones ("America") is an OSError, a path a ValueError.
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise DagError(
+            f"there is no time zone {name!r}", hint='for instance "UTC" or "Europe/Paris"'
+        ) from error
