@@ -273,6 +273,20 @@ async def test_what_is_kept_stays_in_its_order_and_goes_when_it_has_passed(
     assert second.behind == 4
 
 
+async def test_what_is_kept_after_all_has_passed_is_found_by_who_reads_on(
+    database: Database,
+) -> None:
+    await _watchers(database)
+    async with _writing(database) as writer:
+        after = 0
+        for number in range(3):
+            await _store(writer, _kept(number))
+            (found,) = await writer.read_kept(1, after, 10, "[0]")
+            assert found.key == f"queue/{number}"
+            after = found.id
+            await _store(writer, Passed((found.key,)))
+
+
 async def test_what_was_set_aside_is_not_kept_again_and_does_not_pass(database: Database) -> None:
     await _watchers(database)
     aside = replace(MESSAGE, key="queue/0")

@@ -14,7 +14,11 @@ class ParkedBody(Base):
     """The bytes of a message, once for all watchers of a stream that refer to it. It goes with the last of them."""
 
     __tablename__ = "parked_body"
-    __table_args__ = (UniqueConstraint("stream_digest", "idempotency_key"),)
+    __table_args__ = (
+        UniqueConstraint("stream_digest", "idempotency_key"),
+        # All of them are summed up, without a look at the messages.
+        Index("ix_parked_body_size_bytes", "size_bytes"),
+    )
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
     stream_digest: Mapped[str] = mapped_column(String(80))
@@ -33,7 +37,16 @@ class ParkedMessage(Base):
     __tablename__ = "parked_message"
     __table_args__ = (
         UniqueConstraint("watcher_id", "idempotency_key"),
-        Index("ix_parked_message_kept", "watcher_id", sqlite_where=text("state = 'kept'")),
+        Index(
+            "ix_parked_message_kept",
+            "watcher_id",
+            "lane",
+            "id",
+            sqlite_where=text("state = 'kept'"),
+            postgresql_where=text("state = 'kept'"),
+        ),
+        # Whoever reads on behind the last one that it has seen must not meet its number again.
+        {"sqlite_autoincrement": True},
     )
 
     id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)

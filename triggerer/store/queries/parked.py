@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from sqlalchemy import exists, func, select, update
+from sqlalchemy import exists, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.events import Fence
@@ -90,6 +90,9 @@ _DROP_BODIES: Final = Statement(
     "AND NOT EXISTS (SELECT 1 FROM parked_message m WHERE m.body_id = parked_body.id)",
     IDS=in_list("ids", "bigint"),
 )
+
+# Written out: a parameter's value is not known when an index is chosen.
+_IS_KEPT: Final = text(f"parked_message.state = '{ParkedState.KEPT.value}'")
 
 
 class ParkedUsage:
@@ -272,7 +275,7 @@ async def read_kept(
         .where(
             ParkedMessage.watcher_id == watcher_id,
             ParkedMessage.id > after,
-            ParkedMessage.state == ParkedState.KEPT,
+            _IS_KEPT,
         )
         .order_by(ParkedMessage.id)
         .limit(limit)
@@ -291,7 +294,7 @@ async def load_kept_lanes(
         .join(Watcher, Watcher.id == ParkedMessage.watcher_id)
         .join(Trigger, Trigger.id == Watcher.trigger_id)
         .where(
-            ParkedMessage.state == ParkedState.KEPT,
+            _IS_KEPT,
             Trigger.stream_digest.in_(list(stream_digests)),
         )
         .group_by(ParkedMessage.watcher_id, ParkedMessage.lane)
