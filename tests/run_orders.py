@@ -22,6 +22,7 @@ def order(run_pk: int, attempt: int = 1, **values: Any) -> RunOrder:
         "data_interval_start": None,
         "data_interval_end": None,
         "params": {},
+        "partition_key": None,
         "run_pk": run_pk,
         "path": "d.py",
         "needs_spark": False,

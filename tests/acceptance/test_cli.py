@@ -292,7 +292,9 @@ def test_config_show_names_the_origin_and_hides_secrets(shell: Shell) -> None:
 
 
 def test_events_are_emitted_and_listed_with_the_fields_of_the_contract(migrated: Shell) -> None:
-    emitted = migrated.json("assets", "emit", "x-orders", "--extra", '{"n": 1}')
+    emitted = migrated.json(
+        "assets", "emit", "x-orders", "--extra", '{"n": 1}', "--partition-key", "2026-01-01"
+    )
     assert list(emitted) == [
         "id",
         "asset_name",
@@ -304,7 +306,9 @@ def test_events_are_emitted_and_listed_with_the_fields_of_the_contract(migrated:
         "source_run_id",
         "source_task_id",
         "idempotency_key",
+        "partition_key",
     ]
+    assert emitted["partition_key"] == "2026-01-01"
     assert (emitted["asset_uri"], emitted["extra"]) == ("x-orders", {"n": 1})
     migrated.ok("assets", "emit", "x-orders", "--extra", "[1, 2]")
     events = migrated.json("assets", "events")

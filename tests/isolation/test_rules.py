@@ -38,6 +38,7 @@ async def test_events_are_derived_there_and_resolved_by_moving_on(
         # The last one too, although nothing follows: the filter has asked for the next.
         await until(lambda: len(upstream.outcomes()) == 5)
         assert values(one) == [1, 3, 3, 5]
+        assert [event.partition_key for event in one.events] == [f"key {n}" for n in values(one)]
         assert all(is_here(placement, event.payload) for event in one.events)
         assert upstream.outcomes() == dict.fromkeys(events, (1, 0, 0))
         assert one.error is None

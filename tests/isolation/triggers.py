@@ -49,7 +49,8 @@ class Obeying(Acking):
             file.write(f"{text}\n")
 
     def event(self, number: object) -> TriggerEvent:
-        return TriggerEvent({"value": number, "pid": os.getpid(), "thread": threading.get_ident()})
+        where = {"pid": os.getpid(), "thread": threading.get_ident()}
+        return TriggerEvent({"value": number, **where}, partition_key=f"key {number}")
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[Any]

@@ -17,12 +17,16 @@ ONE, OTHER = Fence("one", "me", 1), Fence("other", "me", 4)
 REFUSED = RowRefused("not JSON")
 
 
+KEYS = st.sampled_from([None, None, "2026-01-01"])
+
+
 @dataclass(eq=False)
 class Event:
     number: int
     watchers: int
     fence: Fence | None
     is_refused: bool
+    partition_key: str | None
     answered: list[Event]
     """Who was completed, in order."""
     answers: list[Exception | None] = field(default_factory=list)
@@ -41,7 +45,7 @@ def submitted(draw: st.DrawFn) -> list[Event]:
     answered: list[Event] = []
     drawn = draw(
         st.lists(
-            st.tuples(st.integers(0, 3), st.sampled_from([None, ONE, OTHER]), st.booleans()),
+            st.tuples(st.integers(0, 3), st.sampled_from([None, ONE, OTHER]), st.booleans(), KEYS),
             max_size=12,
         )
     )
@@ -56,19 +60,31 @@ def filled(events: list[Event]) -> EventBatch:
         else:
             watchers = tuple(WatcherRef(number, 10 + number) for number in range(event.watchers))
             source = EventSource(watchers, event.fence)
-            batch.add(event, source, str(event.number), NOW, f"k{event.number}", 0)
+            key = event.partition_key
+            batch.add(event, source, str(event.number), NOW, f"k{event.number}", 0, key)
     return batch
 
 
 def rows_of(batch: EventBatch) -> list[tuple[object, ...]]:
     fences = [None, *batch.fences]
     row_fences = [fences[number] for number in batch.fence_numbers]
-    return list(zip(*batch.columns, row_fences, strict=True))
+    plain = batch.columns[:6]
+    keys = batch.columns[6] if len(batch.columns) > 6 else [None] * len(batch.keys)
+    return list(zip(*plain, keys, row_fences, strict=True))
 
 
 def rows_for(events: list[Event]) -> list[tuple[object, ...]]:
     return [
-        (10 + number, str(event.number), NOW, number, f"k{event.number}", 0, event.fence)
+        (
+            10 + number,
+            str(event.number),
+            NOW,
+            number,
+            f"k{event.number}",
+            0,
+            event.partition_key,
+            event.fence,
+        )
         for event in events
         if not event.is_refused
         for number in range(event.watchers)

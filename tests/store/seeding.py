@@ -116,6 +116,7 @@ class Event:
     idempotency_key: str | None = None
     ordinal: int = 0
     source: EventSource = SOURCE
+    partition_key: Any = None
     outcomes: list[Exception | None] = field(default_factory=list)
     done: anyio.Event = field(default_factory=anyio.Event)
 

@@ -21,7 +21,7 @@ THEN = datetime(2026, 1, 1, tzinfo=UTC)
 
 def rows(count: int, first: int = 0, *, source: str | None = None) -> list[EventRow]:
     return [
-        EventRow(1, f'{{"n": {n}}}', THEN, 7, f"k{n}", n % 3, source, source, source)
+        EventRow(1, f'{{"n": {n}}}', THEN, 7, f"k{n}", n % 3, source, source, source, source)
         for n in range(first, first + count)
     ]
 

@@ -78,6 +78,14 @@ async def test_an_event_on_an_alias_queues_for_who_waits_for_the_alias(
         assert await session.get(AssetAliasMember, (5, 1)) is not None
 
 
+async def test_an_emitted_event_may_have_a_partition_key(database: Database) -> None:
+    await add_asset(database, 1, "report")
+    await _record(database, NewAssetEvent(1, partition_key="2026-01-01"), NewAssetEvent(1))
+    assert [event.partition_key for event in await events_in(database)] == ["2026-01-01", None]
+    with pytest.raises(RowRefused, match="partition key"):
+        await _record(database, NewAssetEvent(1, partition_key=""))
+
+
 async def test_an_event_that_cannot_be_stored_takes_the_whole_transaction_back(
     database: Database,
 ) -> None:

@@ -55,6 +55,27 @@ async def test_events_are_stored_in_order_and_queued_for_the_dags_that_wait(
     assert await queue_of(database, "stale") == []
 
 
+async def test_a_partition_key_is_stored_with_its_event_and_a_bad_one_fails_it_alone(
+    database: Database,
+) -> None:
+    await add_asset(database, 1, "flights")
+    plain = [Event({"n": n}) for n in range(3)]
+    keyed = [Event({"n": n}, partition_key=f"2026-01-0{n}") for n in range(3, 6)]
+    bad = [Event({}, partition_key=key) for key in ("", 7, "a\0b", "x" * 251, "\ud800")]
+    async with recording(database, max_batch_rows=4) as recorder:
+        await record(recorder, *plain, *keyed, *bad, Event({"n": 6}))
+    stored = await events_in(database)
+    assert [row.partition_key for row in stored] == [
+        *[None] * 3,
+        "2026-01-03",
+        "2026-01-04",
+        "2026-01-05",
+        None,
+    ]
+    assert [row.extra for row in stored] == [{"n": n} for n in range(7)]
+    assert all(isinstance(event.error, RowRefused) for event in bad)
+
+
 async def test_what_is_submitted_in_one_turn_of_the_loop_is_of_one_instant(
     database: Database,
 ) -> None:

@@ -145,6 +145,7 @@ async def test_a_page_says_all_of_an_event_and_passes_its_extra_on_as_text(
         "source_dag": None,
         "source_run_id": None,
         "source_task": None,
+        "partition_key": None,
         "extra": {"n": [1, None, "ä"]},
     }
 

@@ -105,6 +105,9 @@ def emit(
     extra: Annotated[
         str | None, typer.Option("--extra", metavar="JSON", help="What the event carries.")
     ] = None,
+    partition_key: Annotated[
+        str | None, typer.Option("--partition-key", metavar="KEY", help="Of which partition it is.")
+    ] = None,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
@@ -114,7 +117,7 @@ def emit(
     async def change(session: AsyncSession) -> dict[str, Any]:
         from triggerer.cli.emitting import emit_event
 
-        return await emit_event(session, asset, values)
+        return await emit_event(session, asset, values, partition_key=partition_key)
 
     emitted = write(config, change)
     if json:

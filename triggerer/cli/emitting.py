@@ -13,19 +13,27 @@ from triggerer.store.queries.listing.definitions import list_assets
 from triggerer.store.recording.emitting import NewAssetEvent, ensure_asset, record_events
 
 
-async def emit_event(session: AsyncSession, asset: str, extra: dict[str, Any]) -> dict[str, Any]:
+async def emit_event(
+    session: AsyncSession,
+    asset: str,
+    extra: dict[str, Any],
+    *,
+    partition_key: str | None = None,
+) -> dict[str, Any]:
     """Record one event of the asset with this name or URI; queue it for the DAGs that wait.
 
     Returns:
         The event, with the field names of the contract's §9.
     Raises:
         DagError: No asset is called that, and it is no valid URI either.
-        RowRefused: The extra cannot be stored.
+        RowRefused: The extra or the partition key cannot be stored.
     """
     found = await list_assets(session, asset=asset, limit=2)
     exact = [row for row in found if row.uri == asset] or found
     wanted = exact[0] if exact else Asset(asset)
     stored = await ensure_asset(session, name=wanted.name, uri=wanted.uri)
-    (event_id,) = await record_events(session, [NewAssetEvent(stored.id, extra)])
+    (event_id,) = await record_events(
+        session, [NewAssetEvent(stored.id, extra, partition_key=partition_key)]
+    )
     (event,) = await list_asset_events(session, event_id=event_id)
     return asdict(event)

@@ -30,6 +30,7 @@ class RunDetails:
     data_interval_start: datetime | None
     data_interval_end: datetime | None
     params: Mapping[str, Any]
+    partition_key: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class EmittedEvent:
     ordinal: int
     """Counts this task's events of one asset, from 0: another attempt has the same numbers."""
     aliases: tuple[str, ...] = ()
+    partition_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Final
+
+from triggerer.errors import RowRefused
+
+MAX_PARTITION_KEY: Final = 250
+"""Characters."""
 
 
 def strings_with_nul(document: object) -> Iterator[str]:
@@ -22,3 +28,19 @@ def strings_with_nul(document: object) -> Iterator[str]:
 def storable_text(text: str) -> str:
     """The text with escapes in place of the characters that no database takes."""
     return text.replace("\0", "\\x00").encode(errors="backslashreplace").decode()
+
+
+def check_partition_key(key: object) -> None:
+    """Check that it can be an event's partition key.
+
+    Raises:
+        RowRefused: It is no text, empty, too long, has a NUL character or is no Unicode.
+    """
+    if not isinstance(key, str) or not 0 < len(key) <= MAX_PARTITION_KEY or "\0" in key:
+        raise RowRefused(
+            f"a partition key has 1 to {MAX_PARTITION_KEY} characters, none of them NUL, not {key!r}"
+        )
+    try:
+        key.encode()
+    except UnicodeEncodeError as error:
+        raise RowRefused(f"the partition key {key!r} is not Unicode: {error}") from error

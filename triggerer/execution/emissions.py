@@ -49,6 +49,7 @@ async def record_emitted(session: AsyncSession, updates: Sequence[AttemptUpdate]
                 extra=event.extra,
                 idempotency_key=_idempotency_key(order, task_id, event),
                 ordinal=event.ordinal,
+                partition_key=event.partition_key,
                 source_dag_id=order.dag_id,
                 source_run_id=order.run_id,
                 source_task_id=task_id,

@@ -43,6 +43,7 @@ class AssetEvent:
     """None: the event came from a watcher, or was emitted by hand."""
     source_task: str | None
     source_watcher: str | None = None
+    partition_key: str | None = None
 
     @property
     def asset(self) -> Asset:
@@ -60,6 +61,7 @@ class AssetEvent:
             source_dag_run=None if run_id is None else SourceRun(row["source_dag"], run_id),
             source_task=row["source_task"],
             source_watcher=row["source_watcher"],
+            partition_key=row["partition_key"],
         )
 
 

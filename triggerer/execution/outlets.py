@@ -9,19 +9,21 @@ import orjson
 
 from triggerer.domain.assets import Asset, AssetAlias, Metadata
 from triggerer.domain.attempts import EmittedEvent
-from triggerer.domain.storable import strings_with_nul
+from triggerer.domain.storable import check_partition_key, strings_with_nul
 from triggerer.errors import RowRefused
 
 
 class OutletEvent:
     """What a task sets for the event of one of its outlets."""
 
-    __slots__ = ("_added", "extra", "outlet")
+    __slots__ = ("_added", "extra", "outlet", "partition_key")
 
     def __init__(self, outlet: Asset | AssetAlias) -> None:
         self.outlet = outlet
         self.extra: dict[str, Any] = {}
         """The event's `extra`; for assets."""
+        self.partition_key: str | None = None
+        """The event's; None: it has none. An alias has one for all events that are added to it."""
         self._added: list[tuple[Asset, dict[str, Any]]] = []
 
     def add(self, asset: Asset, extra: Mapping[str, Any] | None = None) -> None:
@@ -70,30 +72,34 @@ class OutletEvents(Mapping[Asset | AssetAlias, OutletEvent]):
         """The events of a task that succeeded: one for each asset outlet, all that aliases got.
 
         An asset that aliases and outlets name together gets one event for each different extra, as
-        in Airflow; the aliases of equal ones are merged.
+        in Airflow, and for each different partition key; the aliases of equal ones are merged.
 
         Raises:
-            RowRefused: An extra cannot be stored; the message names its asset.
+            RowRefused: An extra, or a partition key, cannot be stored.
         """
-        found: list[tuple[Asset, dict[str, Any], list[str]]] = []
+        found: list[tuple[Asset, dict[str, Any], str | None, list[str]]] = []
         for outlet, entry in self._entries.items():
             if isinstance(outlet, Asset):
-                found.append((outlet, entry.extra, []))
+                found.append((outlet, entry.extra, entry.partition_key, []))
         for outlet, entry in self._entries.items():
             for asset, extra in entry.added:
-                for known, known_extra, aliases in found:
-                    if known == asset and known_extra == extra:
+                for known, known_extra, key, aliases in found:
+                    if (known, known_extra, key) == (asset, extra, entry.partition_key):
                         aliases.append(outlet.name)
                         break
                 else:
-                    found.append((asset, extra, [outlet.name]))
+                    found.append((asset, extra, entry.partition_key, [outlet.name]))
         counts: dict[Asset, int] = {}
         events = []
-        for asset, extra, aliases in found:
+        for asset, extra, key, aliases in found:
+            if key is not None:
+                check_partition_key(key)
             ordinal = counts.get(asset, 0)
             counts[asset] = ordinal + 1
             events.append(
-                EmittedEvent(asset.name, asset.uri, checked(asset, extra), ordinal, tuple(aliases))
+                EmittedEvent(
+                    asset.name, asset.uri, checked(asset, extra), ordinal, tuple(aliases), key
+                )
             )
         return tuple(events)
 

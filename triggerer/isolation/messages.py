@@ -90,6 +90,7 @@ class Derived(NamedTuple):
     payload: Any
     size_bytes: int
     """Of what is packed; 0 where nothing is copied and that is not known."""
+    partition_key: str | None = None
 
 
 class Rejected(NamedTuple):

@@ -83,8 +83,8 @@ class RemoteGenerator:
                 case Rejected():
                     if self._opened <= self._pulled:
                         reject_shared_stream_event()
-                case Derived(payload, size_bytes):
-                    yield TriggerEvent(self._remote.unpack(payload))
+                case Derived(payload, size_bytes, key):
+                    yield TriggerEvent(self._remote.unpack(payload), partition_key=key)
                     taken += 1
                     taken_bytes += size_bytes
                     if taken == _CREDIT_EVERY or taken_bytes >= _CREDIT_EVERY_BYTES:

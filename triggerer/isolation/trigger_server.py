@@ -184,7 +184,7 @@ class TriggerServer:
         size_bytes = self._size_of(packed)
         self._in_transit.append(size_bytes)
         self._bytes_in_transit += size_bytes
-        self._report(Derived(packed, size_bytes))
+        self._report(Derived(packed, size_bytes, event.partition_key))
         while (
             len(self._in_transit) >= MOST_IN_TRANSIT
             or self._bytes_in_transit >= MOST_BYTES_IN_TRANSIT

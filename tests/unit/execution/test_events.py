@@ -69,6 +69,7 @@ def _row(id_: int) -> dict[str, Any]:
         "source_dag": "d",
         "source_run_id": "r",
         "source_task": "t",
+        "partition_key": "2026-01-01",
         "extra": {"n": id_ - 1},
     }
 

@@ -72,3 +72,19 @@ def test_text_that_only_looks_like_a_nul_is_kept() -> None:
     outlets = OutletEvents([A])
     outlets[A].extra = {"path": "\\u0000"}
     assert outlets.emitted()[0].extra == {"path": "\\u0000"}
+
+
+def test_an_outlets_partition_key_is_its_events_and_tells_events_apart() -> None:
+    outlets = OutletEvents([A, ALIAS])
+    outlets[A].partition_key = "2026-01-01"
+    outlets[ALIAS].partition_key = "2026-01-02"
+    outlets[ALIAS].add(A)
+    outlets[ALIAS].add(B)
+    assert [(e.asset_uri, e.partition_key, e.ordinal) for e in outlets.emitted()] == [
+        ("x-a", "2026-01-01", 0),
+        ("x-a", "2026-01-02", 1),
+        ("x-b", "2026-01-02", 0),
+    ]
+    outlets[A].partition_key = ""
+    with pytest.raises(RowRefused, match="partition key"):
+        outlets.emitted()

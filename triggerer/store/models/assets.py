@@ -90,6 +90,7 @@ class AssetEvent(Base):
     source_dag_id: Mapped[str | None] = mapped_column(Text)
     source_run_id: Mapped[str | None] = mapped_column(Text)
     source_task_id: Mapped[str | None] = mapped_column(Text)
+    partition_key: Mapped[str | None] = mapped_column(Text)
 
 
 class QueuedAssetEvent(Base):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Final
 
-from sqlalchemy import ForeignKey, Index, String, Text
+from sqlalchemy import ForeignKey, Index, String, Text, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from triggerer.store.models.base import Base, Json, UtcDateTime
+
+NEVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
+"""The due moment of a DAG that is due by no clock: a null would sort first on one database and last on the other."""
 
 
 class DagFile(Base):
@@ -31,13 +34,14 @@ class Dag(Base):
     """A DAG as its file last described it, and whether it is paused."""
 
     __tablename__ = "dag"
+    __table_args__ = (Index("ix_dag_next_run_after", "next_run_after"),)
 
     dag_id: Mapped[str] = mapped_column(String(250), primary_key=True)
     path: Mapped[str] = mapped_column(Text)
     description: Mapped[str | None] = mapped_column(Text)
     tags: Mapped[list[str]] = mapped_column(Json, default=list)
     schedule: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    """The asset expression as `triggerer.domain.conditions` writes it; None: runs are triggered by hand only."""
+    """As `triggerer.domain.schedules` writes it; None: runs are triggered by hand only."""
     max_active_runs: Mapped[int] = mapped_column(default=16)
     events_per_run: Mapped[int | None]
     params: Mapped[dict[str, Any]] = mapped_column(Json, default=dict)
@@ -47,6 +51,26 @@ class Dag(Base):
     is_stale: Mapped[bool] = mapped_column(default=False)
     """Its file, or its definition in the file, is gone. It is kept, and not scheduled."""
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    start_date: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    end_date: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    catchup: Mapped[bool] = mapped_column(server_default=false(), default=False)
+    min_run_gap: Mapped[float | None]
+    """Seconds."""
+    quiet_period: Mapped[float | None]
+    """Seconds."""
+    depends_on_past: Mapped[bool] = mapped_column(server_default=false(), default=False)
+    priority: Mapped[int] = mapped_column(server_default="0", default=0)
+    next_run_after: Mapped[datetime] = mapped_column(
+        UtcDateTime, server_default=f"{NEVER:%Y-%m-%d %H:%M:%S.%f}", default=NEVER
+    )
+    """When its timetable makes it due next; `NEVER`: its timetable, if it has one, makes it due no more.
+
+    It says when to look. Whether a run is due is decided from the last run, by `triggerer.scheduler.decide`.
+    """
+    next_interval_start: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    next_interval_end: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    last_run_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """When the scheduler last made a run of it, by the database's clock: `min_run_gap` counts from there."""
 
 
 class DagScheduleAsset(Base):

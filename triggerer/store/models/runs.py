@@ -12,6 +12,7 @@ from triggerer.store.models.base import Base, BigId, Json, UtcDateTime
 
 _ACTIVE = text("state IN ('queued', 'running')")
 _UNSUCCESSFUL = text("state IN ('failed', 'cancelled')")
+_AUTOMATED = text("logical_date IS NOT NULL AND run_type IN ('scheduled', 'asset_triggered')")
 
 
 class DagRun(Base):
@@ -35,6 +36,8 @@ class DagRun(Base):
             "id",
             sqlite_where=_UNSUCCESSFUL,
         ),
+        # For the last run that a DAG's timetable has asked for.
+        Index("ix_dag_run_automated", "dag_id", "run_after", sqlite_where=_AUTOMATED),
         # As for asset_event: queue entries refer to a run by its id.
         {"sqlite_autoincrement": True},
     )
@@ -67,6 +70,11 @@ class DagRun(Base):
     waiting_for: Mapped[str | None] = mapped_column(Text)
     """What a running run waits for; out of date in any other state."""
     waiting_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    partition_key: Mapped[str | None] = mapped_column(Text)
+    priority: Mapped[int] = mapped_column(server_default="0", default=0)
+    """Of queued runs those with the highest are executed first."""
+    pools: Mapped[str | None] = mapped_column(Text)
+    """The pools that its tasks name, sorted, with commas between; None: none."""
 
 
 class TaskRun(Base):

@@ -32,6 +32,7 @@ class EventRow(NamedTuple):
     """0: not from a watcher."""
     idempotency_key: str
     ordinal: int
+    partition_key: str | None = None
     source_dag_id: str | None = None
     source_run_id: str | None = None
     source_task_id: str | None = None
@@ -73,8 +74,10 @@ _SQLITE_WAITING: Final = (
 # Ids follow the order of the rows, since defaults are computed after the sort. A timestamp is never
 # later than the server's time. A run's instant is the server's too, so no run is older than one of its
 # events, however far the hosts' clocks are apart.
-PLAIN_FIELDS: Final = EventRow._fields[:-3]
-"""The fields of events that no task has emitted: all but the source."""
+PLAIN_FIELDS: Final = EventRow._fields[:-4]
+"""The fields of events that no task has emitted and that have no partition key."""
+KEYED_FIELDS: Final = EventRow._fields[:-3]
+"""The same with the partition key."""
 _ARRAYS: Final = "$2::bigint[], $3::text[], $4::timestamptz[], $5::bigint[], $6::text[], $7::int[]"
 POSTGRES_INSERT: Final = """
 new AS (
@@ -107,16 +110,29 @@ WITH {
         columns=_COLUMNS,
         values=_values(EventRow._fields),
         given=_COLUMNS,
-        arrays=f"{_ARRAYS}, $8::text[], $9::text[], $10::text[]",
+        arrays=f"{_ARRAYS}, $8::text[], $9::text[], $10::text[], $11::text[]",
         condition="",
     )
 }
 SELECT (SELECT array_agg(DISTINCT dag_id) FROM queued),
        CASE WHEN $1::boolean THEN (SELECT array_agg(id ORDER BY id) FROM new) END
 """
-# Trigger events have no source. To send three arrays of nulls would take a tenth of the whole time.
-POSTGRES_PLAIN_ARRAYS: Final = _ARRAYS
-POSTGRES_PLAIN_VALUES: Final = _values(PLAIN_FIELDS)
+
+
+def postgres_insert_plain(fields: Sequence[str], *, condition: str) -> str:
+    """Return `POSTGRES_INSERT` for the fields of trigger events, and a further array of `fence` numbers.
+
+    They have no source, and most have no partition key. To send four arrays of nulls would take an eighth of the
+    whole time.
+    """
+    arrays = _ARRAYS + "".join(f", ${place}::text[]" for place in range(8, 2 + len(fields)))
+    return POSTGRES_INSERT.format(
+        columns=", ".join(fields),
+        values=_values(fields),
+        given=", ".join((*fields, "fence")),
+        arrays=f"{arrays}, ${2 + len(fields)}::int[]",
+        condition=condition,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +144,8 @@ class InsertEvents:
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         columns = list(zip(*self.rows, strict=True))
-        plain = len(PLAIN_FIELDS)
-        if all(set(column) == {None} for column in columns[plain:]):
-            del columns[plain:]
+        while len(columns) > len(PLAIN_FIELDS) and set(columns[-1]) == {None}:
+            del columns[-1]
         return [insert_into_sqlite(connection, columns, want_ids=self.want_ids)]
 
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
@@ -157,7 +172,7 @@ def insert_into_sqlite(
     Nothing is done in Python for each row: the event loop would wait for the interpreter's lock meanwhile.
 
     Args:
-        columns: The fields of at least one `EventRow`, one list each; the last three may be left out.
+        columns: The fields of at least one `EventRow`, one list each; the last four may be left out.
     """
     (highest,) = connection.execute(_SQLITE_HIGHEST).fetchone()
     asset_ids, extras, timestamps, *others = columns

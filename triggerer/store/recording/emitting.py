@@ -12,6 +12,7 @@ from sqlalchemy import or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.assets import Asset as DomainAsset
+from triggerer.domain.storable import check_partition_key
 from triggerer.errors import AssetConflict
 from triggerer.logging_setup import LazyLogger
 from triggerer.store.engine.database import database_now, insert_into
@@ -49,6 +50,7 @@ class NewAssetEvent:
     source_task_id: str | None = None
     alias_ids: tuple[int, ...] = ()
     """The aliases that it was attached to: they resolve to its asset from now on."""
+    partition_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,8 @@ async def record_events(session: AsyncSession, events: Sequence[NewAssetEvent]) 
 def _row(event: NewAssetEvent, now: datetime) -> EventRow:
     key = event.idempotency_key if event.idempotency_key is not None else "~" + uuid4().hex
     check_identity(key, event.ordinal)
+    if event.partition_key is not None:
+        check_partition_key(event.partition_key)
     return EventRow(
         event.asset_id,
         encode_extra(event.extra, max_bytes=_MAX_EXTRA_BYTES),
@@ -93,6 +97,7 @@ def _row(event: NewAssetEvent, now: datetime) -> EventRow:
         0,
         key,
         event.ordinal,
+        event.partition_key,
         event.source_dag_id,
         event.source_run_id,
         event.source_task_id,

@@ -35,6 +35,7 @@ class EventBatch:
         "fences",
         "keys",
         "ordinals",
+        "partition_keys",
         "size_bytes",
         "timestamps",
         "watcher_ids",
@@ -52,6 +53,8 @@ class EventBatch:
         self.watcher_ids: list[int] = []
         self.keys: list[str] = []
         self.ordinals: list[int] = []
+        self.partition_keys: list[str | None] | None = None
+        """None: no row has one, as is the rule."""
         self.fence_numbers: list[int] = []
         """For each row the number (from 1) of its fence in `fences`; 0: it needs none."""
         self.fences: dict[Fence, int] = {}
@@ -65,7 +68,7 @@ class EventBatch:
     @property
     def columns(self) -> Sequence[Sequence[object]]:
         """The rows, as `triggerer.store.recording.bulk` takes them."""
-        return (
+        plain = (
             self.asset_ids,
             self.extras,
             self.timestamps,
@@ -73,6 +76,7 @@ class EventBatch:
             self.keys,
             self.ordinals,
         )
+        return plain if self.partition_keys is None else (*plain, self.partition_keys)
 
     def __len__(self) -> int:
         """Return the number of events, with rows or without."""
@@ -88,6 +92,7 @@ class EventBatch:
         now: datetime,
         key: str,
         ordinal: int,
+        partition_key: str | None = None,
     ) -> None:
         """Add the rows of an event, one for each of the source's watchers."""
         watchers = source.watchers
@@ -98,6 +103,10 @@ class EventBatch:
             self._use_fence(source.fence)
         self.size_bytes += size_of(extra) * len(watchers)
         self._further_rows += len(watchers) - 1
+        if partition_key is not None and self.partition_keys is None:
+            self.partition_keys = [None] * len(self.keys)
+        if self.partition_keys is not None:
+            self.partition_keys += [partition_key] * len(watchers)
         first: PendingEvent | None = event
         for watcher in watchers:
             self._events.append(first)
@@ -146,6 +155,7 @@ class EventBatch:
         part.watcher_ids = self.watcher_ids[rows]
         part.keys = self.keys[rows]
         part.ordinals = self.ordinals[rows]
+        part.partition_keys = self.partition_keys and self.partition_keys[rows]
         fences = (None, *self.fences)
         for number in self.fence_numbers[rows]:
             part._use_fence(fences[number])

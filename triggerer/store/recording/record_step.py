@@ -13,11 +13,10 @@ from triggerer.domain.events import Fence
 from triggerer.store.engine.clock import Now
 from triggerer.store.engine.script import Row
 from triggerer.store.recording.bulk import (
+    KEYED_FIELDS,
     PLAIN_FIELDS,
-    POSTGRES_INSERT,
-    POSTGRES_PLAIN_ARRAYS,
-    POSTGRES_PLAIN_VALUES,
     insert_into_sqlite,
+    postgres_insert_plain,
 )
 from triggerer.store.wakeups.notify import notify_cte
 from triggerer.store.wakeups.signals import Signal
@@ -32,7 +31,7 @@ class RecordEvents:
     transaction by itself; on SQLite there are none to notify.
 
     Args:
-        columns: The `PLAIN_FIELDS` of all rows, a list for each field.
+        columns: The `PLAIN_FIELDS`, or the `KEYED_FIELDS`, of all rows, a list for each field.
         fence_numbers: For each row the number (from 1) of its fence in `fences`; 0: it needs none.
         sender: See `AnnouncementTransport`.
     """
@@ -58,30 +57,40 @@ class RecordEvents:
 
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
         fences = [list(column) for column in zip(*self.fences, strict=True)] or [[], [], []]
-        return _POSTGRES, (self.sender, *self.columns, self.fence_numbers, *fences)
+        return _POSTGRES[len(self.columns)], (
+            self.sender,
+            *self.columns,
+            self.fence_numbers,
+            *fences,
+        )
 
 
 _SQLITE_SHOWN: Final = (
     "SELECT digest, owner, epoch FROM stream WHERE digest IN (SELECT value FROM json_each(?))"
 )
-_POSTGRES: Final = f"""
+
+
+def _postgres(fields: Sequence[str]) -> str:
+    first = 3 + len(fields)
+    insert = postgres_insert_plain(
+        fields, condition="WHERE fence = 0 OR fence IN (SELECT number FROM held)"
+    )
+    notify = notify_cte(Signal.EVENTS_QUEUED, sender="$1", dag_ids="SELECT dag_ids FROM waiting")
+    return f"""
 WITH held AS MATERIALIZED (
     SELECT f.number
-    FROM unnest($9::text[], $10::text[], $11::bigint[]) WITH ORDINALITY AS f(digest, owner, epoch, number)
+    FROM unnest(${first}::text[], ${first + 1}::text[], ${first + 2}::bigint[])
+         WITH ORDINALITY AS f(digest, owner, epoch, number)
     JOIN stream s ON s.digest = f.digest AND s.owner = f.owner AND s.epoch = f.epoch
     -- Sorted, or two flushes could deadlock.
     ORDER BY s.digest
     FOR SHARE OF s
-), {
-    POSTGRES_INSERT.format(
-        columns=", ".join(PLAIN_FIELDS),
-        values=POSTGRES_PLAIN_VALUES,
-        given=", ".join((*PLAIN_FIELDS, "fence")),
-        arrays=f"{POSTGRES_PLAIN_ARRAYS}, $8::int[]",
-        condition="WHERE fence = 0 OR fence IN (SELECT number FROM held)",
-    )
-}, waiting AS (
+), {insert}, waiting AS (
     SELECT array_agg(DISTINCT dag_id) AS dag_ids FROM queued
-), {notify_cte(Signal.EVENTS_QUEUED, sender="$1", dag_ids="SELECT dag_ids FROM waiting")}
+), {notify}
 SELECT (SELECT dag_ids FROM waiting), (SELECT array_agg(number) FROM held), (SELECT count(*) FROM notified)
 """
+
+
+_POSTGRES: Final = {len(fields): _postgres(fields) for fields in (PLAIN_FIELDS, KEYED_FIELDS)}
+"""By the number of the columns."""

@@ -12,6 +12,7 @@ import anyio
 
 from triggerer.backoff import Backoff, warn_seldom
 from triggerer.domain.events import EventSource, Fence, HasPayload, PendingEvent
+from triggerer.domain.storable import check_partition_key
 from triggerer.errors import (
     ConfigurationError,
     RowRefused,
@@ -116,6 +117,10 @@ class EventRecorder(GroupCommit[EventBatch]):
         try:
             extra = encode_extra(yielded.payload, max_bytes=self._max_event_bytes)
             check_identity(key, ordinal)
+            # Events of another service's triggers have none.
+            partition_key = getattr(yielded, "partition_key", None)
+            if partition_key is not None:
+                check_partition_key(partition_key)
         except RowRefused as error:
             batch.add_without_rows(event, error)
         else:
@@ -127,7 +132,7 @@ class EventRecorder(GroupCommit[EventBatch]):
             ) and batch.keys:
                 self._full.append(batch)
                 batch = self._filling = EventBatch()
-            batch.add(event, source, extra, self._now(), key, ordinal)
+            batch.add(event, source, extra, self._now(), key, ordinal, partition_key)
             self.unsettled_bytes += size_bytes
             if self.unsettled_bytes >= self._max_pending_bytes:
                 self.is_full = True

@@ -192,6 +192,7 @@ def _columns(session: AsyncSession, events: Select[int]) -> Select[*tuple[Any, .
             AssetEvent.source_dag_id.label("source_dag"),
             AssetEvent.source_run_id,
             AssetEvent.source_task_id.label("source_task"),
+            AssetEvent.partition_key,
             extra.label("extra"),
             maintain_column_froms=True,
         )

@@ -72,7 +72,7 @@ def claimed_runs(rows: Sequence[Row], *, log_home: str) -> list[RunOrder]:
 
 def _order(row: Row, log_home: str) -> RunOrder:
     run_pk, dag_id, run_id, run_type, attempt, queued_at, run_after, *others = row
-    logical_date, start, end, params, path, tasks = others
+    logical_date, start, end, params, partition_key, path, tasks = others
     return RunOrder(
         dag_id=dag_id,
         run_id=run_id,
@@ -84,6 +84,7 @@ def _order(row: Row, log_home: str) -> RunOrder:
         data_interval_start=instant_from(start),
         data_interval_end=instant_from(end),
         params=json_from(params),
+        partition_key=partition_key,
         run_pk=run_pk,
         path=path,
         needs_spark=_needs_spark(json_from(tasks)),
@@ -116,7 +117,7 @@ UPDATE dag_run SET state = 'running', executor = {executor}, attempt = attempt +
        exit_code = NULL, waiting_for = NULL, waiting_since = NULL
 WHERE id {PICKED}
 RETURNING id, dag_id, run_id, run_type, attempt, queued_at, run_after, logical_date,
-          data_interval_start, data_interval_end, params,
+          data_interval_start, data_interval_end, params, partition_key,
           (SELECT d.path FROM dag d WHERE d.dag_id = dag_run.dag_id),
           (SELECT d.tasks FROM dag d WHERE d.dag_id = dag_run.dag_id)
 """,

@@ -39,6 +39,7 @@ class AssetEventView:
     source_run_id: str | None
     source_task_id: str | None
     idempotency_key: str | None
+    partition_key: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,7 @@ class RunView:
     attempt: int
     executor: str | None
     log_path: str | None
+    partition_key: str | None
     waiting_for: str | None = None
     """What a running run waits for, such as an executor of its Spark cluster; None: it works."""
     waiting_since: datetime | None = None
