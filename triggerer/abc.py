@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 import orjson
 
+from triggerer.domain.guarantees import DeliveryFacts, Finding, Guarantee
 from triggerer.domain.occurrences import ReportsOccurrences
 from triggerer.errors import AckTimeout, SubscriberOverflow
 
@@ -25,6 +26,9 @@ __all__ = [
     "BaseEventTrigger",
     "BaseTrigger",
     "BrokerMessage",
+    "DeliveryFacts",
+    "Finding",
+    "Guarantee",
     "SharedStreamProducer",
     "SharedStreamSelector",
     "SubscriberOverflow",
@@ -361,6 +365,22 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
             BrokerUnavailable: Nobody answers, which may be due to where the command is run.
         """
 
+    async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
+        """What the source, its settings and the producer do with a message; the guarantee is computed of it.
+
+        Called by `triggerer check`, for one trigger of each stream, and by the service before it starts a trigger whose
+        watcher declares a guarantee. It changes nothing at the source, and is cancelled after a few seconds. By default
+        the answer follows from what is overridden: the source is acknowledged in ack mode only, and a message is
+        recognised if the producer overrides `get_idempotency_key`.
+
+        Args:
+            ask: Whether the source may be asked (how long it keeps messages, whether it has a place for dead letters).
+                Otherwise the answer is what arguments and settings tell.
+        Raises:
+            As `check_source`.
+        """
+        return await _describe_delivery(self)
+
     def shared_stream_selector(self) -> SharedStreamSelector | None:
         """Which raw events `filter_shared_stream` needs to see; asked once, when the filter starts. None: all of them.
 
@@ -381,6 +401,38 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
         raise NotImplementedError(
             f"{type(self).__qualname__} has a stream key but no filter_shared_stream()"
         )
+
+
+def is_acknowledged(cls: type[BaseEventTrigger]) -> bool:
+    """Whether the class overrides `create_shared_stream_producer`: ack mode."""
+    default = BaseEventTrigger.create_shared_stream_producer
+    ours = cls.create_shared_stream_producer
+    return getattr(ours, "__func__", ours) is not getattr(default, "__func__", None)
+
+
+async def _describe_delivery(trigger: BaseEventTrigger) -> DeliveryFacts:
+    """What follows from what a trigger and its producer override."""
+    cls = type(trigger)
+    if trigger.shared_stream_key() is None:
+        return DeliveryFacts(
+            is_acknowledged=False,
+            because="it runs on its own, and nothing gives an event again that was not stored",
+        )
+    if not is_acknowledged(cls):
+        return DeliveryFacts(
+            is_acknowledged=False,
+            because="it takes the fast path, on which no message is acknowledged or given again",
+        )
+    producer = cls.create_shared_stream_producer(trigger.serialize()[1])
+    try:
+        has_key = type(producer).get_idempotency_key is not SharedStreamProducer.get_idempotency_key
+    finally:
+        await producer.aclose()
+    return DeliveryFacts(
+        is_acknowledged=True,
+        because="the source is told of a message after its events are durable",
+        key="the producer's key" if has_key else None,
+    )
 
 
 class RejectsOpenEvent(Protocol):

@@ -22,7 +22,13 @@ from typing import Any, Final
 import anyio
 from anyio import CapacityLimiter, to_thread
 
-from triggerer.abc import AdvanceItem, BaseEventTrigger, SharedStreamProducer, TriggerEvent
+from triggerer.abc import (
+    AdvanceItem,
+    BaseEventTrigger,
+    DeliveryFacts,
+    SharedStreamProducer,
+    TriggerEvent,
+)
 from triggerer.errors import BrokerRefused, BrokerUnavailable, DagError
 from watchers.claiming import REJECTED, FoundFile, claim, delete, list_names, set_aside
 
@@ -194,6 +200,13 @@ class _FileDeleteTrigger(BaseEventTrigger):
                 f"files in the directory {self._directory} cannot be renamed and deleted by this user",
                 hint=_LET_WRITE,
             )
+
+    async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
+        return DeliveryFacts(
+            is_acknowledged=True,
+            because="a file is claimed before its event is made, and deleted after that is durable",
+            key="the name under which it was claimed",
+        )
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[Sighting | FoundFile]

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from producers.kafka import KafkaMessage, KafkaSharedStreamProducer, check_topics
-from triggerer.abc import BrokerMessage
+from triggerer.abc import BrokerMessage, DeliveryFacts
 from triggerer.errors import DagError
 from triggerer.pluginkit.decoding import text_of
 from triggerer.pluginkit.message_trigger import (
@@ -93,6 +93,16 @@ class KafkaEventTrigger(MessageTrigger):
 
     async def check_source(self) -> None:
         await check_topics(self._settings(), self.topics)
+
+    async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
+        limit = self._settings().max_deliveries
+        return DeliveryFacts(
+            is_acknowledged=True,
+            because="offsets are committed after the events are durable",
+            key="the topic's id, partition and offset",
+            drops_after=limit or None,
+            has_dead_letters=True if limit else None,
+        )
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> KafkaSharedStreamProducer:

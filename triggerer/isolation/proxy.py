@@ -13,7 +13,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from triggerer.abc import BaseEventTrigger, SharedStreamProducer, TriggerEvent
+from triggerer.abc import BaseEventTrigger, SharedStreamProducer, TriggerEvent, is_acknowledged
 from triggerer.config import CoreSettings
 from triggerer.errors import PluginError
 from triggerer.isolation.messages import GeneratorMethod, Setup
@@ -21,7 +21,6 @@ from triggerer.isolation.process import TriggerProcess
 from triggerer.isolation.remote_generator import RemoteGenerator
 from triggerer.isolation.remote_trigger import RemoteTrigger
 from triggerer.isolation.thread import TriggerThread
-from triggerer.runtime.group import is_acknowledged
 
 _log = structlog.get_logger(__name__)
 

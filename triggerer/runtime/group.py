@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import structlog
 
-from triggerer.abc import BaseEventTrigger, SharedStreamProducer
+from triggerer.abc import BaseEventTrigger, SharedStreamProducer, is_acknowledged
 from triggerer.domain.events import EventSink, EventSource
 from triggerer.domain.parked import ParkedStore
 from triggerer.errors import BrokerUnavailable, GroupEnded, PluginError
@@ -33,13 +33,6 @@ from triggerer.runtime.subscribers import Subscribers
 from triggerer.runtime.turns import Turns
 
 _log = structlog.get_logger(__name__)
-
-
-def is_acknowledged(opener: type[BaseEventTrigger]) -> bool:
-    """Whether the class overrides `create_shared_stream_producer`: ack mode."""
-    default = BaseEventTrigger.create_shared_stream_producer
-    ours = opener.create_shared_stream_producer
-    return getattr(ours, "__func__", ours) is not getattr(default, "__func__", None)
 
 
 def tells_sizes(producer: type[SharedStreamProducer]) -> bool:

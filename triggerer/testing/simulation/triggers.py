@@ -15,7 +15,7 @@ from triggerer.abc import (
     TriggerEvent,
     current_subscriber,
 )
-from triggerer.runtime.group import is_acknowledged as is_acknowledging
+from triggerer.abc import is_acknowledged as is_acknowledging
 from triggerer.runtime.selection import is_selecting
 from triggerer.runtime.subscriber import Subscriber
 from triggerer.testing.simulation.delivery import Answer, Delivery
