@@ -62,7 +62,7 @@ class KafkaEventTrigger(MessageTrigger):
         connection: str = "kafka",
         group_id: str | None = None,
         start: str = "earliest",
-        match: Mapping[str, Any] | None = None,
+        match: Mapping[str, Any] | str | None = None,
         decode: str | None = "json",
         extra: Mapping[str, Any] | None = None,
         partition_key: str | None = None,

@@ -214,6 +214,23 @@ class AssetEvents(Sequence[AssetEvent]):
         rows = itertools.chain.from_iterable(self.pages())
         return to_dataframe(spark, rows, extra_schema=extra_schema)
 
+    def uris(self) -> list[str]:
+        """The `uri` of each event's `extra`, each once, in the order of the events: `spark.read.json(events.uris())`.
+
+        Of objects that landed in a bucket, for example. One that was written twice is named once.
+
+        Raises:
+            ValueError: An event has none.
+            LookupError: Events were deleted since they were counted.
+        """
+        found: dict[str, None] = {}
+        for row in itertools.chain.from_iterable(self.pages()):
+            uri = (row["extra"] or {}).get("uri")
+            if not isinstance(uri, str):
+                raise ValueError(f"asset event {row['id']} has no text `uri` in its extra")
+            found[uri] = None
+        return list(found)
+
     def _at(self, index: int) -> _Row | None:
         if isinstance(self._total, int) and self._total // 2 < index < self._total:
             return self._newest.at(self._total - 1 - index)

@@ -9,6 +9,11 @@ from typing import Any, Final
 
 from triggerer.abc import BrokerMessage
 from triggerer.errors import DagError
+from triggerer.pluginkit.buckets import FIELDS, read_eventgrid, read_gcs, read_s3
+from triggerer.pluginkit.cloudevents import read_cloudevents
+from triggerer.pluginkit.texts import text_of
+
+__all__ = ["Decoding", "find_decoding", "text_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +34,17 @@ class Decoding:
     fields: tuple[str, ...] | None = None
 
 
-def text_of(raw: str | bytes | None) -> str | None:
-    """Return bytes as UTF-8 text, or as `base64:…` if they are none; text and None stay."""
-    if raw is None or isinstance(raw, str):
-        return raw
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return "base64:" + base64.b64encode(raw).decode()
-
-
 def _read_text(message: BrokerMessage) -> str | None:
     return None if message.value is None else message.value.decode()
 
 
 def _read_base64(message: BrokerMessage) -> str | None:
     return None if message.value is None else base64.b64encode(message.value).decode()
+
+
+def _shared(name: str, read: Callable[[BrokerMessage], Any]) -> Callable[[BrokerMessage], Any]:
+    """Read once for all subscribers of the stream."""
+    return lambda message: message.decoded(name, read)
 
 
 _DECODINGS: Final[Mapping[str | None, Decoding]] = {
@@ -54,6 +54,10 @@ _DECODINGS: Final[Mapping[str | None, Decoding]] = {
         Decoding("text", _read_text),
         Decoding("bytes", _read_base64),
         Decoding(None, lambda message: None),
+        Decoding("cloudevents", _shared("cloudevents", read_cloudevents), several=True),
+        Decoding("s3", _shared("s3", read_s3), several=True, fields=FIELDS),
+        Decoding("gcs", _shared("gcs", read_gcs), several=True, fields=FIELDS),
+        Decoding("eventgrid", _shared("eventgrid", read_eventgrid), several=True, fields=FIELDS),
     )
 }
 

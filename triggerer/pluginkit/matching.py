@@ -10,10 +10,14 @@ A condition maps paths to requirements, all of which have to hold:
     {"origin": ["JFK", "LGA"]}                      one of these
     {"delay": {"gt": 15, "le": 60}}                 all of these operators
     {"@key": {"regex": "^order-"}, "cancelled": {"exists": False}}
+    {"carrier": "AA", "@cel": "value.delay > value.limit || value.cancelled"}
 
 Operators: `eq`, `ne`, `in`, `not_in`, `gt`, `ge`, `lt`, `le` (numbers with numbers, text with text), `regex` (found
-anywhere in a text), `contains` (an element of a list, or a part of a text), `exists`. A field that is missing, or whose
-type the operator does not expect, does not match; it is never an error.
+anywhere in a text), `prefix`, `suffix`, `glob` (the whole of a text, see `triggerer.pluginkit.glob_patterns`),
+`contains` (an element of a list, or a part of a text), `exists`. A field that is missing, or whose type the operator
+does not expect, does not match; it is never an error.
+
+`@cel` is an expression, see `triggerer.pluginkit.expressions`. A text in place of a condition is one too.
 """
 
 from __future__ import annotations
@@ -24,6 +28,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from triggerer.errors import DagError
+from triggerer.pluginkit.expressions import compile_expression
+from triggerer.pluginkit.glob_patterns import compile_glob
 
 E = TypeVar("E")
 Getter = Callable[[E, Any], Any]
@@ -32,6 +38,7 @@ Test = Callable[[Any], bool]
 """Returns whether a field, which is never MISSING, meets a requirement."""
 
 MISSING: Final = object()
+EXPRESSION: Final = "@cel"
 _SEPARATOR = re.compile(r"(?<!\\)\.")
 
 
@@ -98,7 +105,7 @@ def _step(value: Any, step: str) -> Any:
 
 
 def compile_match(
-    match: Mapping[str, Any] | None, attributes: Mapping[str, Callable[[E], Any]]
+    match: Mapping[str, Any] | str | None, attributes: Mapping[str, Callable[[E], Any]]
 ) -> Callable[[E, Any], bool] | None:
     """Return a function that tests whether a message meets a condition; None: every message does.
 
@@ -107,8 +114,17 @@ def compile_match(
     """
     if not match:
         return None
+    if isinstance(match, str):
+        return compile_expression(match, attributes)
     if not isinstance(match, Mapping):
         raise DagError(f"match must map paths to conditions, not be a {type(match).__name__}")
+    if EXPRESSION in match:
+        holds = compile_expression(match[EXPRESSION], attributes)
+        others = {path: value for path, value in match.items() if path != EXPRESSION}
+        first = compile_match(others, attributes)
+        if first is None:
+            return holds
+        return lambda message, value: first(message, value) and holds(message, value)
     conditions = [
         (compile_path(path, attributes), *_compile_condition(condition, path))
         for path, condition in match.items()
@@ -135,13 +151,17 @@ def compile_match(
     return matches
 
 
-def selected_by(match: Mapping[str, Any] | None) -> tuple[str, frozenset[Any]] | None:
+def selected_by(match: Mapping[str, Any] | str | None) -> tuple[str, frozenset[Any]] | None:
     """Return a path and the values that it may have if the condition is to hold; None if no path is so limited.
 
     `match` has to be one that compiles. A field may equal one of the values in Python and still not match, as True
     and 1.
     """
+    if isinstance(match, str):
+        return None
     for path, condition in (match or {}).items():
+        if path == EXPRESSION:
+            continue
         values = _named(condition)
         if values is not None:
             return path, frozenset(values)
@@ -249,6 +269,22 @@ def _found_by(pattern: Any) -> Test:
     return lambda found: isinstance(found, str) and search(found) is not None
 
 
+def _text_test(test: Callable[[str, str], bool]) -> Callable[[Any], Test]:
+    def make(operand: Any) -> Test:
+        if not isinstance(operand, str):
+            raise TypeError("a text is needed")
+        return lambda found: isinstance(found, str) and test(found, operand)
+
+    return make
+
+
+def _globbed(pattern: Any) -> Test:
+    if not isinstance(pattern, str):
+        raise TypeError("a text is needed")
+    matches = compile_glob(pattern).fullmatch
+    return lambda found: isinstance(found, str) and matches(found) is not None
+
+
 def _holds(part: Any) -> Test:
     return lambda found: (
         any(_same(item, part) for item in found)
@@ -273,6 +309,9 @@ _OPERATORS: Final[Mapping[str, Callable[[Any], Test]]] = {
     "lt": _ordered(lambda found, bound: bool(found < bound)),
     "le": _ordered(lambda found, bound: bool(found <= bound)),
     "regex": _found_by,
+    "prefix": _text_test(str.startswith),
+    "suffix": _text_test(str.endswith),
+    "glob": _globbed,
     "contains": _holds,
     "exists": _exists,
 }

@@ -16,7 +16,7 @@ from triggerer.abc import (
     reject_shared_stream_event,
 )
 from triggerer.errors import DagError
-from triggerer.pluginkit.decoding import find_decoding, text_of
+from triggerer.pluginkit.decoding import find_decoding
 from triggerer.pluginkit.matching import (
     MISSING,
     canonical,
@@ -25,6 +25,9 @@ from triggerer.pluginkit.matching import (
     compile_path,
     selected_by,
 )
+from triggerer.pluginkit.texts import texts_of
+
+__all__ = ["Attribute", "MessageTrigger", "text_argument", "texts_of", "timestamp_ms"]
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +64,7 @@ class MessageTrigger(BaseEventTrigger):
         self,
         *,
         connection: str,
-        match: Mapping[str, Any] | None = None,
+        match: Mapping[str, Any] | str | None = None,
         decode: str | None = "json",
         extra: Mapping[str, Any] | None = None,
         partition_key: str | None = None,
@@ -157,11 +160,6 @@ def timestamp_ms(message: BrokerMessage) -> int | None:
     """When the message was published, in milliseconds since the epoch; None where the broker does not say."""
     published = message.published_at
     return None if published is None else (published - _EPOCH) // _MILLISECOND
-
-
-def texts_of(attributes: Mapping[str, Any]) -> dict[str, str | None]:
-    """Attributes as JSON can hold them: bytes are written as text, or as `base64:…`."""
-    return {name: text_of(value) for name, value in attributes.items()}
 
 
 def _key_text(found: Any) -> str | None:

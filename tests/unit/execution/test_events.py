@@ -240,3 +240,22 @@ def test_inlet_events_are_those_of_declared_inlets_only() -> None:
     assert len(inlets) == 2
     with pytest.raises(KeyError, match="inlets"):
         inlets["x-other"]
+
+
+def test_uris_name_each_object_once_in_the_order_of_the_events(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    uris = ["s3://b/1", "s3://b/2", "s3://b/1"]
+    ordinary = FakeExecutor._page
+
+    def page(self: FakeExecutor, **arguments: Any) -> list[dict[str, Any]]:
+        rows = ordinary(self, **arguments)
+        return [{**row, "extra": {"uri": uris[row["id"] - 1]}} for row in rows]
+
+    monkeypatch.setattr(FakeExecutor, "_page", page)
+    assert TriggeringAssetEvents(FakeExecutor(3))["in"].uris() == ["s3://b/1", "s3://b/2"]
+
+
+def test_an_event_without_a_uri_is_named_and_not_left_out() -> None:
+    with pytest.raises(ValueError, match="asset event 1 has no text `uri`"):
+        TriggeringAssetEvents(FakeExecutor(3))["in"].uris()

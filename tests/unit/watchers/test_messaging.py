@@ -1,0 +1,44 @@
+"""One trigger for all brokers, by URL."""
+
+from typing import Any
+
+import pytest
+
+from triggerer.errors import DagError
+from watchers.kafka import KafkaEventTrigger
+from watchers.messaging import MessageQueueTrigger
+
+
+def test_a_url_makes_the_trigger_of_its_broker() -> None:
+    trigger = MessageQueueTrigger("kafka:///b,a?connection=shop", match={"n": 1}, group_id="g")
+    ordinary = KafkaEventTrigger(["a", "b"], connection="shop", match={"n": 1}, group_id="g")
+    assert isinstance(trigger, KafkaEventTrigger)
+    assert trigger.serialize() == ordinary.serialize()
+    assert trigger.shared_stream_key() == ordinary.shared_stream_key()
+    assert MessageQueueTrigger("kafka:///a%20b").serialize()[1]["topics"] == ["a b"]
+
+
+@pytest.mark.parametrize(
+    ("url", "arguments", "message"),
+    [
+        (
+            "amqp:///q",
+            {},
+            "of no broker that is known .*kafka://, sqs://, pubsub://, servicebus://",
+        ),
+        ("kafka://topic", {}, "names no source .*kafka:///topic"),
+        ("kafka:///", {}, "names no source"),
+        ("kafka:///a/b", {}, "names no source"),
+        ("servicebus:///a/b/c", {}, "names no source .*servicebus:///topic/subscription"),
+        ("kafka:///a?group_id=g", {}, "connection=ID alone"),
+        ("kafka:///a?connection=", {}, "connection=ID alone"),
+        ("kafka:///a?connection=x", {"connection": "y"}, "connection is given twice"),
+        ("kafka:///a", {"queue": "q"}, "unexpected keyword argument 'queue'"),
+        (None, {}, "must be a non-empty text"),
+    ],
+)
+def test_a_mistake_is_named_with_the_form_that_would_do(
+    url: Any, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DagError, match=message):
+        MessageQueueTrigger(url, **arguments)

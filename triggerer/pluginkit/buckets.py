@@ -1,0 +1,175 @@
+"""Notifications of objects that were written to a bucket: S3, Cloud Storage, and Blob Storage through Event Grid.
+
+Each reads a message into a list of objects, with the fields `FIELDS`. A notification may hold several; one of a
+deletion, or a test of the configuration, holds none, and is no error.
+
+`uri` is one that Spark reads with the connectors of the three: `s3://`, `gs://`, and
+`abfss://container@account.dfs.core.windows.net/` for Blob Storage. `bucket` is there the container.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import unquote, unquote_plus, urlsplit
+
+from triggerer.abc import BrokerMessage
+from triggerer.pluginkit.cloudevents import read_cloudevents
+from triggerer.pluginkit.texts import text_of
+
+FIELDS: Final = ("uri", "bucket", "key", "size", "etag", "event_time")
+
+_Object = dict[str, Any]
+
+
+def _object(
+    uri: str, bucket: str, key: str, *, size: Any, etag: Any, event_time: str | None
+) -> _Object:
+    return {
+        "uri": uri,
+        "bucket": bucket,
+        "key": key,
+        "size": None if size is None or size == "" else int(size),
+        "etag": None if etag is None else str(etag).strip('"'),
+        "event_time": event_time,
+    }
+
+
+def read_s3(message: BrokerMessage) -> list[_Object]:
+    """S3's event notifications: from the bucket itself, through a topic of SNS, or from EventBridge.
+
+    Keys are form-encoded in the first two, and are not in the third.
+
+    Raises:
+        ValueError: It is no notification of S3.
+    Source: "Event message structure" and "Using EventBridge" in the user guide of Amazon S3.
+    """
+    return list(_s3_objects(message.json()))
+
+
+def _s3_objects(value: Any) -> Iterator[_Object]:
+    try:
+        if value.get("Type") == "Notification" and "Message" in value:
+            yield from _s3_objects(json.loads(value["Message"]))
+        elif "Records" in value:
+            for record in value["Records"]:
+                # "ObjectCreated:Put"; in older configurations "s3:ObjectCreated:Put".
+                if record["eventName"].removeprefix("s3:").startswith("ObjectCreated:"):
+                    yield _s3_record(record)
+        elif value.get("source") == "aws.s3":
+            if value["detail-type"] == "Object Created":
+                detail = value["detail"]
+                bucket, found = detail["bucket"]["name"], detail["object"]
+                yield _s3_object(bucket, found["key"], found, value.get("time"))
+        elif value.get("Event") != "s3:TestEvent":
+            raise ValueError("no notification of S3")
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"no notification of S3: {error!r}") from error
+
+
+def _s3_record(record: Mapping[str, Any]) -> _Object:
+    found = record["s3"]["object"]
+    return _s3_object(
+        record["s3"]["bucket"]["name"], unquote_plus(found["key"]), found, record.get("eventTime")
+    )
+
+
+def _s3_object(bucket: str, key: str, found: Mapping[str, Any], time: str | None) -> _Object:
+    etag = found.get("eTag") or found.get("etag")
+    return _object(
+        f"s3://{bucket}/{key}", bucket, key, size=found.get("size"), etag=etag, event_time=time
+    )
+
+
+def read_gcs(message: BrokerMessage) -> list[_Object]:
+    """Cloud Storage's notifications by Pub/Sub, with or without the object's description; or as CloudEvents.
+
+    Raises:
+        ValueError: It is no notification of Cloud Storage.
+    Source: "Pub/Sub notifications for Cloud Storage" in its documentation.
+    """
+    attributes = {name: text_of(value) for name, value in message.attributes.items()}
+    kind = attributes.get("eventType")
+    if kind is None:
+        return _gcs_cloudevents(message)
+    if kind != "OBJECT_FINALIZE":
+        return []
+    try:
+        bucket, key = attributes["bucketId"], attributes["objectId"]
+        described = attributes.get("payloadFormat") == "JSON_API_V1"
+        found = message.json() if described and message.value else {}
+        return [_gcs_object(bucket, key, found, attributes.get("eventTime"))]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"no notification of Cloud Storage: {error!r}") from error
+
+
+def _gcs_cloudevents(message: BrokerMessage) -> list[_Object]:
+    try:
+        return [
+            _gcs_object(
+                event["data"]["bucket"], event["data"]["name"], event["data"], event.get("time")
+            )
+            for event in read_cloudevents(message)
+            if event["type"] == "google.cloud.storage.object.v1.finalized"
+        ]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"no notification of Cloud Storage: {error!r}") from error
+
+
+def _gcs_object(bucket: Any, key: Any, found: Mapping[str, Any], time: str | None) -> _Object:
+    return _object(
+        f"gs://{bucket}/{key}",
+        bucket,
+        key,
+        size=found.get("size"),
+        etag=found.get("etag"),
+        event_time=time or found.get("timeCreated"),
+    )
+
+
+_BLOB_CREATED: Final = "Microsoft.Storage.BlobCreated"
+# The object is there, and empty: what is written follows, and is told at its end (FlushWithClose, SftpCommit).
+_NOT_YET_WRITTEN: Final = frozenset({"CreateFile", "SftpCreate"})
+_SUBJECT: Final = "/blobServices/default/containers/"
+
+
+def read_eventgrid(message: BrokerMessage) -> list[_Object]:
+    """Event Grid's events of Blob Storage, in its own schema or as CloudEvents, one or a list.
+
+    Raises:
+        ValueError: It is no event of Event Grid.
+    Source: "Azure Blob Storage as an Event Grid source" in its documentation.
+    """
+    value = message.json()
+    events = value if isinstance(value, list) else [value]
+    objects = []
+    try:
+        for event in events:
+            kind = event.get("eventType") or event["type"]
+            if kind == _BLOB_CREATED and event["data"].get("api") not in _NOT_YET_WRITTEN:
+                objects.append(_blob(event))
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"no event of Event Grid: {error!r}") from error
+    return objects
+
+
+def _blob(event: Mapping[str, Any]) -> _Object:
+    data = event["data"]
+    url = urlsplit(data["url"])
+    subject = event.get("subject") or ""
+    if subject.startswith(_SUBJECT):
+        # The name as it is; in the URL it may be encoded.
+        container, _, key = subject.removeprefix(_SUBJECT).partition("/blobs/")
+    else:
+        container, _, key = unquote(url.path).lstrip("/").partition("/")
+    account, _, suffix = (url.hostname or "").partition(".")
+    suffix = suffix.removeprefix("blob.").removeprefix("dfs.")
+    return _object(
+        f"abfss://{container}@{account}.dfs.{suffix}/{key}",
+        container,
+        key,
+        size=data.get("contentLength"),
+        etag=data.get("eTag"),
+        event_time=event.get("eventTime") or event.get("time"),
+    )

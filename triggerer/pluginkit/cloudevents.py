@@ -1,0 +1,72 @@
+"""CloudEvents 1.0, in each of the modes in which brokers carry them.
+
+Source: the specification, and its bindings for HTTP, Kafka, AMQP and Pub/Sub, at github.com/cloudevents/spec.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from triggerer.abc import BrokerMessage
+from triggerer.pluginkit.texts import text_of
+
+# Kafka's, AMQP's (two forms) and HTTP's and Pub/Sub's prefixes of an attribute's name.
+_PREFIXED: Final = re.compile(r"(?:ce_|ce-|cloudEvents[:_])([a-z0-9]+)\Z", re.IGNORECASE)
+_REQUIRED: Final = ("id", "source", "specversion", "type")
+_CONTENT_TYPES: Final = ("content-type", "contenttype", "content_type")
+
+
+def read_cloudevents(message: BrokerMessage) -> list[dict[str, Any]]:
+    """The events of a message: one, or those of a batch. Each has its attributes as keys, and `data`.
+
+    Data is JSON where it says so, or says nothing; text where it is text; and else base64.
+
+    Raises:
+        ValueError: It carries no CloudEvent.
+    """
+    attributes = {
+        found[1].lower(): text_of(value)
+        for name, value in message.attributes.items()
+        if (found := _PREFIXED.match(name))
+    }
+    if "specversion" in attributes:
+        return [_checked({**attributes, **_binary_data(message, attributes)})]
+    value = message.json()
+    events = value if isinstance(value, list) else [value]
+    return [_structured(event) for event in events]
+
+
+def _structured(event: Any) -> dict[str, Any]:
+    if not isinstance(event, dict):
+        raise ValueError("a CloudEvent is an object")
+    return _checked(event)
+
+
+def _checked(event: dict[str, Any]) -> dict[str, Any]:
+    missing = [name for name in _REQUIRED if not event.get(name)]
+    if missing:
+        raise ValueError(f"no CloudEvent: {', '.join(missing)} missing")
+    return event
+
+
+def _binary_data(message: BrokerMessage, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    value = message.value
+    if not value:
+        return {}
+    content_type = attributes.get("datacontenttype") or next(
+        (
+            text_of(content)
+            for name, content in message.attributes.items()
+            if name.lower() in _CONTENT_TYPES
+        ),
+        None,
+    )
+    media = (content_type or "application/json").partition(";")[0].strip().lower()
+    if media == "application/json" or media.endswith("+json"):
+        return {"data": message.json()}
+    if media.startswith("text/"):
+        return {"data": value.decode()}
+    return {"data_base64": base64.b64encode(value).decode()}

@@ -1,0 +1,63 @@
+"""Conditions in CEL, the Common Expression Language, for what `match` alone cannot say.
+
+`match` stays the first choice: its equalities are looked up for all watchers of a stream at once, it takes less than a
+microsecond, and needs no package. An expression is for "or", for arithmetic, for comparing fields with one another,
+and for lists; it takes some 20 µs for each message. CEL, since its programs always end and touch nothing outside,
+cloud brokers have it in their own filters, and the implementation is compiled.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from triggerer.errors import DagError
+
+# The names that macros bind: `value.items.exists(item, item.sku == "x")`.
+_BOUND: Final = re.compile(r"\.\s*(?:all|exists|exists_one|existsOne|filter|map)\s*\(\s*(\w+)\s*,")
+# What evaluating may raise: a field that is missing, an operator on another type, a number that is too large.
+_DOES_NOT_HOLD = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
+
+
+def compile_expression(
+    source: Any, attributes: Mapping[str, Callable[[Any], Any]]
+) -> Callable[[Any, Any], bool]:
+    """Return a function that tests whether an expression holds, given a message and its decoded value.
+
+    The expression sees `value`, and the message's attributes by their names. It holds if it is true. A field that is
+    missing, or of another type, makes it not hold, as in `match`; it is no error.
+
+    Raises:
+        DagError: It is no expression, uses a name that is not there, or the package is not installed.
+    """
+    if not isinstance(source, str) or not source.strip():
+        raise DagError(f"an expression must be a non-empty text, not {source!r}")
+    try:
+        # Not at the top: few need it, and it takes 0.2 s.
+        import cel
+    except ImportError as error:
+        raise DagError(
+            f"the expression {source!r} needs a package that is not installed",
+            hint="pip install 'triggerer[cel]'",
+        ) from error
+    try:
+        program = cel.compile(source)
+    except ValueError as error:
+        raise DagError(f"the expression {source!r} cannot be read: {error}") from error
+    used = set(program.variables())
+    unknown = sorted(used - {"value", *attributes, *_BOUND.findall(source)})
+    if unknown:
+        known = ", ".join(sorted(("value", *attributes)))
+        raise DagError(f"the expression {source!r} uses {unknown[0]!r}", hint=f"known: {known}")
+    getters = {name: attributes[name] for name in used & attributes.keys()}
+
+    def holds(message: Any, value: Any) -> bool:
+        names = {name: get(message) for name, get in getters.items()}
+        names["value"] = value
+        try:
+            return program.execute(names) is True
+        except _DOES_NOT_HOLD:
+            return False
+
+    return holds

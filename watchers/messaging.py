@@ -1,0 +1,119 @@
+"""One trigger for the queues and topics of all brokers, named by a URL."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
+
+from triggerer.errors import DagError
+from triggerer.pluginkit.message_trigger import MessageTrigger
+
+_Names = Callable[[list[str]], dict[str, Any]]
+
+
+def _topics(parts: list[str]) -> dict[str, Any]:
+    (topics,) = parts
+    return {"topics": topics.split(",")}
+
+
+def _queue(parts: list[str]) -> dict[str, Any]:
+    (queue,) = parts
+    return {"queue": queue}
+
+
+def _subscription(parts: list[str]) -> dict[str, Any]:
+    (subscription,) = parts
+    return {"subscription": subscription}
+
+
+def _queue_or_subscription(parts: list[str]) -> dict[str, Any]:
+    if len(parts) == 1:
+        return _queue(parts)
+    topic, subscription = parts
+    return {"topic": topic, "subscription": subscription}
+
+
+_SCHEMES: Final[Mapping[str, tuple[str, str, _Names]]] = {
+    "kafka": ("KafkaEventTrigger", "kafka:///topic or kafka:///topic,topic", _topics),
+    "sqs": ("SqsEventTrigger", "sqs:///queue", _queue),
+    "pubsub": ("PubSubEventTrigger", "pubsub:///subscription", _subscription),
+    "servicebus": (
+        "ServiceBusEventTrigger",
+        "servicebus:///queue or servicebus:///topic/subscription",
+        _queue_or_subscription,
+    ),
+}
+
+
+class MessageQueueTrigger:
+    """Makes the trigger of a URL's broker: `MessageQueueTrigger("sqs:///orders", match={…})` is an `SqsEventTrigger`.
+
+    So what it is, what it shares a stream with, and what is shown of it are the broker's own.
+
+    Args:
+        url: `kafka:///topic,topic`, `sqs:///queue`, `pubsub:///subscription`, `servicebus:///queue` or
+            `servicebus:///topic/subscription`; each may end with `?connection=ID`, the connection's section in the
+            configuration. A part of a name that is no letter of a URL is percent-encoded.
+        arguments: What that broker's trigger takes besides the names and the connection.
+    Raises:
+        DagError: The URL is not like that, an argument is not one of that broker's trigger, or what the broker needs is
+            not installed.
+    """
+
+    def __new__(cls, url: str, **arguments: Any) -> MessageTrigger:  # type: ignore[misc]
+        parts = _split(url)
+        class_name, form, names_of = _SCHEMES[parts.scheme]
+        path = [unquote(part) for part in parts.path.removeprefix("/").split("/")]
+        try:
+            if parts.netloc or parts.fragment or not all(path):
+                raise ValueError
+            names = names_of(path)
+        except ValueError as error:
+            raise DagError(f"{url!r} names no source", hint=f"write {form}") from error
+        if clash := sorted({*names, *_connection(parts, form)} & arguments.keys()):
+            raise DagError(f"{clash[0]} is given twice: in {url!r} and as an argument")
+        trigger_class = _load(parts.scheme, class_name)
+        try:
+            trigger: MessageTrigger = trigger_class(
+                **names, **_connection(parts, form), **arguments
+            )
+        except TypeError as error:
+            raise DagError(f"{url!r}: {error}") from error
+        return trigger
+
+
+def _split(url: Any) -> SplitResult:
+    if not isinstance(url, str) or not url:
+        raise DagError(f"url must be a non-empty text, not {url!r}")
+    parts = urlsplit(url)
+    if parts.scheme not in _SCHEMES:
+        known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
+        raise DagError(f"{url!r} is of no broker that is known", hint=f"known: {known}")
+    return parts
+
+
+def _connection(parts: SplitResult, form: str) -> dict[str, str]:
+    query = parse_qs(parts.query, keep_blank_values=True)
+    if not query:
+        return {}
+    values = query.pop("connection", [])
+    if query or len(values) != 1 or not values[0]:
+        raise DagError(
+            f"what follows the ? of {parts.geturl()!r} must be connection=ID alone",
+            hint=f"{form}?connection=ID; match, decode and the others are arguments",
+        )
+    return {"connection": values[0]}
+
+
+def _load(scheme: str, class_name: str) -> type[Any]:
+    try:
+        module = importlib.import_module(f"watchers.{scheme}")
+    except ImportError as error:
+        raise DagError(
+            f"a trigger of {scheme}:// cannot be made: {error}",
+            hint=f"pip install 'triggerer[{scheme}]'",
+        ) from error
+    found: type[Any] = getattr(module, class_name)
+    return found
