@@ -48,6 +48,21 @@ class UnknownDag(DagError):
         self.dag_id = dag_id
 
 
+class UnknownRun(TriggererError):
+    """The DAG has no run of this id."""
+
+    def __init__(self, dag_id: str, run_id: str) -> None:
+        super().__init__(
+            f"the DAG {dag_id!r} has no run {run_id!r}", hint=f"triggerer runs list --dag {dag_id}"
+        )
+        self.dag_id = dag_id
+        self.run_id = run_id
+
+
+class MoveRefused(TriggererError):
+    """A run, or a backfill, is not in a state in which this can be asked of it. Nothing was changed."""
+
+
 class DagFileError(DagError):
     """A DAG file cannot be read. `file` is as it was given; `line` is None where none is to blame."""
 

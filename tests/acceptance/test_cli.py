@@ -24,8 +24,9 @@ LEAVES = [
     ["simulate"],
     ["db", "migrate"],
     ["db", "check"],
-    *(["dags", name] for name in ("list", "show", "trigger", "pause", "unpause")),
+    *(["dags", name] for name in ("list", "show", "trigger", "pause", "unpause", "test")),
     *(["assets", name] for name in ("list", "events", "emit")),
+    *(["assets", "queued", name] for name in ("list", "delete")),
     *(["runs", name] for name in ("list", "show", "logs", "cancel")),
     *(["watchers", name] for name in ("list", "show", "replay")),
     ["config", "show"],
@@ -216,7 +217,8 @@ def test_all_that_answers_takes_json_and_lists_take_a_limit() -> None:
             assert "--limit" in shown, leaf
             assert "--dag" in shown, leaf
             assert "--asset" in shown, leaf
-            assert "--state" in shown, leaf
+            # What waits is in one state.
+            assert "--state" in shown or "queued" in leaf, leaf
 
 
 @pytest.mark.parametrize(
@@ -231,6 +233,9 @@ def test_all_that_answers_takes_json_and_lists_take_a_limit() -> None:
         ["dags", "trigger"],
         ["dags", "trigger", "x", "--params", "{"],
         ["assets", "emit", "x-a", "--extra", "{"],
+        ["assets", "queued", "delete"],
+        ["dags", "trigger", "x", "--logical-date", "soon"],
+        ["dags", "test", "x", "--event", 'a={"n":}'],
     ],
 )
 def test_wrong_use_ends_with_2(shell: Shell, arguments: list[str]) -> None:
@@ -416,3 +421,58 @@ def test_a_folder_named_like_a_package_of_ours_is_not_taken_for_it(shell: Shell)
     )
     checked = shell.run("check")
     assert checked.returncode == 0, checked.stderr
+
+
+_TRIED = """
+from triggerer import DAG, Asset, SkipTask, task
+
+source, made = Asset("x-source"), Asset("x-made")
+
+with DAG("tried", schedule=source, params={"a": 1}):
+
+    @task(outlets=made)
+    def works(triggering_asset_events, outlet_events, params, logical_date):
+        extras = [event.extra for event in triggering_asset_events[source]]
+        print("events", extras, params, logical_date)
+        outlet_events[made].extra = {"n": len(extras)}
+
+    @task
+    def skips():
+        raise SkipTask("nothing new")
+
+    works() >> skips()
+
+with DAG("fails"):
+
+    @task
+    def fails():
+        raise ValueError("on purpose")
+
+    fails()
+"""
+
+
+def test_a_dag_is_tried_in_the_foreground_and_nothing_of_it_is_kept(shell: Shell) -> None:
+    (shell.folder / "dags").mkdir()
+    (shell.folder / "dags" / "one.py").write_text(_TRIED)
+    given = ["--event", 'x-source={"n": 7}', "--event", "x-source", "--logical-date", "2026-01-02"]
+    result = shell.json("dags", "test", "tried", *given, "--params", '{"b": 2}')
+    assert (result["state"], result["error"], len(result["asset_event_ids"])) == (
+        "success",
+        None,
+        2,
+    )
+    assert {task["task_id"]: (task["state"], task["error"]) for task in result["tasks"]} == {
+        "works": ("success", None),
+        "skips": ("skipped", "nothing new"),
+    }
+    (emitted,) = result["emitted"]
+    assert (emitted["asset_name"], emitted["extra"]) == ("x-made", {"n": 2})
+    assert "events [{'n': 7}, {}] {'a': 1, 'b': 2} 2026-01-02 00:00:00+00:00" in result["log"]
+
+    failed = shell.run("dags", "test", "fails")
+    assert failed.returncode == 1
+    assert "ValueError: on purpose" in failed.stdout
+    assert failed.stdout.endswith("fails: failed\n")
+    assert "no DAG 'nobody'" in shell.refused("dags", "test", "nobody")
+    assert sorted(path.name for path in shell.folder.iterdir()) == ["dags", "triggerer.toml"]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from triggerer.cli import options
+from triggerer.cli import options, queued
 from triggerer.cli.output import check_state, print_json, text, wrong_use
 from triggerer.cli.session import read, write
 from triggerer.cli.tables import Column, Kind, print_table
@@ -20,6 +20,7 @@ _ASSET_STATES = ("declared", "undeclared")
 _EVENT_STATES = ("queued", "consumed", "unused")
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(queued.app, name="queued", help="Events that wait for DAGs.")
 
 
 @app.command("list")
@@ -115,7 +116,7 @@ def emit(
     values = _parse_extra(extra)
 
     async def change(session: AsyncSession) -> dict[str, Any]:
-        from triggerer.cli.emitting import emit_event
+        from triggerer.operations.emitting import emit_event
 
         return await emit_event(session, asset, values, partition_key=partition_key)
 

@@ -13,10 +13,10 @@ from triggerer.cli.output import (
     print_fields,
     print_json,
     print_note,
-    wrong_use,
 )
 from triggerer.cli.session import read, write
 from triggerer.cli.tables import Column, Kind, print_table
+from triggerer.cli.trial import try_
 from triggerer.errors import UnknownDag
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from triggerer.store.queries.listing.views import DagFileView, DagView
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app.command("test")(try_)
 DagId = Annotated[str, typer.Argument(metavar="DAG_ID")]
 _STATES = ("active", "paused", "stale")
 
@@ -123,17 +124,20 @@ def trigger(
     params: Annotated[
         str | None, typer.Option("--params", metavar="JSON", help="An object; wins over the DAG's.")
     ] = None,
+    logical_date: Annotated[
+        str | None, typer.Option("--logical-date", metavar="TIME", help="ISO 8601; default: none.")
+    ] = None,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
     """Queue a run by hand; it takes no queued events."""
-    values = _parse_params(params)
+    values = options.parse_object(params, "--params")
+    date = options.parse_instant(logical_date, "--logical-date")
 
     async def change(session: AsyncSession) -> str:
-        from triggerer.store.queries.scheduling.candidates import create_manual_run
+        from triggerer.operations.triggering import trigger_dag
 
-        created = await create_manual_run(session, dag_id, run_id=run_id, params=values)
-        return created.run_id
+        return await trigger_dag(session, dag_id, run_id=run_id, params=values, logical_date=date)
 
     created = write(config, change)
     if json:
@@ -183,20 +187,6 @@ def readable_error(error: dict[str, Any]) -> str:
 def _readable_task(task: dict[str, Any]) -> str:
     upstream = f" after {', '.join(task['upstream'])}" if task.get("upstream") else ""
     return f"{task['task_id']}{upstream}{' (Spark)' if task.get('needs_spark') else ''}"
-
-
-def _parse_params(params: str | None) -> dict[str, Any] | None:
-    if params is None:
-        return None
-    import orjson
-
-    try:
-        values = orjson.loads(params)
-    except orjson.JSONDecodeError as error:
-        wrong_use(f"--params is not JSON: {error}")
-    if not isinstance(values, dict):
-        wrong_use("--params has to be a JSON object")
-    return values
 
 
 def _set_paused(config: Path | None, dag_id: str, paused: bool, *, json: bool) -> None:

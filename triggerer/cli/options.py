@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from triggerer.cli.output import wrong_use
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 Config = Annotated[
     Path | None,
@@ -26,3 +31,31 @@ DagsFolder = Annotated[
     Path | None,
     typer.Option("--dags-folder", metavar="DIR", help="Wins over the configured folder."),
 ]
+
+
+def parse_instant(text: str | None, option: str) -> datetime | None:
+    """Return an instant, in UTC unless it says otherwise; ends with exit code 2 if it is none."""
+    if text is None:
+        return None
+    from datetime import UTC, datetime
+
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        wrong_use(f"{option} takes a time such as 2026-11-24T12:00:00Z, not {text!r}")
+    return instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)
+
+
+def parse_object(text: str | None, option: str) -> dict[str, Any] | None:
+    """Return a JSON object; ends with exit code 2 if it is none."""
+    if text is None:
+        return None
+    import orjson
+
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        wrong_use(f"{option} is not JSON: {error}")
+    if not isinstance(value, dict):
+        wrong_use(f"{option} has to be a JSON object")
+    return value

@@ -20,7 +20,7 @@ from triggerer.cli.output import (
 )
 from triggerer.cli.session import read, write
 from triggerer.cli.tables import Column, Kind, print_table
-from triggerer.errors import TriggererError
+from triggerer.errors import TriggererError, UnknownRun
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -182,21 +182,9 @@ def cancel(
     """Cancel a run: at once while it is queued; a running one is stopped by its executor."""
 
     async def change(session: AsyncSession) -> str:
-        from triggerer.store.queries.execution.transitions import request_cancel
-        from triggerer.store.queries.listing.dag_runs import find_run
-        from triggerer.store.wakeups.signals import Signal, announce
+        from triggerer.operations.runs import cancel_run
 
-        run_pk = await find_run(session, dag_id, run_id)
-        state = None if run_pk is None else await request_cancel(session, run_pk)
-        if state is None:
-            raise _unknown_run(dag_id, run_id)
-        if state == "cancelled":
-            announce(session, Signal.RUNS_ENDED, dag_id)
-        elif state == "running":
-            announce(session, Signal.RUNS_CANCELLED, str(run_pk))
-        else:
-            raise TriggererError(f"the run {run_id!r} has ended already: {state}")
-        return str(state)
+        return str(await cancel_run(session, dag_id, run_id))
 
     state = write(config, change)
     if json:
@@ -216,7 +204,7 @@ def _find(config: Path | None, dag_id: str, run_id: str) -> tuple[RunView, list[
 
     found, tasks = read(config, ask)
     if not found:
-        raise _unknown_run(dag_id, run_id)
+        raise UnknownRun(dag_id, run_id)
     return found[0], tasks
 
 
@@ -245,9 +233,3 @@ def _no_log(row: RunView) -> TriggererError:
 
 def _state(row: RunView) -> str:
     return f"{row.state} (waiting)" if row.waiting_for else row.state
-
-
-def _unknown_run(dag_id: str, run_id: str) -> TriggererError:
-    return TriggererError(
-        f"the DAG {dag_id!r} has no run {run_id!r}", hint=f"triggerer runs list --dag {dag_id}"
-    )

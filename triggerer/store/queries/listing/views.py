@@ -43,6 +43,18 @@ class AssetEventView:
 
 
 @dataclass(frozen=True, slots=True)
+class QueuedEventView:
+    """An event that waits for a DAG."""
+
+    dag_id: str
+    asset_name: str
+    asset_uri: str
+    asset_event_id: int
+    queued_at: datetime
+    partition_key: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class DagView:
     """A DAG, how many events wait for it, and its newest run."""
 

@@ -1,0 +1,42 @@
+"""The events that wait for DAGs."""
+
+from __future__ import annotations
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.errors import DagError, UnknownDag
+from triggerer.store.queries.listing import queued_events as queries
+from triggerer.store.queries.listing.definitions import list_assets, list_dags
+from triggerer.store.queries.listing.views import QueuedEventView
+
+
+async def list_queued_events(
+    session: AsyncSession, *, limit: int = 100, dag: str | None = None, asset: str | None = None
+) -> list[QueuedEventView]:
+    """Return the events that wait, by DAG, oldest first.
+
+    Args:
+        limit: At most so many; 0: all.
+        asset: Its name or its URI.
+    """
+    return await queries.list_queued_events(session, limit=limit, dag=dag, asset=asset)
+
+
+async def delete_queued_events(
+    session: AsyncSession, *, dag: str | None = None, asset: str | None = None
+) -> int:
+    """Delete the entries of a DAG, of an asset, or of an asset in one DAG's queue; return how many there were.
+
+    No run will get these events; the events themselves stay.
+
+    Raises:
+        UnknownDag: There is no such DAG.
+        DagError: There is no such asset; or neither is given.
+    """
+    if dag is None and asset is None:
+        raise DagError("neither a DAG nor an asset is named", hint="that would be every queue")
+    if dag is not None and not await list_dags(session, dag=dag, limit=1):
+        raise UnknownDag(dag)
+    if asset is not None and not await list_assets(session, asset=asset, limit=1):
+        raise DagError(f"there is no asset {asset!r}", hint="triggerer assets list")
+    return await queries.delete_queued_events(session, dag=dag, asset=asset)

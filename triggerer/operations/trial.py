@@ -1,0 +1,183 @@
+"""One run of a DAG in the foreground, in a store of its own that is thrown away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import anyio
+from anyio import to_thread
+
+from triggerer.dag_processing import ParsedFolder, parse_once
+from triggerer.domain.logs import log_path
+from triggerer.domain.runs import RunState
+from triggerer.errors import DagFileError, UnknownDag
+from triggerer.execution import Executor
+from triggerer.instance_ids import new_instance_id
+from triggerer.operations.emitting import emit_event
+from triggerer.operations.triggering import trigger_dag
+from triggerer.store.engine.database import Database, database_now
+from triggerer.store.engine.opening import open_database
+from triggerer.store.migrate import upgrade
+from triggerer.store.queries.dag_sync import sync_folder
+from triggerer.store.queries.execution.giving import give_events
+from triggerer.store.queries.listing.asset_events import list_asset_events
+from triggerer.store.queries.listing.dag_runs import find_run, list_runs, list_task_runs
+from triggerer.store.queries.listing.views import AssetEventView, RunView, TaskRunView
+from triggerer.store.wakeups.signals import Signal
+
+_LOOK_EVERY: Final = timedelta(milliseconds=50)
+
+
+@dataclass(frozen=True, slots=True)
+class GivenEvent:
+    """An event that the run is given: of the asset with this name or URI."""
+
+    asset: str
+    extra: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What to run, and with what.
+
+    Args:
+        spark: `[spark]` as a mapping.
+    """
+
+    dag_id: str
+    dags_folder: Path
+    events: Sequence[GivenEvent] = ()
+    params: Mapping[str, Any] | None = None
+    logical_date: datetime | None = None
+    spark: Mapping[str, Any] | None = None
+    allowed_modules: tuple[str, ...] = ()
+    parse_timeout: timedelta = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """How the run ended, and the events that its tasks emitted."""
+
+    run: RunView
+    tasks: list[TaskRunView]
+    emitted: list[AssetEventView]
+
+
+async def try_dag(trial: Trial, *, on_log: Callable[[bytes], None]) -> TrialResult:
+    """Run a DAG once, as a worker would, and return what came of it; nothing of it is kept.
+
+    What its tasks do to the world, they do. No other DAG runs, whatever they emit.
+
+    Args:
+        on_log: Called with what the run writes into its log, as it does.
+    Raises:
+        UnknownDag: No file defines it.
+        DagFileError: Its file cannot be read, or another one, which may be its file.
+        DagError: An event's asset is neither known nor a valid URI.
+        RowRefused: An event's extra cannot be stored.
+    Cancellation: The worker is ended, and the store is thrown away.
+    """
+    with TemporaryDirectory(prefix="triggerer-test-") as folder:
+        home = Path(await anyio.Path(folder).resolve())
+        async with open_database(f"sqlite:///{home / 'test.db'}") as database:
+            await upgrade(database)
+            run_id = await _prepare(trial, database)
+            await _execute(trial, database, home, run_id, on_log)
+            async with database.reading() as session:
+                (run,) = await list_runs(session, dag=trial.dag_id, run_id=run_id, with_events=True)
+                tasks = await list_task_runs(session, trial.dag_id, run_id)
+                emitted = await list_asset_events(session, dag=trial.dag_id, limit=0)
+    return TrialResult(run, tasks, emitted[::-1])
+
+
+async def _prepare(trial: Trial, database: Database) -> str:
+    """Put the folder's DAGs, the events and the run into the store; return the run's id."""
+    parsed = await parse_once(
+        trial.dags_folder,
+        allowed_modules=trial.allowed_modules,
+        file_timeout=trial.parse_timeout,
+    )
+    _refuse_unknown(trial.dag_id, parsed)
+    async with database.transaction() as session:
+        files = {file.path: file for file in parsed.files}
+        await sync_folder(session, parsed.folder, files, now=await database_now(session))
+        events = [await emit_event(session, one.asset, dict(one.extra)) for one in trial.events]
+        run_id = await trigger_dag(
+            session, trial.dag_id, params=trial.params, logical_date=trial.logical_date
+        )
+        run_pk = await find_run(session, trial.dag_id, run_id)
+        assert run_pk is not None
+        await give_events(session, run_pk, [event["id"] for event in events])
+    return run_id
+
+
+def _refuse_unknown(dag_id: str, parsed: ParsedFolder) -> None:
+    if dag_id in parsed.folder.dags:
+        return
+    if parsed.errors:
+        first = parsed.errors[0]
+        raise DagFileError(
+            f"no file defines the DAG {dag_id!r}, and this one cannot be read: {first.reason}",
+            file=first.file,
+            line=first.line,
+        )
+    raise UnknownDag(dag_id)
+
+
+async def _execute(
+    trial: Trial, database: Database, home: Path, run_id: str, on_log: Callable[[bytes], None]
+) -> None:
+    executor = Executor(
+        database,
+        database.wakeups,
+        instance_id=new_instance_id(),
+        home=home,
+        dags_folder=trial.dags_folder,
+        workers=1,
+        spark=trial.spark,
+        prewarm=False,
+    )
+    log = _Follower(Path(log_path(str(home), trial.dag_id, run_id)), on_log)
+    with database.wakeups.subscribe(Signal.RUNS_ENDED) as ends:
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(executor.run)
+            while not await _has_ended(database, trial.dag_id, run_id):
+                await ends.wait(_LOOK_EVERY)
+                await log.read_on()
+            tasks.cancel_scope.cancel()
+    # The worker has gone, and has written what it had to.
+    await log.read_on()
+
+
+async def _has_ended(database: Database, dag_id: str, run_id: str) -> bool:
+    async with database.reading() as session:
+        (run,) = await list_runs(session, dag=dag_id, run_id=run_id)
+    return RunState(run.state).is_final
+
+
+class _Follower:
+    """Reads a file as it grows; it may not be there yet."""
+
+    def __init__(self, path: Path, on_log: Callable[[bytes], None]) -> None:
+        self._path = path
+        self._on_log = on_log
+        self._offset = 0
+
+    async def read_on(self) -> None:
+        more = await to_thread.run_sync(self._read)
+        if more:
+            self._offset += len(more)
+            self._on_log(more)
+
+    def _read(self) -> bytes:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                return file.read()
+        except FileNotFoundError:
+            return b""

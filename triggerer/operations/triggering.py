@@ -1,0 +1,41 @@
+"""Queueing a run by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.store.queries.execution.dating import set_logical_date
+from triggerer.store.queries.scheduling.candidates import create_manual_run
+
+
+async def trigger_dag(
+    session: AsyncSession,
+    dag_id: str,
+    *,
+    run_id: str | None = None,
+    params: Mapping[str, Any] | None = None,
+    logical_date: datetime | None = None,
+) -> str:
+    """Queue a manual run, also if the DAG is paused or has `max_active_runs`; it takes no queued events.
+
+    Args:
+        run_id: None: made of the present instant.
+        params: They replace those of the DAG with the same names.
+        logical_date: Also the bounds of its data interval; None: it has neither.
+    Returns:
+        The run's id.
+    Raises:
+        UnknownDag: There is no such DAG.
+        DagError: Its file is gone.
+        RowRefused: The DAG has a run of this id, or the id cannot be one.
+    """
+    created = await create_manual_run(session, dag_id, run_id=run_id, params=params)
+    if logical_date is not None:
+        await set_logical_date(
+            session, created.pk, logical_date, start=logical_date, end=logical_date
+        )
+    return created.run_id
