@@ -166,7 +166,7 @@ DAG = DagView(
     last_run_state="success",
 )
 ASSET = AssetView(1, NAME, URI, "asset", {}, "finance/orders.py", AT)
-EVENT = AssetEventView(1, NAME, URI, {"n": 1}, AT, None, NAME, RUN_ID, "publish", None)
+EVENT = AssetEventView(1, NAME, URI, {"n": 1}, AT, None, NAME, RUN_ID, "publish", None, None)
 WATCHER = WatcherView(
     asset_name=NAME,
     name="orders_above_1000_euros",

@@ -28,4 +28,5 @@ def run(error: str | None) -> RunView:
         attempt=1,
         executor="vm:17391:7e812030",
         log_path=None,
+        partition_key=None,
     )

@@ -43,7 +43,6 @@ class ParkedMessage(Base):
             "lane",
             "id",
             sqlite_where=text("state = 'kept'"),
-            postgresql_where=text("state = 'kept'"),
         ),
         # Whoever reads on behind the last one that it has seen must not meet its number again.
         {"sqlite_autoincrement": True},

@@ -21,6 +21,7 @@ async def list_queued_events(
             Asset.uri,
             QueuedAssetEvent.asset_event_id,
             AssetEvent.timestamp,
+            AssetEvent.partition_key,
         )
         .join(Asset, Asset.id == QueuedAssetEvent.asset_id)
         .join(AssetEvent, AssetEvent.id == QueuedAssetEvent.asset_event_id)
@@ -28,7 +29,7 @@ async def list_queued_events(
         .order_by(QueuedAssetEvent.dag_id, QueuedAssetEvent.asset_event_id)
     )
     rows = await session.execute(limited(query, limit))
-    return [QueuedEventView(*row, partition_key=None) for row in rows]
+    return [QueuedEventView(*row) for row in rows]
 
 
 async def delete_queued_events(
