@@ -42,12 +42,23 @@ class EndingCases(ProducerSuite):
             came = []
             producer = await self.new_producer()
             try:
-                cancelled += await cancelled_at(self._pull(producer, came), wait)
+                cancelled += await self._pull_beside_run(producer, came, wait)
             finally:
                 await close(producer, self.patience_s)
             assert await self.committed() == 0, f"cancelled at wait {wait}"
         assert cancelled, "open_stream() never awaits anything"
         await self._check_left(["a", "b", "c"], "after the last cancellation")
+
+    async def _pull_beside_run(
+        self, producer: SharedStreamProducer, came: list[str], wait: int
+    ) -> bool:
+        """Pull until cancelled at a wait, and whether that was reached; `run` is awaited beside, as in the runtime."""
+        async with anyio.create_task_group() as tasks:
+            if type(producer).run is not SharedStreamProducer.run:
+                tasks.start_soon(producer.run)
+            was_cancelled = await cancelled_at(self._pull(producer, came), wait)
+            tasks.cancel_scope.cancel()
+        return was_cancelled
 
     async def _pull(self, producer: SharedStreamProducer, came: list[str]) -> None:
         """Pull and resolve no message, until three came and nothing more comes."""
