@@ -8,6 +8,7 @@ import signal
 import uuid
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -23,12 +24,21 @@ from tests.services.spark import TrainedHome, train_home
 from tests.services.spark_cluster import SparkCluster, open_spark_cluster
 from tests.services.stores import create_migrated_file
 
+if TYPE_CHECKING:
+    from tests.services.pubsub import PubSubServer
+
 # How long an example takes says nothing on a busy machine.
 settings.register_profile("triggerer", deadline=None)
 settings.load_profile("triggerer")
 
 TESTS_BY_RULE = pytest.StashKey[TestsByRule]()
-_SERVERS = {"postgres_server", "durable_postgres_server", "kafka_server", "spark_cluster"}
+_SERVERS = {
+    "postgres_server",
+    "durable_postgres_server",
+    "kafka_server",
+    "pubsub_server",
+    "spark_cluster",
+}
 
 
 def pytest_collection() -> None:
@@ -65,6 +75,16 @@ def durable_postgres_server() -> Iterator[PostgresServer]:
 def kafka_server() -> Iterator[KafkaServer]:
     """One Kafka broker for the session; use topics and groups with names of your own."""
     with service(open_kafka()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def pubsub_server() -> "Iterator[PubSubServer]":
+    """One Pub/Sub server for the session; use topics with names of your own."""
+    # Not at the top: its client takes half a second to import.
+    from tests.services.pubsub import open_pubsub
+
+    with service(open_pubsub()) as server:
         yield server
 
 

@@ -1,0 +1,112 @@
+"""Google's in-memory Pub/Sub (pstest) as a process on loopback, built from tests/services/pubsub with Go."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+from tests.services.process import Daemon, ServiceUnavailable, accepts_connections, free_ports
+from tests.services.pubsub_admin import PubSubAdmin
+
+_SOURCE = Path(__file__).with_name("pubsub")
+_BUILD_TIMEOUT_S = 600
+
+
+@contextmanager
+def open_pubsub(*, stream_lifetime_s: float = 0) -> Iterator[PubSubServer]:
+    """Start a server without topics. It keeps everything in memory: a stop loses it.
+
+    Args:
+        stream_lifetime_s: After this time the server ends each stream, as the service does; 0: never.
+    Raises:
+        ServiceUnavailable: There is no Go, or it could not build the server.
+    """
+    binary = _find_server()
+    home = Path(tempfile.mkdtemp(prefix="triggerer-pubsub-"))
+    try:
+        server = PubSubServer(binary, home / "log", stream_lifetime_s)
+        server.daemon.start()
+        try:
+            yield server
+        finally:
+            server.close()
+            server.daemon.kill()
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@cache
+def _find_server() -> Path:
+    go = shutil.which("go")
+    if go is None:
+        raise ServiceUnavailable("Pub/Sub: there is no go, with which its test server is built")
+    content = b"".join(path.read_bytes() for path in sorted(_SOURCE.iterdir()))
+    version = subprocess.run([go, "version"], capture_output=True, check=True).stdout
+    # A cache that outlives the checkout.
+    cache_home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    root = cache_home / "triggerer-tests"
+    binary = root / f"pubsub-{hashlib.sha256(content + version).hexdigest()[:12]}"
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / "pubsub.lock").open("w") as lock:
+        # Of several workers of a session one builds it.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not binary.exists():
+            draft = binary.with_suffix(".draft")
+            built = subprocess.run(
+                [go, "build", "-buildvcs=false", "-o", draft, "."],
+                cwd=_SOURCE,
+                env={**os.environ, "CGO_ENABLED": "0"},
+                capture_output=True,
+                text=True,
+                timeout=_BUILD_TIMEOUT_S,
+                check=False,
+            )
+            if built.returncode:
+                raise ServiceUnavailable(f"Pub/Sub: go build failed:\n{built.stderr[-2000:]}")
+            draft.rename(binary)
+    return binary
+
+
+class PubSubServer(PubSubAdmin):
+    """A running server. After `daemon.kill` and `daemon.start` it has the same port, and nothing else."""
+
+    def __init__(self, binary: Path, log: Path, stream_lifetime_s: float) -> None:
+        self.port, self._inspect_port = free_ports(2)
+        super().__init__(f"127.0.0.1:{self.port}")
+        self.daemon = Daemon(
+            "pubsub",
+            [
+                binary,
+                *("-port", str(self.port)),
+                *("-inspect", str(self._inspect_port)),
+                *("-stream-lifetime", f"{stream_lifetime_s}s"),
+            ],
+            log=log,
+            ready=lambda: (
+                accepts_connections(self.port) and accepts_connections(self._inspect_port)
+            ),
+        )
+
+    def inspect(self, ids: Sequence[str]) -> list[dict[str, Any]]:
+        """What the server knows of these messages: `Acks`, `Deliveries`, `Modacks`."""
+        if not ids:
+            return []
+        query = "&".join(f"id={one}" for one in ids)
+        with urlopen(f"http://127.0.0.1:{self._inspect_port}/messages?{query}", timeout=30) as got:
+            found: list[dict[str, Any]] = json.load(got)
+        return found
+
+    def acked(self, ids: Sequence[str]) -> int:
+        """How many of these messages were acknowledged."""
+        return sum(one["Acks"] > 0 for one in self.inspect(ids))
