@@ -14,11 +14,12 @@ from producers.kafka import KafkaMessage
 from producers.kafka.cluster import Membership
 from producers.kafka.lane import Lane
 from producers.kafka.position import CommittedPosition
-from triggerer.abc import BaseEventTrigger
+from triggerer.abc import BaseEventTrigger, BrokerMessage
 from triggerer.testing import TriggerConformance
 from watchers.claiming import FoundFile
 from watchers.directory import DirectoryFileDeleteTrigger, FileDeleteTrigger, Sighting
 from watchers.kafka import KafkaEventTrigger
+from watchers.pubsub import PubSubEventTrigger
 
 
 @dataclass
@@ -102,3 +103,33 @@ class TestFileDeleteTrigger(TriggerConformance):
 
     def raw_events(self) -> Sequence[tuple[Any, int]]:
         return [(found("a"), 1), (found("b"), 0)]
+
+
+class TestPubSubEventTrigger(TriggerConformance):
+    def new_trigger(self) -> BaseEventTrigger:
+        return PubSubEventTrigger(
+            "flights", match={"delay": {"gt": 10}, "@attributes.source": "radar"}
+        )
+
+    def siblings(self) -> Sequence[BaseEventTrigger]:
+        return [PubSubEventTrigger("flights", decode="text", partition_key="@ordering_key")]
+
+    def strangers(self) -> Sequence[BaseEventTrigger]:
+        return [PubSubEventTrigger("flights", connection="other"), PubSubEventTrigger("weather")]
+
+    def raw_events(self) -> Sequence[tuple[Any, int]]:
+        def raw(value: bytes, source: str = "radar") -> BrokerMessage:
+            position = {
+                "subscription": "projects/p/subscriptions/flights",
+                "message_id": "17",
+                "ordering_key": "",
+            }
+            return BrokerMessage(value, None, {"source": source}, position)
+
+        return [
+            (raw(b'{"delay": 11}'), 1),
+            (raw(b'{"delay": 11}', "pilot"), 0),
+            (raw(b'{"delay": 3}'), 0),
+            (raw(b"\xff"), 0),
+            (raw(b""), 0),
+        ]

@@ -16,6 +16,7 @@ import pytest
 import typer
 
 from producers.kafka.settings import KafkaSettings
+from producers.pubsub.settings import PubSubSettings
 from triggerer.cli.app import LazyCommand, app
 from triggerer.config import SECTIONS, load_settings
 from triggerer.dag_processing import parse_once
@@ -26,6 +27,8 @@ from triggerer.pluginkit.message_trigger import MessageTrigger
 from watchers.kafka import KafkaEventTrigger
 
 MESSAGE_TRIGGERS: tuple[type[MessageTrigger], ...] = (KafkaEventTrigger,)
+SETTINGS: Mapping[str, Any] = {"pubsub": PubSubSettings}
+"""By the name of a connection; the others are Kafka's."""
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
@@ -94,7 +97,7 @@ def test_toml_examples_are_configurations(example: Example, tmp_path: Path) -> N
     file.write_text(example.text)
     environ = {"TRIGGERER_DATABASE": "postgresql://triggerer@db/triggerer"}
     for name, connection in load_settings(file, environ).connections.items():
-        KafkaSettings.from_mapping(name, connection)
+        SETTINGS.get(name, KafkaSettings).from_mapping(name, connection)
 
 
 def default_of(field: Field[Any]) -> Any:
@@ -140,6 +143,13 @@ def test_the_watchers_page_has_every_key_of_a_kafka_connection_with_its_default(
             else as_written(field.default).replace("not set", "none"),
         )
         for field in fields(KafkaSettings)
+    )
+
+
+def test_the_page_of_pubsub_has_every_key_of_its_connection_with_its_default() -> None:
+    shown = rows_under(DOCS / "pubsub.md", "## Connection keys")
+    assert sorted((key, default) for key, default, _ in shown) == sorted(
+        (f"`{field.name}`", as_written(field.default)) for field in fields(PubSubSettings)
     )
 
 

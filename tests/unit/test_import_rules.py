@@ -23,8 +23,8 @@ CIRCLES = {
     frozenset({"triggerer.domain.assets", "triggerer.domain.conditions"}),
 }
 # What a plugin may use beside the one client library of its broker.
-# Airflow brings asgiref, which its hooks need.
-COMMON = {"anyio", "asgiref", "orjson", "pydantic", "pydantic_core"}
+# Airflow brings asgiref, which its hooks need, and grpc is what Google's client libraries speak.
+COMMON = {"anyio", "asgiref", "grpc", "orjson", "pydantic", "pydantic_core"}
 
 
 @cache

@@ -1,0 +1,84 @@
+"""Checks that a subscription can be read, without taking a message from it; for `triggerer check`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import anyio
+import grpc
+
+from producers.pubsub.connecting import Connection, find_access
+from producers.pubsub.errors import code_of, guarded
+from triggerer.errors import BrokerError, BrokerRefused
+
+if TYPE_CHECKING:
+    from producers.pubsub.settings import PubSubSettings
+
+_TIMEOUT_S: Final = 4.0
+_CLOSE_TIMEOUT_S: Final = 2.0
+_NO_ACK_ID: Final = "triggerer-check"
+_DELETED_TOPIC: Final = "_deleted-topic_"
+
+
+async def check_subscription(settings: PubSubSettings, subscription: str) -> None:
+    """Connect, and look the subscription up.
+
+    Raises:
+        ConfigurationError: The credentials cannot be used, or no project is known.
+        BrokerRefused: There is no such subscription, this account may not read it, or it is none to pull from.
+        BrokerUnavailable: The service does not answer.
+    """
+    access = await find_access(settings)
+    path = access.path("subscriptions", subscription)
+    what = f"{path} at {settings.where}"
+    connection = Connection(settings, access)
+    try:
+        client = connection.subscriber
+        try:
+            found = await guarded(
+                client.get_subscription(subscription=path, retry=None, timeout=_TIMEOUT_S), what
+            )
+        except BrokerError as error:
+            if code_of(error.__cause__ or error) is not grpc.StatusCode.PERMISSION_DENIED:
+                raise
+            # An account may be allowed to read a subscription and not to look at it.
+            await _try_to_consume(connection, path, what)
+            return
+        if found.push_config.push_endpoint:
+            raise BrokerRefused(
+                f"{what} pushes its messages to {found.push_config.push_endpoint}",
+                hint="only a pull subscription can be read",
+            )
+        if found.detached or found.topic == _DELETED_TOPIC:
+            raise BrokerRefused(
+                f"{what} is not attached to a topic any more",
+                hint="its topic was deleted, or it was detached: make it anew",
+            )
+        if settings.dead_letter_topic:
+            topic = access.path("topics", settings.dead_letter_topic)
+            if topic == found.topic:
+                raise BrokerRefused(
+                    f"dead_letter_topic is {topic}, the topic of {path}",
+                    hint="what was dead-lettered would come again at once",
+                )
+    finally:
+        with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
+            await connection.aclose()
+
+
+async def _try_to_consume(connection: Connection, path: str, what: str) -> None:
+    """Extend the lease of no message: who may not consume is refused, and nothing happens otherwise."""
+    try:
+        await guarded(
+            connection.subscriber.modify_ack_deadline(
+                subscription=path,
+                ack_ids=[_NO_ACK_ID],
+                ack_deadline_seconds=10,
+                retry=None,
+                timeout=_TIMEOUT_S,
+            ),
+            what,
+        )
+    except BrokerRefused as error:
+        if code_of(error.__cause__ or error) is not grpc.StatusCode.INVALID_ARGUMENT:
+            raise

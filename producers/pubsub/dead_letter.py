@@ -1,0 +1,93 @@
+"""Publishes messages that nobody could use to the dead-letter topic."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from google.pubsub_v1 import PubsubMessage
+
+from producers.pubsub.errors import guarded
+from triggerer.abc import BrokerMessage
+from triggerer.errors import BrokerError, BrokerRefused
+
+if TYPE_CHECKING:
+    from google.pubsub_v1 import PublisherAsyncClient
+
+logger = logging.getLogger(__name__)
+
+ATTRIBUTE_PREFIX: Final = "triggerer.dead-letter."
+_MOST_ATTRIBUTES: Final = 100
+_MOST_BYTES: Final = 1_024
+"""Of an attribute's value."""
+_TIMEOUT_S: Final = 15.0
+
+
+class DeadLetters:
+    """Writes to the dead-letter topic.
+
+    Args:
+        topic: Its full path; None: there is none.
+        open_publisher: Called for the first message: most streams never have one.
+    """
+
+    def __init__(
+        self, topic: str | None, *, open_publisher: Callable[[], PublisherAsyncClient]
+    ) -> None:
+        self.topic = topic
+        self._open_publisher = open_publisher
+
+    async def write(self, message: BrokerMessage, evidence: Mapping[str, object]) -> None:
+        """Return once the service has the message, with data, ordering key and attributes of the original.
+
+        The attributes `triggerer.dead-letter.*` say where it comes from, and what `evidence` does (a `reason` at
+        least). If the service stops before the original is acknowledged, it is written again; the message id among the
+        attributes identifies such repeats.
+
+        Raises:
+            BrokerError: It could not be written; the original must not be acknowledged.
+        """
+        if self.topic is None:
+            raise BrokerRefused(
+                "there is no place for dead letters", hint="set dead_letter_topic in the connection"
+            )
+        what = f"dead letter of message {message.position.get('message_id')} to {self.topic}"
+        copy = PubsubMessage(
+            data=message.value or b"",
+            ordering_key=(message.key or b"").decode(),
+            attributes=_attributes(message, evidence),
+        )
+        try:
+            await guarded(
+                self._open_publisher().publish(
+                    topic=self.topic, messages=[copy], retry=None, timeout=_TIMEOUT_S
+                ),
+                what,
+            )
+        except BrokerError as error:
+            error.hint = (
+                f"does the topic {self.topic} exist, and has the account roles/pubsub.publisher?"
+            )
+            raise
+        logger.error("%s: %s", what, evidence["reason"])
+
+
+def _attributes(message: BrokerMessage, evidence: Mapping[str, object]) -> dict[str, str]:
+    """Those of the original, and ours as far as there is room, the most important first."""
+    attributes = {
+        name: value if isinstance(value, str) else value.decode("utf-8", "replace")
+        for name, value in message.attributes.items()
+    }
+    own: dict[str, object] = {
+        "reason": evidence["reason"],
+        "subscription": message.position.get("subscription", ""),
+        "message-id": message.position.get("message_id", ""),
+        "published-at": "" if message.published_at is None else message.published_at.isoformat(),
+        **evidence,
+    }
+    for name, value in own.items():
+        if len(attributes) < _MOST_ATTRIBUTES or ATTRIBUTE_PREFIX + name in attributes:
+            text = str(value).encode()[:_MOST_BYTES].decode("utf-8", "ignore")
+            attributes[ATTRIBUTE_PREFIX + name] = text
+    return attributes

@@ -1,0 +1,34 @@
+"""How often messages have failed. Synchronous, no I/O."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+_MOST: Final = 50_000
+
+
+class Failures:
+    """Counts by message id, of the messages that failed last.
+
+    In memory: a restart begins anew. What has to hold beyond that is the subscription's dead-letter policy, whose
+    counts the service keeps.
+    """
+
+    def __init__(self, most: int = _MOST) -> None:
+        self._most = most
+        self._counts: OrderedDict[str, int] = OrderedDict()
+
+    def note(self, message_id: str) -> int:
+        """It has failed once more; how often by now."""
+        count = self._counts.pop(message_id, 0) + 1
+        self._counts[message_id] = count
+        if len(self._counts) > self._most:
+            self._counts.popitem(last=False)
+        return count
+
+    def get(self, message_id: str) -> int:
+        return self._counts.get(message_id, 0)
+
+    def forget(self, message_id: str) -> None:
+        self._counts.pop(message_id, None)

@@ -1,0 +1,196 @@
+"""Which messages the service has leased to us, and when each lease has to be extended. No I/O, no clock.
+
+The loop adds and releases leases, the thread of `renewing` extends them: every method takes the lock for a moment.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from random import Random
+from threading import Lock
+from typing import Final
+
+LONGEST_DEADLINE_S: Final = 600
+"""The longest that the service grants at once."""
+_RENEW_AT: Final = 0.5
+"""At which part of a lease it is extended: there is time for several attempts."""
+_JITTER: Final = 0.1
+"""Leases that began together are not all extended at the same moment. Of the deadline."""
+_TOGETHER: Final = 0.05
+"""What falls due within this part of the deadline is extended in the same request."""
+_SAMPLES: Final = 10_000
+
+
+@dataclass(slots=True)
+class _Lease:
+    received_at: float
+    expires_at: float
+    renew_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What has to be done now.
+
+    Attributes:
+        extend: Ack ids whose leases are to be extended by `deadline_s`.
+        given_up: Those that have reached the maximum. They are extended no more, and come again.
+    """
+
+    extend: Sequence[str]
+    given_up: Sequence[str]
+    deadline_s: int
+
+
+class HoldTimes:
+    """How long messages are held, in whole seconds; older ones count less."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (LONGEST_DEADLINE_S + 1)
+        self._total = 0
+
+    def add(self, seconds: float) -> None:
+        self._counts[min(max(int(seconds) + 1, 0), LONGEST_DEADLINE_S)] += 1
+        self._total += 1
+        if self._total >= _SAMPLES:
+            self._counts = [count // 2 for count in self._counts]
+            self._total = sum(self._counts)
+
+    def percentile_99(self) -> int:
+        """Seconds that 99 of 100 were not held for longer than; 0 where none is known."""
+        above = self._total // 100
+        for seconds in range(LONGEST_DEADLINE_S, 0, -1):
+            above -= self._counts[seconds]
+            if above < 0:
+                return seconds
+        return 0
+
+
+class Leases:
+    """The leases of one stream.
+
+    A lease ends when it is released, when it was extended up to `max_extension_s`, or when the service refuses to
+    extend it. Instants are seconds of any monotonic clock, always the same one.
+
+    Args:
+        fixed_deadline_s: How long a lease lasts; None: see `deadline_s`.
+    """
+
+    def __init__(
+        self,
+        *,
+        fixed_deadline_s: int | None,
+        min_deadline_s: int,
+        max_extension_s: float,
+        random: Random | None = None,
+    ) -> None:
+        self._fixed_deadline_s = fixed_deadline_s
+        self._min_deadline_s = min_deadline_s
+        self._max_extension_s = max_extension_s
+        self._random = random or Random()
+        self._hold_times = HoldTimes()
+        self._leases: dict[str, _Lease] = {}
+        self._queue: list[tuple[float, str]] = []
+        """When to renew which; an entry that is not its lease's `renew_at` is of the past."""
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def __contains__(self, ack_id: str) -> bool:
+        return ack_id in self._leases
+
+    @property
+    def deadline_s(self) -> int:
+        """How long a lease lasts that begins or is extended now."""
+        if self._fixed_deadline_s is not None:
+            return self._fixed_deadline_s
+        with self._lock:
+            usual = self._hold_times.percentile_99()
+        return min(max(usual, self._min_deadline_s), LONGEST_DEADLINE_S)
+
+    def begin(self, ack_ids: Iterable[str], now: float, deadline_s: int) -> None:
+        """Messages have come, leased for `deadline_s`."""
+        with self._lock:
+            for ack_id in ack_ids:
+                lease = _Lease(now, now + deadline_s, 0.0)
+                self._leases[ack_id] = lease
+                self._schedule(ack_id, lease, now, deadline_s)
+
+    def release(self, ack_ids: Iterable[str], now: float) -> list[float]:
+        """They are to be acknowledged or given back, and are extended no more; when each lease is over.
+
+        For an id without a lease that is now.
+        """
+        ends = []
+        with self._lock:
+            for ack_id in ack_ids:
+                lease = self._leases.pop(ack_id, None)
+                if lease is None:
+                    ends.append(now)
+                    continue
+                self._hold_times.add(now - lease.received_at)
+                ends.append(lease.expires_at)
+        return ends
+
+    def next_at(self) -> float | None:
+        """When something falls due; None: nothing is leased."""
+        with self._lock:
+            while self._queue:
+                at, ack_id = self._queue[0]
+                lease = self._leases.get(ack_id)
+                if lease is not None and lease.renew_at == at:
+                    return at
+                heapq.heappop(self._queue)
+            return None
+
+    def take_due(self, now: float) -> Due:
+        """What has to be extended now. None is in another answer before `extended`, `put_off` or half a deadline."""
+        deadline_s = self.deadline_s
+        limit = now + deadline_s * _TOGETHER
+        extend, given_up = [], []
+        with self._lock:
+            while self._queue and self._queue[0][0] <= limit:
+                at, ack_id = heapq.heappop(self._queue)
+                lease = self._leases.get(ack_id)
+                if lease is None or lease.renew_at != at:
+                    continue
+                if now >= lease.received_at + self._max_extension_s:
+                    del self._leases[ack_id]
+                    given_up.append(ack_id)
+                    continue
+                extend.append(ack_id)
+                # In case that nobody reports what became of it.
+                self._schedule(ack_id, lease, now, deadline_s)
+        return Due(extend, given_up, deadline_s)
+
+    def extended(self, ack_ids: Iterable[str], asked_at: float, deadline_s: int) -> None:
+        """The service has extended them; `asked_at` is from before it was asked."""
+        with self._lock:
+            for ack_id in ack_ids:
+                lease = self._leases.get(ack_id)
+                if lease is not None:
+                    lease.expires_at = asked_at + deadline_s
+                    self._schedule(ack_id, lease, asked_at, deadline_s)
+
+    def put_off(self, ack_ids: Iterable[str], until: float) -> None:
+        """The service was not reached: they are due again at `until`."""
+        with self._lock:
+            for ack_id in ack_ids:
+                lease = self._leases.get(ack_id)
+                if lease is not None:
+                    lease.renew_at = until
+                    heapq.heappush(self._queue, (until, ack_id))
+
+    def lose(self, ack_ids: Iterable[str]) -> None:
+        """The service has taken them back: they come again, and extending them would be in vain."""
+        with self._lock:
+            for ack_id in ack_ids:
+                self._leases.pop(ack_id, None)
+
+    def _schedule(self, ack_id: str, lease: _Lease, now: float, deadline_s: float) -> None:
+        jitter = self._random.uniform(-_JITTER, _JITTER)
+        lease.renew_at = now + deadline_s * (_RENEW_AT + jitter)
+        heapq.heappush(self._queue, (lease.renew_at, ack_id))

@@ -1,0 +1,254 @@
+"""A shared stream's producer on a Pub/Sub subscription."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import anyio
+
+from producers.pubsub.connecting import Connection, find_access
+from producers.pubsub.dead_letter import DeadLetters
+from producers.pubsub.failures import Failures
+from producers.pubsub.message import Delivery
+from producers.pubsub.session import Session
+from triggerer.abc import AdvanceItem, AdvanceOutcome, BrokerMessage, SharedStreamProducer
+from triggerer.errors import BrokerError
+from triggerer.pluginkit.delivery import Judgement, judge
+from triggerer.pluginkit.dumping import dump_message, load_message
+
+if TYPE_CHECKING:
+    from producers.pubsub.settings import PubSubSettings
+
+logger = logging.getLogger(__name__)
+
+_TURN: Final = 500
+"""Messages that are yielded before other work on the event loop gets its turn."""
+
+
+class PubSubSharedStreamProducer(SharedStreamProducer):
+    """Reads a subscription by streaming pull. An event is a `BrokerMessage`, its broker payload a `Delivery`.
+
+    - A lane is an ordering key; a message without one is a lane of its own.
+    - `run` receives, extends leases (in a thread), acknowledges, and gives failed messages back.
+    - `advance` acknowledges what is done and returns when the service has it. A failed message is held for a growing
+      delay and then given back, together with what came after it under its ordering key: the service delivers them
+      again from there. After `max_deliveries` failures it goes to the dead-letter topic, if there is one. Failures are
+      counted in memory; the subscription's own dead-letter policy counts deliveries, also beyond a restart.
+    - Rejected messages go to the dead-letter topic; without one they are logged and acknowledged.
+    - An acknowledgement that an exactly-once subscription refuses for good is no error: the message comes again, and
+      its idempotency key absorbs it.
+    - Closing gives everything back that is in hand, so that the next producer gets it at once.
+
+    Args:
+        subscription: Its name, or its path with the project.
+    """
+
+    lanes_advance_side_by_side: ClassVar[bool] = True
+    pauses_lanes: ClassVar[bool] = True
+
+    def __init__(self, subscription: str, *, settings: PubSubSettings) -> None:
+        self._subscription = subscription
+        self._settings = settings
+        self._policy = settings.delivery_policy()
+        self._failures = Failures()
+        self._opening = anyio.Lock()
+        self._opened: Session | None = None
+        self._is_paused = False
+
+    async def _open(self) -> Session:
+        """The session, which `open_stream` or `run` opens, whichever is first."""
+        async with self._opening:
+            if self._opened is None:
+                settings = self._settings
+                access = await find_access(settings)
+                path = access.path("subscriptions", self._subscription)
+                topic = settings.dead_letter_topic
+                connection = Connection(settings, access)
+                dead_letters = DeadLetters(
+                    None if topic is None else access.path("topics", topic),
+                    open_publisher=lambda: connection.publisher,
+                )
+                self._opened = Session(connection, path, settings, dead_letters)
+        return self._opened
+
+    async def open_stream(self) -> AsyncIterator[tuple[BrokerMessage, Delivery]]:
+        """Yield messages as they come; in order within an ordering key.
+
+        Raises:
+            ConfigurationError: There are no credentials, or no project is known.
+        """
+        session = await self._open()
+        while True:
+            taken = 0
+            while taken < _TURN and not self._is_paused:
+                delivery = session.hand.take()
+                if delivery is None:
+                    break
+                taken += 1
+                yield delivery.message, delivery
+            if taken:
+                await anyio.lowlevel.checkpoint()
+            else:
+                await session.wait_for_messages()
+
+    async def run(self) -> None:
+        """Receive, extend, acknowledge and give back, until cancelled.
+
+        Raises:
+            BrokerRefused: There is no such subscription, or this account may not read it.
+            BrokerUnavailable: The service was away for `unavailable_timeout_s`, or took no acknowledgements for
+                `ack_timeout_s`.
+            ConfigurationError: See `open_stream`.
+        """
+        session = await self._open()
+        await session.run()
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        """Acknowledge what is done, and have the rest delivered again. Returns when the service has taken it.
+
+        Raises:
+            BrokerUnavailable: It took no acknowledgement for `ack_timeout_s`.
+            BrokerRefused: It takes none from this account.
+
+        Cancellation: An acknowledgement may have been made or not; what was not made is delivered again.
+        """
+        session = await self._open()
+        done: list[Delivery] = []
+        stale = 0
+        for delivery, outcome in batch:
+            if delivery.is_stale:
+                stale += 1
+            elif await self._is_done(session, delivery, outcome):
+                session.hand.settle(delivery)
+                done.append(delivery)
+        if stale:
+            logger.info(
+                "%d messages were advanced after one before them had failed; they are delivered again",
+                stale,
+            )
+        if done:
+            await session.ack(done)
+
+    async def _is_done(self, session: Session, delivery: Delivery, outcome: AdvanceOutcome) -> bool:
+        """Whether it is to be acknowledged; if not, it is held now."""
+        judgement = judge(outcome)
+        if judgement is Judgement.ACK:
+            self._failures.forget(delivery.message_id)
+            return True
+        if judgement is Judgement.REJECT:
+            return await self._pass_rejected(session, delivery, outcome)
+        # That nobody was there to see it is no fault of the message, and does not count.
+        count = self._failures.note if outcome.failed else self._failures.get
+        failures = count(delivery.message_id)
+        if (
+            outcome.failed
+            and session.dead_letters.topic is not None
+            and self._policy.is_exhausted(failures)
+        ):
+            members = outcome.acked + outcome.failed + outcome.rejected
+            reason = f"{outcome.failed} of {members} watchers failed on delivery {failures}"
+            if await self._set_aside(session, delivery, outcome, reason, deliveries=failures):
+                return True
+        delay = self._policy.delay(max(failures, 1))
+        logger.warning(
+            "message failed (%d of %s deliveries), given back in %.1f s: %s",
+            failures,
+            self._policy.max_deliveries or "any number of",
+            delay,
+            delivery.identity,
+        )
+        session.hold(delivery, delay)
+        return False
+
+    async def _pass_rejected(
+        self, session: Session, delivery: Delivery, outcome: AdvanceOutcome
+    ) -> bool:
+        logger.warning("message rejected by a watcher, and passed: %s", delivery.identity)
+        if session.dead_letters.topic is None:
+            return True
+        reason = f"{outcome.rejected} watchers rejected it"
+        if await self._set_aside(session, delivery, outcome, reason):
+            return True
+        session.hold(delivery, self._policy.delay(1))
+        return False
+
+    async def _set_aside(
+        self,
+        session: Session,
+        delivery: Delivery,
+        outcome: AdvanceOutcome,
+        reason: str,
+        **evidence: object,
+    ) -> bool:
+        """Return whether it went to the dead-letter topic; it may be acknowledged then."""
+        counts: Mapping[str, object] = {
+            "reason": reason,
+            "acked": outcome.acked,
+            "failed": outcome.failed,
+            "rejected": outcome.rejected,
+            **evidence,
+        }
+        try:
+            await session.dead_letters.write(delivery.message, counts)
+        except BrokerError as error:
+            # It stays failed. The others go on.
+            logger.error("message stays where it is, since it cannot be set aside: %s", error)
+            return False
+        self._failures.forget(delivery.message_id)
+        return True
+
+    def get_advance_lane(self, broker_payload: Delivery) -> str:
+        return broker_payload.lane
+
+    def get_idempotency_key(self, broker_payload: Delivery) -> str:
+        """`<subscription>/<message id>@<time of publication>`.
+
+        The service gives ids that are unique within a topic. The time, which it gives too, tells a topic that was
+        deleted and created again from its predecessor. Both stay the same when the message comes again.
+        """
+        return broker_payload.identity
+
+    def get_size(self, broker_payload: Delivery) -> int:
+        """The bytes of data, ordering key and attributes."""
+        return broker_payload.size
+
+    def dump_event(self, event: BrokerMessage) -> bytes:
+        return dump_message(event)
+
+    def load_event(self, data: bytes) -> BrokerMessage:
+        return load_message(data)
+
+    async def dead_letter(self, event: BrokerMessage, reason: str) -> None:
+        """Publish it to the dead-letter topic.
+
+        Raises:
+            BrokerRefused: There is none, or this account may not.
+            BrokerUnavailable: The service does not take it now.
+        """
+        session = await self._open()
+        await session.dead_letters.write(event, {"reason": reason})
+
+    async def pause(self) -> None:
+        """Nothing is yielded. What is in hand stays leased; beyond its bounds, messages stay with the service."""
+        self._is_paused = True
+
+    async def resume(self) -> None:
+        self._is_paused = False
+        if self._opened is not None:
+            self._opened.note_ready()
+
+    async def pause_lane(self, lane: Any) -> None:
+        if self._opened is not None:
+            self._opened.hand.pause_lane(lane)
+
+    async def resume_lane(self, lane: Any) -> None:
+        if self._opened is not None:
+            self._opened.hand.resume_lane(lane)
+            self._opened.note_ready()
+
+    async def aclose(self) -> None:
+        """Give back what is in hand, and disconnect."""
+        if self._opened is not None:
+            await self._opened.aclose()

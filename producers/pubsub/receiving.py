@@ -1,0 +1,186 @@
+"""Receives messages by a streaming pull that is opened again when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import grpc
+from google.pubsub_v1 import StreamingPullRequest, StreamingPullResponse
+
+from producers.pubsub.errors import guarded
+from triggerer.errors import BrokerError, BrokerRefused, BrokerUnavailable
+from triggerer.pluginkit.backoff import Backoff, is_worth_a_line
+
+if TYPE_CHECKING:
+    from google.pubsub_v1 import SubscriberAsyncClient
+
+    from producers.pubsub.settings import PubSubSettings
+
+logger = logging.getLogger(__name__)
+
+_RETRY_FIRST_S: Final = 0.2
+_RETRY_LONGEST_S: Final = 15.0
+_SHORTEST_DELAY_S: Final = 0.05
+"""Also a server that ends each stream after its first message is not asked every few milliseconds."""
+_STEADY_S: Final = 10.0
+"""A stream that lasted for so long was a good one, though nothing came."""
+_DRAIN_S: Final = 2.0
+"""How long a stop waits for what the service has sent already."""
+_END_TIMEOUT_S: Final = 1.0
+
+Take = Callable[[Sequence[Any], int], None]
+
+
+class Receiving:
+    """The stream of one subscription.
+
+    Args:
+        deadline_s: How long the leases of a stream's messages last; asked when it is opened.
+        take: Is given the protobuf `ReceivedMessage`s of each answer, and that deadline.
+        is_full: Asked before each reading. What is not read stays with the service. See `note_room`.
+    """
+
+    def __init__(
+        self,
+        client: SubscriberAsyncClient,
+        subscription: str,
+        settings: PubSubSettings,
+        *,
+        deadline_s: Callable[[], int],
+        take: Take,
+        is_full: Callable[[], bool],
+    ) -> None:
+        self._client = client
+        self._subscription = subscription
+        self._settings = settings
+        self._deadline_s = deadline_s
+        self._take = take
+        self._is_full = is_full
+        # With the same id, a stream that is opened anew keeps its place among the service's backends.
+        self._client_id = uuid.uuid4().hex
+        self._what = f"stream of {subscription} at {settings.where}"
+        self._room = anyio.Event()
+        self._is_stopping = False
+        self._call: Any = None
+        self._scope: anyio.CancelScope | None = None
+        self._has_received = False
+
+    def note_room(self) -> None:
+        """Something has left the hand."""
+        self._room.set()
+
+    async def run(self) -> None:
+        """Receive until cancelled; then end the stream, and take what was on its way.
+
+        Raises:
+            BrokerRefused: There is no such subscription, or this account may not read it.
+            BrokerUnavailable: The service was away for `unavailable_timeout_s`.
+        """
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._receive)
+            try:
+                await anyio.sleep_forever()
+            finally:
+                with anyio.move_on_after(_DRAIN_S, shield=True):
+                    await self._stop()
+
+    async def _stop(self) -> None:
+        self._is_stopping = True
+        self._room.set()
+        if self._scope is not None:
+            self._scope.deadline = anyio.current_time() + _DRAIN_S
+        if self._call is not None:
+            with suppress(BrokerError, asyncio.InvalidStateError):
+                # It may end at the same moment.
+                await guarded(self._call.done_writing(), self._what)
+
+    async def _receive(self) -> None:
+        backoff = Backoff(first=_RETRY_FIRST_S, longest=_RETRY_LONGEST_S)
+        good_at = anyio.current_time()
+        has_connected = False
+        while True:
+            opened_at = anyio.current_time()
+            self._has_received = False
+            error: BrokerError | None = None
+            try:
+                await self._read_stream()
+            except BrokerRefused:
+                raise
+            except BrokerUnavailable as unavailable:
+                error = unavailable
+            if self._is_stopping:
+                await anyio.lowlevel.checkpoint()
+                return
+            now = anyio.current_time()
+            if self._has_received or now - opened_at >= _STEADY_S:
+                has_connected = True
+                good_at = now
+                backoff.reset()
+            elif error is None:
+                # It was ended in order.
+                has_connected = True
+                good_at = now
+            limit = (
+                self._settings.unavailable_timeout_s
+                if has_connected
+                else self._settings.connect_timeout_s
+            )
+            if error is not None and now - good_at >= limit:
+                raise error
+            delay = max(backoff.next_delay(), _SHORTEST_DELAY_S)
+            say = logger.warning if error and is_worth_a_line(backoff.failures) else logger.debug
+            say("%s: opened again in %.1f s: %s", self._what, delay, error or "it was ended")
+            await anyio.sleep(delay)
+
+    async def _read_stream(self) -> None:
+        """Read until the service ends the stream.
+
+        In a shield that `_stop` limits: a read that is cancelled ends the stream, with what it has received.
+        """
+        deadline_s = self._deadline_s()
+        with anyio.CancelScope(shield=True) as self._scope:
+            if self._is_stopping:
+                return
+            try:
+                opening: Awaitable[Any] = self._client.streaming_pull(retry=None, timeout=None)
+                self._call = call = await guarded(opening, self._what)
+                await guarded(call.write(self._first_request(deadline_s)), self._what)
+                await self._read(call, deadline_s)
+            finally:
+                self._scope = None
+                await self._end_call()
+
+    def _first_request(self, deadline_s: int) -> StreamingPullRequest:
+        return StreamingPullRequest(
+            subscription=self._subscription,
+            stream_ack_deadline_seconds=deadline_s,
+            client_id=self._client_id,
+            max_outstanding_messages=self._settings.max_outstanding_messages,
+            max_outstanding_bytes=self._settings.max_outstanding_bytes,
+        )
+
+    async def _read(self, call: Any, deadline_s: int) -> None:
+        while True:
+            while self._is_full() and not self._is_stopping:
+                self._room = anyio.Event()
+                await self._room.wait()
+            answer = await guarded(call.read(), self._what)
+            if answer is grpc.aio.EOF:
+                return
+            self._has_received = True
+            self._take(StreamingPullResponse.pb(answer).received_messages, deadline_s)
+
+    async def _end_call(self) -> None:
+        call, self._call = self._call, None
+        if call is None or call.done():
+            return
+        call.cancel()
+        with anyio.move_on_after(_END_TIMEOUT_S, shield=True):
+            # The library's own tasks end with it.
+            await call.code()

@@ -1,0 +1,127 @@
+"""Extends leases, in a thread of its own: a filter that computes on the event loop keeps nobody's lease from that."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from threading import Condition, Event
+from typing import Any, Final, Protocol
+
+import grpc
+from google.pubsub_v1 import ModifyAckDeadlineRequest
+
+from producers.pubsub.errors import code_of, failed_ids, translate
+from producers.pubsub.leases import Leases
+from producers.pubsub.requests import split
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_CALL_S: Final = 10.0
+
+
+class Modifies(Protocol):
+    """The blocking call of the SDK's transport."""
+
+    def __call__(self, request: ModifyAckDeadlineRequest, timeout: float) -> Any: ...
+
+
+class Renewing:
+    """Sends nothing while nothing falls due.
+
+    Args:
+        open_call: Called in the thread, when something has to be extended for the first time.
+        on_lost: Called in the thread, with how many messages will come again although they are still held, and why.
+    """
+
+    def __init__(
+        self,
+        leases: Leases,
+        subscription: str,
+        *,
+        open_call: Callable[[], Modifies],
+        on_lost: Callable[[int, str], None],
+    ) -> None:
+        self._leases = leases
+        self._subscription = subscription
+        self._open_call = open_call
+        self._on_lost = on_lost
+        self._call: Modifies | None = None
+        self._stopping = Event()
+        self._changed = Condition()
+        self._waits_until = math.inf
+        """When the thread looks again by itself."""
+        self._failures = 0
+
+    def note_begun(self) -> None:
+        """A lease has begun. The thread is woken only if something falls due before it would look by itself."""
+        at = self._leases.next_at()
+        with self._changed:
+            if at is not None and at < self._waits_until:
+                self._changed.notify()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        with self._changed:
+            self._changed.notify()
+
+    def run(self) -> None:
+        """Extend what falls due, until `stop`. A call that is under way is not awaited for longer than its timeout."""
+        while not self._stopping.is_set():
+            due = self._leases.take_due(time.monotonic())
+            if due.given_up:
+                self._on_lost(len(due.given_up), "held for longer than max_extension_s")
+            for ack_ids in split(due.extend):
+                if self._stopping.is_set():
+                    return
+                self._extend(ack_ids, due.deadline_s)
+            self._wait()
+
+    def _wait(self) -> None:
+        with self._changed:
+            # Read with the lock: what begins from now on is told to us.
+            at = self._leases.next_at()
+            if self._stopping.is_set():
+                return
+            self._waits_until = math.inf if at is None else at
+            self._changed.wait(None if at is None else max(at - time.monotonic(), 0.0))
+            self._waits_until = -math.inf
+
+    def _extend(self, ack_ids: Sequence[str], deadline_s: int) -> None:
+        if self._call is None:
+            self._call = self._open_call()
+        request = ModifyAckDeadlineRequest(
+            subscription=self._subscription, ack_ids=ack_ids, ack_deadline_seconds=deadline_s
+        )
+        asked_at = time.monotonic()
+        try:
+            self._call(request, timeout=min(_LONGEST_CALL_S, deadline_s / 4))
+        except grpc.RpcError as error:
+            self._note_failure(error, ack_ids, deadline_s, asked_at)
+        else:
+            self._failures = 0
+            self._leases.extended(ack_ids, asked_at, deadline_s)
+
+    def _note_failure(
+        self, error: grpc.RpcError, ack_ids: Sequence[str], deadline_s: int, asked_at: float
+    ) -> None:
+        reasons = failed_ids(error)
+        if reasons:
+            # Exactly-once: those that are not named were extended.
+            lost = [one for one in ack_ids if reasons.get(one, "").startswith("PERMANENT")]
+            again = [one for one in ack_ids if reasons.get(one, "").startswith("TRANSIENT")]
+            self._leases.extended(set(ack_ids) - reasons.keys(), asked_at, deadline_s)
+        elif code_of(error) is grpc.StatusCode.INVALID_ARGUMENT:
+            # Not the ids alone can be wrong, and a message that comes again does no harm.
+            lost, again = list(ack_ids), []
+        else:
+            lost, again = [], list(ack_ids)
+        self._leases.lose(lost)
+        self._leases.put_off(again, time.monotonic() + deadline_s / 16)
+        if lost:
+            self._on_lost(len(lost), "the service has taken them back")
+        if again:
+            self._failures += 1
+            say = logger.warning if self._failures in (1, 10, 100) else logger.debug
+            say("%s", translate(error, f"extending {len(again)} leases of {self._subscription}"))

@@ -1,0 +1,24 @@
+"""How many ack ids fit into a request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+MOST_IDS: Final = 2_500
+MOST_BYTES: Final = 460_000
+"""A request may have 512 KiB; the subscription's name and the framing take some of them."""
+_FRAMING: Final = 4
+"""Of an id, in bytes."""
+
+
+def split(ack_ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The ids in order, in parts of which each fits into a request; one id is always a part."""
+    start = size = 0
+    for index, ack_id in enumerate(ack_ids):
+        size += len(ack_id) + _FRAMING
+        if index > start and (index - start >= MOST_IDS or size > MOST_BYTES):
+            yield ack_ids[start:index]
+            start, size = index, len(ack_id) + _FRAMING
+    if start < len(ack_ids):
+        yield ack_ids[start:]

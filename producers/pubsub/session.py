@@ -1,0 +1,192 @@
+"""One stream's work beside the poll: what is in hand, and the tasks that receive, extend, acknowledge and give back."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from anyio import CapacityLimiter, to_thread
+
+from producers.pubsub.dead_letter import DeadLetters
+from producers.pubsub.hand import Hand
+from producers.pubsub.leases import Leases
+from producers.pubsub.message import Delivery, State, read_delivery
+from producers.pubsub.outgoing import Outgoing
+from producers.pubsub.receiving import Receiving
+from producers.pubsub.renewing import Renewing
+from producers.pubsub.requests import split
+
+if TYPE_CHECKING:
+    from producers.pubsub.connecting import Connection
+    from producers.pubsub.settings import PubSubSettings
+
+logger = logging.getLogger(__name__)
+
+_CLOSE_TIMEOUT_S: Final = 5.0
+
+
+class Session:
+    """What one producer holds from its opening to its end.
+
+    Args:
+        subscription: Its full path.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        subscription: str,
+        settings: PubSubSettings,
+        dead_letters: DeadLetters,
+    ) -> None:
+        self.hand = Hand(
+            max_messages=settings.max_outstanding_messages, max_bytes=settings.max_outstanding_bytes
+        )
+        self.dead_letters = dead_letters
+        self._connection = connection
+        self._subscription = subscription
+        self._leases = Leases(
+            fixed_deadline_s=settings.ack_deadline_s,
+            min_deadline_s=settings.min_ack_deadline_s,
+            max_extension_s=settings.max_extension_s,
+        )
+        client = connection.subscriber
+        self._outgoing = Outgoing(client, subscription, settings)
+        self._receiving = Receiving(
+            client,
+            subscription,
+            settings,
+            deadline_s=lambda: self._leases.deadline_s,
+            take=self._take,
+            is_full=lambda: self.hand.is_full,
+        )
+        self._renewing = Renewing(
+            self._leases,
+            subscription,
+            open_call=connection.open_blocking_modify,
+            on_lost=self._note_lost,
+        )
+        self._ready = anyio.Event()
+        self._has_held = anyio.Event()
+
+    # The poll's side
+
+    async def wait_for_messages(self) -> None:
+        """Return when something may be ready."""
+        await self._ready.wait()
+        self._ready = anyio.Event()
+
+    def note_ready(self) -> None:
+        self._ready.set()
+
+    async def ack(self, deliveries: Sequence[Delivery]) -> None:
+        """See `Outgoing.ack`. They leave the hand, whatever comes of it."""
+        ack_ids = [delivery.ack_id for delivery in deliveries]
+        ends = self._leases.release(ack_ids, time.monotonic())
+        try:
+            await self._outgoing.ack(ack_ids, ends)
+        finally:
+            for delivery in deliveries:
+                self.hand.remove(delivery)
+            self._receiving.note_room()
+
+    def hold(self, delivery: Delivery, delay_s: float) -> None:
+        """Give it back after a delay, with what came after it in its lane."""
+        self.hand.fail(delivery, time.monotonic() + delay_s)
+        self._has_held.set()
+
+    # Beside the poll
+
+    async def run(self) -> None:
+        """Receive, extend, acknowledge and give back, until cancelled.
+
+        Raises:
+            BrokerError: What ends the stream.
+        """
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._renew)
+                tasks.start_soon(self._outgoing.run)
+                tasks.start_soon(self._give_back)
+                tasks.start_soon(self._receiving.run)
+        except BaseExceptionGroup as group:
+            # One fails, and the others are cancelled by that.
+            raise _first(group) from None
+
+    async def _renew(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            # A limiter of its own: the thread lives as long as the stream.
+            tasks.start_soon(
+                lambda: to_thread.run_sync(self._renewing.run, limiter=CapacityLimiter(1))
+            )
+            try:
+                await anyio.sleep_forever()
+            finally:
+                self._renewing.stop()
+
+    def _note_lost(self, count: int, reason: str) -> None:
+        # Called in the thread. Nothing else is to be done: what comes again gets a lease of its own.
+        logger.warning(
+            "%s: %d leases are over although their messages are held: %s; they come again",
+            self._subscription,
+            count,
+            reason,
+        )
+
+    async def _give_back(self) -> None:
+        while True:
+            at = self.hand.next_at()
+            if at is None or at > time.monotonic():
+                self._has_held = anyio.Event()
+                with anyio.move_on_after(None if at is None else at - time.monotonic()):
+                    await self._has_held.wait()
+            due = self.hand.take_due(time.monotonic())
+            if due:
+                ack_ids = [delivery.ack_id for delivery in due]
+                self._leases.release(ack_ids, time.monotonic())
+                self._outgoing.nack_nowait(ack_ids)
+                self._receiving.note_room()
+            # A lane that waited may go on.
+            self.note_ready()
+
+    def _take(self, received: Sequence[Any], deadline_s: int) -> None:
+        now = time.monotonic()
+        self._leases.begin([one.ack_id for one in received], now, deadline_s)
+        self._renewing.note_begun()
+        for one in received:
+            delivery = read_delivery(one, self._subscription)
+            before = self._find_ack_id(delivery)
+            known = self.hand.add(delivery)
+            if known is None:
+                continue
+            if before != delivery.ack_id:
+                self._leases.release([before], now)
+            if known.state is State.SETTLING:
+                # Its events are durable; the acknowledgement that is under way may be of no use any more.
+                (end,) = self._leases.release([delivery.ack_id], now)
+                self._outgoing.ack_nowait(delivery.ack_id, end)
+        self.note_ready()
+
+    def _find_ack_id(self, delivery: Delivery) -> str:
+        known = self.hand.find(delivery.message_id)
+        return delivery.ack_id if known is None else known.ack_id
+
+    async def aclose(self) -> None:
+        """Give back everything in hand, so that it is delivered again at once, and disconnect."""
+        try:
+            with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
+                for part in split([delivery.ack_id for delivery in self.hand]):
+                    await self._outgoing.nack(part)
+        finally:
+            with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
+                await self._connection.aclose()
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    found: BaseException = group
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found

@@ -1,0 +1,98 @@
+"""Asset events from the messages of Google Cloud Pub/Sub subscriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from triggerer.abc import BrokerMessage
+from triggerer.pluginkit.decoding import text_of
+from triggerer.pluginkit.message_trigger import (
+    Attribute,
+    MessageTrigger,
+    text_argument,
+    texts_of,
+    timestamp_ms,
+)
+
+if TYPE_CHECKING:
+    from producers.pubsub import PubSubSharedStreamProducer
+    from producers.pubsub.settings import PubSubSettings
+
+
+class PubSubEventTrigger(MessageTrigger):
+    """Fires for each message of a subscription that meets `match`.
+
+    Watchers with equal subscription and connection share one stream. Write a subscription in one way only: its name and
+    its path are two streams, and each gets a part of the messages.
+
+    Args:
+        subscription: A name in the connection's project, or `projects/<project>/subscriptions/<name>`.
+        connection: The section `[connections.<connection>]` of the configuration.
+        match, decode, extra, partition_key: See `MessageTrigger`. The default `extra` has `value`, `message_id`,
+            `subscription`, `ordering_key`, `attributes` and `timestamp` (of the publication, in milliseconds).
+    Raises:
+        DagError: An argument is not as described.
+    """
+
+    ATTRIBUTES: ClassVar[Mapping[str, Attribute]] = {
+        "message_id": lambda message: message.position["message_id"],
+        "subscription": lambda message: message.position["subscription"],
+        "ordering_key": lambda message: text_of(message.key),
+        "attributes": lambda message: texts_of(message.attributes),
+        "timestamp": timestamp_ms,
+        "deliveries": lambda message: message.deliveries,
+    }
+
+    def __init__(
+        self,
+        subscription: str,
+        *,
+        connection: str = "pubsub",
+        match: Mapping[str, Any] | None = None,
+        decode: str | None = "json",
+        extra: Mapping[str, Any] | None = None,
+        partition_key: str | None = None,
+    ) -> None:
+        self.subscription = text_argument(subscription, "subscription")
+        super().__init__(
+            connection=connection,
+            match=match,
+            decode=decode,
+            extra=extra,
+            partition_key=partition_key,
+        )
+
+    def source_arguments(self) -> dict[str, Any]:
+        return {"subscription": self.subscription}
+
+    def shared_stream_key(self) -> Hashable:
+        return ("pubsub", self.connection, self.subscription)
+
+    async def check_source(self) -> None:
+        # Not at the top, here and below: a DAG file that is parsed needs no client library.
+        from producers.pubsub import check_subscription
+
+        await check_subscription(self._settings(), self.subscription)
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> PubSubSharedStreamProducer:
+        from producers.pubsub import PubSubSharedStreamProducer
+
+        trigger = cls(**kwargs)
+        return PubSubSharedStreamProducer(trigger.subscription, settings=trigger._settings())
+
+    def _settings(self) -> PubSubSettings:
+        from producers.pubsub.settings import PubSubSettings
+
+        return PubSubSettings.load(self.connection)
+
+    def default_extra(self, message: BrokerMessage, value: Any) -> dict[str, Any]:
+        return {
+            "value": value,
+            "message_id": message.position["message_id"],
+            "subscription": message.position["subscription"],
+            "ordering_key": text_of(message.key),
+            "attributes": texts_of(message.attributes),
+            "timestamp": timestamp_ms(message),
+        }
