@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Mapping
 from typing import Final
 
 from triggerer.abc import AdvanceOutcome
@@ -87,18 +87,19 @@ class FallingBehind:
             # Nearly always: a watcher that is away has fallen behind in the lane before.
             return AdvanceOutcome(outcome.acked + outcome.failed, 0, outcome.rejected)
         fences = {
-            watcher: source.fence for source in state.sources() for watcher in source.watchers
+            watcher: source.fence
+            for watcher in failed
+            if (source := state.source_of(watcher)) is not None
         }
-        failed &= fences.keys()
-        behind, read = self._others(lane, position, fences)
-        if failed:
+        behind, read = self._others(lane, position)
+        if fences:
             if not state.may_fall_behind or lane.key in self._unsuitable:
                 return outcome
             if acked - self._passing(entry, behind) + len(read) <= 0:
                 return outcome
             if self._is_redelivered(entry, lane, position):
                 return outcome
-            return None if self._store(entry, lane, position, failed, fences) else outcome
+            return None if self._store(entry, lane, position, fences) else outcome
         if not (acked or behind or read):
             return outcome
         return AdvanceOutcome(outcome.acked + outcome.failed, 0, outcome.rejected)
@@ -127,13 +128,11 @@ class FallingBehind:
             or (not is_before(position, lag.read_to) and (lag.is_live or not lag.is_stored))
         }
 
-    def _others(
-        self, lane: Lane, position: Position, known: Collection[WatcherRef]
-    ) -> tuple[set[WatcherRef], set[WatcherRef]]:
+    def _others(self, lane: Lane, position: Position) -> tuple[set[WatcherRef], set[WatcherRef]]:
         """Those that are behind at this message or before it, and those that have read it although they were."""
         behind, read = set[WatcherRef](), set[WatcherRef]()
         for lag in self._state.lags.by_lane.get(lane.key, {}).values():
-            if lag.watcher not in known:
+            if self._state.source_of(lag.watcher) is None:
                 continue
             if is_before(position, lag.read_to):
                 read.add(lag.watcher)
@@ -143,6 +142,8 @@ class FallingBehind:
 
     def _passing(self, entry: Entry, behind: set[WatcherRef]) -> int:
         """How many of those that count as having acked it were not given it, since all their watchers are behind."""
+        if not behind:
+            return 0
         return sum(
             subscriber.joined_at <= entry.seq
             and behind.issuperset(subscriber.source.watchers)
@@ -155,8 +156,7 @@ class FallingBehind:
         entry: Entry,
         lane: Lane,
         position: Position,
-        failed: Collection[WatcherRef],
-        fences: dict[WatcherRef, Fence | None],
+        failed: Mapping[WatcherRef, Fence | None],
     ) -> bool:
         state = self._state
         now = state.now()
@@ -174,7 +174,7 @@ class FallingBehind:
         # First this: what is submitted may be durable at once.
         entry.unresolved += 1
         for watcher in sorted(failed, key=_by_id):
-            fence = fences[watcher]
+            fence = failed[watcher]
             entry.unresolved += 1
             if fence is None or not state.lags.fall_behind(
                 watcher, lane.key, position, fence, now, note, broadcast_to=broadcast_to

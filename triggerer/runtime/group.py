@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Hashable, Iterable
+from collections.abc import AsyncGenerator, Callable, Hashable
 from contextlib import aclosing
 from datetime import datetime
 from typing import Any
@@ -11,7 +11,7 @@ import anyio
 import structlog
 
 from triggerer.abc import BaseEventTrigger, SharedStreamProducer, is_acknowledged
-from triggerer.domain.events import EventSink, EventSource
+from triggerer.domain.events import EventSink, EventSource, WatcherRef
 from triggerer.domain.parked import ParkedStore
 from triggerer.errors import BrokerUnavailable, GroupEnded, PluginError
 from triggerer.own_lease import OwnLease
@@ -72,7 +72,7 @@ class Group:
         settings: RuntimeSettings,
         pending: PendingLimit,
         lags: Lags,
-        sources: Callable[[], Iterable[EventSource]],
+        source_of: Callable[[WatcherRef], EventSource | None],
         now: Callable[[], datetime],
         parked: ParkedStore | None = None,
         hands_over_at_bound: bool = False,
@@ -92,7 +92,7 @@ class Group:
             lanes,
             ledger,
             lags,
-            sources,
+            source_of,
             now,
             parked=parked,
             hands_over_at_bound=hands_over_at_bound,

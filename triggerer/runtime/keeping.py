@@ -76,15 +76,13 @@ class Keeping(FallingBehind):
         state, lane = self._state, entry.lane
         assert lane is not None
         if entry.seq in self._refused:
+            self._refused.discard(entry.seq)
             return AdvanceOutcome(outcome.acked, max(outcome.failed, 1), outcome.rejected)
         lags = state.lags.by_lane.get(lane.key, {})
-        fences = {
-            watcher: source.fence for source in state.sources() for watcher in source.watchers
-        }
-        failed, behind, missing = set[WatcherRef](), set[WatcherRef](), set[Lag]()
+        failed, behind, missing = dict[WatcherRef, Fence | None](), set[WatcherRef](), set[Lag]()
         has_read = False
         for lag in lags.values():
-            if lag.watcher not in fences:
+            if state.source_of(lag.watcher) is None:
                 continue
             assert lag.kept is not None
             if entry.seq < max(lag.position[1], lag.kept.decided_to):
@@ -96,11 +94,13 @@ class Keeping(FallingBehind):
             elif not lag.is_live:
                 behind.add(lag.watcher)
                 missing.add(lag)
-        for watcher in self._who_failed(entry) & fences.keys():
-            other = lags.get(watcher.watcher_id)
+        for watcher in self._who_failed(entry):
+            source, other = state.source_of(watcher), lags.get(watcher.watcher_id)
+            if source is None:
+                continue
             is_live = other is None or (other.is_live and entry.seq >= other.read_to[1])
             if is_live and is_wanted(state.selectors.get(watcher.watcher_id), entry.event):
-                failed.add(watcher)
+                failed[watcher] = source.fence
         acked = outcome.acked + outcome.rejected - self._passing(entry, behind)
         if failed and (
             not state.may_fall_behind
@@ -113,15 +113,14 @@ class Keeping(FallingBehind):
             return AdvanceOutcome(outcome.acked + outcome.failed, 0, outcome.rejected)
         if lane.key in self._unsuitable or self._is_redelivered(entry, lane, [None, entry.seq]):
             return AdvanceOutcome(outcome.acked, max(outcome.failed, 1), outcome.rejected)
-        return self._keep(entry, lane, failed, missing, fences, outcome)
+        return self._keep(entry, lane, failed, missing, outcome)
 
     def _keep(
         self,
         entry: Entry,
         lane: Lane,
-        failed: set[WatcherRef],
+        failed: Mapping[WatcherRef, Fence | None],
         missing: set[Lag],
-        fences: Mapping[WatcherRef, Fence | None],
         outcome: AdvanceOutcome,
     ) -> AdvanceOutcome | None:
         state = self._state
@@ -137,11 +136,11 @@ class Keeping(FallingBehind):
             for lag in missing:
                 _note_decided(lag, entry)
             return everybody
-        if stored_as is None or any(fences[one] is None for one in failed):
+        if stored_as is None or None in failed.values():
             self._unsuitable.add(lane.key)
             return outcome if failed else AdvanceOutcome(outcome.acked, 1, outcome.rejected)
         for watcher in sorted(failed, key=_by_id):
-            wanting.add(self._fall_behind(watcher, lane.key, stored_as, fences[watcher], entry))
+            wanting.add(self._fall_behind(watcher, lane.key, stored_as, failed[watcher], entry))
         kept = Kept(stored_as, self._key_of(entry, stored_as), data, state.now())
         # First this: what is submitted may be durable at once.
         entry.unresolved += 1
@@ -191,12 +190,7 @@ class Keeping(FallingBehind):
         entry, lag = keeping.entry, keeping.lag
         kept = lag.kept
         assert kept is not None
-        kept.decided_to = entry.seq + 1
-        is_given = entry.seq < kept.handed_to
-        if is_given:
-            kept.ahead[entry.seq] = what.key
-        else:
-            kept.being_written += 1
+        given_in = kept.begin_writing(entry.seq, what.key)
         entry.unresolved += 1
 
         def note(error: Exception | None) -> None:
@@ -204,14 +198,13 @@ class Keeping(FallingBehind):
                 self._hold(keeping, error)
                 return
             self._release(keeping)
-            if not is_given:
-                kept.being_written -= 1
+            kept.end_writing(given_in, is_kept=error is None)
             if error is not None:
                 # It is redelivered; after a lost lease nothing is advanced any more.
                 self._unsuitable.add(lag.lane)
                 self._refused.add(entry.seq)
-            elif lag.kept is not None and (not is_given or lag.kept is not kept):
-                lag.kept.note_more()
+            elif lag.is_gone or lag.kept is not kept:
+                self._note_kept_late(lag)
             lag.is_stored = True
             entry.unresolved -= 1
             lane = entry.lane
@@ -222,6 +215,22 @@ class Keeping(FallingBehind):
 
         keeping.change = ParkedChange(lag.fence, lag.watcher.watcher_id, what, note)
         self._parked.submit_nowait(keeping.change)
+
+    def _note_kept_late(self, lag: Lag) -> None:
+        """Something was kept when its group had ended: it is in the store, though the next may have looked there."""
+        lags = self._state.lags
+        if not lag.is_gone:
+            assert lag.kept is not None
+            lag.kept.note_more()
+        elif self._state.source_of(lag.watcher) is not None:
+            other = lags.find(lag.lane, lag.watcher.watcher_id)
+            if other is not None and other.kept is not None:
+                other.kept.look_from_first()
+                lags.note_change(other)
+            elif other is None:
+                lag.position = lag.read_to = [None, 0]
+                lag.kept, lag.is_gone = KeptInLane(), False
+                lags.enter(lag)
 
     # At a bound
 
@@ -258,8 +267,14 @@ class Keeping(FallingBehind):
                 await self._has_changed.wait()
             await clock.sleep_until(clock.monotonic() + backoff.next_delay())
             for keeping in list(self._held):
-                if not await self._hand_over(keeping) and keeping.change is not None:
-                    self._parked.submit_nowait(keeping.change)
+                change = keeping.change
+                if change is None or keeping not in self._held:
+                    continue
+                if self._state.source_of(keeping.lag.watcher) is None:
+                    # Its watcher was deleted: nobody misses it.
+                    change.on_done(None)
+                elif not await self._hand_over(keeping):
+                    self._parked.submit_nowait(change)
 
     async def _hand_over(self, keeping: _Keeping) -> bool:
         producer, change = self._state.producer, keeping.change

@@ -18,7 +18,9 @@ class KeptInLane:
         "being_written",
         "decided_to",
         "handed_to",
+        "in_flight",
         "passed",
+        "rereads",
         "resets",
         "under_way",
     )
@@ -32,8 +34,12 @@ class KeptInLane:
         """Grows when there are more behind what was read."""
         self.resets = 0
         """Grows when there may be some before it."""
+        self.rereads = 0
+        """How often it began to read anew: what the filter was given before counts no more."""
+        self.in_flight = 0
+        """Messages that are being kept."""
         self.being_written = 0
-        """Messages that are being kept, and that the filter was not given."""
+        """Those of them that the filter was not given: what comes after them is not read before them."""
         self.decided_to = 0
         """The number after the last event that was kept."""
         self.handed_to = 0
@@ -44,6 +50,24 @@ class KeptInLane:
         """The keys of messages whose rows are to go."""
         self.under_way: set[str] = set()
         """The keys of messages that were given to the filter, and whose rows are not gone yet."""
+
+    def begin_writing(self, seq: int, key: str) -> int | None:
+        """A message is being kept; what `end_writing` is to be told."""
+        self.decided_to = seq + 1
+        self.in_flight += 1
+        if seq < self.handed_to:
+            self.ahead[seq] = key
+            return self.rereads
+        self.being_written += 1
+        return None
+
+    def end_writing(self, given_in: int | None, *, is_kept: bool) -> None:
+        """The store has answered."""
+        self.in_flight -= 1
+        if given_in != self.rereads:
+            self.being_written -= 1
+            if is_kept:
+                self.note_more()
 
     def note_more(self) -> None:
         """There are messages to be read behind those that were read."""
@@ -58,6 +82,8 @@ class KeptInLane:
 
     def read_again(self) -> None:
         """Read from the first message on: what was given to the filter last counts no more."""
+        self.rereads += 1
+        self.being_written = self.in_flight
         self.handed_to = 0
         self.ahead.clear()
         self.look_from_first()

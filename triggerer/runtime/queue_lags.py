@@ -23,6 +23,8 @@ def begin_group(lags: Lags, state: GroupState, members: Iterable[HostedTrigger])
             # Its numbers were those of the group before: what that has read and not stored is read again.
             lag.position = lag.read_to = [None, 0]
             lag.kept = KeptInLane()
+            # Where nothing was durable yet there is nothing to be read.
+            lag.is_stored = True
             lags.leave_live(lag)
         elif state.keeps_messages or lag.kept is not None:
             lags.forget(lag)

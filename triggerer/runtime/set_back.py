@@ -134,4 +134,4 @@ class SetBack:
 
     def _is_watched(self) -> bool:
         """Whether the watcher has not been deleted meanwhile."""
-        return any(self._watcher in source.watchers for source in self._state.sources())
+        return self._state.source_of(self._watcher) is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
@@ -45,8 +45,8 @@ class GroupState:
     ledger: Ledger
     lags: Lags
     """Who is behind where; outlives the group."""
-    sources: Callable[[], Iterable[EventSource]]
-    """Of all triggers of the stream, those that could not be made too."""
+    source_of: Callable[[WatcherRef], EventSource | None]
+    """That of the trigger which serves a watcher, also if it could not be made; None: the watcher is no member."""
     now: Callable[[], datetime]
     """For times that are shown."""
     parked: ParkedStore | None = None

@@ -96,6 +96,10 @@ class SharedStream:
             member.withdraw(self.group, on_purpose=on_purpose)
             self._stop_catching_up(member.source.watchers)
             self._forget_hosts(member, member.source.watchers)
+            if self.group is not None:
+                # Those of its successor are asked once that can be made.
+                for watcher in member.source.watchers:
+                    self.group.state.selectors.pop(watcher.watcher_id, None)
             if on_purpose:
                 self._forget_watchers(member.source.watchers)
         if not self.members:
@@ -216,8 +220,9 @@ class SharedStream:
             if (catching_up := self._catching_up.pop(watcher, None)) is not None:
                 catching_up.stop()
 
-    def _sources(self) -> list[EventSource]:
-        return [member.source for member in self.members]
+    def _source_of(self, watcher: WatcherRef) -> EventSource | None:
+        member = self._hosts.get(watcher)
+        return None if member is None else member.source
 
     def _on_lag(self, watcher: WatcherRef) -> None:
         member = self._hosts.get(watcher)
@@ -335,7 +340,7 @@ class SharedStream:
             settings=self._context.settings,
             pending=self.pending,
             lags=self.lags,
-            sources=self._sources,
+            source_of=self._source_of,
             now=self._context.now,
             parked=self._context.parked,
             hands_over_at_bound=self._context.parked_at_bound == "dead_letter",

@@ -53,6 +53,8 @@ class Scene:
         self.rejects: Callable[[Any], bool] = lambda event: False
         self.ignores: Callable[[Any], bool] = lambda event: False
         """From which messages no filter derives anything."""
+        self.gates: dict[tuple[str, Any], anyio.Event] = {}
+        """By watcher and message what its filter waits for, with the message open."""
         self.opened: list[tuple[str, Any]] = []
         """Which watcher was given what, in order."""
         Scene.by_name[self.name] = self
@@ -130,6 +132,8 @@ class Watching(BaseEventTrigger):
         async for event in shared_stream:
             scene = Scene.by_name[self.scene]
             scene.opened.append((self.name, event))
+            if (gate := scene.gates.get((self.name, event))) is not None:
+                await gate.wait()
             if scene.rejects(event):
                 reject_shared_stream_event()
                 continue
@@ -142,17 +146,21 @@ class Watching(BaseEventTrigger):
 
 
 class Selecting(Watching):
-    """Takes the messages that equal its name."""
+    """Takes the messages that equal its name, up to a dot."""
 
     def shared_stream_selector(self) -> SharedStreamSelector:
-        return SharedStreamSelector("value", lambda event: event, frozenset({self.name}))
+        return SharedStreamSelector("value", lambda event: event, frozenset({self._wanted}))
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[Any]
     ) -> AsyncIterator[TriggerEvent]:
         async for event in super().filter_shared_stream(shared_stream):
-            if event.payload == self.name:
+            if event.payload == self._wanted:
                 yield event
+
+    @property
+    def _wanted(self) -> str:
+        return self.name.partition(".")[0]
 
 
 class Sink:

@@ -159,6 +159,33 @@ async def test_a_selector_is_asked_what_is_to_be_kept(scene: Scene) -> None:
         await sink.until(lambda: sink.taken(1) == ["sick", "sick"])
 
 
+async def test_a_new_selector_that_is_not_known_yet_has_all_kept(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["old"] = lambda event: event == "old"
+    scene.watcher = lambda name: Selecting(scene.name, name)  # type: ignore[method-assign]
+    is_broken = True
+    async with Manager(context(sink)) as manager:
+        specs = [replace(spec, stream_id="one") for spec in scene.specs("old", "well")]
+        old, _ = manager.add(specs)
+        scene.publish("old", "well")
+        await sink.until(lambda: sink.kept(1) == ["old"])
+        spec = scene.specs("new")[0]
+
+        def make_later() -> BaseEventTrigger:
+            if is_broken:
+                raise RuntimeError("a typo")
+            return spec.make()
+
+        manager.remove(old, on_purpose=False)
+        manager.add([replace(spec, make=make_later, stream_id="one")])
+        scene.publish("new", "well")
+        await sink.until(lambda: sink.taken(2) == ["well", "well"])
+        await sink.until(lambda: scene.broker.committed() == 4)
+        is_broken = False
+        await sink.until(lambda: sink.taken(1) == ["new"])
+        await sink.until(lambda: not sink.parked)
+
+
 @pytest.mark.rule("18: a lone watcher leaves the backlog with the broker")
 async def test_a_lone_watcher_leaves_its_messages_with_the_broker(scene: Scene) -> None:
     sink = Sink()
@@ -209,6 +236,21 @@ async def test_at_the_bound_the_stream_is_held_and_its_siblings_name_the_holder(
         assert well.held_by is None
         scene.fails.clear()
         await sink.until(lambda: sink.taken(1) == ["a", *range(100)])
+
+
+async def test_who_held_the_stream_and_is_deleted_holds_it_no_more(scene: Scene) -> None:
+    sink = Sink()
+    sink.is_full_of_parked = True
+    scene.fails["sick"] = lambda event: True
+    async with Manager(context(sink)) as manager:
+        (sick, well) = manager.add(scene.specs("sick", "well"))
+        scene.publish("a")
+        await sink.until(lambda: well.held_by == "sick")
+        manager.remove(sick, on_purpose=True)
+        scene.publish("b")
+        await sink.until(lambda: scene.broker.committed() == 2)
+        assert well.held_by is None
+        assert sink.taken(2) == ["a", "b"]
 
 
 @pytest.mark.rule("18: at a bound the stream is held, or the producer is handed it")
@@ -270,6 +312,35 @@ async def test_a_message_that_is_passed_while_it_is_being_kept_leaves_no_row(sce
         sink.release_parked()
         await sink.until(lambda: sink.taken(1) == ["a", "b", "c"])
         await sink.until(lambda: not sink.parked and scene.broker.committed() == 3)
+
+
+async def test_one_that_it_had_open_while_that_was_being_kept_is_waited_for(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "a"
+    scene.gates["well", "b"] = resolve = anyio.Event()
+    scene.gates["sick", "b"] = fail = anyio.Event()
+    async with Manager(context(sink)) as manager:
+        (sick, _) = manager.add(scene.specs("sick", "well"))
+        scene.publish("a")
+        await sink.until(lambda: sink.kept(1) == ["a"])
+        scene.fails.clear()
+        scene.publish("b", "c")
+        await sink.until(
+            lambda: ("sick", "b") in scene.opened,
+        )
+        sink.held_parked = []
+        resolve.set()
+        await sink.until(lambda: sink.taken(2) == ["a", "b", "c"])
+        scene.fails["sick"] = lambda event: event == "b"
+        fail.set()
+        await sink.until(lambda: bool(sick.catching_up[1]))
+        scene.fails.clear()
+        # What it reads again meanwhile it does not find.
+        for _ in range(100):
+            await anyio.sleep(0.001)
+        sink.release_parked()
+        await sink.until(lambda: sink.taken(1) == ["a", "b", "c"])
+        await sink.until(lambda: not sick.catching_up and not sink.parked)
 
 
 @pytest.mark.rule("18: what was missed comes once, in order, before anything newer")

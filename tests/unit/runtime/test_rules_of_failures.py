@@ -388,7 +388,7 @@ async def test_nobody_joins_from_the_moment_in_which_a_group_fails(
         settings=RuntimeSettings(max_outstanding_per_lane=2),
         pending=PendingLimit(10),
         lags=Lags(None),
-        sources=list,
+        source_of=lambda watcher: None,
         now=lambda: datetime.now(UTC),
     )
 

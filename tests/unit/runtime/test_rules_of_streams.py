@@ -342,7 +342,7 @@ def group_of(upstream: Upstream) -> Group:
         settings=RuntimeSettings(),
         pending=PendingLimit(10),
         lags=Lags(None),
-        sources=list,
+        source_of=lambda watcher: None,
         now=lambda: datetime.now(UTC),
     )
 

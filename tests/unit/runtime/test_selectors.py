@@ -354,7 +354,7 @@ async def test_who_was_ended_before_its_filter_started_is_offered_nothing(
         settings=RuntimeSettings(),
         pending=PendingLimit(10),
         lags=Lags(None),
-        sources=list,
+        source_of=lambda watcher: None,
         now=lambda: datetime.now(UTC),
     )
     trigger = Selecting(upstream.name, only=[1])
