@@ -17,6 +17,7 @@ from tests.rules.page import TestsByRule, tests_by_rule
 from tests.services import stores
 from tests.services.availability import keep_logs, restart_stopped, service, skip_or_fail
 from tests.services.database_pool import database_pool
+from tests.services.elasticmq import ElasticMqServer, open_elasticmq
 from tests.services.kafka import KafkaServer, open_kafka
 from tests.services.postgres import PostgresServer, open_postgres
 from tests.services.process import ServiceUnavailable
@@ -37,6 +38,7 @@ _SERVERS = {
     "durable_postgres_server",
     "kafka_server",
     "pubsub_server",
+    "elasticmq",
     "spark_cluster",
 }
 
@@ -85,6 +87,13 @@ def pubsub_server() -> "Iterator[PubSubServer]":
     from tests.services.pubsub import open_pubsub
 
     with service(open_pubsub()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def elasticmq() -> Iterator[ElasticMqServer]:
+    """One queue service for the session, which keeps nothing when it is stopped; use queues with names of your own."""
+    with service(open_elasticmq()) as server:
         yield server
 
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+from tests.services.java_program import JavaProgram, find_program
 from tests.services.kafka_client import KafkaClient
-from tests.services.kafka_java import KafkaJava, find_kafka
 from tests.services.process import Daemon, ServiceError, accepts_connections, free_ports
 
 
@@ -26,7 +26,7 @@ def open_kafka(*, heap: str = "384m") -> Iterator["KafkaServer"]:
 
 
 @contextmanager
-def _one_broker(kafka: KafkaJava, heap: str) -> Iterator["KafkaServer"]:
+def _one_broker(kafka: JavaProgram, heap: str) -> Iterator["KafkaServer"]:
     home = Path(tempfile.mkdtemp(prefix="triggerer-kafka-"))
     try:
         server = KafkaServer(kafka, home, heap=heap)
@@ -40,16 +40,16 @@ def _one_broker(kafka: KafkaJava, heap: str) -> Iterator["KafkaServer"]:
 
 
 @cache
-def kafka_with_archive() -> KafkaJava:
+def kafka_with_archive() -> JavaProgram:
     """Kafka, and an archive of the classes that a broker needs: it starts in half the processor time.
 
     Raises:
-        ServiceUnavailable: As `find_kafka`.
+        ServiceUnavailable: As `find_program`.
     """
-    return find_kafka().with_archive(_train)
+    return find_program("kafka").with_archive(_train)
 
 
-def _train(kafka: KafkaJava) -> None:
+def _train(kafka: JavaProgram) -> None:
     with _one_broker(kafka, "384m") as server:
         server.create_topic("training")
         server.produce("training", [b"a message"])
@@ -59,7 +59,7 @@ def _train(kafka: KafkaJava) -> None:
 class KafkaServer(KafkaClient):
     """One broker. Its port and data stay the same over `stop`, `kill` and `start`."""
 
-    def __init__(self, kafka: KafkaJava, home: Path, *, heap: str) -> None:
+    def __init__(self, kafka: JavaProgram, home: Path, *, heap: str) -> None:
         self.port, controller_port = free_ports(2)
         super().__init__(f"127.0.0.1:{self.port}", replicas=1)
         self._data = home / "data"
@@ -143,7 +143,7 @@ def broker_settings(node: int, port: int, controller_port: int, data: Path) -> d
 
 def format_broker(
     name: str,
-    kafka: KafkaJava,
+    kafka: JavaProgram,
     home: Path,
     settings: Mapping[str, object],
     *format_arguments: str,

@@ -11,9 +11,9 @@ from typing import Any
 
 from aiokafka.admin import AIOKafkaAdminClient
 
+from tests.services.java_program import JavaProgram
 from tests.services.kafka import broker_settings, format_broker, kafka_with_archive
 from tests.services.kafka_client import KafkaClient
-from tests.services.kafka_java import KafkaJava
 from tests.services.process import Daemon, accepts_connections, free_ports
 
 NODES = (1, 2, 3)
@@ -65,7 +65,7 @@ class KafkaCluster(KafkaClient):
         nodes: Their processes, by id.
     """
 
-    def __init__(self, kafka: KafkaJava, home: Path, *, heap: str) -> None:
+    def __init__(self, kafka: JavaProgram, home: Path, *, heap: str) -> None:
         ports = free_ports(2 * len(NODES))
         self._ports = dict(zip(NODES, ports, strict=False))
         controllers = dict(zip(NODES, ports[len(NODES) :], strict=True))

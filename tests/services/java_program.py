@@ -1,4 +1,4 @@
-"""Kafka's jars, and an archive of its classes that halves a broker's start: in a cache that outlives the checkout."""
+"""A Java program's jars, and an archive of its classes that halves its start: in a cache that outlives the checkout."""
 
 import fcntl
 import hashlib
@@ -15,19 +15,17 @@ from pathlib import Path
 from tests.services.java import find_java
 from tests.services.process import ServiceUnavailable
 
-POM = Path(__file__).with_name("kafka") / "pom.xml"
-
 
 @dataclass(frozen=True, slots=True)
-class KafkaJava:
-    """What Kafka's programs are started with."""
+class JavaProgram:
+    """What the main classes of some jars are started with."""
 
     java: Path
     jars: Path
     options: tuple[str, ...] = ()
 
     def command(self, heap: str, program: str, *arguments: str | Path) -> list[str | Path]:
-        """The command that runs one of Kafka's main classes."""
+        """The command that runs one of the main classes."""
         logger = "-Dorg.slf4j.simpleLogger"
         # Archived classes are used where the class path is the same, so its order is ours.
         classpath = ":".join(sorted(map(str, self.jars.glob("*.jar"))))
@@ -37,7 +35,7 @@ class KafkaJava:
             f"{logger}.dateTimeFormat=HH:mm:ss.SSS", program, *arguments,
         ]  # fmt: skip
 
-    def with_archive(self, train: Callable[["KafkaJava"], None]) -> "KafkaJava":
+    def with_archive(self, train: Callable[["JavaProgram"], None]) -> "JavaProgram":
         """The same with an archive of the classes that `train` makes Java load, once for each Java on a machine."""
         version = subprocess.run([self.java, "-version"], capture_output=True, check=True).stderr
         archive = self.jars.with_suffix(f".{hashlib.sha256(version).hexdigest()[:12]}.jsa")
@@ -52,20 +50,21 @@ class KafkaJava:
 
 
 @cache
-def find_kafka() -> KafkaJava:
-    """Java and Kafka's jars; the first use on a machine takes them from Maven's repository (43 MB).
+def find_program(name: str) -> JavaProgram:
+    """Java, and the jars that `<name>/pom.xml` names; the first use on a machine takes them from Maven's repository.
 
     Raises:
-        ServiceUnavailable: There is no Java 17, or Kafka is not cached and Maven is missing or could not get it.
+        ServiceUnavailable: There is no Java 17, or the jars are not cached and Maven is missing or could not get them.
     """
     java = find_java()
+    pom = Path(__file__).with_name(name) / "pom.xml"
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "triggerer-tests"
-    jars = root / f"kafka-{hashlib.sha256(POM.read_bytes()).hexdigest()[:12]}"
+    jars = root / f"{name}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
     root.mkdir(parents=True, exist_ok=True)
     with _locked(root):
         if not jars.is_dir():
-            _take_jars(jars)
-    return KafkaJava(java, jars)
+            _take_jars(name, pom, jars)
+    return JavaProgram(java, jars)
 
 
 @contextmanager
@@ -76,18 +75,18 @@ def _locked(root: Path) -> Iterator[None]:
         yield
 
 
-def _take_jars(target: Path) -> None:
+def _take_jars(name: str, pom: Path, target: Path) -> None:
     if (maven := shutil.which("mvn")) is None:
-        raise ServiceUnavailable("no Kafka broker: Maven (mvn), which gets it, is not on PATH")
+        raise ServiceUnavailable(f"no {name}: Maven (mvn), which gets it, is not on PATH")
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         done = subprocess.run(
             [
-                maven, "--batch-mode", "--quiet", f"--file={POM}",
+                maven, "--batch-mode", "--quiet", f"--file={pom}",
                 "dependency:copy-dependencies", "-DincludeScope=runtime",
                 f"-DoutputDirectory={scratch}/jars",
             ],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode != 0:
-            raise ServiceUnavailable(f"Maven could not get Kafka: {done.stdout.strip()[:500]}")
+            raise ServiceUnavailable(f"Maven could not get {name}: {done.stdout.strip()[:500]}")
         Path(scratch, "jars").rename(target)

@@ -1,0 +1,103 @@
+"""A proxy before a service of SQS's API: it notes what is asked, and a test may answer in the service's place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request and its answer; `status` is 0 while there is none."""
+
+    action: str
+    request: dict[str, Any]
+    status: int = 0
+    answer: dict[str, Any] = field(default_factory=dict)
+
+
+Answer = tuple[int, dict[str, Any]]
+Before = Callable[[Exchange], Awaitable[Answer | None]]
+"""Called before a request is passed on; what it returns is the answer, and None passes it on."""
+After = Callable[[Exchange], Awaitable[None]]
+"""Called with the service's answer, before it is passed on; may change it."""
+
+
+class SqsProxy:
+    """Made by `open_sqs_proxy`."""
+
+    def __init__(self, upstream: str, session: aiohttp.ClientSession) -> None:
+        self.endpoint = ""
+        self.exchanges: list[Exchange] = []
+        self.before: Before | None = None
+        self.after: After | None = None
+        self._upstream = upstream
+        self._session = session
+
+    def of(self, action: str) -> list[Exchange]:
+        """What was asked for so far of one kind."""
+        return [one for one in self.exchanges if one.action == action]
+
+    def deleted(self) -> set[str]:
+        """The ids of the messages that the service says were deleted."""
+        ids: dict[str, str] = {}
+        found = set()
+        for one in self.exchanges:
+            for message in one.answer.get("Messages", ()):
+                ids[message["ReceiptHandle"]] = message["MessageId"]
+            if one.action == "DeleteMessageBatch":
+                handles = {entry["Id"]: entry["ReceiptHandle"] for entry in one.request["Entries"]}
+                found |= {ids[handles[entry["Id"]]] for entry in one.answer.get("Successful", ())}
+        return found
+
+    async def handle(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        action = request.headers.get("X-Amz-Target", "").rpartition(".")[2]
+        exchange = Exchange(action, json.loads(body or b"{}"))
+        self.exchanges.append(exchange)
+        answer = None if self.before is None else await self.before(exchange)
+        if answer is None:
+            headers = {
+                name: value
+                for name, value in request.headers.items()
+                if name.lower() in ("x-amz-target", "content-type", "authorization", "x-amz-date")
+            }
+            async with self._session.post(
+                self._upstream + request.path_qs, data=body, headers=headers
+            ) as response:
+                answer = response.status, json.loads(await response.read() or b"{}")
+        exchange.status, exchange.answer = answer
+        if self.after is not None:
+            await self.after(exchange)
+        return web.json_response(
+            exchange.answer, status=exchange.status, content_type="application/x-amz-json-1.0"
+        )
+
+
+@asynccontextmanager
+async def open_sqs_proxy(upstream: str) -> AsyncIterator[SqsProxy]:
+    """Serve on the running event loop, on a free port of 127.0.0.1."""
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
+        proxy = SqsProxy(upstream, session)
+        application = web.Application()
+        application.router.add_route("*", "/{path:.*}", proxy.handle)
+        runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            proxy.endpoint = "http://{}:{}".format(*runner.addresses[0][:2])
+            yield proxy
+        finally:
+            await runner.cleanup()
+
+
+def refusal(code: str, message: str = "", status: int = 400) -> Answer:
+    """The answer of a service that refuses."""
+    return status, {"__type": f"com.amazonaws.sqs#{code}", "message": message or code}
