@@ -17,6 +17,7 @@ import typer
 
 from producers.kafka.settings import KafkaSettings
 from producers.pubsub.settings import PubSubSettings
+from producers.sqs.settings import SqsSettings
 from triggerer.cli.app import LazyCommand, app
 from triggerer.config import SECTIONS, load_settings
 from triggerer.dag_processing import parse_once
@@ -27,7 +28,7 @@ from triggerer.pluginkit.message_trigger import MessageTrigger
 from watchers.kafka import KafkaEventTrigger
 
 MESSAGE_TRIGGERS: tuple[type[MessageTrigger], ...] = (KafkaEventTrigger,)
-SETTINGS: Mapping[str, Any] = {"pubsub": PubSubSettings}
+SETTINGS: Mapping[str, Any] = {"pubsub": PubSubSettings, "sqs": SqsSettings}
 """By the name of a connection; the others are Kafka's."""
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -146,10 +147,11 @@ def test_the_watchers_page_has_every_key_of_a_kafka_connection_with_its_default(
     )
 
 
-def test_the_page_of_pubsub_has_every_key_of_its_connection_with_its_default() -> None:
-    shown = rows_under(DOCS / "pubsub.md", "## Connection keys")
+@pytest.mark.parametrize("broker", sorted(SETTINGS))
+def test_the_page_of_a_broker_has_every_key_of_its_connection_with_its_default(broker: str) -> None:
+    shown = rows_under(DOCS / f"{broker}.md", "## Connection keys")
     assert sorted((key, default) for key, default, _ in shown) == sorted(
-        (f"`{field.name}`", as_written(field.default)) for field in fields(PubSubSettings)
+        (f"`{field.name}`", as_written(field.default)) for field in fields(SETTINGS[broker])
     )
 
 

@@ -23,8 +23,9 @@ CIRCLES = {
     frozenset({"triggerer.domain.assets", "triggerer.domain.conditions"}),
 }
 # What a plugin may use beside the one client library of its broker.
-# Airflow brings asgiref, which its hooks need, and grpc is what Google's client libraries speak.
-COMMON = {"anyio", "asgiref", "grpc", "orjson", "pydantic", "pydantic_core"}
+# Airflow brings asgiref, which its hooks need; grpc is what Google's client libraries speak; aiobotocore is botocore,
+# whose errors it raises.
+COMMON = {"anyio", "asgiref", "botocore", "grpc", "orjson", "pydantic", "pydantic_core"}
 
 
 @cache

@@ -1,0 +1,147 @@
+"""Turns the outcomes of a lane's messages into deletions, redeliveries and dead letters."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from producers.sqs.dead_letter import DeadLetters
+from producers.sqs.deleting import Deleting
+from producers.sqs.in_flight import InFlight
+from producers.sqs.message import Held, State
+from producers.sqs.visibility import Visibility
+from triggerer.abc import AdvanceItem, AdvanceOutcome
+from triggerer.errors import BrokerError
+from triggerer.pluginkit.delivery import Judgement, judge
+
+if TYPE_CHECKING:
+    from producers.sqs.settings import SqsSettings
+
+logger = logging.getLogger(__name__)
+
+_BEHIND_S: Final = 1
+"""How much later than a failed message those behind it in its group become visible: it is delivered alone, and they
+spend no delivery, where the service has it so. Where it keeps a group back while some is held, all come together."""
+
+
+class Advancing:
+    """Deletes what is done, and has what failed delivered again. Different lanes may advance side by side."""
+
+    def __init__(
+        self,
+        in_flight: InFlight,
+        visibility: Visibility,
+        deleting: Deleting,
+        dead_letters: DeadLetters,
+        settings: SqsSettings,
+    ) -> None:
+        self._in_flight = in_flight
+        self._visibility = visibility
+        self._deleting = deleting
+        self._dead_letters = dead_letters
+        self._policy = settings.delivery_policy()
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        """See `SqsSharedStreamProducer.advance`."""
+        done: list[Held] = []
+        stale = 0
+        for held, outcome in batch:
+            if held.state is State.GONE:
+                # It was given back, with one before it in its group that failed.
+                stale += 1
+                continue
+            judgement = judge(outcome)
+            if judgement is Judgement.ACK or await self._is_set_aside(held, outcome, judgement):
+                done.append(held)
+            else:
+                await self._delete(done)
+                done = []
+                await self._hold(held, outcome)
+        await self._delete(done)
+        if stale:
+            logger.info("%d messages come again, behind one of their group that failed", stale)
+
+    async def _delete(self, done: Sequence[Held]) -> None:
+        if len(done) == 1:
+            await self._deleting.delete(done[0])
+            return
+        error: BrokerError | None = None
+
+        async def delete(held: Held) -> None:
+            nonlocal error
+            try:
+                await self._deleting.delete(held)
+            except BrokerError as raised:
+                error = error or raised
+
+        async with anyio.create_task_group() as tasks:
+            for held in done:
+                tasks.start_soon(delete, held)
+        if error is not None:
+            raise error
+
+    async def _is_set_aside(
+        self, held: Held, outcome: AdvanceOutcome, judgement: Judgement
+    ) -> bool:
+        """Whether the message may be deleted, since it was rejected, or is where dead letters are kept."""
+        failures = self._in_flight.failures(held)
+        if judgement is Judgement.REJECT:
+            logger.warning("message rejected by a watcher, and passed: %r", held)
+            if not self._dead_letters.exist:
+                return True
+            reason = f"rejected by {outcome.rejected} of {_members(outcome)} watchers"
+        elif outcome.failed and self._is_exhausted(failures):
+            reason = (
+                f"{outcome.failed} of {_members(outcome)} watchers failed on delivery {failures}"
+            )
+        else:
+            return False
+        evidence = {
+            "reason": reason,
+            "deliveries": failures,
+            "acked": outcome.acked,
+            "failed": outcome.failed,
+            "rejected": outcome.rejected,
+        }
+        try:
+            await self._dead_letters.write(held.message, evidence, held.attributes)
+        except BrokerError as error:
+            # It stays in its queue, and is delivered again. The others go on.
+            logger.error("message stays where it is, since it cannot be set aside: %s", error)
+            return False
+        return True
+
+    def _is_exhausted(self, failures: int) -> bool:
+        limit = self._dead_letters.limit
+        return self._policy.is_exhausted(failures) or (limit is not None and failures >= limit)
+
+    async def _hold(self, held: Held, outcome: AdvanceOutcome) -> None:
+        """Have it come again after a delay, and what is behind it in its group after it."""
+        in_flight = self._in_flight
+        failures = in_flight.failures(held)
+        delay_s = round(self._policy.delay(failures))
+        if not outcome.failed:
+            # Nobody has seen it, or it was rejected and could not be set aside.
+            in_flight.spare(held)
+        behind = in_flight.behind(held)
+        logger.warning(
+            "message failed (%d of %s deliveries), delivered again in %d s%s: %r",
+            failures,
+            self._policy.max_deliveries or "any number of",
+            delay_s,
+            f" before {len(behind)} others of its group" if behind else "",
+            held,
+        )
+        for other in behind:
+            in_flight.spare(other)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._visibility.give_back, held, delay_s)
+            for other in behind:
+                tasks.start_soon(self._visibility.give_back, other, delay_s + _BEHIND_S)
+
+
+def _members(outcome: AdvanceOutcome) -> int:
+    return outcome.acked + outcome.failed + outcome.rejected

@@ -1,0 +1,64 @@
+"""Messages that were received and that nobody has pulled yet, in order, and which of them may be pulled."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable
+
+import anyio
+
+from producers.sqs.message import Held, State
+
+
+class Backlog:
+    """A queue with a pause, as a whole and by lane. It is bounded by whoever fills it."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Held] = deque()
+        self._stashed: dict[Hashable, list[Held]] = {}
+        """By paused lane, what has come of it, in order."""
+        self._is_paused = False
+        self._has_changed = anyio.Event()
+
+    @property
+    def is_paused(self) -> bool:
+        return self._is_paused
+
+    def put(self, messages: Iterable[Held]) -> None:
+        self._waiting.extend(messages)
+        self._has_changed.set()
+
+    async def get(self) -> Held:
+        """The next message, which is out then; waits until there is one."""
+        while True:
+            if not self._is_paused and (held := self._next()) is not None:
+                held.state = State.OUT
+                return held
+            self._has_changed = anyio.Event()
+            await self._has_changed.wait()
+
+    def _next(self) -> Held | None:
+        while self._waiting:
+            held = self._waiting.popleft()
+            if held.state is not State.WAITING:
+                # It was given back meanwhile.
+                continue
+            if (stashed := self._stashed.get(held.lane)) is None:
+                return held
+            stashed.append(held)
+        return None
+
+    def pause(self) -> None:
+        self._is_paused = True
+
+    def resume(self) -> None:
+        self._is_paused = False
+        self._has_changed.set()
+
+    def pause_lane(self, lane: Hashable) -> None:
+        self._stashed.setdefault(lane, [])
+
+    def resume_lane(self, lane: Hashable) -> None:
+        # What has come of the lane since then is behind it in the queue.
+        self._waiting.extendleft(reversed(self._stashed.pop(lane, [])))
+        self._has_changed.set()

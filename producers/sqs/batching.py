@@ -1,0 +1,135 @@
+"""Requests of several entries: what is asked for at the same time is sent together, and each has its own answer."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from producers.sqs.errors import describe_failure
+from triggerer.errors import BrokerError, BrokerUnavailable
+
+BATCH: Final = 10
+"""The most entries that the service takes in one request."""
+_REQUEST_TIMEOUT_S: Final = 5.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What the service says of an entry that it refused."""
+
+    code: str
+    text: str
+    is_ours: bool
+    """Whether a repeat of the same entry would be refused as well."""
+
+
+class _Pending(Generic[T]):
+    __slots__ = ("answer", "entry", "error", "is_done")
+
+    def __init__(self, entry: T) -> None:
+        self.entry = entry
+        self.answer: Failure | None = None
+        self.error: BrokerError | None = None
+        self.is_done = anyio.Event()
+
+
+class Batches(Generic[T]):
+    """Sends entries in requests of up to ten.
+
+    A request that is not full is sent as soon as no other is under way; what comes meanwhile waits for the next. So
+    one entry at a time is sent at once, and the more there are, the fuller are the requests. No clock is involved.
+
+    Args:
+        send: Makes one request, whose entries have their indices as ids; returns the service's answer.
+        concurrency: The most requests at the same time; more than one only while there are ten entries for the next.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Sequence[T]], Awaitable[Mapping[str, Any]]],
+        *,
+        concurrency: int,
+    ) -> None:
+        self._send = send
+        self._concurrency = concurrency
+        self._waiting: deque[_Pending[T]] = deque()
+        self._under_way = 0
+        self._has_changed = anyio.Event()
+
+    async def add(self, entry: T) -> Failure | None:
+        """Send an entry with others; None: it is done.
+
+        Raises:
+            BrokerError: The whole request failed.
+        Cancellation: It may be sent all the same.
+        """
+        pending = _Pending(entry)
+        self._waiting.append(pending)
+        self._has_changed.set()
+        await pending.is_done.wait()
+        if pending.error is not None:
+            raise pending.error
+        return pending.answer
+
+    async def run(self) -> None:
+        """Send what was added, until cancelled; requests under way are finished then, within seconds."""
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await self._has_changed.wait()
+                self._has_changed = anyio.Event()
+                # What others add in the same turn of the loop comes along.
+                await checkpoint()
+                while self._may_send:
+                    count = min(BATCH, len(self._waiting))
+                    batch = [self._waiting.popleft() for _ in range(count)]
+                    self._under_way += 1
+                    tasks.start_soon(self._request, batch)
+
+    @property
+    def _may_send(self) -> bool:
+        waiting = len(self._waiting)
+        if not waiting or self._under_way >= self._concurrency:
+            return False
+        return waiting >= BATCH or not self._under_way
+
+    async def _request(self, batch: Sequence[_Pending[T]]) -> None:
+        error: BrokerError = BrokerUnavailable("the request was given up at the end of the stream")
+        try:
+            # What was cut off may have been done or not; what is done need not be repeated.
+            with anyio.move_on_after(_REQUEST_TIMEOUT_S, shield=True) as scope:
+                try:
+                    answer = await self._send([pending.entry for pending in batch])
+                except BrokerError as raised:
+                    error = raised
+                else:
+                    self._note_answer(batch, answer)
+                    return
+            if scope.cancelled_caught:
+                error = BrokerUnavailable(f"no answer to a request in {_REQUEST_TIMEOUT_S:g} s")
+            for pending in batch:
+                pending.error = error
+        finally:
+            self._under_way -= 1
+            self._has_changed.set()
+            for pending in batch:
+                pending.is_done.set()
+
+    def _note_answer(self, batch: Sequence[_Pending[T]], answer: Mapping[str, Any]) -> None:
+        done = {entry["Id"] for entry in answer.get("Successful", ())}
+        failed = {entry["Id"]: entry for entry in answer.get("Failed", ())}
+        for index, pending in enumerate(batch):
+            if str(index) in done:
+                continue
+            entry = failed.get(str(index), {"Message": "the answer does not mention it"})
+            pending.answer = Failure(
+                str(entry.get("Code", "")).rpartition(".")[2],
+                describe_failure(entry),
+                bool(entry.get("SenderFault", False)),
+            )

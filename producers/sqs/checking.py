@@ -1,0 +1,62 @@
+"""Checks that a queue is there and may be read, without receiving; for `triggerer check`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from producers.sqs.connecting import find_queue, open_client
+from producers.sqs.dead_letter import DeadLetters
+from producers.sqs.queue import LONGEST_VISIBILITY_S, Queue
+from triggerer.abc import DeliveryFacts
+
+if TYPE_CHECKING:
+    from producers.sqs.settings import SqsSettings
+
+
+async def check_queue(settings: SqsSettings, queue: str) -> None:
+    """Look the queue up, and its place for dead letters. Has no deadline of its own.
+
+    Raises:
+        BrokerRefused: The credentials are refused, or there is no such queue, or this identity may not look at it.
+        BrokerUnavailable: Nobody answers.
+    """
+    async with open_client(settings, queue) as client:
+        found = await find_queue(client, queue, settings)
+        await DeadLetters(client, found, settings).check()
+
+
+async def describe_delivery(settings: SqsSettings, queue: str, *, ask: bool) -> DeliveryFacts:
+    """What becomes of a message; the queue is asked for its attributes only if `ask`.
+
+    Raises:
+        BrokerRefused, BrokerUnavailable: As `check_queue`, if `ask`.
+    """
+    if not ask:
+        return _facts(settings, None)
+    async with open_client(settings, queue) as client:
+        return _facts(settings, await find_queue(client, queue, settings))
+
+
+def _facts(settings: SqsSettings, queue: Queue | None) -> DeliveryFacts:
+    has_dead_letters = None
+    if settings.dead_letter_queue is not None:
+        has_dead_letters = True
+    elif queue is not None:
+        has_dead_letters = queue.redrive is not None
+    limits = [settings.max_deliveries] if settings.max_deliveries else []
+    if queue is not None and queue.redrive is not None:
+        limits.append(queue.redrive.max_receive_count)
+    retention_s = None if queue is None else queue.retention_s
+    return DeliveryFacts(
+        is_acknowledged=True,
+        because="messages are deleted after the events are durable",
+        key="queue and message id",
+        retention=None if retention_s is None else timedelta(seconds=retention_s),
+        redelivers_after=None if queue is None else timedelta(seconds=queue.lease_s),
+        is_renewed=True,
+        renewed_for=timedelta(seconds=LONGEST_VISIBILITY_S),
+        # Without a place for it, it is delivered again for as long as it is kept.
+        drops_after=min(limits) if limits and has_dead_letters else None,
+        has_dead_letters=has_dead_letters,
+    )

@@ -1,0 +1,147 @@
+"""Sends messages that cannot be used to a dead-letter queue."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from producers.sqs.connecting import find_url
+from producers.sqs.errors import asked
+from producers.sqs.queue import Queue, name_of
+from triggerer.abc import BrokerMessage
+from triggerer.errors import BrokerRefused
+
+if TYPE_CHECKING:
+    from producers.sqs.settings import SqsSettings
+
+logger = logging.getLogger(__name__)
+
+ATTRIBUTE_PREFIX: Final = "triggerer.dead-letter."
+_MOST_ATTRIBUTES: Final = 10
+_LONGEST_REASON: Final = 1_000
+
+
+class DeadLetters:
+    """The place of a queue for what cannot be used: the connection's, or that of the queue's redrive policy."""
+
+    def __init__(self, client: Any, queue: Queue, settings: SqsSettings) -> None:
+        self._client = client
+        self._queue = queue
+        self._stated = settings.dead_letter_queue
+        self._url: str | None = None
+
+    @property
+    def exist(self) -> bool:
+        """Whether there is such a place."""
+        return self._stated is not None or self._queue.redrive is not None
+
+    @property
+    def limit(self) -> int | None:
+        """The service itself moves what was received more often than this; None: it moves nothing."""
+        return None if self._queue.redrive is None else self._queue.redrive.max_receive_count
+
+    async def write(
+        self,
+        message: BrokerMessage,
+        evidence: Mapping[str, object],
+        attributes: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Send the message there, with its own attributes, and `triggerer.dead-letter.*` beside them.
+
+        They say what `evidence` does (a `reason` at least), and where it comes from, as far as there is room: a message
+        has at most ten attributes. One that is sent again, after a crash before its deletion, has the same
+        `message-id` there; a FIFO queue drops it.
+
+        Args:
+            attributes: The message's own as the service gave them, with their types. None: of the message, as texts.
+        Raises:
+            BrokerRefused: There is no such place, or it does not take the message.
+            BrokerUnavailable: It cannot be reached.
+        """
+        what = f"sending message {message.position.get('message_id')} to the dead-letter queue"
+        if not self.exist:
+            raise BrokerRefused(
+                f"{what}: queue {self._queue.name!r} has none",
+                hint="give the queue a redrive policy, or the connection a dead_letter_queue",
+            )
+        url = await self._find()
+        request: dict[str, Any] = {
+            "QueueUrl": url,
+            "MessageBody": (message.value or b"").decode(),
+            **self._fifo_arguments(url, message),
+        }
+        own = _typed(message.attributes) if attributes is None else attributes
+        ours = self._attributes(message, evidence)
+        room = max(0, _MOST_ATTRIBUTES - len(own))
+        shown = dict(own) | dict(list(ours.items())[:room])
+        try:
+            await asked(self._client.send_message(**request, MessageAttributes=shown), what)
+        except BrokerRefused as refused:
+            if len(shown) == len(own):
+                raise
+            # With our attributes it may be too long.
+            try:
+                await asked(self._client.send_message(**request, MessageAttributes=own), what)
+            except BrokerRefused:
+                raise refused from None
+        logger.error(
+            "message set aside: %s is now in queue %s: %s",
+            message.position.get("message_id"),
+            name_of(url),
+            evidence["reason"],
+        )
+
+    async def check(self) -> None:
+        """Look whether the place is there that the connection, or the queue, names.
+
+        Raises:
+            BrokerRefused, BrokerUnavailable: It is not, or cannot be asked for.
+        """
+        if self.exist:
+            await self._find()
+
+    async def _find(self) -> str:
+        if self._url is None:
+            if self._stated is not None:
+                self._url = await find_url(self._client, self._stated)
+            else:
+                assert self._queue.redrive is not None
+                redrive = self._queue.redrive
+                self._url = await find_url(self._client, redrive.name, account=redrive.account)
+        return self._url
+
+    @staticmethod
+    def _fifo_arguments(url: str, message: BrokerMessage) -> dict[str, str]:
+        if not url.endswith(".fifo"):
+            return {}
+        identity = str(message.position["message_id"])
+        group = message.position.get("group_id")
+        return {
+            "MessageGroupId": str(group) if group else identity,
+            "MessageDeduplicationId": identity,
+        }
+
+    def _attributes(
+        self, message: BrokerMessage, evidence: Mapping[str, object]
+    ) -> Mapping[str, Any]:
+        fields = {
+            "reason": str(evidence["reason"])[:_LONGEST_REASON],
+            "message-id": message.position.get("message_id"),
+            "queue": self._queue.name,
+            **{name: value for name, value in evidence.items() if name != "reason"},
+        }
+        return _typed({ATTRIBUTE_PREFIX + name: str(value) for name, value in fields.items()})
+
+
+def _typed(attributes: Mapping[str, str | bytes]) -> dict[str, Any]:
+    """Attributes as the service takes them; it takes none that is empty."""
+    return {
+        name: (
+            {"DataType": "Binary", "BinaryValue": value}
+            if isinstance(value, bytes)
+            else {"DataType": "String", "StringValue": value}
+        )
+        for name, value in attributes.items()
+        if value
+    }

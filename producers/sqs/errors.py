@@ -1,0 +1,138 @@
+"""Translates the SDK's errors into the project's; every call into the SDK is awaited through `asked`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from typing import Any, Final, TypeVar
+
+from botocore import exceptions as sdk
+
+from triggerer.errors import BrokerError, BrokerRefused, BrokerUnavailable
+from triggerer.pluginkit.guarding import guarded
+
+T = TypeVar("T")
+
+_ALLOW: Final = (
+    "the identity needs sqs:GetQueueUrl, GetQueueAttributes, ReceiveMessage, DeleteMessage and"
+    " ChangeMessageVisibility on the queue, and SendMessage on its dead-letter queue"
+)
+_ASSUME: Final = "may the role_arn be assumed with these credentials?"
+_KEYS: Final = "check access_key_id and secret_access_key, and that they are still active"
+
+# By the last part of the code: "AWS.SimpleQueueService.NonExistentQueue", "com.amazonaws.sqs#QueueDoesNotExist".
+_REFUSED: Final[Mapping[str, str | None]] = {
+    "QueueDoesNotExist": "check the queue's name, the region and the account",
+    "NonExistentQueue": "check the queue's name, the region and the account",
+    "QueueDeletedRecently": "a queue's name is free again 60 seconds after its deletion",
+    "AccessDenied": _ALLOW,
+    "AccessDeniedException": _ALLOW,
+    "InvalidClientTokenId": _KEYS,
+    "UnrecognizedClientException": _KEYS,
+    "SignatureDoesNotMatch": _KEYS,
+    "MissingAuthenticationToken": _KEYS,
+    "ExpiredToken": "the session_token has expired; a role_arn or a profile is renewed by itself",
+    "ExpiredTokenException": "the session_token has expired; a role_arn or a profile is renewed by itself",
+    "RequestExpired": "is this machine's clock right?",
+    "OptInRequired": "the account is not enabled for this region",
+    "KmsAccessDenied": "the identity needs kms:Decrypt on the queue's key",
+    "KmsDisabled": "the queue's key is disabled",
+    "KmsNotFound": "the queue's key is gone",
+    "InvalidAddress": "check the queue's URL",
+    "InvalidParameterValue": None,
+    "InvalidParameterValueException": None,
+    "InvalidAttributeValue": None,
+    "InvalidMessageContents": None,
+    "MessageTooLong": None,
+    "BatchRequestTooLong": None,
+    "UnsupportedOperation": None,
+    "ValidationException": None,
+}
+_THROTTLED: Final = frozenset(
+    {
+        "Throttling",
+        "ThrottlingException",
+        "ThrottledException",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "TooManyRequestsException",
+        "RequestLimitExceeded",
+        "SlowDown",
+        "KmsThrottled",
+        # So many messages are in flight that no more are given.
+        "OverLimit",
+    }
+)
+
+CAUGHT: Final = (sdk.BotoCoreError, sdk.ClientError, OSError, TimeoutError)
+"""What the SDK raises for reasons of its own, or the transport's."""
+
+
+class Throttled(BrokerUnavailable):
+    """The service is there, and asks to be asked less often."""
+
+
+def code_of(error: BaseException) -> str:
+    """The service's code of an error, without what stands before it; "" where it is none of the service's."""
+    if not isinstance(error, sdk.ClientError):
+        return ""
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    return code.rpartition("#")[2].rpartition(".")[2]
+
+
+def translate(error: BaseException, what: str) -> BrokerError:
+    """Return the project's error for one of the SDK's; to be raised `from` the original."""
+    if isinstance(error, sdk.ClientError):
+        return _of_service(error, what)
+    text = str(error) or type(error).__name__
+    if isinstance(error, sdk.NoCredentialsError | sdk.PartialCredentialsError):
+        return BrokerRefused(
+            f"{what}: there are no credentials",
+            hint="give access_key_id and secret_access_key, a profile, or let the environment have some",
+        )
+    if isinstance(error, sdk.NoRegionError):
+        return BrokerRefused(f"{what}: the region is not known", hint="give region")
+    if isinstance(error, sdk.ProfileNotFound | sdk.ParamValidationError | sdk.InvalidRegionError):
+        return BrokerRefused(f"{what}: {text}")
+    if isinstance(error, sdk.CredentialRetrievalError):
+        return BrokerUnavailable(f"{what}: {text}", hint=_ASSUME)
+    if isinstance(error, ValueError):
+        return BrokerRefused(f"{what}: {text}", hint="check endpoint_url")
+    if isinstance(error, sdk.EndpointConnectionError | sdk.ConnectTimeoutError):
+        return BrokerUnavailable(
+            f"{what}: no connection",
+            hint="is the service running, and are region and endpoint_url right?",
+        )
+    return BrokerUnavailable(f"{what}: {text}")
+
+
+def _of_service(error: sdk.ClientError, what: str) -> BrokerError:
+    code = code_of(error)
+    answer = error.response.get("Error", {})
+    said = str(answer.get("Message") or code)
+    # The services' own texts begin in capitals, end in full stops, and some are the code itself.
+    text = f"{what}: {said.rstrip('.')}" + (f" ({code})" if code and code not in said else "")
+    if code in _THROTTLED:
+        return Throttled(text)
+    if code in _REFUSED:
+        return BrokerRefused(text, hint=_REFUSED[code])
+    if error.operation_name == "AssumeRole":
+        return BrokerRefused(text, hint=_ASSUME)
+    if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") in (401, 403):
+        return BrokerRefused(text, hint=_ALLOW)
+    return BrokerUnavailable(text)
+
+
+async def asked(call: Awaitable[T], what: str) -> T:
+    """Await a call into the SDK.
+
+    Args:
+        what: What is being done, and where: "receiving from queue q".
+    Raises:
+        BrokerUnavailable, BrokerRefused: See `translate`, and `triggerer.pluginkit.guarding.guarded`.
+    """
+    return await guarded(call, what, translate=translate, catch=CAUGHT)
+
+
+def describe_failure(entry: Mapping[str, Any]) -> str:
+    """One failed entry of a batch, for a log line."""
+    return f"{entry.get('Message') or ''} ({entry.get('Code')})".strip()

@@ -1,0 +1,120 @@
+"""A received message, as filters see it and as the producer holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any
+
+import anyio
+
+from producers.sqs.queue import Queue
+from triggerer.abc import BrokerMessage
+
+SYSTEM_ATTRIBUTES = [
+    "ApproximateReceiveCount",
+    "SentTimestamp",
+    "MessageGroupId",
+    "MessageDeduplicationId",
+    "SequenceNumber",
+]
+"""What is asked for with each message."""
+
+
+class State(Enum):
+    """Where a message that was received is."""
+
+    WAITING = "waiting"
+    """Not given to the runtime yet."""
+    OUT = "out"
+    """Given to it, and not advanced."""
+    GONE = "gone"
+    """Deleted, or given back: what is still told of it means nothing."""
+
+
+class Held:
+    """One message that the service keeps invisible for us; the broker payload.
+
+    Told apart by identity: one that was given back and came again is another.
+    """
+
+    __slots__ = (
+        "asked_with",
+        "attributes",
+        "deliveries",
+        "expires_at",
+        "handle",
+        "id",
+        "is_lost",
+        "lane",
+        "message",
+        "received_at",
+        "renew_at",
+        "renewing",
+        "size",
+        "state",
+    )
+
+    def __init__(self, raw: Mapping[str, Any], queue: Queue, now: float) -> None:
+        system = raw.get("Attributes", {})
+        self.id: str = raw["MessageId"]
+        self.attributes: Mapping[str, Any] = raw.get("MessageAttributes", {})
+        """As they came: with the types that a dead letter is to have too."""
+        self.deliveries = int(system.get("ApproximateReceiveCount", 1))
+        self.handle: str = raw["ReceiptHandle"]
+        self.asked_with = ""
+        """The handle in the last request to delete it."""
+        self.message = _message(raw, system, queue)
+        group = system.get("MessageGroupId") if queue.is_fifo else None
+        # A message of no group is a lane of its own.
+        self.lane: str = self.id if group is None else group
+        self.size = _size(raw["Body"], self.attributes)
+        self.state = State.WAITING
+        self.received_at = now
+        self.expires_at = 0.0
+        self.renew_at = 0.0
+        self.renewing: anyio.Event | None = None
+        """Set once the request that renews it is answered; None while there is none."""
+        self.is_lost = False
+        """Whether its handle is known to be void: it is visible to others again."""
+
+    def note_redelivery(self, raw: Mapping[str, Any]) -> None:
+        """It came again while we have it: only the newest handle counts."""
+        self.handle = raw["ReceiptHandle"]
+        self.deliveries = int(raw.get("Attributes", {}).get("ApproximateReceiveCount", 1))
+        self.is_lost = False
+
+    def __repr__(self) -> str:
+        return f"<message {self.id} of queue {self.message.position.get('queue')}>"
+
+
+def _message(raw: Mapping[str, Any], system: Mapping[str, str], queue: Queue) -> BrokerMessage:
+    group = system.get("MessageGroupId")
+    sent = system.get("SentTimestamp")
+    return BrokerMessage(
+        raw["Body"].encode(),
+        None if group is None else group.encode(),
+        {name: _content(value) for name, value in raw.get("MessageAttributes", {}).items()},
+        {
+            "queue": queue.name,
+            "message_id": raw["MessageId"],
+            "group_id": group,
+            "sequence_number": system.get("SequenceNumber"),
+            "deduplication_id": system.get("MessageDeduplicationId"),
+        },
+        None if sent is None else datetime.fromtimestamp(int(sent) / 1000, UTC),
+        int(system.get("ApproximateReceiveCount", 1)),
+    )
+
+
+def _content(value: Mapping[str, Any]) -> str | bytes:
+    content: str | bytes = value.get("StringValue", value.get("BinaryValue", ""))
+    return content
+
+
+def _size(body: str, attributes: Mapping[str, Any]) -> int:
+    size = len(body)
+    for name, value in attributes.items():
+        size += len(name) + len(_content(value))
+    return size

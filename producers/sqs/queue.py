@@ -1,0 +1,90 @@
+"""What is known of a queue. Synchronous, without I/O."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+logger = logging.getLogger(__name__)
+
+LONGEST_VISIBILITY_S: Final = 12 * 60 * 60
+"""The service renews a message's visibility timeout for at most this long after it was received."""
+_WITHOUT_VISIBILITY_S: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterQueue:
+    """Where a queue's redrive policy sends what was received too often."""
+
+    name: str
+    account: str
+    max_receive_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue as its attributes describe it.
+
+    Attributes:
+        visibility_s: How long a message is kept invisible to others: the period that is renewed.
+        redrive: The queue's own redrive policy; None: it has none.
+        retention_s: How long it keeps a message; None: the service does not say.
+    """
+
+    url: str
+    name: str
+    is_fifo: bool
+    visibility_s: int
+    redrive: DeadLetterQueue | None
+    retention_s: int | None = None
+
+    @property
+    def lease_s(self) -> int:
+        """For how long messages are taken, and renewed: two periods, so that one without a renewal loses none."""
+        return min(2 * self.visibility_s, LONGEST_VISIBILITY_S)
+
+
+def is_url(queue: str) -> bool:
+    """Whether a queue is given by its URL."""
+    return "://" in queue
+
+
+def name_of(queue: str) -> str:
+    """The name of a queue that is given by its name or its URL."""
+    return queue.rstrip("/").rpartition("/")[2] if is_url(queue) else queue
+
+
+def describe(url: str, attributes: Mapping[str, str], visibility_timeout_s: int | None) -> Queue:
+    """A queue, from what the service says of it.
+
+    Args:
+        visibility_timeout_s: The connection's setting, which is preferred to the queue's own.
+    """
+    name = name_of(url)
+    # A queue whose messages stay visible would give each to several receivers.
+    own = int(attributes.get("VisibilityTimeout", 0)) or _WITHOUT_VISIBILITY_S
+    retention = attributes.get("MessageRetentionPeriod")
+    return Queue(
+        url,
+        name,
+        # Not all services tell.
+        attributes.get("FifoQueue") == "true" or name.endswith(".fifo"),
+        min(visibility_timeout_s or own, LONGEST_VISIBILITY_S),
+        _redrive(name, attributes.get("RedrivePolicy")),
+        None if retention is None else int(retention),
+    )
+
+
+def _redrive(queue: str, policy: str | None) -> DeadLetterQueue | None:
+    if not policy:
+        return None
+    try:
+        stated = json.loads(policy)
+        *_, account, name = str(stated["deadLetterTargetArn"]).split(":")
+        return DeadLetterQueue(name, account, int(stated["maxReceiveCount"]))
+    except (KeyError, TypeError, ValueError) as error:
+        logger.warning("the redrive policy of queue %s cannot be read: %r", queue, error)
+        return None

@@ -1,0 +1,152 @@
+"""Polls the queue: one poll always, and others beside it while there is a backlog."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from producers.sqs.batching import BATCH
+from producers.sqs.errors import Throttled, asked
+from producers.sqs.in_flight import InFlight
+from producers.sqs.message import SYSTEM_ATTRIBUTES, Held
+from producers.sqs.queue import Queue
+from triggerer.errors import BrokerUnavailable
+from triggerer.pluginkit.backoff import Backoff, is_worth_a_line
+
+if TYPE_CHECKING:
+    from producers.sqs.settings import SqsSettings
+
+logger = logging.getLogger(__name__)
+
+_RETRY_FIRST_S: Final = 0.2
+_RETRY_LONGEST_S: Final = 10.0
+_HELPERS_WAIT_S: Final = 1
+"""A poll that does not wait asks only some of the service's servers, and may find nothing in spite of a backlog."""
+
+
+class Receiving:
+    """Several receivers that feed one backlog, as long as there is room for what they bring.
+
+    Args:
+        on_received: Called with what is new, in order, and with what is only to be deleted.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        queue: Queue,
+        in_flight: InFlight,
+        settings: SqsSettings,
+        *,
+        on_received: Callable[[list[Held], list[Held]], None],
+    ) -> None:
+        self._client = client
+        self._queue = queue
+        self._in_flight = in_flight
+        self._settings = settings
+        self._on_received = on_received
+        self._reserved = 0
+        """How many messages the open polls may bring."""
+        self._helpers = 0
+        self._is_paused = False
+        self._has_changed = anyio.Event()
+
+    @property
+    def _what(self) -> str:
+        return f"receiving from queue {self._queue.name!r}"
+
+    def note_room(self) -> None:
+        """Something is no longer in flight."""
+        self._has_changed.set()
+
+    def pause(self) -> None:
+        """Begin no further poll."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        self._is_paused = False
+        self._has_changed.set()
+
+    async def run(self) -> None:
+        """Receive, until cancelled; polls that are open then are waited for, since the service may have answered them.
+
+        Raises:
+            BrokerUnavailable: The service has not answered for `unavailable_after_s`.
+            BrokerRefused: The queue is gone, or this identity may not receive from it.
+        """
+        async with anyio.create_task_group() as tasks:
+            backoff = Backoff(first=_RETRY_FIRST_S, longest=_RETRY_LONGEST_S)
+            answered_at = anyio.current_time()
+            while True:
+                await self._until_possible()
+                try:
+                    is_full = await self._receive(self._settings.receive_wait_s)
+                except BrokerUnavailable as error:
+                    now = anyio.current_time()
+                    if isinstance(error, Throttled):
+                        answered_at = now
+                    elif now - answered_at > self._settings.unavailable_after_s:
+                        raise
+                    delay = backoff.next_delay()
+                    if is_worth_a_line(backoff.failures):
+                        logger.warning("%s; asked again in %.1f s", error, delay)
+                    await anyio.sleep(delay)
+                    continue
+                backoff.reset()
+                answered_at = anyio.current_time()
+                if is_full and self._helpers < self._settings.receivers - 1:
+                    self._helpers += 1
+                    tasks.start_soon(self._help)
+
+    async def _help(self) -> None:
+        """Receive beside the others while there are more messages than one poll brings."""
+        try:
+            while self._room > 0 and not self._is_paused:
+                if not await self._receive(_HELPERS_WAIT_S):
+                    return
+        except BrokerUnavailable as error:
+            # The poll that is always open finds out whether that lasts.
+            logger.info("%s", error)
+        finally:
+            self._helpers -= 1
+
+    @property
+    def _room(self) -> int:
+        return self._settings.max_in_flight - len(self._in_flight) - self._reserved
+
+    async def _until_possible(self) -> None:
+        while self._is_paused or self._room <= 0:
+            self._has_changed = anyio.Event()
+            await self._has_changed.wait()
+
+    async def _receive(self, wait_s: int) -> bool:
+        """Poll once; return whether it brought all that it could."""
+        # A cancellation takes effect here, between the polls.
+        await checkpoint()
+        count = min(BATCH, self._room)
+        self._reserved += count
+        try:
+            # A poll that is cut off takes messages with it: they would be invisible until their time is over.
+            deadline_s = wait_s + self._settings.request_timeout_s
+            with anyio.move_on_after(deadline_s, shield=True):
+                answer: Mapping[str, Any] = await asked(
+                    self._client.receive_message(
+                        QueueUrl=self._queue.url,
+                        MaxNumberOfMessages=count,
+                        WaitTimeSeconds=min(wait_s, self._settings.receive_wait_s),
+                        VisibilityTimeout=self._queue.lease_s,
+                        MessageSystemAttributeNames=SYSTEM_ATTRIBUTES,
+                        MessageAttributeNames=["All"],
+                    ),
+                    self._what,
+                )
+                raws = answer.get("Messages") or ()
+                self._on_received(*self._in_flight.take(raws, anyio.current_time()))
+                return len(raws) >= count
+        finally:
+            self._reserved -= count
+        raise BrokerUnavailable(f"{self._what}: no answer in {deadline_s:g} s")

@@ -1,0 +1,89 @@
+"""An open stream: the parts of a producer whose queue was found. Imported when a stream opens, with the SDK."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from producers.sqs.advancing import Advancing
+from producers.sqs.connecting import find_queue, open_client
+from producers.sqs.dead_letter import DeadLetters
+from producers.sqs.deleting import Deleting
+from producers.sqs.in_flight import InFlight
+from producers.sqs.queue import Queue
+from producers.sqs.receiving import Receiving
+from producers.sqs.visibility import Visibility
+
+if TYPE_CHECKING:
+    from producers.sqs.backlog import Backlog
+    from producers.sqs.message import Held
+    from producers.sqs.settings import SqsSettings
+
+
+@asynccontextmanager
+async def open_queue(
+    name: str, settings: SqsSettings, backlog: Backlog
+) -> AsyncIterator[OpenStream]:
+    """Connect and find the queue; nothing is received before `OpenStream.run`.
+
+    Raises:
+        BrokerUnavailable, BrokerRefused: See `connecting`.
+    """
+    async with open_client(settings, name) as client:
+        queue = await find_queue(client, name, settings)
+        yield OpenStream(client, queue, settings, backlog)
+
+
+class OpenStream:
+    """Receives into a backlog, and keeps, deletes and gives back what is in flight."""
+
+    def __init__(self, client: Any, queue: Queue, settings: SqsSettings, backlog: Backlog) -> None:
+        self._backlog = backlog
+        in_flight = InFlight(queue, on_removed=self._note_removed)
+        self.visibility = Visibility(client, queue, in_flight)
+        self.deleting = Deleting(
+            client, queue, in_flight, unavailable_after_s=settings.unavailable_after_s
+        )
+        self.receiving = Receiving(
+            client, queue, in_flight, settings, on_received=self._note_received
+        )
+        self.dead_letters = DeadLetters(client, queue, settings)
+        self.advancing = Advancing(
+            in_flight, self.visibility, self.deleting, self.dead_letters, settings
+        )
+        self._tasks: anyio.abc.TaskGroup | None = None
+
+    async def run(self) -> None:
+        """Receive and renew, until cancelled; see `SqsSharedStreamProducer.run`."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                tasks.start_soon(self.visibility.run)
+                tasks.start_soon(self.deleting.run)
+                if self._backlog.is_paused:
+                    self.receiving.pause()
+                await self.receiving.run()
+        except ExceptionGroup as group:
+            raise _first(group) from group
+
+    def _note_received(self, new: list[Held], done: list[Held]) -> None:
+        if not (new or done):
+            return
+        self.visibility.note_taken()
+        self._backlog.put(new)
+        assert self._tasks is not None
+        for held in done:
+            self._tasks.start_soon(self.deleting.delete, held)
+
+    def _note_removed(self) -> None:
+        self.receiving.note_room()
+
+
+def _first(group: ExceptionGroup) -> Exception:
+    error: Exception = group
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,141 @@
+"""Keeps messages invisible to others while they are in flight, and gives them back."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import anyio
+
+from producers.sqs.batching import BATCH, Batches
+from producers.sqs.errors import asked
+from producers.sqs.in_flight import InFlight
+from producers.sqs.message import Held
+from producers.sqs.queue import Queue
+from triggerer.errors import BrokerError
+
+logger = logging.getLogger(__name__)
+
+_CONCURRENCY: Final = 4
+_SHORTEST_WAIT_S: Final = 0.01
+
+Entry = tuple[Held, int]
+
+
+class Visibility:
+    """Renews what is held in time, from the queue's own visibility timeout, and gives back what is not wanted."""
+
+    def __init__(self, client: Any, queue: Queue, in_flight: InFlight) -> None:
+        self._client = client
+        self._queue = queue
+        self._in_flight = in_flight
+        self._batches: Batches[Entry] = Batches(self._send, concurrency=_CONCURRENCY)
+        self._has_taken = anyio.Event()
+
+    def note_taken(self) -> None:
+        """Something was received: there may have been nothing to renew before."""
+        self._has_taken.set()
+
+    async def run(self) -> None:
+        """Renew, until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._batches.run)
+            while True:
+                now = anyio.current_time()
+                for held in self._in_flight.due(now):
+                    # Until that is answered it is not due.
+                    self._in_flight.note_not_renewed(held, now)
+                    if held.renewing is None:
+                        held.renewing = anyio.Event()
+                        tasks.start_soon(self._renew, held)
+                next_due = self._in_flight.next_due()
+                if next_due == math.inf:
+                    self._has_taken = anyio.Event()
+                    await self._has_taken.wait()
+                else:
+                    # What is received meanwhile is due later than all that is held.
+                    await anyio.sleep(max(_SHORTEST_WAIT_S, next_due - now))
+
+    async def _renew(self, held: Held) -> None:
+        in_flight = self._in_flight
+        sent_at = anyio.current_time()
+        seconds = in_flight.extension(held, sent_at)
+        try:
+            if not seconds:
+                logger.warning("%r cannot be kept any longer: it comes again", held)
+                in_flight.note_lost(held)
+                return
+            failure = await self._batches.add((held, seconds))
+            if failure is None:
+                in_flight.note_renewed(held, sent_at, seconds)
+            elif failure.is_ours:
+                if in_flight.is_held(held):
+                    logger.warning(
+                        "%r was not kept in time, and comes again: %s", held, failure.text
+                    )
+                in_flight.note_lost(held)
+            else:
+                in_flight.note_not_renewed(held, anyio.current_time())
+        except BrokerError as error:
+            in_flight.note_not_renewed(held, anyio.current_time())
+            if in_flight.is_held(held) and anyio.current_time() > held.expires_at:
+                logger.warning("%r could not be kept, and may come again: %s", held, error)
+        finally:
+            assert held.renewing is not None
+            held.renewing.set()
+            held.renewing = None
+
+    async def give_back(self, held: Held, delay_s: int) -> None:
+        """Let a message come again after a delay, to whoever polls then. It is not held from the start of the call."""
+        self._in_flight.remove(held)
+        if held.renewing is not None:
+            # Or the renewal might be the last that the service hears of.
+            await held.renewing.wait()
+        if held.is_lost:
+            return
+        try:
+            failure = await self._batches.add((held, delay_s))
+        except BrokerError as error:
+            logger.info("%r comes again later than it should: %s", held, error)
+            return
+        if failure is not None:
+            logger.info("%r comes again when it is its time: %s", held, failure.text)
+
+    async def give_back_all(self) -> None:
+        """Give back all that is held, without `run`; for the end of the stream, when nobody polls any more."""
+        left = [held for held in self._in_flight if not held.is_lost]
+        for held in list(self._in_flight):
+            self._in_flight.remove(held)
+        limiter = anyio.CapacityLimiter(_CONCURRENCY)
+
+        async def give(batch: Sequence[Held]) -> None:
+            async with limiter:
+                try:
+                    await self._send([(held, 0) for held in batch])
+                except BrokerError as error:
+                    logger.info(
+                        "%d messages come again later than they should: %s", len(batch), error
+                    )
+
+        async with anyio.create_task_group() as tasks:
+            for start in range(0, len(left), BATCH):
+                tasks.start_soon(give, left[start : start + BATCH])
+
+    async def _send(self, entries: Sequence[Entry]) -> Mapping[str, Any]:
+        answer: Mapping[str, Any] = await asked(
+            self._client.change_message_visibility_batch(
+                QueueUrl=self._queue.url,
+                Entries=[
+                    {
+                        "Id": str(index),
+                        "ReceiptHandle": held.handle,
+                        "VisibilityTimeout": seconds,
+                    }
+                    for index, (held, seconds) in enumerate(entries)
+                ],
+            ),
+            f"changing the visibility of {len(entries)} messages of queue {self._queue.name!r}",
+        )
+        return answer

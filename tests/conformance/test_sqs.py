@@ -1,0 +1,111 @@
+"""The SQS producer against the suite, on ElasticMQ: on a standard queue, and on a FIFO queue."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from tests.services.elasticmq import ElasticMqServer
+from tests.services.sqs_client import SqsClient
+from tests.services.sqs_proxy import open_sqs_proxy
+from tests.sqs.driving import producer_on
+from triggerer.abc import BrokerMessage, SharedStreamProducer
+from triggerer.testing import Feature, ProducerConformance
+
+_VISIBILITY_S = 1
+
+
+class _OnAQueue(ProducerConformance):
+    """Without cases of its own: how both kinds of queue are driven."""
+
+    patience_s = 30.0
+    quiet_s = 0.3
+    lock_s = float(_VISIBILITY_S)
+    # Each costs waiting for a poll that is open.
+    cancel_at = (1, 2, 4, 8, 16, 32)
+    suffix = ""
+    server: SqsClient
+
+    async def setup(self) -> None:
+        name = f"c-{uuid.uuid4().hex[:10]}"
+        self.published: dict[int, list[str]] = {}
+        await asyncio.to_thread(self._make, name)
+
+    def _make(self, name: str) -> None:
+        self.dead = self.server.create_queue(f"{name}-dead{self.suffix}")
+        self.queue = self.server.create_queue(
+            f"{name}{self.suffix}", visibility_s=_VISIBILITY_S, dead_letters=self.dead
+        )
+
+    async def publish(self, values: Sequence[str], lane: int = 0) -> None:
+        ids = await asyncio.to_thread(self.server.send, self.queue, values, group=f"group-{lane}")
+        self.published.setdefault(lane, []).extend(ids)
+
+    async def new_producer(self) -> SharedStreamProducer:
+        return producer_on(self.server, self.queue, max_deliveries=self.max_deliveries)
+
+    async def committed(self, lane: int = 0) -> int:
+        left = await asyncio.to_thread(self.server.count, self.queue)
+        return sum(map(len, self.published.values())) - left
+
+    def value_of(self, event: Any) -> str | None:
+        assert isinstance(event, BrokerMessage)
+        return (event.value or b"").decode()
+
+    async def dead_letters(self) -> list[str]:
+        found = await asyncio.to_thread(self.server.take_all, self.dead)
+        self._seen = [*getattr(self, "_seen", []), *(message["Body"] for message in found)]
+        return self._seen
+
+
+class TestStandardQueue(_OnAQueue):
+    # A message is a lane of its own, so there is no order, and there is no position to set back.
+    features = frozenset(Feature) - {
+        Feature.ORDERING,
+        Feature.LANES,
+        Feature.PAUSE_LANES,
+        Feature.SEEK,
+        Feature.LOG,
+    }
+
+    @pytest.fixture(autouse=True)
+    def _server(self, elasticmq: ElasticMqServer) -> None:
+        self.server = elasticmq
+
+
+class TestFifoQueue(_OnAQueue):
+    features = frozenset(Feature) - {Feature.SEEK, Feature.LOG}
+    suffix = ".fifo"
+
+    @pytest.fixture(autouse=True)
+    def _server(self, elasticmq: ElasticMqServer) -> None:
+        self.server = elasticmq
+
+    async def setup(self) -> None:
+        await super().setup()
+        self.stack = AsyncExitStack()
+        # The service tells how many messages are left, and not of which group.
+        self.proxy = await self.stack.enter_async_context(open_sqs_proxy(self.server.endpoint))
+
+    async def teardown(self) -> None:
+        await self.stack.aclose()
+
+    async def new_producer(self) -> SharedStreamProducer:
+        return producer_on(
+            self.server,
+            self.queue,
+            max_deliveries=self.max_deliveries,
+            endpoint_url=self.proxy.endpoint,
+        )
+
+    async def committed(self, lane: int = 0) -> int:
+        left = await asyncio.to_thread(self.server.count, self.queue)
+        deleted = self.proxy.deleted()
+        published = {one for ids in self.published.values() for one in ids}
+        assert len(published) - left == len(deleted & published)
+        return len(deleted & set(self.published.get(lane, ())))

@@ -1,0 +1,34 @@
+"""Producers with short delays, and the suite's tiny runtime around them."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from producers.sqs import SqsSharedStreamProducer
+from producers.sqs.settings import SqsSettings
+from tests.services.sqs_client import SqsClient
+from triggerer.abc import BrokerMessage
+from triggerer.testing.driving import ACKED, Driver, Resolve
+from triggerer.testing.driving import driving as suite_driving
+
+PATIENCE_S = 30.0
+
+
+def producer_on(server: SqsClient, queue: str, **settings: Any) -> SqsSharedStreamProducer:
+    """A producer whose polls and delays are short."""
+    quick = {"receive_wait_s": 1, "redelivery_delay_s": 0.1, "redelivery_delay_max_s": 0.4}
+    return SqsSharedStreamProducer(
+        queue, settings=SqsSettings.from_mapping("test", server.connection | quick | settings)
+    )
+
+
+def value_of(event: BrokerMessage) -> str:
+    return (event.value or b"").decode()
+
+
+def driving(
+    producer: SqsSharedStreamProducer, resolve: Resolve = lambda _: ACKED
+) -> AbstractAsyncContextManager[Driver]:
+    """Run a producer while the block lasts; see `triggerer.testing.driving`."""
+    return suite_driving(producer, value_of=value_of, resolve=resolve, patience_s=PATIENCE_S)

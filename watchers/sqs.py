@@ -1,0 +1,105 @@
+"""Asset events from the messages of Amazon SQS queues."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from producers.sqs import SqsSharedStreamProducer
+from triggerer.abc import BrokerMessage, DeliveryFacts
+from triggerer.pluginkit.message_trigger import (
+    Attribute,
+    MessageTrigger,
+    text_argument,
+    texts_of,
+    timestamp_ms,
+)
+
+if TYPE_CHECKING:
+    from producers.sqs.settings import SqsSettings
+
+
+class SqsEventTrigger(MessageTrigger):
+    """Fires for each message of a queue that meets `match`.
+
+    Watchers with equal queue and connection share one receiver. A queue is read by one stream: what another program
+    receives from it is not seen here.
+
+    Args:
+        queue: Its name, or its URL.
+        connection: The section `[connections.<connection>]` of the configuration.
+        match, decode, extra, partition_key: See `MessageTrigger`. The default `extra` has `value`, `message_id`,
+            `queue`, `group_id` and `sequence_number` (null unless the queue is FIFO), `attributes` and `timestamp`. The
+            timestamp is when the message was sent, in milliseconds; a binary attribute is written as text, or as
+            `base64:…`.
+    Raises:
+        DagError: An argument is not as described.
+    """
+
+    ATTRIBUTES: ClassVar[Mapping[str, Attribute]] = {
+        "message_id": lambda message: message.position["message_id"],
+        "queue": lambda message: message.position["queue"],
+        "group_id": lambda message: message.position["group_id"],
+        "sequence_number": lambda message: message.position["sequence_number"],
+        "attributes": lambda message: texts_of(message.attributes),
+        "timestamp": timestamp_ms,
+        "deliveries": lambda message: message.deliveries,
+    }
+
+    def __init__(
+        self,
+        queue: str,
+        *,
+        connection: str = "sqs",
+        match: Mapping[str, Any] | None = None,
+        decode: str | None = "json",
+        extra: Mapping[str, Any] | None = None,
+        partition_key: str | None = None,
+    ) -> None:
+        self.queue = text_argument(queue, "queue")
+        super().__init__(
+            connection=connection,
+            match=match,
+            decode=decode,
+            extra=extra,
+            partition_key=partition_key,
+        )
+
+    def source_arguments(self) -> dict[str, Any]:
+        return {"queue": self.queue}
+
+    def shared_stream_key(self) -> Hashable:
+        return ("sqs", self.connection, self.queue)
+
+    async def check_source(self) -> None:
+        from producers.sqs.checking import check_queue
+
+        await check_queue(self._settings(), self.queue)
+
+    async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
+        from producers.sqs.checking import describe_delivery
+
+        return await describe_delivery(self._settings(), self.queue, ask=ask)
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SqsSharedStreamProducer:
+        trigger = cls(**kwargs)
+        return SqsSharedStreamProducer(trigger.queue, settings=trigger._settings())
+
+    def _settings(self) -> SqsSettings:
+        # Not at the top: a DAG file that is parsed needs no settings, and no pydantic.
+        from producers.sqs.settings import SqsSettings
+
+        return SqsSettings.load(self.connection)
+
+    def default_extra(self, message: BrokerMessage, value: Any) -> dict[str, Any]:
+        get = message.position.__getitem__
+        return {
+            "value": value,
+            "message_id": get("message_id"),
+            "queue": get("queue"),
+            "group_id": get("group_id"),
+            "sequence_number": get("sequence_number"),
+            "attributes": texts_of(message.attributes),
+            "timestamp": timestamp_ms(message),
+        }
