@@ -27,7 +27,7 @@ LEAVES = [
     *(["dags", name] for name in ("list", "show", "trigger", "pause", "unpause", "test")),
     *(["assets", name] for name in ("list", "events", "emit")),
     *(["assets", "queued", name] for name in ("list", "delete")),
-    *(["runs", name] for name in ("list", "show", "logs", "cancel")),
+    *(["runs", name] for name in ("list", "show", "logs", "cancel", "retry", "clear")),
     *(["watchers", name] for name in ("list", "show", "replay")),
     ["config", "show"],
 ]
@@ -331,7 +331,8 @@ def test_an_asset_that_nobody_declares_is_made_with_a_warning_on_standard_error(
 
 
 def test_what_is_not_there_is_refused(migrated: Shell) -> None:
-    assert "'r'" in migrated.refused("runs", "show", "nope", "r")
+    for command in ("show", "cancel", "retry", "clear"):
+        assert "'r'" in migrated.refused("runs", command, "nope", "r")
     assert "'w'" in migrated.refused("watchers", "show", "nope", "w")
     assert "'w'" in migrated.refused("watchers", "replay", "nope/w", "--from", "earliest")
     assert "ASCII" in migrated.refused("assets", "emit", "sché")

@@ -1,7 +1,7 @@
 """A store, a folder of DAG files, and an executor with real worker processes on them."""
 
 import textwrap
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -57,15 +57,27 @@ class House:
     def home(self) -> Path:
         return self.folder / "home"
 
-    async def add_dag(self, dag_id: str, source: str, *, needs_spark: bool = False) -> None:
-        """Write a DAG file, and the row that its parser would have written."""
+    async def add_dag(
+        self,
+        dag_id: str,
+        source: str,
+        *,
+        needs_spark: bool = False,
+        tasks: Sequence[tuple[str, Sequence[str]]] = (("t", ()),),
+        **columns: Any,
+    ) -> None:
+        """Write a DAG file, and the row that its parser would have written; `tasks` with what they wait for."""
         path = self.dags_folder / f"{dag_id}_file.py"
         path.write_text(HEADER + textwrap.dedent(source))
         row = {
             "dag_id": dag_id,
             "path": path.name,
-            "tasks": [{"task_id": "t", "needs_spark": needs_spark}],
+            "tasks": [
+                {"task_id": one, "upstream": list(upstream), "needs_spark": needs_spark}
+                for one, upstream in tasks
+            ],
             "updated_at": datetime.now(UTC),
+            **columns,
         }
         async with self.database.transaction() as session:
             await session.execute(insert(Dag), [row])

@@ -195,6 +195,53 @@ def cancel(
         typer.echo(f"{dag_id} {run_id}: cancelled")
 
 
+@app.command()
+def retry(
+    dag_id: DagId, run_id: RunId, json: options.Json = False, config: options.Config = None
+) -> None:
+    """Queue a run that failed or was cancelled again; what has succeeded of it is left as it is."""
+
+    async def change(session: AsyncSession) -> None:
+        from triggerer.operations.runs import retry_run
+
+        await retry_run(session, dag_id, run_id)
+
+    write(config, change)
+    if json:
+        print_json({"dag_id": dag_id, "run_id": run_id, "state": "queued"})
+    else:
+        typer.echo(f"{dag_id} {run_id}: queued again")
+
+
+@app.command()
+def clear(
+    dag_id: DagId,
+    run_id: RunId,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--task",
+            metavar="TASK_ID",
+            help="Only this one, and what waits for it; may be repeated.",
+        ),
+    ] = None,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Queue a run that has ended again, as if it, or some of its tasks, had not run; they emit their events anew."""
+
+    async def change(session: AsyncSession) -> list[str]:
+        from triggerer.operations.runs import clear_run
+
+        return await clear_run(session, dag_id, run_id, tasks=task or ())
+
+    cleared = write(config, change)
+    if json:
+        print_json({"dag_id": dag_id, "run_id": run_id, "state": "queued", "tasks": cleared})
+    else:
+        typer.echo(f"{dag_id} {run_id}: queued again, for {', '.join(cleared) or 'no task'}")
+
+
 def _find(config: Path | None, dag_id: str, run_id: str) -> tuple[RunView, list[TaskRunView]]:
     async def ask(session: AsyncSession) -> tuple[list[RunView], list[TaskRunView]]:
         from triggerer.store.queries.listing.dag_runs import list_runs, list_task_runs

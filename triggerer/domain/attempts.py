@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ class RunDetails:
     run_id: str
     run_type: str
     attempt: int
-    """1, unless an executor died while it ran this run."""
+    """1, unless an executor died while it ran this run, or somebody has had it repeated."""
     queued_at: datetime
     run_after: datetime
     logical_date: datetime | None
@@ -31,6 +31,29 @@ class RunDetails:
     data_interval_end: datetime | None
     params: Mapping[str, Any]
     partition_key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """What an attempt leaves as it is, since somebody has had an ended run repeated in part."""
+
+    kept: Mapping[str, TaskState] = field(default_factory=dict)
+    """By task id, how it ended. A kept task is executed only if another one needs what it returned."""
+    cleared: Mapping[str, int] = field(default_factory=dict)
+    """By task id, how often it was cleared: each time its outlets' events are new ones."""
+    after_attempt: int = 0
+    """The run's attempts until then; they do not count for how often its executors have died."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that `dag_run.again` holds."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any] | None) -> Repeat:
+        if document is None:
+            return cls()
+        kept = {task_id: TaskState(state) for task_id, state in document["kept"].items()}
+        return cls(kept, document["cleared"], document["after_attempt"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +65,14 @@ class RunOrder(RunDetails):
     """The DAG file, relative to the DAGs folder."""
     needs_spark: bool
     log_path: str
+    repeat: Repeat = field(default_factory=Repeat)
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> RunOrder:
         values = dict(document)
-        for field in _INSTANTS:
-            values[field] = _instant(values[field])
+        values["repeat"] = Repeat.from_json(values["repeat"])
+        for name in _INSTANTS:
+            values[name] = _instant(values[name])
         return cls(**values)
 
 

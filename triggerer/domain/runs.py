@@ -26,21 +26,21 @@ class RunState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        return not _MOVES[self]
+        return self not in ACTIVE_STATES
 
     def may_become(self, state: RunState) -> bool:
         return state in _MOVES[self]
 
 
-# A run whose executor died is queued again; the next claim is a new attempt.
+# A run whose executor died is queued again; the next claim is a new attempt. So is one that has ended, by hand.
 _MOVES: Final[dict[RunState, frozenset[RunState]]] = {
     RunState.QUEUED: frozenset({RunState.RUNNING, RunState.FAILED, RunState.CANCELLED}),
     RunState.RUNNING: frozenset(
         {RunState.QUEUED, RunState.SUCCESS, RunState.FAILED, RunState.CANCELLED}
     ),
-    RunState.SUCCESS: frozenset(),
-    RunState.FAILED: frozenset(),
-    RunState.CANCELLED: frozenset(),
+    RunState.SUCCESS: frozenset({RunState.QUEUED}),
+    RunState.FAILED: frozenset({RunState.QUEUED}),
+    RunState.CANCELLED: frozenset({RunState.QUEUED}),
 }
 
 ACTIVE_STATES: Final = (RunState.QUEUED, RunState.RUNNING)

@@ -21,6 +21,7 @@ from triggerer.errors import TriggererError
 from triggerer.execution.context import RunContext
 from triggerer.execution.events import QueryEvents
 from triggerer.execution.failures import WorkerStopped, explain, storable
+from triggerer.execution.keeping import kept_tasks
 from triggerer.execution.logs import Output
 from triggerer.execution.protocol import RunReport, TaskStart
 from triggerer.execution.session import SparkHolder
@@ -217,10 +218,21 @@ class _Attempt:
         skips = set[str]()
         failures: list[str] = []
         unreported: list[TaskResult] = []
+        kept = kept_tasks(dag, self._order.repeat.kept)
         for task in dag.tasks_in_order():
             if unreported:
                 self._report(RunReport(tuple(unreported), None))
                 unreported.clear()
+            if (state := kept.get(task.task_id)) is not None:
+                logger.info("task %s is left as it is: %s", task.task_id, state)
+                if state is TaskState.SUCCESS:
+                    # Nobody needs what it has returned.
+                    values[task.task_id] = None
+                elif state is TaskState.SKIPPED:
+                    skips.add(task.task_id)
+                else:
+                    failures.append(f"task {task.task_id} was left as it is: {state}")
+                continue
             missing = [before.task_id for before in task.upstream if before.task_id not in values]
             failed = [name for name in missing if name not in skips]
             if failed:

@@ -61,7 +61,12 @@ async def record_emitted(session: AsyncSession, updates: Sequence[AttemptUpdate]
 
 
 def _idempotency_key(order: RunOrder, task_id: str, event: EmittedEvent) -> str:
-    """Return the same key for each attempt of the run: a repeat of the task emits nothing twice."""
+    """Return the same key for each attempt of the run: a repeat of the task emits nothing twice.
+
+    Unless the task was cleared: then somebody wants its outlets to be updated again.
+    """
+    if cleared := order.repeat.cleared.get(task_id, 0):
+        task_id = f"{task_id}#{cleared}"
     key = "/".join((order.dag_id, order.run_id, task_id, event.asset_uri))
     # Each of the four may be long; a URI alone may be longer than a key can be.
     encoded = key.encode()

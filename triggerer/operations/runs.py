@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.domain.runs import RunState
-from triggerer.errors import MoveRefused, UnknownRun
+from triggerer.domain.attempts import Repeat
+from triggerer.domain.runs import RunState, TaskState
+from triggerer.errors import DagError, MoveRefused, UnknownRun
+from triggerer.store.queries.execution.repeating import LockedRun, lock_run, queue_again
 from triggerer.store.queries.execution.transitions import request_cancel
 from triggerer.store.queries.listing.dag_runs import find_run
 from triggerer.store.wakeups.signals import Signal, announce
@@ -31,3 +36,86 @@ async def cancel_run(session: AsyncSession, dag_id: str, run_id: str) -> RunStat
     else:
         raise MoveRefused(f"the run {run_id!r} has ended already: {state}")
     return state
+
+
+async def retry_run(session: AsyncSession, dag_id: str, run_id: str) -> None:
+    """Queue a run that failed or was cancelled for another attempt, also if its DAG is paused.
+
+    Tasks that have succeeded or were skipped are left as they are. One whose result another one needs is executed
+    again, to have it. No event is emitted twice.
+
+    Raises:
+        UnknownRun: There is no such run.
+        MoveRefused: It has not ended, or has succeeded.
+        DagError: The DAG is gone from its file.
+    """
+    run = await _lock(session, dag_id, run_id)
+    if run.state is RunState.SUCCESS:
+        raise MoveRefused(
+            f"the run {run_id!r} has succeeded", hint="triggerer runs clear runs it once more"
+        )
+    done = (TaskState.SUCCESS, TaskState.SKIPPED)
+    kept = {task_id: state for task_id, state in run.tasks.items() if state in done}
+    await _queue(session, dag_id, run, Repeat(kept, run.repeat.cleared, run.attempt))
+
+
+async def clear_run(
+    session: AsyncSession, dag_id: str, run_id: str, *, tasks: Collection[str] = ()
+) -> list[str]:
+    """Queue a run that has ended for another attempt, as if these tasks had not been executed.
+
+    They emit their events anew, so that DAGs that wait for them get them again. A run keeps its own triggering events.
+
+    Args:
+        tasks: With all that wait for them; none: all of them.
+    Returns:
+        The ids of the tasks that were cleared, in the order of the DAG.
+    Raises:
+        UnknownRun: There is no such run.
+        MoveRefused: It has not ended.
+        DagError: The DAG is gone from its file, or has no such task.
+    """
+    run = await _lock(session, dag_id, run_id)
+    names = [task["task_id"] for task in run.definition]
+    if unknown := sorted(set(tasks) - set(names)):
+        raise DagError(
+            f"the DAG {dag_id!r} has no task {unknown[0]!r}", hint=f"it has {', '.join(names)}"
+        )
+    cleared = _with_downstream(run.definition, tasks) if tasks else set(names)
+    kept = {task_id: state for task_id, state in run.tasks.items() if task_id not in cleared}
+    if not tasks:
+        # Also those that the file no longer has.
+        kept = {}
+    counts = dict(run.repeat.cleared)
+    for task_id in cleared:
+        counts[task_id] = counts.get(task_id, 0) + 1
+    await _queue(session, dag_id, run, Repeat(kept, counts, run.attempt))
+    return [task_id for task_id in names if task_id in cleared]
+
+
+async def _lock(session: AsyncSession, dag_id: str, run_id: str) -> LockedRun:
+    run = await lock_run(session, dag_id, run_id)
+    if run is None:
+        raise UnknownRun(dag_id, run_id)
+    if not run.state.is_final:
+        raise MoveRefused(
+            f"the run {run_id!r} is {run.state}", hint="triggerer runs cancel ends it"
+        )
+    if run.is_stale:
+        raise DagError(f"the DAG {dag_id!r} is gone from its file {run.path}")
+    return run
+
+
+async def _queue(session: AsyncSession, dag_id: str, run: LockedRun, repeat: Repeat) -> None:
+    assert run.state.may_become(RunState.QUEUED)
+    await queue_again(session, run.pk, repeat)
+    announce(session, Signal.RUNS_QUEUED, dag_id)
+
+
+def _with_downstream(definition: Sequence[Mapping[str, Any]], tasks: Collection[str]) -> set[str]:
+    """Return these tasks, and those that wait for them, directly or not. The definition is in order."""
+    found = set(tasks)
+    for task in definition:
+        if not found.isdisjoint(task["upstream"]):
+            found.add(task["task_id"])
+    return found

@@ -7,6 +7,7 @@ from triggerer.store.models.assets import (
     AssetEvent,
     QueuedAssetEvent,
 )
+from triggerer.store.models.backfills import Backfill, BackfillInterval
 from triggerer.store.models.base import Base
 from triggerer.store.models.dags import Dag, DagFile, DagScheduleAlias, DagScheduleAsset
 from triggerer.store.models.parked import ParkedBody, ParkedMessage
@@ -19,6 +20,8 @@ __all__ = [
     "AssetAlias",
     "AssetAliasMember",
     "AssetEvent",
+    "Backfill",
+    "BackfillInterval",
     "Base",
     "Dag",
     "DagFile",

@@ -71,6 +71,8 @@ class Dag(Base):
     next_interval_end: Mapped[datetime | None] = mapped_column(UtcDateTime)
     last_run_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """When the scheduler last made a run of it, by the database's clock: `min_run_gap` counts from there."""
+    callbacks: Mapped[str | None] = mapped_column(Text)
+    """The ends of a run after which the DAG wants to be called, of `success,failed`; None: none."""
 
 
 class DagScheduleAsset(Base):

@@ -13,6 +13,8 @@ from triggerer.store.models.base import Base, BigId, Json, UtcDateTime
 _ACTIVE = text("state IN ('queued', 'running')")
 _UNSUCCESSFUL = text("state IN ('failed', 'cancelled')")
 _AUTOMATED = text("logical_date IS NOT NULL AND run_type IN ('scheduled', 'asset_triggered')")
+_CALLED = text("callback IS NOT NULL")
+_BACKFILLED = text("backfill_id IS NOT NULL")
 
 
 class DagRun(Base):
@@ -38,6 +40,8 @@ class DagRun(Base):
         ),
         # For the last run that a DAG's timetable has asked for.
         Index("ix_dag_run_automated", "dag_id", "run_after", sqlite_where=_AUTOMATED),
+        Index("ix_dag_run_callback", "callback", "id", sqlite_where=_CALLED),
+        Index("ix_dag_run_backfill_id_state", "backfill_id", "state", sqlite_where=_BACKFILLED),
         # As for asset_event: queue entries refer to a run by its id.
         {"sqlite_autoincrement": True},
     )
@@ -75,6 +79,13 @@ class DagRun(Base):
     """Of queued runs those with the highest are executed first."""
     pools: Mapped[str | None] = mapped_column(Text)
     """The pools that its tasks name, sorted, with commas between; None: none."""
+    again: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    """What the next attempts repeat, as `triggerer.domain.attempts.Repeat` writes it; None: they execute all tasks."""
+    callback: Mapped[str | None] = mapped_column(String(20))
+    """due or running: the DAG wants to be called since the run has ended; None: it does not, or has been."""
+    callback_executor: Mapped[str | None] = mapped_column(String(80))
+    callback_attempts: Mapped[int] = mapped_column(server_default="0", default=0)
+    backfill_id: Mapped[int | None] = mapped_column(BigId)
 
 
 class TaskRun(Base):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import typing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Table, and_, case, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from triggerer.domain.attempts import Repeat
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.store.engine.database import database_now
 from triggerer.store.models import DagRun, Instance, TaskRun
@@ -56,13 +57,14 @@ async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) 
                 _RUNS.c.dag_id,
                 _RUNS.c.attempt,
                 _RUNS.c.executor,
+                _RUNS.c.again,
                 _NEVER_BEGAN.label("never_began"),
             )
             .where(RUNNING, *gone)
             .with_for_update(skip_locked=True)
         )
     ).all()
-    again = [row for row in orphans if row.attempt < MAX_ATTEMPTS or row.never_began]
+    again = [row for row in orphans if _counted(row) < MAX_ATTEMPTS or row.never_began]
     if again:
         await session.execute(
             update(_RUNS)
@@ -73,11 +75,11 @@ async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) 
                 attempt=case((_NEVER_BEGAN, _RUNS.c.attempt - 1), else_=_RUNS.c.attempt),
             )
         )
-    spent = [row for row in orphans if row.attempt >= MAX_ATTEMPTS and not row.never_began]
+    spent = [row for row in orphans if _counted(row) >= MAX_ATTEMPTS and not row.never_began]
     now = datetime.now(UTC)
     for row in spent:
         error = (
-            f"given up after {row.attempt} attempts: each time the executor died while it ran"
+            f"given up after {_counted(row)} attempts: each time the executor died while it ran"
             f" (the last one was {row.executor})"
         )
         ended = {"state": RunState.FAILED.value, "ended_at": now}
@@ -90,3 +92,8 @@ async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) 
             .values(ended)
         )
     return Recovered([row.dag_id for row in again], [row.dag_id for row in spent])
+
+
+def _counted(row: Any) -> int:
+    """The attempts since somebody had the run repeated."""
+    return int(row.attempt) - Repeat.from_json(row.again).after_attempt

@@ -14,7 +14,7 @@ from typing import Any, Final
 from sqlalchemy import Table, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.domain.attempts import RunOrder
+from triggerer.domain.attempts import Repeat, RunOrder
 from triggerer.domain.logs import log_path
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.store.engine.script import Row
@@ -72,7 +72,7 @@ def claimed_runs(rows: Sequence[Row], *, log_home: str) -> list[RunOrder]:
 
 def _order(row: Row, log_home: str) -> RunOrder:
     run_pk, dag_id, run_id, run_type, attempt, queued_at, run_after, *others = row
-    logical_date, start, end, params, partition_key, path, tasks = others
+    logical_date, start, end, params, partition_key, again, path, tasks = others
     return RunOrder(
         dag_id=dag_id,
         run_id=run_id,
@@ -89,6 +89,7 @@ def _order(row: Row, log_home: str) -> RunOrder:
         path=path,
         needs_spark=_needs_spark(json_from(tasks)),
         log_path=log_path(log_home, dag_id, run_id),
+        repeat=Repeat.from_json(json_from(again)),
     )
 
 
@@ -117,7 +118,7 @@ UPDATE dag_run SET state = 'running', executor = {executor}, attempt = attempt +
        exit_code = NULL, waiting_for = NULL, waiting_since = NULL
 WHERE id {PICKED}
 RETURNING id, dag_id, run_id, run_type, attempt, queued_at, run_after, logical_date,
-          data_interval_start, data_interval_end, params, partition_key,
+          data_interval_start, data_interval_end, params, partition_key, again,
           (SELECT d.path FROM dag d WHERE d.dag_id = dag_run.dag_id),
           (SELECT d.tasks FROM dag d WHERE d.dag_id = dag_run.dag_id)
 """,
