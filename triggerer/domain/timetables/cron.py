@@ -5,8 +5,8 @@ means where clocks are set forward or back is decided here, as Airflow does on o
 
 - With every hour (`*` in the field of hours), an instant is named whenever the local clock shows a time that the
   expression names: twice if the clock shows it twice, never if it leaves it out.
-- Otherwise each date is one instant: the second if there are two, and as much later as the clock was set
-  forward if there is none. "02:30 each day" is once a day, also on those days.
+- Otherwise a date is one instant: the second if there are two. The dates that the clock leaves out are one as well,
+  together: the first of them, as much later as the clock was set forward. "02:30 each day" is once a day, always.
 
 Both are sets of instants, so next and previous are exact opposites, whatever instant one asks from.
 """
@@ -104,10 +104,18 @@ class Cron:
         first, second = self._offset(date, fold=0), self._offset(date, fold=1)
         if first == second:
             return (date - first,)
-        if self._parsed.expanded[1] != ["*"]:
-            return (date - min(first, second),)
-        # The clock shows it twice, or never.
-        return (date - first, date - second) if first > second else ()
+        if self._parsed.expanded[1] == ["*"]:
+            return (date - first, date - second) if first > second else ()
+        if first > second:
+            return (date - second,)
+        return (date - first,) if self._is_first_left_out(date, second - first) else ()
+
+    def _is_first_left_out(self, date: datetime, shift: timedelta) -> bool:
+        """Return whether no earlier date of the expression falls into the same gap as `date`."""
+        earlier = next(self._dates_before(date), None)
+        if earlier is None or date - earlier >= shift:
+            return True
+        return self._offset(earlier, fold=0) == self._offset(earlier, fold=1)
 
     def _offset(self, date: datetime, *, fold: int) -> timedelta:
         return _offset_of(date.replace(tzinfo=self.zone, fold=fold))

@@ -1,0 +1,151 @@
+"""Our answers beside Airflow's, step by step, each from the state in which Airflow was asked."""
+
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import time_machine
+
+from tests.airflow.timetable_cases import clock_changes
+from triggerer.domain.timetables import timetable_from_json
+from triggerer.domain.timetables.cron import Cron
+from triggerer.domain.timetables.zones import checked_zone
+from triggerer.errors import DagError
+from triggerer.timetables import DataInterval, TimeRestriction, Timetable
+
+HERE = Path(__file__).parent
+RECORDED = HERE / "timetable_answers.json"
+DAY = timedelta(days=1)
+
+Case = dict[str, Any]
+Answers = list[Any]
+
+
+def ask_airflow(python: str, cases: list[Case]) -> list[Answers]:
+    done = subprocess.run(
+        [python, str(HERE / "timetable_oracle.py")],
+        input=json.dumps(cases),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    answers: list[Answers] = json.loads(done.stdout)
+    return answers
+
+
+def record(cases: list[Case], answers: list[Answers]) -> None:
+    """One case a line."""
+    lines = (
+        json.dumps([case, answer], separators=(",", ":")).replace("+00:00", "Z")
+        for case, answer in zip(cases, answers, strict=True)
+    )
+    RECORDED.write_text("[\n" + ",\n".join(lines) + "\n]\n")
+
+
+def recorded() -> tuple[list[Case], list[Answers]]:
+    pairs = json.loads(RECORDED.read_text().replace('Z"', '+00:00"'))
+    return [case for case, _ in pairs], [answer for _, answer in pairs]
+
+
+class Comparison:
+    """Counts what is equal, and what differs for which reason. Anything else that differs is an assertion."""
+
+    def __init__(self) -> None:
+        self.equal = 0
+        self.different: Counter[str] = Counter()
+
+    @property
+    def share(self) -> float:
+        return self.different.total() / (self.equal + self.different.total())
+
+    def add(self, case: Case, answers: Answers) -> None:
+        timetable = _timetable(case)
+        if timetable is None:
+            # Airflow takes such an expression, and fails each time that it is asked.
+            steps = [answer for _, answer in answers[:-1]]
+            assert all(step is None or "error" in step for step in steps), (case, answers)
+            self.different["an expression that names no date is refused"] += 1
+            return
+        for asked, theirs, ours in _steps(timetable, case, answers):
+            if ours == theirs:
+                self.equal += 1
+                continue
+            where = f"{case}\nasked {asked}\nAirflow {theirs}\nours    {ours}"
+            assert "timezone" in case["arguments"], where
+            assert _is_named(case, ours), where
+            assert _is_where_clocks_change(case, asked, theirs, ours), where
+            if isinstance(theirs, dict):
+                self.different["Airflow raises where clocks change"] += 1
+            else:
+                self.different["where clocks change"] += 1
+
+
+def _timetable(case: Case) -> Timetable | None:
+    """None: its expression names no date."""
+    arguments = case["arguments"]
+    if case["type"] == "EventsTimetable":
+        arguments = {"description": None, **arguments}
+    try:
+        return timetable_from_json({"type": case["type"], "arguments": arguments})
+    except DagError as error:
+        if "names no date" not in str(error):
+            raise
+        return None
+
+
+def _steps(timetable: Timetable, case: Case, answers: Answers) -> Iterator[tuple[Any, Any, Any]]:
+    earliest, latest = (_instant(case[name]) for name in ("earliest", "latest"))
+    restriction = TimeRestriction(earliest, latest, case["catchup"])
+    for asked, theirs in answers[:-1]:
+        last = asked[1] and DataInterval(*map(_instant, asked[1]))
+        with time_machine.travel(_instant(asked[0]), tick=False):
+            info = timetable.next_dagrun_info(
+                last_automated_data_interval=last, restriction=restriction
+            )
+        yield asked, theirs, info and [*map(_text, (info.run_after, *info.data_interval))]
+    moment = _instant(case["now"])
+    with time_machine.travel(moment, tick=False):
+        interval = timetable.infer_manual_data_interval(run_after=moment)
+    yield [case["now"], None], answers[-1], list(map(_text, interval))
+
+
+def _is_named(case: Case, ours: list[str] | None) -> bool:
+    """Whether our answer consists of instants that the expression names; `test_walk.py` holds what that means."""
+    if ours is None:
+        return True
+    crons = _crons(case)
+    moments = [_instant(one) for one in ours]
+    if case["type"] == "CronDataIntervalTimetable":
+        return crons[0].matches(moments[-2]) and crons[0].after(moments[-2]) == moments[-1]
+    return any(cron.matches(moments[0]) for cron in crons)
+
+
+def _is_where_clocks_change(case: Case, asked: Any, *answers: Any) -> bool:
+    texts = [asked[0], *(asked[1] or ()), case["earliest"], case["latest"]]
+    for answer in answers:
+        texts += answer if isinstance(answer, list) else []
+    moments = [_instant(text) for text in texts if text is not None]
+    low, high = min(moments), max(moments) + DAY
+    # Airflow looks one instant back.
+    low = min(cron.before(low) or low for cron in _crons(case)) - DAY
+    return any(low <= change <= high for change in clock_changes(case["arguments"]["timezone"]))
+
+
+def _crons(case: Case) -> list[Cron]:
+    zone = checked_zone(case["arguments"]["timezone"])
+    return [
+        Cron(one, zone) for one in case["arguments"].get("crons") or [case["arguments"]["cron"]]
+    ]
+
+
+def _instant(text: str | None) -> Any:
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def _text(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat()
