@@ -70,9 +70,9 @@ class Stamps:
         done = Scheduler._done
         queued = self.queued
 
-        def stamped(self: Scheduler, chunk: Sequence[str], plan: Plan) -> None:
+        def stamped(self: Scheduler, plan: Plan, by_clock: bool) -> None:
             queued.extend([monotonic_ns()] * plan.runs_created)
-            done(self, chunk, plan)
+            done(self, plan, by_clock)
 
         Scheduler._done = stamped  # type: ignore[method-assign]
 

@@ -52,7 +52,6 @@ RULES = {
     "what_is_declared_meanwhile_goes_beyond_the_capacity": "S9",
     "what_is_replaced_goes_before_its_successor_is_loaded": "S11",
     "what_nobody_could_read_concerns_nobody": "S2/S7",
-    "what_was_enough_once_is_enough_for_ever": "S4",
     "a_gap_at_the_seam": "S13|S2/S7",
     "a_live_message_overtakes_what_lies_behind": "S13|S2/S7",
     "a_position_moves_before_its_events_are_durable": "S13|S2/S7",

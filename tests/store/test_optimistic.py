@@ -11,19 +11,19 @@ from tests.store.seeding import (
     add_alias,
     add_asset,
     add_dag,
-    asset_json,
     emit,
     queue_of,
     runs_of,
 )
 from triggerer.domain.runs import RunType
 from triggerer.errors import OutcomeUnknown
-from triggerer.scheduler import Scheduler, optimistic
+from triggerer.scheduler import Scheduler
 from triggerer.store.engine.database import Database
 from triggerer.store.engine.opening import open_database
 from triggerer.store.engine.script import Row, Step, perform
 from triggerer.store.queries.scheduling.candidates import create_run, lock_and_read
 from triggerer.store.queries.scheduling.new_run import CreateRun, EventSelection
+from triggerer.store.queries.scheduling.reading import ReadDags
 from triggerer.store.recording.emitting import NewAssetEvent, record_events
 from triggerer.store.wakeups.signals import Signal
 
@@ -153,138 +153,63 @@ async def test_a_run_whose_commit_nobody_saw_is_announced_all_the_same(postgres:
     await check_conservation(postgres, "report", 1)
 
 
-async def _after_its_first_run(database: Database, assets: int = 1) -> tuple[Scheduler, list[Step]]:
-    """A scheduler that knows from a run what was enough for it, and the steps that it asks for from now on."""
-    scheduler, steps = Scheduler(database), []
-    for asset in range(1, assets + 1):
-        await emit(database, asset)
-    assert await scheduler.run_once() == 1
-    for dag_id in ("report", "join"):
-        await end(database, *await runs_of(database, dag_id))
-    perform_step = database.perform_step
+async def test_a_run_takes_a_look_and_a_statement(postgres: Database) -> None:
+    await two_assets(postgres)
+    scheduler, steps, perform_step = Scheduler(postgres), list[Step](), postgres.perform_step
 
     async def noted(step: Step) -> list[Row]:
         steps.append(step)
         return await perform_step(step)
 
-    database.perform_step = noted  # type: ignore[method-assign]
-    return scheduler, steps
-
-
-async def test_what_was_enough_for_a_run_makes_the_next_one_without_a_look(
-    postgres: Database,
-) -> None:
-    await two_assets(postgres)
-    scheduler, steps = await _after_its_first_run(postgres, assets=2)
+    postgres.perform_step = noted  # type: ignore[method-assign]
     for number in range(1, 4):
         await emit(postgres, 1)
+        assert await scheduler.run_once() == 0
         await emit(postgres, 2)
         await emit(postgres, 2)
         assert await scheduler.run_once() == 1
-        assert [type(step) for step in steps] == [CreateRun] * number
-    await check_conservation(postgres, "join", 2 + 3 * 3)
-    assert len(await runs_of(postgres, "join")) == 4
+        assert [type(step) for step in steps] == [ReadDags, ReadDags, CreateRun] * number
+    await check_conservation(postgres, "join", 3 * 3)
 
 
-async def test_without_a_look_no_run_is_made_of_half_of_what_is_waited_for(
-    postgres: Database,
-) -> None:
-    await two_assets(postgres)
-    scheduler, steps = await _after_its_first_run(postgres, assets=2)
-    await emit(postgres, 2)
-    assert await scheduler.run_once() == 0
-    assert len(steps) == 2  # the run was asked for, and then looked for
-    await emit(postgres, 1)
-    assert await scheduler.run_once() == 1
-    assert len(steps) == 3
-    await check_conservation(postgres, "join", 4)
-
-
-async def test_without_a_look_the_cap_holds_and_the_end_of_a_run_frees_it(
-    postgres: Database,
-) -> None:
+async def test_the_cap_holds_and_the_end_of_a_run_frees_it(postgres: Database) -> None:
     await one_asset(postgres, max_active_runs=1)
-    scheduler, _ = await _after_its_first_run(postgres)
-    await emit(postgres, 1)
-    assert await scheduler.run_once() == 1
-    await emit(postgres, 1)
-    assert await scheduler.run_once() == 0
-    await end(postgres, *await runs_of(postgres, "report"))
-    assert await scheduler.run_once() == 1
-    await check_conservation(postgres, "report", 3)
+    scheduler = Scheduler(postgres)
+    for number in range(1, 4):
+        await emit(postgres, 1)
+        assert await scheduler.run_once() == 1
+        await emit(postgres, 1)
+        assert await scheduler.run_once() == 0
+        await end(postgres, *await runs_of(postgres, "report"))
+        assert await scheduler.run_once() == 1
+        await end(postgres, *await runs_of(postgres, "report"))
+        await check_conservation(postgres, "report", 2 * number)
 
 
-@pytest.mark.parametrize("column", ["is_paused", "is_stale"])
-async def test_without_a_look_a_dag_that_was_paused_or_went_gets_no_run(
-    postgres: Database, column: str
-) -> None:
-    await one_asset(postgres)
-    scheduler, _ = await _after_its_first_run(postgres)
-    await emit(postgres, 1)
-    await set_columns(postgres, "report", **{column: True})
-    assert await scheduler.run_once() == 0
-    await set_columns(postgres, "report", **{column: False})
-    assert await scheduler.run_once() == 1
-
-
-async def test_without_a_look_a_changed_schedule_counts(postgres: Database) -> None:
-    await two_assets(postgres)
-    await set_columns(
-        postgres, "join", schedule={"any": [asset_json("flights"), asset_json("weather")]}
-    )
-    scheduler, _ = await _after_its_first_run(postgres)
-    await set_columns(
-        postgres, "join", schedule={"all": [asset_json("flights"), asset_json("weather")]}
-    )
-    await emit(postgres, 1)
-    assert await scheduler.run_once() == 0
-    await emit(postgres, 2)
-    assert await scheduler.run_once() == 1
-    await check_conservation(postgres, "join", 3)
-
-
-async def test_without_a_look_nothing_is_made_of_what_another_scheduler_has_taken(
+async def test_nothing_is_made_of_what_another_scheduler_has_taken(
     postgres_url: str, postgres: Database
 ) -> None:
     await one_asset(postgres)
-    scheduler, _ = await _after_its_first_run(postgres)
+    scheduler = Scheduler(postgres)
     async with open_database(postgres_url) as other:
         rival = Scheduler(other)
-        for number in range(2, 5):
+        for number in range(1, 5):
             await emit(postgres, 1)
-            made = await rival.run_once() + await scheduler.run_once()
-            assert made == 1
+            assert await rival.run_once() + await scheduler.run_once() == 1
             assert len(await runs_of(postgres, "report")) == number
-    await emit(postgres, 1)
-    assert await scheduler.run_once() == 1
-    await check_conservation(postgres, "report", 5)
+    await check_conservation(postgres, "report", 4)
 
 
-async def test_so_many_are_remembered_and_who_was_forgotten_looks_again(
-    postgres: Database, monkeypatch: pytest.MonkeyPatch
+async def test_who_takes_the_oldest_of_its_events_is_planned_for_under_a_lock(
+    postgres: Database,
 ) -> None:
-    monkeypatch.setattr(optimistic, "_MAX_REMEMBERED", 1)
-    await one_asset(postgres)
-    await add_asset(postgres, 2, "weather")
-    await add_dag(postgres, "forecast", asset_json("weather"), assets=[2])
-    scheduler, steps = await _after_its_first_run(postgres)
-    for asset, asked in ((1, 1), (2, 2), (2, 1), (1, 2)):
-        steps.clear()
-        await emit(postgres, asset)
-        assert await scheduler.run_once() == 1
-        assert len(steps) == asked
-
-
-async def test_who_takes_the_oldest_of_its_events_looks_each_time(postgres: Database) -> None:
     await one_asset(postgres, events_per_run=1, max_active_runs=10)
-    scheduler, steps = await _after_its_first_run(postgres)
-    for _ in range(3):
-        await emit(postgres, 1)
-    assert await scheduler.run_once() == 3
-    assert not any(isinstance(step, CreateRun) for step in steps)
+    await emit(postgres, 1, 3)
+    assert await Scheduler(postgres).run_once() == 3
+    await check_conservation(postgres, "report", 3)
 
 
-async def test_who_waits_for_an_alias_looks_each_time(postgres: Database) -> None:
+async def test_an_alias_that_resolves_to_nothing_any_more_makes_no_run(postgres: Database) -> None:
     await add_asset(postgres, 1, "result")
     await add_alias(postgres, 5, "results")
     await add_dag(postgres, "report", {"alias": "results"}, aliases=[5])

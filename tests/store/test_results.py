@@ -25,8 +25,9 @@ from triggerer.store.engine.script import Row, Step
 from triggerer.store.models import DagRun, TaskRun
 from triggerer.store.queries.execution.results import AttemptUpdate, SaveResults, held_runs
 from triggerer.store.queries.execution.transitions import claim_runs, claimed_runs
-from triggerer.store.queries.scheduling.candidates import SNAPSHOT, create_run
+from triggerer.store.queries.scheduling.candidates import create_run
 from triggerer.store.queries.scheduling.new_run import CreateRun, EventSelection
+from triggerer.store.queries.scheduling.reading import ReadDags
 from triggerer.store.wakeups.listening import listen
 from triggerer.store.wakeups.signals import Signal
 
@@ -291,7 +292,7 @@ async def test_no_plan_goes_through_a_table_that_grows_not_even_while_it_is_smal
     steps = [
         claim_runs(executor="me", limit=1, log_home="/home"),
         results(update_of(pk, task(), end=end())),
-        SNAPSHOT(dag_ids=["d"], bound=10),
+        ReadDags(["d"], 10),
         CreateRun("d", RunType.ASSET_TRIGGERED, {}, None, None, EventSelection()),
         CreateRun("d", RunType.ASSET_TRIGGERED, {}, None, None, EventSelection(1, (1,))),
     ]

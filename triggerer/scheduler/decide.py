@@ -1,13 +1,36 @@
-"""Which runs the waiting events ask for: a snapshot in, decisions out; no clock, no database."""
+"""Which runs should exist, and what holds the next one back: a snapshot in, decisions out; no clock, no database.
+
+This is the only place that decides. `triggerer why-not` shows what `look` returns; what makes the runs only checks that
+the DAG's row is still as the snapshot saw it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from functools import partial
+from typing import Final
 
 from triggerer.domain.assets import AssetAlias
-from triggerer.domain.conditions import Condition, Leaf, is_satisfied
+from triggerer.domain.conditions import Condition, Leaf, is_satisfied, leaves_of
+from triggerer.domain.runs import RunState, RunType
+from triggerer.domain.schedules import (
+    OnBoth,
+    OnEither,
+    OnPartitions,
+    OnTime,
+    Schedule,
+    condition_of,
+    next_info,
+    timetable_in,
+)
+from triggerer.domain.timetables import DagRunInfo, DataInterval, TimeRestriction, now
+from triggerer.scheduler.holds import Hold, HoldKind
+
+_UNRESTRICTED: Final = TimeRestriction(None, None, catchup=False)
+_MOST_SKIPPED: Final = 10_000
+"""Runs of a timetable that are passed over in one look; more would hold up the other DAGs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,96 +47,354 @@ class WaitingAsset:
 
 
 @dataclass(frozen=True, slots=True)
+class LastRun:
+    """The newest run of a DAG."""
+
+    run_id: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
 class DagSnapshot:
-    """A DAG that may be due, as read from the database."""
+    """A DAG that may be due, as read from the database at the instant `now`."""
 
     dag_id: str
-    condition: Condition
-    max_active_runs: int
-    active_runs: int
-    events_per_run: int | None
+    schedule: Schedule | None
+    now: datetime
+    """By the database's clock, as all instants here."""
+    max_active_runs: int = 16
+    active_runs: int = 0
+    events_per_run: int | None = None
     """None: a run takes everything that is queued."""
-    waiting: tuple[WaitingAsset, ...]
+    waiting: tuple[WaitingAsset, ...] = ()
+    is_paused: bool = False
+    is_stale: bool = False
+    restriction: TimeRestriction = _UNRESTRICTED
+    last_interval: DataInterval | None = None
+    """Of the last run, due by now, that the timetable has asked for."""
+    last_run_after: datetime | None = None
+    """Of the same run."""
+    stored_info: DagRunInfo | None = None
+    """What the timetable asked for next after that run, or when the file or the pause last changed."""
+    last_run_at: datetime | None = None
+    """When the last run was made that was not asked for by hand."""
+    min_run_gap: timedelta | None = None
+    quiet_period: timedelta | None = None
+    newest_event: datetime | None = None
+    """The instant of the newest event that waits; only known where there is a quiet period."""
+    depends_on_past: bool = False
+    last_run: LastRun | None = None
+    """The newest run that is no backfill's; only known where the DAG depends on it."""
 
 
 @dataclass(frozen=True, slots=True)
-class RunsToCreate:
-    """Runs of one DAG, each of which takes what is queued when it is made."""
+class NewRun:
+    """A run that is to be made.
+
+    It takes events where it has `asset_ids`, and has a data interval where a timetable has asked for it.
+    """
 
     dag_id: str
-    count: int
-    events_per_run: int | None
-    asset_ids: tuple[int, ...]
-    """The assets whose oldest events are taken where `events_per_run` is set."""
-
-
-@dataclass(frozen=True, slots=True)
-class Decisions:
-    """What is to be done for one snapshot."""
-
-    runs: tuple[RunsToCreate, ...]
-    recheck: tuple[str, ...]
-    """DAGs that may be due for more runs as soon as these exist: the limit or the bound was reached."""
-    at_capacity: tuple[str, ...] = ()
-    """DAGs that have `max_active_runs` once these runs exist: the end of a run may make them due."""
+    run_type: RunType
+    asset_ids: tuple[int, ...] = ()
+    """The assets for which events wait."""
+    events_per_run: int | None = None
+    """How many of each asset it takes, the oldest; None: all that wait when it is made."""
+    info: DagRunInfo | None = None
 
     @property
-    def unserved(self) -> tuple[str, ...]:
-        """Those of `recheck` that get no run at all: they come first the next time."""
-        served = {due.dag_id for due in self.runs}
-        return tuple(dag_id for dag_id in self.recheck if dag_id not in served)
+    def run_after(self) -> datetime | None:
+        """The instant that its timetable says; None: that at which it is made, when all that it waits for is there."""
+        return self.info.run_after if self.info and self.run_type is RunType.SCHEDULED else None
 
 
-def decide(snapshot: Sequence[DagSnapshot], *, limit: int, bound: int) -> Decisions:
-    """Return the runs to create: for each DAG those that its expression and its capacity allow.
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look at a DAG has found."""
 
-    A DAG with `max_active_runs` gets none. Its events stay queued until the end of a run makes it due. At most
-    `limit` runs are created, in the snapshot's order; see `unserved`.
+    dag_id: str
+    runs: tuple[NewRun, ...] = ()
+    """That may be made now, in order."""
+    holds: tuple[Hold, ...] = ()
+    """What the run after these waits for, and what holds it."""
+    next_info: DagRunInfo | None = None
+    """The run that its timetable asks for after these, due or not."""
+    is_cut_short: bool = False
+    """More may be due as soon as these exist: a bound of the look was reached."""
+
+    def first(self, count: int) -> Look:
+        """Return the same look with only so many of its runs."""
+        if count >= len(self.runs):
+            return self
+        cut = [run.info for run in self.runs[count:] if run.info is not None]
+        return replace(
+            self,
+            runs=self.runs[:count],
+            next_info=cut[0] if cut else self.next_info,
+            is_cut_short=True,
+        )
+
+    def wake_at(self, now: datetime) -> datetime | None:
+        """Return when to look again if nothing else happens; None: time alone changes nothing."""
+        moments = [hold.until for hold in self.holds if hold.until is not None and hold.until > now]
+        return min(moments, default=None)
+
+    @property
+    def waits_for_end(self) -> bool:
+        """Whether the end of a run may make the DAG due."""
+        return any(hold.kind in (HoldKind.CAP, HoldKind.PAST) for hold in self.holds)
+
+
+def look(dag: DagSnapshot, *, at_most: int, bound: int) -> Look:
+    """Return the runs that may be made now, and what holds the one after them.
+
+    A timetable asks for its runs one after the other, and none twice. Events stay queued until a run takes them.
 
     Args:
         bound: `WaitingAsset.queued` was counted up to this number.
+    Raises:
+        Exception: From a timetable that is not ours.
     """
-    runs: list[RunsToCreate] = []
-    again: list[str] = []
-    at_capacity: list[str] = []
-    left = limit
-    for dag in snapshot:
-        capacity = max(dag.max_active_runs - dag.active_runs, 0)
-        wanted = _due(dag, at_most=capacity)
-        # If counting stopped at the bound, more runs may be due than `wanted`.
-        cut_short = dag.events_per_run is not None and any(
-            asset.queued >= bound for asset in dag.waiting
+    if dag.schedule is None:
+        return Look(dag.dag_id, holds=(*_standing(dag), Hold.by_hand()))
+    if isinstance(dag.schedule, OnPartitions):
+        return Look(dag.dag_id, holds=(*_standing(dag), Hold.partitions()))
+    standing = _standing(dag)
+    room = 0 if standing else min(at_most, _room(dag))
+    if dag.min_run_gap is not None or dag.depends_on_past:
+        # The first run made holds the others back.
+        room = min(room, 1)
+    upcoming = _Upcoming(dag)
+    runs: list[NewRun] = []
+    queue = _Queue(dag)
+    match dag.schedule:
+        case OnTime():
+            runs += _timed(dag, upcoming, room)
+        case OnEither():
+            runs += _timed(dag, upcoming, room)
+            runs += _triggered(dag, queue, room - len(runs))
+        case OnBoth():
+            runs += _joint(dag, upcoming, queue, room)
+        case _:
+            runs += _triggered(dag, queue, room)
+    left = replace(dag, active_runs=dag.active_runs + len(runs))
+    if runs and not standing:
+        standing = _after_a_run(left)
+    # If counting stopped at the bound, more runs may be due than were found.
+    counted_short = dag.events_per_run is not None and any(
+        asset.queued >= bound for asset in dag.waiting
+    )
+    is_cut_short = bool(runs) and not standing and (len(runs) == room or counted_short)
+    holds = (*standing, *_missing(dag, upcoming, queue))
+    return Look(dag.dag_id, tuple(runs), holds, upcoming.info, is_cut_short)
+
+
+def _standing(dag: DagSnapshot) -> tuple[Hold, ...]:
+    """What keeps the DAG from any run, whatever is due."""
+    holds: list[Hold] = []
+    if dag.is_stale:
+        holds.append(Hold.stale())
+    if dag.is_paused:
+        holds.append(Hold.paused())
+    if _room(dag) <= 0:
+        holds.append(Hold.cap(dag.active_runs, _cap(dag)))
+    gap, last = dag.min_run_gap, dag.last_run_at
+    # A last run that lies ahead was made before the clock was set back: nobody could say how long to wait.
+    if gap is not None and last is not None and last <= dag.now < last + gap:
+        holds.append(Hold.gap(last, gap))
+    past = dag.last_run
+    if dag.depends_on_past and past is not None and past.state not in _GOOD_ENDS:
+        holds.append(Hold.past(past.run_id, past.state))
+    return tuple(holds)
+
+
+_GOOD_ENDS: Final = (RunState.SUCCESS.value, "skipped")
+
+
+def _after_a_run(dag: DagSnapshot) -> tuple[Hold, ...]:
+    """What keeps the next run back once those that were found exist."""
+    holds: list[Hold] = []
+    if _room(dag) <= 0:
+        holds.append(Hold.cap(dag.active_runs, _cap(dag)))
+    if dag.min_run_gap is not None:
+        holds.append(Hold.gap(dag.now, dag.min_run_gap))
+    if dag.depends_on_past:
+        holds.append(Hold.past(None, RunState.QUEUED.value))
+    return tuple(holds)
+
+
+def _cap(dag: DagSnapshot) -> int:
+    timetable = timetable_in(dag.schedule)
+    limit = None if timetable is None else timetable.active_runs_limit
+    return dag.max_active_runs if limit is None else min(dag.max_active_runs, limit)
+
+
+def _room(dag: DagSnapshot) -> int:
+    return _cap(dag) - dag.active_runs
+
+
+class _Upcoming:
+    """The runs that a DAG's timetable asks for, one after the other.
+
+    The timetable is asked anew at each look: where some runs were missed, and are not to be caught up with, it names
+    the last of them. But one that only looks ahead would never name a run that was missed while nobody looked: so a run
+    that it named before, and that is due, stands if the new answer is not due.
+    """
+
+    def __init__(self, dag: DagSnapshot) -> None:
+        self._dag = dag
+        self._is_now = False
+        self.info = self._ask(dag.last_interval)
+        stored, last = dag.stored_info, dag.last_run_after
+        if not isinstance(dag.schedule, OnBoth) and last is not None:
+            # After a change of the schedule the next run may be one that exists, or lie before it.
+            for _ in range(_MOST_SKIPPED):
+                if self.info is None or self.info.run_after > last:
+                    break
+                self.advance()
+            if stored is not None and stored.run_after <= last:
+                stored = None
+        if not self.is_due and stored is not None and stored.run_after <= dag.now:
+            self.info = stored
+
+    @property
+    def is_due(self) -> bool:
+        return self.info is not None and (self._is_now or self.info.run_after <= self._dag.now)
+
+    def advance(self) -> None:
+        assert self.info is not None
+        before = self.info
+        self.info = self._ask(before.data_interval)
+        if self.info == before:
+            # It would ask for the same run for ever.
+            self.info = None
+
+    def _ask(self, last: DataInterval | None) -> DagRunInfo | None:
+        asked_at = now()
+        info = next_info(self._dag.schedule, last, self._dag.restriction)
+        # "Now" by the host's clock is now, whatever the database's clock says.
+        self._is_now = info is not None and asked_at <= info.run_after <= now()
+        return info
+
+    def pass_over_missed(self) -> None:
+        """Without catch-up, go on to the last of the runs that are due."""
+        for _ in range(0 if self._dag.restriction.catchup else _MOST_SKIPPED):
+            before = self.info
+            assert before is not None
+            self.advance()
+            if not self.is_due:
+                self.info, self._is_now = before, True
+                return
+
+
+class _Queue:
+    """The events that wait, as the runs of a look take them."""
+
+    def __init__(self, dag: DagSnapshot) -> None:
+        self._each = dag.events_per_run
+        self.queued = {asset: asset.queued for asset in dag.waiting}
+
+    def satisfies(self, condition: Condition | None) -> bool:
+        return condition is not None and is_satisfied(condition, partial(_has, self.queued))
+
+    def take(self) -> None:
+        each = self._each
+        self.queued = (
+            {}
+            if each is None
+            else {asset: number - each for asset, number in self.queued.items() if number > each}
         )
-        if wanted > left or (0 < wanted < capacity and cut_short):
-            again.append(dag.dag_id)
-        count = min(wanted, left)
-        left -= count
-        if count == capacity:
-            at_capacity.append(dag.dag_id)
-        if count:
-            assets = tuple(asset.asset_id for asset in dag.waiting)
-            runs.append(RunsToCreate(dag.dag_id, count, dag.events_per_run, assets))
-    return Decisions(tuple(runs), tuple(again), tuple(at_capacity))
 
 
-def _due(dag: DagSnapshot, *, at_most: int) -> int:
-    """Return how many runs in a row the expression asks for."""
-    queued = {asset: asset.queued for asset in dag.waiting}
-    count = 0
-    while count < at_most and is_satisfied(dag.condition, partial(_has, queued)):
-        count += 1
-        if dag.events_per_run is None:
-            # The first run takes everything.
-            break
-        queued = {
-            asset: number - dag.events_per_run
-            for asset, number in queued.items()
-            if number > dag.events_per_run
-        }
-    return count
+def _timed(dag: DagSnapshot, upcoming: _Upcoming, room: int) -> Iterator[NewRun]:
+    for _ in range(room):
+        if not upcoming.is_due:
+            return
+        yield NewRun(dag.dag_id, RunType.SCHEDULED, info=upcoming.info)
+        upcoming.advance()
+
+
+def _triggered(dag: DagSnapshot, queue: _Queue, room: int) -> Iterator[NewRun]:
+    condition = condition_of(dag.schedule)
+    if _quiet(dag) or _out_of_season(dag):
+        return
+    for _ in range(room):
+        if not queue.satisfies(condition):
+            return
+        yield _taking(dag)
+        queue.take()
+
+
+def _joint(dag: DagSnapshot, upcoming: _Upcoming, queue: _Queue, room: int) -> Iterator[NewRun]:
+    condition = condition_of(dag.schedule)
+    if _quiet(dag):
+        return
+    for _ in range(room):
+        if not (upcoming.is_due and queue.satisfies(condition)):
+            return
+        upcoming.pass_over_missed()
+        yield replace(_taking(dag), info=upcoming.info)
+        upcoming.advance()
+        queue.take()
+
+
+def _taking(dag: DagSnapshot) -> NewRun:
+    assets = tuple(asset.asset_id for asset in dag.waiting)
+    return NewRun(dag.dag_id, RunType.ASSET_TRIGGERED, assets, dag.events_per_run)
+
+
+def _quiet(dag: DagSnapshot) -> Hold | None:
+    period, newest = dag.quiet_period, dag.newest_event
+    # As for the gap: an event that lies ahead is from before the clock was set back.
+    if period is None or newest is None or not newest <= dag.now < newest + period:
+        return None
+    return Hold.quiet(newest, period)
+
+
+def _out_of_season(dag: DagSnapshot) -> Hold | None:
+    earliest, latest, _ = dag.restriction
+    if earliest is not None and dag.now < earliest:
+        return Hold.not_begun(earliest)
+    return Hold.ended(latest) if latest is not None and dag.now > latest else None
+
+
+def _missing(dag: DagSnapshot, upcoming: _Upcoming, queue: _Queue) -> Iterator[Hold]:
+    """What the next run still waits for."""
+    condition = condition_of(dag.schedule)
+    has_time = timetable_in(dag.schedule) is not None
+    if has_time and not upcoming.is_due:
+        yield Hold.no_time() if upcoming.info is None else Hold.time(upcoming.info.run_after)
+    if condition is None:
+        return
+    if not isinstance(dag.schedule, OnBoth) and (season := _out_of_season(dag)):
+        yield season
+    if not queue.satisfies(condition):
+        yield Hold.assets(tuple(dict.fromkeys(_lacking(condition, queue))))
+    elif quiet := _quiet(dag):
+        yield quiet
+
+
+def _lacking(condition: Condition, queue: _Queue) -> Iterator[str]:
+    for leaf in leaves_of(condition):
+        if not _has(queue.queued, leaf):
+            yield leaf.name
 
 
 def _has(queued: dict[WaitingAsset, int], leaf: Leaf) -> bool:
     if isinstance(leaf, AssetAlias):
         return any(leaf.name in asset.aliases for asset in queued)
     return any(asset.name == leaf.name and asset.uri == leaf.uri for asset in queued)
+
+
+def allot(looks: Sequence[Look], *, limit: int) -> list[Look]:
+    """Return the looks with no more than `limit` runs together: one for each DAG in turn, in their order."""
+    counts = [0] * len(looks)
+    left = limit
+    while left > 0:
+        served = [n for n, found in enumerate(looks) if counts[n] < len(found.runs)][:left]
+        if not served:
+            break
+        for n in served:
+            counts[n] += 1
+        left -= len(served)
+    return [found.first(count) for found, count in zip(looks, counts, strict=True)]

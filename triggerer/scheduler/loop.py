@@ -1,9 +1,10 @@
-"""Creates the runs that waiting events ask for: woken by commits, and by a slow sweep as a safety net."""
+"""Creates the runs that are due: woken by commits and by the clock, and by a slow sweep as a safety net."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from random import Random
 from typing import Any, Final
 
@@ -15,8 +16,10 @@ from triggerer.backoff import Backoff, warn_seldom
 from triggerer.errors import StoreError, TriggererError
 from triggerer.scheduler.optimistic import OptimisticPlanner
 from triggerer.scheduler.plan import Plan, plan_locked
+from triggerer.scheduler.ready import Alarms, ReadyQueue
 from triggerer.store.engine.database import Database
 from triggerer.store.queries.scheduling import candidates
+from triggerer.store.queries.scheduling.candidates import Timed
 from triggerer.store.wakeups.signals import ALL, Announced, Signal, Wakeups
 
 _log = structlog.get_logger(__name__)
@@ -29,18 +32,23 @@ _SWEEP_ALL: Final[Announced] = {Signal.EVENTS_QUEUED: {ALL}}
 
 
 class Scheduler:
-    """Creates asset-triggered runs. Several schedulers may run at once.
+    """Creates the runs that assets and timetables ask for. Several schedulers may run at once.
 
     Each decides under a lock of the DAG's row, or creates the run on condition that the row has not changed since it
     was read. Every queued event goes into exactly one run of its DAG: the run is created, and its events are moved, in
-    one transaction. The DAG's file is never loaded here.
+    one transaction; a run of a timetable has an id that no other can have. The DAG's file is never loaded here.
+
+    It sleeps until a commit wakes it or the next run of a timetable, the end of a gap or of a quiet period is due. That
+    moment is counted from the database's time by a monotonic clock. The sweep reads the database's time again: it
+    notices events whose wakeup was lost, and a clock that was set, within `sweep_interval`.
 
     Args:
         wakeups: As a rule `database.wakeups`.
         max_dagruns_to_create_per_loop: At most so many runs are created in one transaction.
-        sweep_interval: The longest that an event can wait if a wakeup is lost.
+        sweep_interval: The longest that a DAG can wait if a wakeup is lost, or a clock is set.
         random: For the jitter of retries.
         find_candidates: The DAGs for which an event waits, asked in a session that reads.
+        find_timed: The DAGs that a timetable makes due, likewise.
     """
 
     def __init__(
@@ -52,21 +60,25 @@ class Scheduler:
         sweep_interval: timedelta = SWEEP_INTERVAL,
         random: Random | None = None,
         find_candidates: Callable[[Any], Awaitable[list[str]]] = candidates.find_candidates,
+        find_timed: Callable[[Any], Awaitable[Timed]] = candidates.find_timed,
     ) -> None:
         self._database = database
         self._wakeups = wakeups or database.wakeups
         self._limit = max(max_dagruns_to_create_per_loop, 1)
         self._sweep_interval = sweep_interval
         self._find_candidates = find_candidates
+        self._find_timed = find_timed
         # On SQLite, which has one writer at a time, a plan under a lock is a single turn of the connection's thread.
         self._optimistic_planner = (
             None if database.dialect == "sqlite" else OptimisticPlanner(database, limit=self._limit)
         )
         self._backoff = Backoff(first=0.05, longest=5.0, random=random or Random())
-        # Ordered: a DAG that got no run last time comes first.
-        self._dirty: dict[str, None] = {}
+        self._ready = ReadyQueue()
+        self._alarms = Alarms()
         self._sweep_due = True
-        self._at_capacity: frozenset[str] = frozenset()
+        self._swept_at: datetime | None = None
+        self._waits = False
+        self._waits_for_end: frozenset[str] = frozenset()
         self._reported: dict[str, str] = {}
         self.trouble: TriggererError | None = None
         """Why no runs can be created at present; None if they can."""
@@ -81,11 +93,19 @@ class Scheduler:
         signals = (Signal.EVENTS_QUEUED, Signal.RUNS_ENDED, Signal.DAGS_CHANGED)
         with self._wakeups.subscribe(*signals) as subscription:
             task_status.started()
+            sweep_at = -math.inf
             while True:
                 self._note(subscription.take_nowait())
-                if not self._dirty and not self._sweep_due:
-                    woken = await subscription.wait(self._sweep_interval)
-                    self._note(woken or _SWEEP_ALL)
+                now = anyio.current_time()
+                self._ready.add(self._alarms.take_due(now), by_clock=True)
+                if now >= sweep_at:
+                    self._sweep_due = True
+                if self._sweep_due:
+                    sweep_at = now + self._sweep_interval.total_seconds()
+                elif not self._ready:
+                    until = min(sweep_at, self._alarms.next)
+                    self._note(await subscription.wait(timedelta(seconds=max(until - now, 0))))
+                    continue
                 await self._turn()
 
     async def run_once(self) -> int:
@@ -96,7 +116,7 @@ class Scheduler:
         """
         before = self.runs_created
         self._sweep_due = True
-        while self._sweep_due or self._dirty:
+        while self._sweep_due or self._ready:
             await self._work()
         return self.runs_created - before
 
@@ -105,10 +125,10 @@ class Scheduler:
             if ALL in dag_ids:
                 self._sweep_due = True
             if signal is Signal.RUNS_ENDED:
-                # The end of a run only makes DAGs due that were at their capacity when we last planned for them:
-                # events that were queued since then have woken us by themselves.
-                dag_ids &= self._at_capacity
-            self._dirty.update(dict.fromkeys(sorted(dag_ids - {ALL})))
+                # The end of a run only makes DAGs due that waited for one when we last looked at them: events that
+                # were queued since then have woken us by themselves.
+                dag_ids &= self._waits_for_end
+            self._ready.add(sorted(dag_ids - {ALL}))
 
     async def _turn(self) -> None:
         try:
@@ -130,36 +150,77 @@ class Scheduler:
             self.trouble = None
 
     async def _work(self) -> None:
-        """Plan for one chunk of the dirty DAGs; those that are not done stay dirty."""
+        """Plan for one chunk of the DAGs that are ready; those that are not done stay ready."""
         if self._sweep_due:
-            async with self._database.reading() as session:
-                found = await self._find_candidates(session)
-            self._dirty.update(dict.fromkeys(found))
-            self._sweep_due = False
-        chunk = list(self._dirty)[:_MAX_DAGS]
+            await self._sweep()
+        # Of those that the clock makes ready nearly all get runs; so others leave some for this scheduler.
+        chunk, by_clock = self._ready.take(_MAX_DAGS, by_clock=self._limit)
         if not chunk:
             return
-        plan = None
+        try:
+            plan = await self._plan(chunk)
+        except BaseException:
+            self._ready.add_first(chunk, by_clock=by_clock)
+            raise
+        self._report(plan)
+        self._done(plan, by_clock)
+
+    async def _sweep(self) -> None:
+        async with self._database.reading() as session:
+            timed = await self._find_timed(session)
+            found = await self._find_candidates(session)
+        self._sweep_due = False
+        self._ready.add(found)
+        # A clock that was set back: what was far ahead may be due, and nobody has written so.
+        is_set_back = self._swept_at is None or timed.now < self._swept_at
+        self._swept_at = timed.now
+        here = anyio.current_time()
+        for dag_id, due in timed.due.items():
+            if is_set_back or due <= timed.now:
+                self._ready.add([dag_id], by_clock=True)
+            else:
+                self._alarms.set(dag_id, here + (due - timed.now).total_seconds())
+
+    async def _plan(self, chunk: Sequence[str]) -> Plan:
         if len(chunk) == 1 and self._optimistic_planner is not None:
             plan = await self._optimistic_planner.plan(chunk[0])
-        if plan is None:
-            plan = await self._database.perform(plan_locked(chunk, limit=self._limit))
-        self._report(plan)
-        self._done(chunk, plan)
+            if plan is not None:
+                return plan
+        # Alone, or where others had locked all of them, wait for the locks: it has to end.
+        waits = len(chunk) == 1 or self._waits
+        return await self._database.perform(plan_locked(chunk, limit=self._limit, waits=waits))
 
-    def _done(self, chunk: Sequence[str], plan: Plan) -> None:
-        for dag_id in chunk:
-            self._dirty.pop(dag_id, None)
-        decisions = plan.decisions
+    def _done(self, plan: Plan, by_clock: bool) -> None:
+        looked_at = {found.dag_id for found in plan.looks}
+        unserved = set(plan.unserved)
+        self._waits_for_end = (self._waits_for_end - looked_at) | {
+            found.dag_id for found in plan.looks if found.waits_for_end
+        }
+        again = [
+            one.dag_id for one in plan.looks if one.is_cut_short and one.dag_id not in unserved
+        ]
+        self._ready.add_first(plan.unserved, by_clock=by_clock)
         # A DAG that could use up the limit of every loop goes behind those that got no run.
-        self._at_capacity = (self._at_capacity - set(chunk)) | set(decisions.at_capacity)
-        self._dirty = dict.fromkeys((*decisions.unserved, *self._dirty, *decisions.recheck))
+        self._ready.add(again, by_clock=by_clock)
+        self._set_alarms(plan)
+        self._ready.add(plan.locked, by_clock=by_clock)
+        self._waits = bool(plan.locked) and not looked_at
         self.runs_created += plan.runs_created
+
+    def _set_alarms(self, plan: Plan) -> None:
+        if plan.now is None:
+            return
+        here = anyio.current_time()
+        for found in plan.looks:
+            at = found.wake_at(plan.now)
+            self._alarms.set(
+                found.dag_id, None if at is None else here + (at - plan.now).total_seconds()
+            )
 
     def _report(self, plan: Plan) -> None:
         """Log each DAG whose schedule cannot be read, once for each reason. It must not stop the others."""
-        for dag_id in plan.readable:
-            self._reported.pop(dag_id, None)
+        for found in plan.looks:
+            self._reported.pop(found.dag_id, None)
         for dag_id, reason in plan.unreadable.items():
             if self._reported.get(dag_id) != reason:
                 self._reported[dag_id] = reason

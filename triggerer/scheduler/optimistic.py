@@ -2,47 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import replace
 
 from triggerer.domain.runs import RunType
 from triggerer.errors import OutcomeUnknown
-from triggerer.scheduler.decide import Decisions, RunsToCreate
-from triggerer.scheduler.plan import BOUND, Plan, evaluate, selection_of
+from triggerer.scheduler.decide import NewRun
+from triggerer.scheduler.plan import BOUND, Plan, evaluate, is_noted, selection_of
 from triggerer.store.engine.database import Database
-from triggerer.store.queries.scheduling.candidates import SNAPSHOT, WaitingRow, waiting_rows
 from triggerer.store.queries.scheduling.new_run import CreateRun, Unchanged
+from triggerer.store.queries.scheduling.reading import DagRow, ReadDags, dag_rows
 from triggerer.store.wakeups.signals import Announced, Signal
-
-_MAX_REMEMBERED: Final = 1_000
-"""DAGs; a kilobyte or so each."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Due:
-    """A run that is to be created if nobody has changed the DAG's row since it was read."""
-
-    run: RunsToCreate
-    params: Mapping[str, Any]
-    unchanged: Unchanged
-    is_lasting: bool
-    """Whether events of the same assets make the next run due: it takes all that waits, and there is no alias."""
 
 
 class OptimisticPlanner:
-    """Plans for one DAG in one or two round trips; a transaction with a lock takes four.
+    """Plans for one DAG in two round trips; a transaction with a lock takes four.
 
-    The first time, it reads the queue, and creates the run unless the DAG's row has changed since. It remembers which
-    assets made the run due, and tries to create the next one without reading: events of these assets are enough, and
-    others cannot make the expression false. The statement checks that the row is as it was, that these assets have
-    events again, and that the DAG may have one more run. If it creates none, the queue is read again.
+    It looks, and makes the run unless the DAG's row has changed since: every plan that makes a run changes it, and so
+    does every change of the DAG. What may happen beside, events that come and runs that end, makes no run wrong.
     """
 
     def __init__(self, database: Database, *, limit: int) -> None:
         self._database = database
         self._limit = limit
-        self._remembered: dict[str, _Due] = {}
 
     async def plan(self, dag_id: str) -> Plan | None:
         """Create the run that is due, if there is one. None: it takes a transaction with a lock.
@@ -50,39 +31,29 @@ class OptimisticPlanner:
         Raises:
             StoreError: As `Database.perform_step`. The run may exist where the outcome is unknown.
         """
-        remembered = self._remembered.get(dag_id)
-        if remembered is not None and await self._make(remembered):
-            return Plan(Decisions((remembered.run,), recheck=()), (dag_id,), {}, runs_created=1)
-        rows = waiting_rows(
-            await self._database.perform_step(SNAPSHOT(dag_ids=[dag_id], bound=BOUND))
-        )
+        rows = dag_rows(await self._database.perform_step(ReadDags([dag_id], BOUND)))
         plan = evaluate(rows, [dag_id], limit=self._limit)
-        if not plan.decisions.runs:
+        if not plan.looks:
             return plan
-        (run,) = plan.decisions.runs
-        if run.count > 1 or not await self._make(self._due(run, rows)):
+        (found,) = plan.looks
+        if not found.runs:
+            return plan if is_noted(found, rows[0]) else None
+        run = found.runs[0]
+        if len(found.runs) > 1 or run.info is not None or not is_noted(found, rows[0]):
             return None
-        return replace(plan, runs_created=1)
+        return replace(plan, runs_created=1) if await self._make(run, rows[0]) else None
 
-    def _due(self, run: RunsToCreate, rows: Sequence[WaitingRow]) -> _Due:
-        row = rows[0]
-        assert row.version is not None
-        is_lasting = run.events_per_run is None and all(row.alias is None for row in rows)
-        return _Due(
-            run, row.params, Unchanged(row.version, self._database.transport.sender), is_lasting
-        )
-
-    async def _make(self, due: _Due) -> bool:
+    async def _make(self, run: NewRun, row: DagRow) -> bool:
         """Create the run unless the DAG's row has changed; return whether it was created."""
-        run = due.run
+        assert row.version is not None
         step = CreateRun(
             run.dag_id,
             RunType.ASSET_TRIGGERED,
-            due.params,
+            row.params,
             run_after=None,
             run_id=None,
             selection=selection_of(run),
-            unchanged=due.unchanged,
+            unchanged=Unchanged(row.version, self._database.transport.sender),
         )
         announced: Announced = {Signal.RUNS_QUEUED: {run.dag_id}}
         try:
@@ -91,17 +62,6 @@ class OptimisticPlanner:
             # It may have committed. An unnecessary wakeup does no harm.
             await self._database.announce_here(announced)
             raise
-        if not made:
-            return False
-        await self._database.announce_here(announced)
-        ((*_, version),) = made
-        self._remember(due, version)
-        return True
-
-    def _remember(self, due: _Due, version: str) -> None:
-        self._remembered.pop(due.run.dag_id, None)
-        if due.is_lasting:
-            unchanged = replace(due.unchanged, version=version, waits_for=due.run.asset_ids)
-            self._remembered[due.run.dag_id] = replace(due, unchanged=unchanged)
-            if len(self._remembered) > _MAX_REMEMBERED:
-                del self._remembered[next(iter(self._remembered))]
+        if made:
+            await self._database.announce_here(announced)
+        return bool(made)

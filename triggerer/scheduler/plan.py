@@ -1,20 +1,21 @@
-"""Planning for DAGs: from the rows of the database to decisions, and the transaction that does it under a lock."""
+"""Planning for DAGs: a look at each, and the transaction that makes the runs under a lock."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import timedelta
-from itertools import groupby
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import Any, Final
 
-from triggerer.domain.conditions import condition_from_json
 from triggerer.domain.runs import RunType
-from triggerer.errors import DagError
-from triggerer.scheduler.decide import DagSnapshot, Decisions, RunsToCreate, WaitingAsset, decide
-from triggerer.store.engine.script import Script
-from triggerer.store.queries.scheduling.candidates import WaitingRow, create_run, lock_and_read
-from triggerer.store.queries.scheduling.new_run import EventSelection
+from triggerer.scheduler.decide import Look, NewRun, allot, look
+from triggerer.scheduler.snapshots import rows_by_dag, snapshot_of
+from triggerer.store.engine.script import Announcement, Script
+from triggerer.store.queries.scheduling.candidates import create_run, lock_and_read
+from triggerer.store.queries.scheduling.due_moments import NoteNext
+from triggerer.store.queries.scheduling.new_run import CreateRun, EventSelection
+from triggerer.store.queries.scheduling.reading import DagRow
+from triggerer.store.wakeups.signals import Signal
 
 # Queued events of one asset are counted up to this number; a DAG with more is planned for again.
 BOUND: Final = 1_000
@@ -23,85 +24,125 @@ _TICK: Final = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What was decided for some DAGs, and how many runs were created."""
+    """What was found of some DAGs, and how many runs were created."""
 
-    decisions: Decisions
-    readable: tuple[str, ...]
-    unreadable: Mapping[str, str]
+    looks: tuple[Look, ...] = ()
+    """In the order in which the DAGs were given."""
+    locked: tuple[str, ...] = ()
+    """DAGs at which nobody looked, since another scheduler had locked them."""
+    unserved: tuple[str, ...] = ()
+    """DAGs that are due and got no run: there were too many others."""
+    unreadable: Mapping[str, str] = field(default_factory=dict)
     """DAG id to the reason."""
+    now: datetime | None = None
+    """When it was read, by the database's clock; None: nothing was."""
     runs_created: int = 0
 
 
-def evaluate(rows: Sequence[WaitingRow], dag_ids: Sequence[str], *, limit: int) -> Plan:
-    """Decide by what `SNAPSHOT` has read of these DAGs, in this order."""
-    snapshots, unreadable = _read(rows)
-    order = {dag_id: index for index, dag_id in enumerate(dag_ids)}
-    snapshots.sort(key=lambda dag: order[dag.dag_id])
-    decisions = decide(snapshots, limit=limit, bound=BOUND)
-    return Plan(decisions, tuple(dag.dag_id for dag in snapshots), unreadable)
-
-
-def plan_locked(dag_ids: Sequence[str], *, limit: int) -> Script[Plan]:
-    """Lock these DAGs, and create the runs that are due."""
-    rows = yield from lock_and_read(dag_ids, bound=BOUND)
-    plan = evaluate(rows, dag_ids, limit=limit)
-    params = {row.dag_id: row.params for row in rows}
-    for due in plan.decisions.runs:
-        yield from _create(due, params[due.dag_id])
-    return replace(plan, runs_created=sum(due.count for due in plan.decisions.runs))
-
-
-def selection_of(due: RunsToCreate) -> EventSelection:
-    """Return which events each of these runs takes."""
-    return EventSelection(
-        due.events_per_run, () if due.events_per_run is None else tuple(due.asset_ids)
+def evaluate(rows: Sequence[DagRow], dag_ids: Sequence[str], *, limit: int) -> Plan:
+    """Decide by what was read of these DAGs, in this order."""
+    looks: dict[str, Look] = {}
+    unreadable: dict[str, str] = {}
+    for group in rows_by_dag(rows):
+        dag_id = group[0].dag_id
+        try:
+            looks[dag_id] = look(snapshot_of(group), at_most=limit, bound=BOUND)
+        except Exception as error:  # noqa: BLE001  (the boundary to users' timetables)
+            unreadable[dag_id] = str(error) or repr(error)
+    wanted = [looks[dag_id] for dag_id in dag_ids if dag_id in looks]
+    allotted = allot(wanted, limit=limit)
+    unserved = (
+        found.dag_id
+        for found, asked in zip(allotted, wanted, strict=True)
+        if asked.runs and not found.runs
+    )
+    return Plan(
+        tuple(allotted),
+        unserved=tuple(unserved),
+        unreadable=unreadable,
+        now=rows[0].now if rows else None,
     )
 
 
-def _create(due: RunsToCreate, params: Mapping[str, Any]) -> Script[None]:
-    run_after = None
-    for _ in range(due.count):
-        run = yield from create_run(
-            due.dag_id,
-            run_type=RunType.ASSET_TRIGGERED,
-            run_after=run_after,
-            params=params,
-            selection=selection_of(due),
+def plan_locked(dag_ids: Sequence[str], *, limit: int, waits: bool = True) -> Script[Plan]:
+    """Lock these DAGs, and create the runs that are due.
+
+    Args:
+        waits: See `lock_and_read`.
+    """
+    rows = yield from lock_and_read(dag_ids, bound=BOUND, waits=waits)
+    plan = evaluate(rows, dag_ids, limit=limit)
+    by_dag = {row.dag_id: row for row in rows}
+    created = 0
+    for found in plan.looks:
+        created += yield from _carry_out(found, by_dag[found.dag_id])
+    locked = () if waits else tuple(dag_id for dag_id in dag_ids if dag_id not in by_dag)
+    return replace(plan, locked=locked, runs_created=created)
+
+
+def selection_of(run: NewRun) -> EventSelection | None:
+    """Return which events the run takes; None: none."""
+    if run.run_type is RunType.SCHEDULED:
+        return None
+    each = run.events_per_run
+    return EventSelection(each, () if each is None else run.asset_ids)
+
+
+def is_noted(found: Look, row: DagRow) -> bool:
+    """Whether the DAG's row shows what its timetable asks for next."""
+    info = found.next_info
+    shown = (row.next_interval_start, row.next_interval_end)
+    if info is None:
+        return shown == (None, None)
+    return (row.next_run_after, *shown) == (info.run_after, *info.data_interval)
+
+
+def _carry_out(found: Look, row: DagRow) -> Script[int]:
+    created, least = 0, None
+    for run in found.runs:
+        if run.run_type is RunType.SCHEDULED:
+            created += yield from _create_scheduled(run, row.params)
+            continue
+        interval = None if run.info is None else run.info.data_interval
+        made = yield from create_run(
+            run.dag_id,
+            run_type=run.run_type,
+            run_after=least,
+            params=row.params,
+            selection=selection_of(run),
+            logical_date=None if run.info is None else run.info.logical_date,
+            interval=interval,
         )
         # In the order of their events, and each with an id of its own at the first try.
-        run_after = run.run_after + _TICK
-
-
-def _read(rows: Iterable[WaitingRow]) -> tuple[list[DagSnapshot], dict[str, str]]:
-    """Return the snapshot for `decide`, and why some DAGs are not in it."""
-    snapshots: list[DagSnapshot] = []
-    unreadable: dict[str, str] = {}
-    for dag_id, group in groupby(rows, key=lambda row: row.dag_id):
-        waiting = list(group)
-        first = waiting[0]
-        try:
-            condition = condition_from_json(first.schedule)
-        except DagError as error:
-            unreadable[dag_id] = str(error)
-            continue
-        snapshots.append(
-            DagSnapshot(
-                dag_id,
-                condition,
-                first.max_active_runs,
-                first.active_runs,
-                first.events_per_run,
-                _waiting_assets(waiting),
-            )
+        least = made.run_after + _TICK
+        created += 1
+    has_scheduled = any(run.run_type is RunType.SCHEDULED for run in found.runs)
+    if has_scheduled or not is_noted(found, row):
+        info = found.next_info
+        yield NoteNext(
+            found.dag_id,
+            None if info is None else info.run_after,
+            None if info is None else info.data_interval,
+            has_run=has_scheduled,
         )
-    return snapshots, unreadable
+    return created
 
 
-def _waiting_assets(rows: Sequence[WaitingRow]) -> tuple[WaitingAsset, ...]:
-    assets = []
-    for asset_id, group in groupby(rows, key=lambda row: row.asset_id):
-        same = list(group)
-        aliases = frozenset(row.alias for row in same if row.alias is not None)
-        first = same[0]
-        assets.append(WaitingAsset(asset_id, first.name, first.uri, first.queued, aliases))
-    return tuple(assets)
+def _create_scheduled(run: NewRun, params: Mapping[str, Any]) -> Script[int]:
+    """Return 1, or 0 if the run exists: then somebody has made it by hand."""
+    info = run.info
+    assert info is not None
+    step = CreateRun(
+        run.dag_id,
+        run.run_type,
+        params,
+        info.run_after,
+        run_id=None,
+        selection=None,
+        logical_date=info.logical_date,
+        interval=info.data_interval,
+    )
+    if not (yield step):
+        return 0
+    yield Announcement(Signal.RUNS_QUEUED, (run.dag_id,))
+    return 1

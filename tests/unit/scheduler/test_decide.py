@@ -1,13 +1,18 @@
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from triggerer.domain.assets import Asset, AssetAlias
 from triggerer.domain.conditions import AssetAll, AssetAny, Condition
-from triggerer.scheduler.decide import DagSnapshot, WaitingAsset, decide
+from triggerer.domain.schedules import OnAssets
+from triggerer.scheduler.decide import DagSnapshot, Look, WaitingAsset, allot, look
 
 A, B, C = (Asset(f"x-test://{name}", name=name) for name in "abc")
 BOUND = 1_000
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def _waiting(
@@ -28,11 +33,23 @@ def _dag(
     active: int = 0,
     at_most: int = 16,
 ) -> DagSnapshot:
-    return DagSnapshot(dag_id, condition, at_most, active, each, waiting)
+    return DagSnapshot(
+        dag_id,
+        OnAssets(condition),
+        NOW,
+        max_active_runs=at_most,
+        active_runs=active,
+        events_per_run=each,
+        waiting=waiting,
+    )
+
+
+def decide(dags: Sequence[DagSnapshot], *, limit: int) -> list[Look]:
+    return allot([look(dag, at_most=limit, bound=BOUND) for dag in dags], limit=limit)
 
 
 def _count(dag: DagSnapshot) -> int:
-    return sum(runs.count for runs in decide([dag], limit=100, bound=BOUND).runs)
+    return len(look(dag, at_most=100, bound=BOUND).runs)
 
 
 @pytest.mark.rule("a run starts before all of its assets were updated")
@@ -58,10 +75,10 @@ def test_an_alias_is_true_when_an_asset_that_it_resolved_to_waits() -> None:
 
 def test_a_dag_at_its_cap_gets_nothing_and_asks_for_no_second_look() -> None:
     at_cap = _dag(A, _waiting((A, 500)), active=16)
-    assert decide([at_cap], limit=10, bound=BOUND).runs == ()
-    assert decide([at_cap], limit=10, bound=BOUND).recheck == ()
     beyond = _dag(A, _waiting((A, 500)), active=17)
-    assert decide([beyond], limit=10, bound=BOUND).runs == ()
+    for dag in (at_cap, beyond):
+        (found,) = decide([dag], limit=10)
+        assert (found.runs, found.is_cut_short, found.waits_for_end) == ((), False, True)
 
 
 def test_one_event_for_each_run_takes_one_of_each_asset() -> None:
@@ -78,17 +95,18 @@ def test_two_events_of_one_instant_are_two_runs_where_two_were_asked_for() -> No
 def test_a_busy_dag_does_not_keep_the_limit_from_the_others() -> None:
     busy = _dag(A, _waiting((A, 900)), dag_id="busy", each=1, at_most=10_000)
     quiet = _dag(B, _waiting((B, 1)), dag_id="quiet")
-    decisions = decide([busy, quiet], limit=10, bound=BOUND)
-    assert [(runs.dag_id, runs.count) for runs in decisions.runs] == [("busy", 10)]
-    assert decisions.recheck == ("busy", "quiet")
-    assert decisions.unserved == ("quiet",)
+    found = decide([busy, quiet], limit=10)
+    assert [(one.dag_id, len(one.runs), one.is_cut_short) for one in found] == [
+        ("busy", 9, True),
+        ("quiet", 1, False),
+    ]
 
 
 def test_a_backlog_that_was_not_counted_to_its_end_is_looked_at_again() -> None:
     deep = _dag(A, _waiting((A, BOUND)), each=500, at_most=50)
-    decisions = decide([deep], limit=100, bound=BOUND)
-    assert decisions.runs[0].count == 2
-    assert decisions.recheck == ("dag",)
+    (found,) = decide([deep], limit=100)
+    assert len(found.runs) == 2
+    assert found.is_cut_short
 
 
 _CONDITIONS = st.recursive(
@@ -136,21 +154,20 @@ def test_every_due_dag_gets_its_runs_in_the_end_and_none_exceeds_its_cap(
     for _ in range(2_000):
         if not dirty:
             break
-        decisions = decide([snapshot(one) for one in dirty], limit=limit, bound=BOUND)
-        assert sum(runs.count for runs in decisions.runs) <= limit
-        for runs in decisions.runs:
-            for _ in range(runs.count):
-                queue = queues[runs.dag_id]
-                assert queue, "a run without events"
-                for name in list(queue):
-                    step = min(queue[name], runs.events_per_run or queue[name])
-                    taken[runs.dag_id] += step
-                    queue[name] -= step
-                    if not queue[name]:
-                        del queue[name]
-                active[runs.dag_id] += 1
-        served = [one for one in decisions.recheck if one not in decisions.unserved]
-        dirty = [*decisions.unserved, *served]
+        found = decide([snapshot(one) for one in dirty], limit=limit)
+        assert sum(len(one.runs) for one in found) <= limit
+        for runs in (run for one in found for run in one.runs):
+            queue = queues[runs.dag_id]
+            assert queue, "a run without events"
+            for name in list(queue):
+                step = min(queue[name], runs.events_per_run or queue[name])
+                taken[runs.dag_id] += step
+                queue[name] -= step
+                if not queue[name]:
+                    del queue[name]
+            active[runs.dag_id] += 1
+        unserved = [one.dag_id for one in found if one.is_cut_short and not one.runs]
+        dirty = [*unserved, *(o.dag_id for o in found if o.is_cut_short and o.runs)]
     assert not dirty, "it looks again for ever"
     for number, (_, _, _, began, at_most) in enumerate(dags):
         dag_id = f"dag{number}"

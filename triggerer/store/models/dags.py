@@ -60,6 +60,8 @@ class Dag(Base):
     """Seconds."""
     depends_on_past: Mapped[bool] = mapped_column(server_default=false(), default=False)
     priority: Mapped[int] = mapped_column(server_default="0", default=0)
+    pools: Mapped[str | None] = mapped_column(Text)
+    """Those that its tasks name, sorted, with commas between; None: none."""
     next_run_after: Mapped[datetime] = mapped_column(
         UtcDateTime, server_default=f"{NEVER:%Y-%m-%d %H:%M:%S.%f}", default=NEVER
     )

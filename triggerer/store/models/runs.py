@@ -78,7 +78,7 @@ class DagRun(Base):
     priority: Mapped[int] = mapped_column(server_default="0", default=0)
     """Of queued runs those with the highest are executed first."""
     pools: Mapped[str | None] = mapped_column(Text)
-    """The pools that its tasks name, sorted, with commas between; None: none."""
+    """The DAG's, when the run was made."""
     again: Mapped[dict[str, Any] | None] = mapped_column(Json)
     """What the next attempts repeat, as `triggerer.domain.attempts.Repeat` writes it; None: they execute all tasks."""
     callback: Mapped[str | None] = mapped_column(String(20))

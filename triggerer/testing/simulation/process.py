@@ -15,7 +15,7 @@ from triggerer.store.recording.bulk import EventRow, insert_events
 from triggerer.store.wakeups.signals import Signal, announce
 from triggerer.testing.simulation.file_reader import FileReader
 from triggerer.testing.simulation.instance import Instance
-from triggerer.testing.simulation.transactions import Database, find_candidates
+from triggerer.testing.simulation.transactions import Database, find_candidates, find_timed
 
 if TYPE_CHECKING:
     from triggerer.domain.events import Fence
@@ -64,6 +64,7 @@ class Process:
                 sweep_interval=_NEVER,
                 random=world.jitter,
                 find_candidates=find_candidates,
+                find_timed=find_timed,
             )
             for _ in range(2)
         ]

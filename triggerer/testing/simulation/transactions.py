@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import starmap
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -16,8 +16,9 @@ from triggerer.domain.conditions import assets_of, condition_to_json
 from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreUnavailable
 from triggerer.store.engine.script import Row, Script, Step, perform_stepwise
 from triggerer.store.engine.statement import BoundStatement
-from triggerer.store.queries.scheduling.candidates import SNAPSHOT, LockDags
+from triggerer.store.queries.scheduling.candidates import LockDags, LockFreeDags, Timed
 from triggerer.store.queries.scheduling.new_run import CreateRun, EventSelection, Unchanged
+from triggerer.store.queries.scheduling.reading import ReadDags
 from triggerer.store.recording.bulk import EventRow, InsertEvents
 from triggerer.store.recording.record_step import RecordEvents
 from triggerer.store.wakeups.signals import Announced, Wakeups, announce, announced_in
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from triggerer.domain.events import Fence
 
 T = TypeVar("T")
+NEVER = datetime(9999, 1, 1, tzinfo=UTC)
+_NO_ASSET = (None, None, None, None, 0, None)
 
 
 class Database:
@@ -189,9 +192,11 @@ class Transaction:
             case LockDags(dag_ids=dag_ids):
                 await self._lock_dags(dag_ids)
                 return []
-            case BoundStatement(statement=statement, values=values) if statement is SNAPSHOT:
+            case LockFreeDags(dag_ids=dag_ids):
+                return [(dag_id,) for dag_id in sorted(dag_ids) if self._lock_free(dag_id)]
+            case ReadDags(dag_ids=dag_ids, bound=bound):
                 await self.store.faults.delay()
-                return self._waiting(**values)
+                return self._waiting(dag_ids, bound)
             case RecordEvents():
                 return [await self._record(step)]
             case BoundStatement(statement=statement, values=values) if statement in POSITIONS:
@@ -204,14 +209,11 @@ class Transaction:
                 await self.store.faults.delay()
                 return [self._create(step)]
             case CreateRun(dag_id=dag_id, unchanged=Unchanged() as unchanged):
-                # Read from the statement's snapshot, which is older than the lock.
-                is_due = self._is_still_due(dag_id, unchanged)
                 await self._lock_dags([dag_id])
                 version = self.store.versions[dag_id]
                 is_as_read = str(version) == unchanged.version
                 await self.store.faults.delay()
-                # The version is that of the row as this transaction leaves it.
-                return [(*self._create(step), str(version + 1))] if is_as_read and is_due else []
+                return [self._create(step)] if is_as_read else []
         raise NotImplementedError(f"the model of the database does not know the step {step}")
 
     # What the recorder asks
@@ -280,38 +282,35 @@ class Transaction:
             await lock.acquire()
             self._held.append(lock)
 
+    def _lock_free(self, dag_id: str) -> bool:
+        lock = self._database.lock(dag_id)
+        try:
+            lock.acquire_nowait()
+        except anyio.WouldBlock:
+            return False
+        self._held.append(lock)
+        return True
+
     def _waiting(self, dag_ids: Collection[str], bound: int) -> list[Row]:
         rows: list[Row] = []
         for dag_id in dag_ids:
             dag = self.store.dags[dag_id]
             names = {self.store.asset_ids[one.name]: one for one in assets_of(dag.condition)}
-            for asset, events in self.untaken(dag).items():
-                one = names[asset]
-                rows.append(
-                    (
-                        dag_id,
-                        condition_to_json(dag.condition),
-                        dag.max_active_runs,
-                        dag.events_per_run,
-                        {},
-                        self.store.active_runs(dag_id),
-                        asset,
-                        one.name,
-                        one.uri,
-                        None,
-                        min(len(events), bound),
-                        str(self.store.versions[dag_id]),
-                    )
-                )
+            found: list[Row] = [
+                (asset, names[asset].name, names[asset].uri, None, min(len(events), bound), None)
+                for asset, events in self.untaken(dag).items()
+            ]
+            rows += [(*self._dag_columns(dag), *one) for one in found or [_NO_ASSET]]
         return rows
 
-    def _is_still_due(self, dag_id: str, unchanged: Unchanged) -> bool:
-        """Whether a run may be made without reading the queue again."""
-        if unchanged.waits_for is None:
-            return True
-        dag = self.store.dags[dag_id]
-        has_room = self.store.active_runs(dag_id) < dag.max_active_runs
-        return has_room and set(unchanged.waits_for) <= self.untaken(dag).keys()
+    def _dag_columns(self, dag: Dag) -> Row:
+        """In the order of `triggerer.store.queries.scheduling.reading`."""
+        store = self.store
+        plain: Row = (dag.dag_id, condition_to_json(dag.condition), {})
+        bounds = (dag.max_active_runs, dag.events_per_run, False, False)
+        time = (None, None, False, None, None, False, NEVER, None, None, None)
+        version, active = str(store.versions[dag.dag_id]), store.active_runs(dag.dag_id)
+        return (*plain, *bounds, *time, store.now(), version, active, None, None)
 
     def _create(self, step: CreateRun) -> Row:
         run = Run(self.store.next_id(), step.dag_id)
@@ -398,3 +397,9 @@ async def find_candidates(session: Transaction) -> list[str]:
     store = session.store
     await store.faults.delay()
     return [dag_id for dag_id, dag in store.dags.items() if store.waiting(dag)]
+
+
+async def find_timed(session: Transaction) -> Timed:
+    """Likewise: DAGs that a timetable makes due."""
+    await session.store.faults.delay()
+    return Timed(session.store.now(), {})

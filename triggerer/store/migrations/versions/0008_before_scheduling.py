@@ -33,6 +33,7 @@ def upgrade() -> None:
         op.add_column("dag", sa.Column(name, sa.Double(), nullable=True))
     op.add_column("dag", _flag("depends_on_past"))
     op.add_column("dag", _number("priority"))
+    op.add_column("dag", sa.Column("pools", sa.Text(), nullable=True))
     op.add_column("dag", sa.Column("next_run_after", INSTANT, server_default=NEVER, nullable=False))
     for name in ("next_interval_start", "next_interval_end", "last_run_at"):
         op.add_column("dag", sa.Column(name, INSTANT, nullable=True))

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -24,14 +24,17 @@ from triggerer.store.engine.script import (
     perform,
     single_step,
 )
-from triggerer.store.engine.statement import Statement, in_list, json_from
+from triggerer.store.engine.statement import Statement, in_list, instant_from, sqlite_instant
 from triggerer.store.models import Dag
+from triggerer.store.models.dags import NEVER
 from triggerer.store.queries.scheduling.new_run import HINT, CreatedRun, CreateRun, EventSelection
+from triggerer.store.queries.scheduling.reading import DagRow, ReadDags, dag_rows
 from triggerer.store.wakeups.signals import Signal
 
 _TICK: Final = timedelta(microseconds=1)
 _MAX_RUN_ID: Final = 250
 
+# Not a decision: it only leaves out what nobody has to look at.
 _CANDIDATES: Final = Statement(
     """
 SELECT d.dag_id FROM dag d
@@ -42,10 +45,24 @@ ORDER BY d.dag_id
 """,
     HINT=HINT,
 )
+_TIMED: Final = Statement(
+    """
+SELECT d.dag_id, d.next_run_after FROM dag d
+WHERE NOT d.is_paused AND NOT d.is_stale AND d.next_run_after < {NEVER}
+ORDER BY d.next_run_after, d.dag_id
+""",
+    NEVER=(f"'{sqlite_instant(NEVER)}'", f"'{NEVER.isoformat()}'::timestamptz"),
+)
 
 _LOCK: Final = Statement(
-    "SELECT dag_id FROM dag WHERE dag_id {IN_DAGS} ORDER BY dag_id FOR NO KEY UPDATE",
+    "SELECT dag_id FROM dag WHERE dag_id {IN_DAGS} ORDER BY dag_id {HOW}",
     IN_DAGS=in_list("dag_ids", "text"),
+    HOW=("", "FOR NO KEY UPDATE"),
+)
+_LOCK_FREE: Final = Statement(
+    "SELECT dag_id FROM dag WHERE dag_id {IN_DAGS} ORDER BY dag_id {HOW}",
+    IN_DAGS=in_list("dag_ids", "text"),
+    HOW=("", "FOR NO KEY UPDATE SKIP LOCKED"),
 )
 
 
@@ -69,60 +86,17 @@ class LockDags:
         return _LOCK.postgres.replace("$1", f"ARRAY[{dag_ids}]")
 
 
-# One row for each asset of the DAG with events queued, which one index lookup finds. (With EXISTS, PostgreSQL would
-# join with the whole queue.) Queued events are never counted beyond the bound. The assets are those that the DAG waits
-# for, directly or through an alias.
-SNAPSHOT: Final = Statement(
-    """
-SELECT d.dag_id, d.schedule, d.max_active_runs, d.events_per_run, d.params,
-       (SELECT count(*) FROM dag_run r
-        WHERE r.dag_id = d.dag_id AND r.state IN ('queued', 'running')) AS active_runs,
-       w.asset_id, a.name, a.uri, w.alias,
-       CASE WHEN d.events_per_run IS NULL THEN 1 ELSE (
-           SELECT count(*) FROM (
-               SELECT 1 FROM queued_asset_event c {HINT}
-               WHERE c.dag_id = d.dag_id AND c.asset_id = w.asset_id AND c.run_pk IS NULL
-               LIMIT {bound}) AS counted) END AS queued,
-       {VERSION} AS version
-FROM dag d
-JOIN (
-    SELECT s.dag_id, s.asset_id, NULL AS alias FROM dag_schedule_asset s
-    UNION ALL
-    SELECT l.dag_id, m.asset_id, n.name FROM dag_schedule_alias l
-    JOIN asset_alias n ON n.id = l.alias_id
-    JOIN asset_alias_member m ON m.alias_id = l.alias_id
-) w ON w.dag_id = d.dag_id
-JOIN asset a ON a.id = w.asset_id
-WHERE d.dag_id {IN_DAGS}
-  AND NOT d.is_paused AND NOT d.is_stale AND d.schedule IS NOT NULL
-  AND (SELECT 1 FROM queued_asset_event q {HINT}
-       WHERE q.dag_id = d.dag_id AND q.asset_id = w.asset_id AND q.run_pk IS NULL
-       LIMIT 1) IS NOT NULL
-ORDER BY d.dag_id, w.asset_id
-""",
-    HINT=HINT,
-    IN_DAGS=in_list("dag_ids", "text"),
-    VERSION=("NULL", "d.xmin::text"),
-)
-
-
 @dataclass(frozen=True, slots=True)
-class WaitingRow:
-    """One asset of one DAG with events queued; the rows of a DAG are adjacent."""
+class LockFreeDags:
+    """A step: lock those of these DAGs that nobody has locked; a row (id) for each. On SQLite those are all."""
 
-    dag_id: str
-    schedule: Any
-    max_active_runs: int
-    events_per_run: int | None
-    params: Mapping[str, Any]
-    active_runs: int
-    asset_id: int
-    name: str
-    uri: str
-    alias: str | None
-    queued: int
-    version: str | None
-    """The version of the DAG's row, see `Unchanged`."""
+    dag_ids: Collection[str]
+
+    def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
+        return [(dag_id,) for dag_id in self.dag_ids]
+
+    def on_postgres(self) -> tuple[str, Sequence[Any]]:
+        return _LOCK_FREE(dag_ids=list(self.dag_ids)).on_postgres()
 
 
 async def find_candidates(session: AsyncSession) -> list[str]:
@@ -131,26 +105,43 @@ async def find_candidates(session: AsyncSession) -> list[str]:
     return [dag_id for (dag_id,) in rows]
 
 
-def lock_and_read(dag_ids: Collection[str], *, bound: int) -> Script[list[WaitingRow]]:
-    """Lock these DAGs against other schedulers until the commit, and return what waits for them.
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """The DAGs that a timetable makes due, at some time."""
+
+    now: datetime
+    """By the database's clock, read before."""
+    due: Mapping[str, datetime]
+    """When each is due, the earliest first; it may have been."""
+
+
+async def find_timed(session: AsyncSession) -> Timed:
+    """Return the DAGs, neither paused nor stale, whose timetable asks for a run."""
+    now = await database_now(session)
+    rows = await perform(session, single_step(_TIMED()))
+    return Timed(now, {dag_id: cast("datetime", instant_from(due)) for dag_id, due in rows})
+
+
+def lock_and_read(
+    dag_ids: Collection[str], *, bound: int, waits: bool = True
+) -> Script[list[DagRow]]:
+    """Lock these DAGs against other schedulers until the commit, and return what there is to know of them.
 
     Args:
         bound: The queued events of an asset are counted up to this number.
+        waits: Whether to wait for DAGs that others have locked; otherwise those are left out.
     """
     if not dag_ids:
         return []
     # A statement of its own: a snapshot that locks the rows itself, and has to wait for the lock, still
     # sees the queue as it was before the other scheduler's commit.
-    yield LockDags(dag_ids)
-    return waiting_rows((yield SNAPSHOT(dag_ids=list(dag_ids), bound=bound)))
-
-
-def waiting_rows(rows: Sequence[Row]) -> list[WaitingRow]:
-    """Return what the step `SNAPSHOT` has read."""
-    return [
-        WaitingRow(dag_id, json_from(schedule), most, each, json_from(params), *others)
-        for dag_id, schedule, most, each, params, *others in rows
-    ]
+    if waits:
+        yield LockDags(dag_ids)
+    else:
+        dag_ids = [dag_id for (dag_id,) in (yield LockFreeDags(dag_ids))]
+        if not dag_ids:
+            return []
+    return dag_rows((yield ReadDags(list(dag_ids), bound)))
 
 
 def create_run(
@@ -161,6 +152,8 @@ def create_run(
     run_after: datetime | None = None,
     run_id: str | None = None,
     selection: EventSelection | None = None,
+    logical_date: datetime | None = None,
+    interval: tuple[datetime, datetime] | None = None,
 ) -> Script[CreatedRun]:
     """Insert a queued run with the events that it takes, and announce it.
 
@@ -170,10 +163,20 @@ def create_run(
             free microsecond is used.
         run_id: None: `<type>__<run_after>`.
         selection: The run takes these of the events that are queued for the DAG; None: none of them.
+        interval: The data interval.
     Raises:
         RowRefused: The DAG has a run of this id.
     """
-    step = CreateRun(dag_id, run_type, params, run_after, run_id, selection)
+    step = CreateRun(
+        dag_id,
+        run_type,
+        params,
+        run_after,
+        run_id,
+        selection,
+        logical_date=logical_date,
+        interval=interval,
+    )
     while not (rows := (yield step)):
         if run_id is not None:
             raise RowRefused(

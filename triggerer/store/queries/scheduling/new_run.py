@@ -56,13 +56,10 @@ class Unchanged:
     Args:
         version: Of the DAG's row, as `SNAPSHOT` or the previous run gave it.
         sender: See `AnnouncementTransport`.
-        waits_for: Another condition, if the queue was not read just before: for each of these assets an event waits,
-            and the DAG may have one more run.
     """
 
     version: str
     sender: str
-    waits_for: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +68,7 @@ class CreateRun:
 
     See `triggerer.store.queries.scheduling.candidates.create_run`. A run that takes events also changes the row of its
     DAG, so that whoever is planning for the DAG at the same time notices. With `unchanged`, there is no row either if
-    the condition is false; otherwise the row ends with the new version of the DAG's row.
+    the condition is false.
     """
 
     dag_id: str
@@ -81,6 +78,10 @@ class CreateRun:
     run_id: str | None
     selection: EventSelection | None
     unchanged: Unchanged | None = None
+    logical_date: datetime | None = None
+    interval: tuple[datetime, datetime] | None = None
+    """The data interval."""
+    partition_key: str | None = None
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
         assert self.unchanged is None
@@ -92,7 +93,13 @@ class CreateRun:
             "run_id": run_id,
             "run_type": str(self.run_type),
             "run_after": sqlite_instant(run_after),
+            "queued_at": sqlite_instant(now() if self._is_scheduled else run_after),
             "params": self._params(),
+            "partition_key": self.partition_key,
+            **{
+                name: None if instant is None else sqlite_instant(instant)
+                for name, instant in zip(_INSTANTS, self._instants(), strict=True)
+            },
         }
         created = connection.execute(_SQLITE_CREATE, values).fetchall()
         if not created:
@@ -100,7 +107,15 @@ class CreateRun:
         ((pk,),) = created
         if self.selection is not None:
             self._take(connection, pk, self.selection)
+            connection.execute(_SQLITE_MADE, {"now": sqlite_instant(now()), "dag_id": self.dag_id})
         return [(pk, run_id, run_after)]
+
+    @property
+    def _is_scheduled(self) -> bool:
+        return self.run_type is RunType.SCHEDULED
+
+    def _instants(self) -> tuple[datetime | None, ...]:
+        return (self.logical_date, *(self.interval or (None, None)))
 
     def _take(self, connection: sqlite3.Connection, pk: int, selection: EventSelection) -> None:
         values = {"run_pk": pk, "dag_id": self.dag_id, "per_asset": selection.per_asset}
@@ -117,9 +132,11 @@ class CreateRun:
             self.run_id,
             str(self.run_type),
             self._params(),
+            *self._instants(),
+            self.partition_key,
         ]
         selection = self.selection
-        variant = _Variant(selection is not None, self.unchanged is not None)
+        variant = _Variant(selection is not None, self.unchanged is not None, self._is_scheduled)
         if selection is not None and selection.per_asset is None:
             variant = replace(variant, takes_all=True)
         elif selection is not None:
@@ -127,9 +144,6 @@ class CreateRun:
             variant = replace(variant, assets=len(selection.asset_ids))
         if self.unchanged is not None:
             arguments += [self.unchanged.version, self.unchanged.sender]
-            if self.unchanged.waits_for is not None:
-                arguments.append(self.unchanged.waits_for)
-                variant = replace(variant, checks_queue=True)
         return _postgres(variant), arguments
 
     def _params(self) -> str:
@@ -137,13 +151,19 @@ class CreateRun:
 
 
 _COLUMNS: Final = (
-    "dag_id, run_id, run_type, state, run_after, queued_at, params, attempt, cancel_requested"
+    "dag_id, run_id, run_type, state, run_after, queued_at, params, attempt, cancel_requested, "
+    "logical_date, data_interval_start, data_interval_end, partition_key, priority, pools"
 )
+_INSTANTS: Final = ("logical_date", "interval_start", "interval_end")
 _SQLITE_CREATE: Final = f"""
 INSERT INTO dag_run ({_COLUMNS})
-VALUES (:dag_id, :run_id, :run_type, '{RunState.QUEUED}', :run_after, :run_after, :params, 0, false)
+VALUES (:dag_id, :run_id, :run_type, '{RunState.QUEUED}', :run_after, :queued_at, :params, 0, false,
+        :logical_date, :interval_start, :interval_end, :partition_key,
+        coalesce((SELECT d.priority FROM dag d WHERE d.dag_id = :dag_id), 0),
+        (SELECT d.pools FROM dag d WHERE d.dag_id = :dag_id))
 ON CONFLICT (dag_id, run_id) DO NOTHING RETURNING id
 """
+_SQLITE_MADE: Final = "UPDATE dag SET last_run_at = :now WHERE dag_id = :dag_id"
 _SQLITE_TAKE_ALL: Final = f"""
 UPDATE queued_asset_event {_INDEX} SET run_pk = :run_pk WHERE dag_id = :dag_id AND run_pk IS NULL
 """
@@ -166,7 +186,7 @@ class _Variant:
 
     takes: bool
     is_conditional: bool
-    checks_queue: bool = False
+    is_scheduled: bool = False
     takes_all: bool = False
     assets: int = 0
 
@@ -176,29 +196,25 @@ class _Variant:
 # others may have been committed after it was read.
 _POSTGRES: Final = f"""
 at AS MATERIALIZED (
-    SELECT {{now}} AS now {{condition}}
+    SELECT {{now}} AS now, {{queued_at}} AS queued_at
+    FROM (SELECT clock_timestamp() AS clock) AS read {{condition}}
 ), run AS (
     INSERT INTO dag_run ({_COLUMNS})
     SELECT $2::text,
            coalesce($3::text, $4::text || '__' || to_char(
                now AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"')),
-           $4::text, '{RunState.QUEUED}', now, now, $5::text::jsonb, 0, false
+           $4::text, '{RunState.QUEUED}', now, queued_at, $5::text::jsonb, 0, false,
+           $6::timestamptz, $7::timestamptz, $8::timestamptz, $9::text,
+           coalesce((SELECT d.priority FROM dag d WHERE d.dag_id = $2::text), 0),
+           (SELECT d.pools FROM dag d WHERE d.dag_id = $2::text)
     FROM at
     ON CONFLICT (dag_id, run_id) DO NOTHING
     RETURNING id, dag_id, run_id, run_after
 )"""
 # Whoever has to wait here, for another transaction that changes the row, then sees the version that it committed.
 _POSTGRES_CHANGED: Final = """dag_row AS (
-    UPDATE dag SET is_stale = is_stale WHERE dag_id = $2::text {condition} RETURNING xmin::text AS version
+    UPDATE dag SET last_run_at = clock_timestamp() WHERE dag_id = $2::text {condition} RETURNING dag_id
 )"""
-_POSTGRES_STILL_DUE: Final = """
-    AND (SELECT count(*) FROM dag_run r
-         WHERE r.dag_id = $2::text AND r.state IN ('queued', 'running')) < max_active_runs
-    AND NOT EXISTS (
-        SELECT FROM unnest(${place}::bigint[]) AS w(asset_id)
-        WHERE (SELECT 1 FROM queued_asset_event e
-               WHERE e.dag_id = $2::text AND e.asset_id = w.asset_id AND e.run_pk IS NULL
-               LIMIT 1) IS NULL)"""
 _POSTGRES_TAKE_ALL: Final = """(
     UPDATE queued_asset_event q SET run_pk = run.id FROM run
     WHERE q.dag_id = $2::text AND q.run_pk IS NULL
@@ -211,31 +227,33 @@ _POSTGRES_TAKE_OLDEST: Final = """(
               SELECT o.asset_event_id FROM queued_asset_event o
               WHERE o.dag_id = $2::text AND o.asset_id = ${place}::bigint AND o.run_pk IS NULL
               ORDER BY o.asset_event_id
-              LIMIT $6::bigint) AS oldest)
+              LIMIT $10::bigint) AS oldest)
 )"""
 
 
 @cache
 def _postgres(variant: _Variant) -> str:
     moves = [_POSTGRES_TAKE_ALL] if variant.takes_all else []
-    moves += [_POSTGRES_TAKE_OLDEST.format(place=7 + n) for n in range(variant.assets)]
+    moves += [_POSTGRES_TAKE_OLDEST.format(place=11 + n) for n in range(variant.assets)]
     which = "greatest" if variant.takes else "coalesce"
-    now = f"{which}($1::timestamptz, clock_timestamp())"
-    last = 6 + variant.assets if variant.assets else 5
+    now = f"{which}($1::timestamptz, clock)"
+    queued_at = "clock" if variant.is_scheduled else now
+    last = 10 + variant.assets if variant.assets else 9
     parts = []
     if variant.takes:
         same = f"AND xmin = ${last + 1}::text::xid" if variant.is_conditional else ""
-        if variant.checks_queue:
-            same += _POSTGRES_STILL_DUE.format(place=last + 3)
         parts.append(_POSTGRES_CHANGED.format(condition=same))
     parts.append(
-        _POSTGRES.format(now=now, condition="FROM dag_row" if variant.is_conditional else "")
+        _POSTGRES.format(
+            now=now,
+            queued_at=queued_at,
+            condition=", dag_row" if variant.is_conditional else "",
+        )
     )
     parts += [f"taken_{n} AS {move}" for n, move in enumerate(moves)]
     answer = "SELECT id, run_id, run_after FROM run"
     if variant.is_conditional:
         ids = "SELECT array_agg(dag_id) FROM run"
         parts.append(notify_cte(Signal.RUNS_QUEUED, sender=f"${last + 2}", dag_ids=ids))
-        answer = "SELECT run.id, run.run_id, run.run_after, dag_row.version FROM run, dag_row"
         answer += " WHERE (SELECT count(*) FROM notified) > 0"
     return f"WITH {', '.join(parts)}\n{answer}"

@@ -1,0 +1,220 @@
+"""What makes runs of a DAG due: assets, time, both, or partitions. None stands for "by hand only"."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from triggerer.domain.assets import Asset, AssetAlias
+from triggerer.domain.conditions import (
+    AssetAll,
+    AssetAny,
+    Condition,
+    condition_from_json,
+    condition_to_json,
+)
+from triggerer.errors import DagError
+
+# Timetables are imported where they are needed: with the parser of cron expressions they take a tenth of a second,
+# which every command and every worker would wait for.
+if TYPE_CHECKING:
+    from triggerer.domain.timetables import DagRunInfo, DataInterval, TimeRestriction, Timetable
+
+
+@dataclass(frozen=True, slots=True)
+class OnAssets:
+    """A run takes the events that make the expression true."""
+
+    condition: Condition
+
+
+@dataclass(frozen=True, slots=True)
+class OnTime:
+    """A run whenever the timetable says."""
+
+    timetable: Timetable
+
+
+@dataclass(frozen=True, slots=True)
+class OnEither:
+    """Runs of both kinds, side by side. One that time has asked for takes no events."""
+
+    timetable: Timetable
+    condition: Condition
+
+
+@dataclass(frozen=True, slots=True)
+class OnBoth:
+    """A run, with its events, at the first moment at which the timetable's next run is due and the expression true."""
+
+    timetable: Timetable
+    condition: Condition
+
+
+@dataclass(frozen=True, slots=True)
+class OnPartitions:
+    """A run for a partition key once all of the expression's assets have an event with that key.
+
+    Mappers are in the form in which `triggerer.partitions` writes them.
+    """
+
+    condition: Condition
+    default_mapper: Mapping[str, Any] = field(hash=False)
+    mappers: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """By the name of an asset."""
+
+
+Schedule: TypeAlias = OnAssets | OnTime | OnEither | OnBoth | OnPartitions
+
+
+def schedule_of(value: object) -> Schedule | None:
+    """Return what `DAG(schedule=...)` means; None: by hand only.
+
+    Raises:
+        DagError: It is no schedule.
+    """
+    match value:
+        case None:
+            return None
+        case OnAssets() | OnTime() | OnEither() | OnBoth() | OnPartitions():
+            return value
+        case Asset() | AssetAlias() | AssetAll() | AssetAny():
+            return OnAssets(value)
+        case []:
+            raise DagError("an empty list is no schedule", hint="None: only by hand")
+        case list() | tuple() if value:
+            return OnAssets(AssetAll(*value))
+    from triggerer.domain.timetables import (
+        AssetAndTimeSchedule,
+        AssetOrTimeSchedule,
+        NullTimetable,
+        Timetable,
+        timetable_of,
+    )
+
+    match value:
+        case AssetOrTimeSchedule(timetable=timetable, assets=assets):
+            return OnEither(timetable, assets)
+        case AssetAndTimeSchedule(timetable=timetable, assets=assets):
+            return OnBoth(timetable, assets)
+        case NullTimetable():
+            return None
+        case str() | timedelta() | Timetable():
+            found = timetable_of(value)
+            return None if isinstance(found, NullTimetable) else OnTime(found)
+    raise DagError(
+        f"{value!r} is no schedule",
+        hint="use None, an asset, a list of assets, an expression, an alias, a cron expression or preset, "
+        "a timedelta or a timetable",
+    )
+
+
+def condition_of(schedule: Schedule | None) -> Condition | None:
+    """Return its expression; None: it waits for no assets."""
+    match schedule:
+        case OnAssets(condition) | OnEither(_, condition) | OnBoth(_, condition):
+            return condition
+        case OnPartitions(condition):
+            return condition
+        case OnTime() | None:
+            return None
+
+
+def timetable_in(schedule: Schedule | None) -> Timetable | None:
+    """Return its timetable; None: it waits for no time."""
+    match schedule:
+        case OnTime(timetable) | OnEither(timetable, _) | OnBoth(timetable, _):
+            return timetable
+        case OnAssets() | OnPartitions() | None:
+            return None
+
+
+def next_info(
+    schedule: Schedule | None, last: DataInterval | None, restriction: TimeRestriction
+) -> DagRunInfo | None:
+    """Return the run that its timetable asks for next; None: none.
+
+    Args:
+        last: The data interval of the last run that the timetable has asked for.
+    """
+    timetable = timetable_in(schedule)
+    if timetable is None:
+        return None
+    return timetable.next_dagrun_info(last_automated_data_interval=last, restriction=restriction)
+
+
+def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
+    """Return the form that is stored.
+
+    That is an expression as `triggerer.domain.conditions` writes it, `{"timetable"}`, `{"either": {"timetable",
+    "assets"}}`, `{"both": {"timetable", "assets"}}` or `{"partitioned": {"assets", "default_mapper", "mappers"}}`.
+
+    Raises:
+        DagError: Its timetable is not installed by entry point.
+    """
+    match schedule:
+        case OnAssets(condition):
+            return condition_to_json(condition)
+        case OnPartitions(condition, default, mappers):
+            assets = condition_to_json(condition)
+            parts = {"assets": assets, "default_mapper": dict(default), "mappers": dict(mappers)}
+            return {"partitioned": parts}
+    from triggerer.domain.timetables import timetable_to_json
+
+    timetable = timetable_to_json(schedule.timetable)
+    match schedule:
+        case OnTime():
+            return {"timetable": timetable}
+        case OnEither(_, condition):
+            return {"either": {"timetable": timetable, "assets": condition_to_json(condition)}}
+        case OnBoth(_, condition):
+            return {"both": {"timetable": timetable, "assets": condition_to_json(condition)}}
+
+
+def schedule_from_json(value: Any) -> Schedule | None:
+    """Return the schedule that was written; its assets have their identity only.
+
+    It is remembered by its text: a scheduler reads the same ones again and again.
+
+    Raises:
+        DagError: It was not written by `schedule_to_json`.
+        PluginError: Its timetable is not installed here, or cannot be loaded.
+    """
+    return None if value is None else _read(json.dumps(value))
+
+
+@lru_cache(maxsize=4_096)
+def _read(text: str) -> Schedule:
+    value = json.loads(text)
+    match value:
+        case {"timetable": timetable, **rest} if not rest:
+            return OnTime(_timetable(timetable))
+        case {"either": {"timetable": timetable, "assets": assets, **more}, **rest} if not (
+            rest or more
+        ):
+            return OnEither(_timetable(timetable), condition_from_json(assets))
+        case {"both": {"timetable": timetable, "assets": assets, **more}, **rest} if not (
+            rest or more
+        ):
+            return OnBoth(_timetable(timetable), condition_from_json(assets))
+        case {
+            "partitioned": {
+                "assets": assets,
+                "default_mapper": dict(default),
+                "mappers": dict(mappers),
+                **more,
+            },
+            **rest,
+        } if not (rest or more):
+            return OnPartitions(condition_from_json(assets), default, mappers)
+    return OnAssets(condition_from_json(value))
+
+
+def _timetable(value: Any) -> Timetable:
+    from triggerer.domain.timetables import timetable_from_json
+
+    return timetable_from_json(value)

@@ -1,0 +1,90 @@
+"""What a DAG's next run waits for, and what holds it back: for the scheduler's alarms, and for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+
+class HoldKind(StrEnum):
+    """The kinds, as `why-not --json` names them."""
+
+    STALE = "stale"
+    PAUSED = "paused"
+    CAP = "cap"
+    GAP = "gap"
+    PAST = "past"
+    QUIET = "quiet"
+    TIME = "time"
+    ASSETS = "assets"
+    PARTITION = "partition"
+    SCHEDULE = "schedule"
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """One reason why there is no next run yet.
+
+    Args:
+        until: When it will be over by itself; None: by an event, or by somebody's doing.
+    """
+
+    kind: HoldKind
+    reason: str
+    until: datetime | None = None
+
+    @classmethod
+    def stale(cls) -> Hold:
+        return cls(HoldKind.STALE, "it is gone from its file")
+
+    @classmethod
+    def paused(cls) -> Hold:
+        return cls(HoldKind.PAUSED, "it is paused")
+
+    @classmethod
+    def by_hand(cls) -> Hold:
+        return cls(HoldKind.SCHEDULE, "it has no schedule: runs are triggered by hand")
+
+    @classmethod
+    def partitions(cls) -> Hold:
+        return cls(HoldKind.PARTITION, "this release makes no runs for partitions")
+
+    @classmethod
+    def cap(cls, active: int, most: int) -> Hold:
+        return cls(HoldKind.CAP, f"{active} runs are queued or running, and at most {most} may be")
+
+    @classmethod
+    def gap(cls, last: datetime, gap: timedelta) -> Hold:
+        return cls(HoldKind.GAP, f"its runs are at least {gap} apart (min_run_gap)", last + gap)
+
+    @classmethod
+    def past(cls, run_id: str | None, state: str) -> Hold:
+        name = "the run before" if run_id is None else f"the run before, {run_id},"
+        return cls(HoldKind.PAST, f"{name} is {state}, and has to succeed (depends_on_past)")
+
+    @classmethod
+    def quiet(cls, newest: datetime, period: timedelta) -> Hold:
+        reason = f"no event may have come for {period} (quiet_period)"
+        return cls(HoldKind.QUIET, reason, newest + period)
+
+    @classmethod
+    def time(cls, run_after: datetime) -> Hold:
+        return cls(HoldKind.TIME, "its timetable's next run is not due", run_after)
+
+    @classmethod
+    def no_time(cls) -> Hold:
+        return cls(HoldKind.TIME, "its timetable asks for no further run")
+
+    @classmethod
+    def not_begun(cls, start: datetime) -> Hold:
+        return cls(HoldKind.TIME, "its start_date has not come", start)
+
+    @classmethod
+    def ended(cls, end: datetime) -> Hold:
+        return cls(HoldKind.TIME, f"its end_date, {end.isoformat()}, has passed")
+
+    @classmethod
+    def assets(cls, names: Sequence[str]) -> Hold:
+        return cls(HoldKind.ASSETS, f"no event waits for {', '.join(names)}")
