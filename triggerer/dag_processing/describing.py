@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -22,6 +22,7 @@ from triggerer.domain.parsed import (
     Problem,
     WatcherKey,
 )
+from triggerer.domain.runs import RunState
 from triggerer.domain.storable import strings_with_nul
 from triggerer.domain.tasks import Task
 from triggerer.errors import DagFileError, PluginError, TemplateError
@@ -33,6 +34,8 @@ from triggerer.plugins import (
     trigger_digest,
 )
 from triggerer.templating import check_templates
+
+_CALLED_BACK: Final = (RunState.SUCCESS, RunState.FAILED)
 
 
 def parse_file(path: str, dags_folder: Path, allowed_modules: Iterable[str]) -> ParsedFile:
@@ -132,6 +135,7 @@ def _dag(dag: DAG, folder: DagsFolder) -> ParsedDag:
         params=dag.params,
         tasks=[_task(task) for task in dag.tasks_in_order()],
         is_paused_upon_creation=dag.is_paused_upon_creation,
+        callbacks=",".join(one for one in _CALLED_BACK if dag.callbacks_after(one)) or None,
     )
 
 

@@ -66,6 +66,12 @@ class RunOrder(RunDetails):
     needs_spark: bool
     log_path: str
     repeat: Repeat = field(default_factory=Repeat)
+    callbacks: str | None = None
+    """The ends after which the DAG wants to be called, of `success,failed`; None: none."""
+
+    def calls_back(self, state: RunState) -> bool:
+        """Whether the DAG wants to be called after such an end."""
+        return self.callbacks is not None and state in self.callbacks.split(",")
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> RunOrder:
@@ -83,6 +89,22 @@ _INSTANTS: Final = (
     "data_interval_start",
     "data_interval_end",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackOrder:
+    """A DAG is to be called, since one of its runs has ended."""
+
+    run: RunOrder
+    state: RunState
+    error: str | None
+    calls: int
+    """1, unless an executor died while it called."""
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> CallbackOrder:
+        run = RunOrder.from_json(document["run"])
+        return cls(run, RunState(document["state"]), document["error"], document["calls"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from datetime import datetime, timedelta
 from types import MappingProxyType, TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
 from triggerer.domain.arguments import Arguments
 from triggerer.domain.assets import Asset, AssetAlias, checked_json
 from triggerer.domain.conditions import AssetAll, AssetAny, Condition, condition_to_json
+from triggerer.domain.runs import RunState
 from triggerer.domain.source_locations import importing_location
 from triggerer.domain.tasks import OPTION_NAMES, Task, TaskOptions
 from triggerer.errors import DagError
 
 _ID = re.compile(r"[\w.\-]+")
 MAX_ID_LENGTH: Final = 250
+Callback: TypeAlias = Callable[[Mapping[str, Any]], object]
 
 _current: ContextVar[DAG | None] = ContextVar("triggerer_current_dag", default=None)
 _entered: ContextVar[list[DAG] | None] = ContextVar("triggerer_entered_dags", default=None)
@@ -55,6 +58,8 @@ class DAG:
             queued.
         start_date, end_date, catchup, min_run_gap, quiet_period: Not in this release; refused
             unless they have their defaults.
+        on_success_callback, on_failure_callback: Functions that are called with a mapping, in a worker, after a run has
+            succeeded or failed. What they raise is logged.
     Raises:
         DagError: An argument is invalid, or needs what this release does not have yet.
     """
@@ -76,6 +81,8 @@ class DAG:
         events_per_run: int | None = None,
         min_run_gap: timedelta | None = None,
         quiet_period: timedelta | None = None,
+        on_success_callback: Callback | Iterable[Callback] | None = None,
+        on_failure_callback: Callback | Iterable[Callback] | None = None,
     ) -> None:
         self.dag_id = _checked_id(dag_id, "a DAG's id")
         self.schedule = _checked_schedule(schedule, self)
@@ -96,6 +103,12 @@ class DAG:
         self.tags = self._checked_tags(tags)
         self.params = checked_json(params or {}, self, "params")
         self.is_paused_upon_creation = bool(is_paused_upon_creation)
+        self.on_success_callbacks = self._checked_callbacks(
+            "on_success_callback", on_success_callback
+        )
+        self.on_failure_callbacks = self._checked_callbacks(
+            "on_failure_callback", on_failure_callback
+        )
         self.defined_at = importing_location()
         self._defaults = self._checked_defaults(default_args or {})
         self._tasks: dict[str, Task] = {}
@@ -184,6 +197,23 @@ class DAG:
                     f"{self!r}: this release does not have {name} yet",
                     hint=f"leave out {name}=; this release schedules on assets, and by hand",
                 )
+
+    def callbacks_after(self, state: RunState) -> tuple[Callback, ...]:
+        """Return what is to be called after a run that ended so, in order."""
+        match state:
+            case RunState.SUCCESS:
+                return self.on_success_callbacks
+            case RunState.FAILED:
+                return self.on_failure_callbacks
+            case _:
+                return ()
+
+    def _checked_callbacks(self, name: str, given: Any) -> tuple[Callback, ...]:
+        many = tuple(given) if isinstance(given, list | tuple) else (given,) if given else ()
+        for one in many:
+            if not callable(one) or inspect.iscoroutinefunction(one):
+                raise DagError(f"{self!r}: {name} must be a plain function, not {one!r}")
+        return many
 
     def _at_least_one(self, name: str, value: object) -> int:
         if type(value) is not int or value < 1:

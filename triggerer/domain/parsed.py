@@ -74,6 +74,7 @@ class ParsedDag:
     params: dict[str, Any]
     tasks: list[dict[str, Any]]
     is_paused_upon_creation: bool
+    callbacks: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

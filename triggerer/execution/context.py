@@ -13,6 +13,7 @@ from triggerer.domain.assets import Asset
 from triggerer.domain.attempts import RunDetails, RunOrder
 from triggerer.domain.conditions import assets_of
 from triggerer.domain.dags import DAG
+from triggerer.domain.runs import RunState
 from triggerer.domain.tasks import Task
 from triggerer.execution.events import (
     InletEvents,
@@ -73,6 +74,22 @@ class RunContext:
         made = {name: self._make(name, task, outlet_events) for name in task.context_names}
         named = {name: find_asset(self._query, name) for name in task.arguments.inlets}
         return made | named
+
+    def callback_context(self, state: RunState, error: str | None) -> dict[str, Any]:
+        """Return what the DAG's callbacks are given: the run, and how it ended."""
+        run = self.dag_run
+        return {
+            "dag_run": run,
+            "run_id": run.run_id,
+            "params": run.params,
+            "logical_date": run.logical_date,
+            "data_interval_start": run.data_interval_start,
+            "data_interval_end": run.data_interval_end,
+            "triggering_asset_events": self._triggering,
+            "state": str(state),
+            "error": error,
+            "log": logging.getLogger("callback"),
+        }
 
     def render(self, task: Task, name: str, value: Any, arguments: Mapping[str, Any]) -> Any:
         """Return what an argument of the task's call becomes that is `templated`.

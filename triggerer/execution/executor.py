@@ -16,6 +16,7 @@ from triggerer.backoff import Backoff, warn_seldom
 from triggerer.domain.attempts import RunEnd, RunOrder
 from triggerer.domain.runs import RunState
 from triggerer.errors import OutcomeUnknown, TransientStoreError
+from triggerer.execution.callbacks import LONGEST_CALL, CallbackRunner
 from triggerer.execution.choosing import Spark, WarmUp, choose_slot, is_session_near
 from triggerer.execution.claimed_queue import ClaimedQueue, PrefetchLimit
 from triggerer.execution.claims import Claims
@@ -51,6 +52,7 @@ class Executor:
         prewarm: Whether a Spark session is opened in advance if a DAG needs one.
         cancel_grace: How long a cancelled run has from SIGTERM to SIGKILL.
         timeout_grace: How long a task may outlive its own timeout before its worker is killed.
+        callback_timeout: How long the callbacks of one run may take together.
         shutdown_grace: How long running runs have to end when the executor is cancelled.
         sweep_every: How often the store is checked even if nothing was announced.
     """
@@ -69,6 +71,7 @@ class Executor:
         file_patience: timedelta = timedelta(seconds=10),
         cancel_grace: timedelta = timedelta(seconds=5),
         timeout_grace: timedelta = timedelta(seconds=10),
+        callback_timeout: timedelta = LONGEST_CALL,
         shutdown_grace: timedelta = timedelta(seconds=5),
         sweep_every: timedelta = timedelta(seconds=10),
     ) -> None:
@@ -102,6 +105,18 @@ class Executor:
             )
             for _ in range(workers)
         ]
+        self._callbacks = CallbackRunner(
+            database,
+            wakeups,
+            self._result_writer,
+            executor=instance_id,
+            home=str(home.resolve()),
+            worker=settings.worker,
+            may_call=lambda: self._is_lease_held,
+            get_guard=lambda: self._guard,
+            sweep_every=sweep_every,
+            longest_call=callback_timeout,
+        )
         self._ending: set[int] = set()
         """Runs that were cancelled before they began, while their logs are told so."""
         self._ending_one = anyio.Lock()
@@ -157,6 +172,7 @@ class Executor:
                 ) as subscription:
                     async with anyio.create_task_group() as supervision:
                         supervision.start_soon(self._listen, subscription)
+                        supervision.start_soon(self._callbacks.run)
                         task_status.started()
                         await self._supervise(supervision)
             finally:

@@ -52,6 +52,13 @@ class WaitingFrame(TypedDict):
     wait: Wait
 
 
+class CalledFrame(TypedDict):
+    """What the order `callback` asked for is done."""
+
+    type: Literal["called"]
+    run: int
+
+
 class ResultsFrame(TypedDict):
     """Tasks of the run have ended, or the run itself."""
 
@@ -71,7 +78,14 @@ class QueryFrame(TypedDict):
 
 
 Frame = (
-    ReadyFrame | SparkFrame | WarmedFrame | StartedFrame | WaitingFrame | ResultsFrame | QueryFrame
+    ReadyFrame
+    | SparkFrame
+    | WarmedFrame
+    | StartedFrame
+    | WaitingFrame
+    | ResultsFrame
+    | CalledFrame
+    | QueryFrame
 )
 
 _FRAME: Final[TypeAdapter[Frame]] = TypeAdapter(Annotated[Frame, Field(discriminator="type")])

@@ -25,6 +25,7 @@ from triggerer.execution.emissions import record_emitted
 from triggerer.store.engine.database import Database
 from triggerer.store.engine.script import Row, Step, perform, single_step
 from triggerer.store.group_commit import GroupCommit
+from triggerer.store.queries.execution.callbacks import mark_due
 from triggerer.store.queries.execution.results import (
     AttemptUpdate,
     HeldRun,
@@ -187,7 +188,11 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
             for update in group
             if update.wait is not None
         ]
-        if not any(task.events for update in group for task in update.tasks):
+        calls_back = any(
+            update.end is not None and update.order.calls_back(update.end.state)
+            for update in save.updates
+        )
+        if not calls_back and not any(task.events for update in group for task in update.tasks):
             rows, *answers = await self._database.perform_steps([save, *waits, *steps])
             answers = answers[len(waits) :]
             held = held_runs(rows)
@@ -198,6 +203,9 @@ class ResultWriter(GroupCommit[list[AttemptUpdate]]):
                 held = held_runs(await perform(session, single_step(save)))
                 ours = [update for update in group if self._is_ours(update, held)]
                 await record_emitted(session, ours)
+                if calls_back:
+                    ended = [one.order.run_pk for one in ours if one.end is not None]
+                    await mark_due(session, ended)
                 for wait in waits:
                     await perform(session, single_step(wait))
                 answers = [await perform(session, single_step(step)) for step in steps]

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NoReturn
 
-from triggerer.domain.attempts import RunOrder, Wait
+from triggerer.domain.attempts import CallbackOrder, RunOrder, Wait
 from triggerer.errors import RunFailed
 from triggerer.execution.failures import WorkerStopped, storable
 from triggerer.execution.logs import Output, set_up_logging
@@ -94,10 +94,16 @@ class Worker:
 
     def _handle(self, order: dict[str, Any]) -> None:
         from triggerer.execution.attempt import execute_run
+        from triggerer.execution.calling import call_back
 
         if order["type"] == "run":
             self._reset()
             execute_run(RunOrder.from_json(order["run"]), self._context)
+        elif order["type"] == "callback":
+            self._reset()
+            wanted = CallbackOrder.from_json(order["callback"])
+            call_back(wanted, self._context)
+            self._send(message("called", run=wanted.run.run_pk))
         elif order["type"] == "release":
             self._release()
         else:

@@ -258,6 +258,7 @@ def _columns(dag: ParsedDag) -> dict[str, Any]:
         "events_per_run": dag.events_per_run,
         "params": dag.params,
         "tasks": dag.tasks,
+        "callbacks": dag.callbacks,
     }
 
 

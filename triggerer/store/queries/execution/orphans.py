@@ -14,6 +14,7 @@ from triggerer.domain.attempts import Repeat
 from triggerer.domain.runs import RunState, TaskState
 from triggerer.store.engine.database import database_now
 from triggerer.store.models import DagRun, Instance, TaskRun
+from triggerer.store.queries.execution.callbacks import mark_due
 from triggerer.store.queries.run_states import RUNNING
 
 MAX_ATTEMPTS: Final = 3
@@ -91,6 +92,7 @@ async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) 
             .where(_TASKS.c.run_pk == row.id, _TASKS.c.state == TaskState.RUNNING.value)
             .values(ended)
         )
+    await mark_due(session, [row.id for row in spent])
     return Recovered([row.dag_id for row in again], [row.dag_id for row in spent])
 
 

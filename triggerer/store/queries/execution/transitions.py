@@ -72,7 +72,7 @@ def claimed_runs(rows: Sequence[Row], *, log_home: str) -> list[RunOrder]:
 
 def _order(row: Row, log_home: str) -> RunOrder:
     run_pk, dag_id, run_id, run_type, attempt, queued_at, run_after, *others = row
-    logical_date, start, end, params, partition_key, again, path, tasks = others
+    logical_date, start, end, params, partition_key, again, path, tasks, callbacks = others
     return RunOrder(
         dag_id=dag_id,
         run_id=run_id,
@@ -90,6 +90,7 @@ def _order(row: Row, log_home: str) -> RunOrder:
         needs_spark=_needs_spark(json_from(tasks)),
         log_path=log_path(log_home, dag_id, run_id),
         repeat=Repeat.from_json(json_from(again)),
+        callbacks=callbacks,
     )
 
 
@@ -120,7 +121,8 @@ WHERE id {PICKED}
 RETURNING id, dag_id, run_id, run_type, attempt, queued_at, run_after, logical_date,
           data_interval_start, data_interval_end, params, partition_key, again,
           (SELECT d.path FROM dag d WHERE d.dag_id = dag_run.dag_id),
-          (SELECT d.tasks FROM dag d WHERE d.dag_id = dag_run.dag_id)
+          (SELECT d.tasks FROM dag d WHERE d.dag_id = dag_run.dag_id),
+          (SELECT d.callbacks FROM dag d WHERE d.dag_id = dag_run.dag_id)
 """,
     PICKED=(f"IN ({_PICKED})", f"= ANY(ARRAY({_PICKED}))"),
     HINT=("INDEXED BY ix_dag_run_active", ""),
