@@ -99,7 +99,7 @@ def translate(error: BaseException, what: str) -> BrokerError:
         return BrokerRefused(f"{what}: {text}", hint="check endpoint_url")
     if isinstance(error, sdk.EndpointConnectionError | sdk.ConnectTimeoutError):
         return BrokerUnavailable(
-            f"{what}: no connection",
+            f"{what}: no connection to {error.kwargs.get('endpoint_url')}",
             hint="is the service running, and are region and endpoint_url right?",
         )
     return BrokerUnavailable(f"{what}: {text}")

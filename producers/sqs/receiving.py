@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _RETRY_FIRST_S: Final = 0.2
-_RETRY_LONGEST_S: Final = 10.0
+_RETRY_LONGEST_S: Final = 5.0
 _HELPERS_WAIT_S: Final = 1
 """A poll that does not wait asks only some of the service's servers, and may find nothing in spite of a backlog."""
 
@@ -128,6 +128,8 @@ class Receiving:
         # A cancellation takes effect here, between the polls.
         await checkpoint()
         count = min(BATCH, self._room)
+        if count <= 0:
+            return False
         self._reserved += count
         try:
             # A poll that is cut off takes messages with it: they would be invisible until their time is over.

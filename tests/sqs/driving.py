@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
+
+import anyio
 
 from producers.sqs import SqsSharedStreamProducer
 from producers.sqs.settings import SqsSettings
@@ -32,3 +35,12 @@ def driving(
 ) -> AbstractAsyncContextManager[Driver]:
     """Run a producer while the block lasts; see `triggerer.testing.driving`."""
     return suite_driving(producer, value_of=value_of, resolve=resolve, patience_s=PATIENCE_S)
+
+
+async def eventually(condition: Callable[[], bool], what: str) -> None:
+    """Wait until the condition holds; nobody tells when it changes."""
+    with anyio.move_on_after(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110
+            await anyio.sleep(0.02)
+        return
+    raise AssertionError(f"not within {PATIENCE_S:g} s: {what}")
