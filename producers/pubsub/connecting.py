@@ -64,8 +64,9 @@ async def find_access(settings: PubSubSettings) -> Access:
     try:
         credentials, project = await to_thread.run_sync(_load, settings, abandon_on_cancel=True)
     except DefaultCredentialsError as error:
+        file = settings.credentials_file
         raise ConfigurationError(
-            f"no credentials for Pub/Sub: {error}",
+            f"no credentials for Pub/Sub{f' in {file}' if file else ''}: {error}",
             hint="set credentials_file in the connection, or gcloud auth application-default login",
         ) from error
     except (OSError, ValueError) as error:
@@ -77,6 +78,7 @@ async def find_access(settings: PubSubSettings) -> Access:
 
 def _load(settings: PubSubSettings) -> tuple[Any, str | None]:
     if settings.credentials_file:
+        # Its deprecation is about files that come from elsewhere. This one is the operator's own, of any kind.
         load: Any = google.auth.load_credentials_from_file
         found: tuple[Any, str | None] = load(settings.credentials_file, scopes=_SCOPES)
         return found

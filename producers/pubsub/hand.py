@@ -1,31 +1,34 @@
 """The messages in hand: received, and neither acknowledged nor given back. Synchronous, no I/O, no clock.
 
-Messages of an ordering key form a lane. When one of them fails, it and all that came after it in the lane are held for
-a while and then given back together; the service delivers the key again from there. What was on its way meanwhile is
-held back until the one that failed has come again.
+Messages of an ordering key form a lane. When one of them fails, it is held for a while and then given back; the service
+delivers the key again from there. What came after it in the lane is held back here until it has come again: giving that
+back too would count as a failed delivery of each, and a dead-letter policy would take the innocent with the guilty.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from producers.pubsub.message import Delivery, State
 
 COMES_AGAIN_WITHIN_S: Final = 5.0
 """How long a lane waits for the message that failed. The service may have dead-lettered it: then it never comes."""
+SHORTEST_HOLD_S: Final = 1.0
+"""Also where more messages fail than may be held, they do not go back and forth without a pause."""
 
 
 @dataclass(slots=True, eq=False)
 class _Hold:
-    """Deliveries that are given back at a time."""
+    """A delivery that is given back at a time."""
 
+    since: float
     until: float
-    deliveries: list[Delivery]
-    lane: _Lane | None
+    delivery: Delivery
 
 
 @dataclass(slots=True, eq=False)
@@ -34,31 +37,37 @@ class _Lane:
 
     key: str
     deliveries: dict[Delivery, None] = field(default_factory=dict)
-    hold: _Hold | None = None
     awaited: str | None = None
-    """The id of the message that has to come first."""
+    """The id of the message that failed. It has to come again before anything else of the lane goes on."""
     awaited_until: float = 0.0
     early: dict[Delivery, None] = field(default_factory=dict)
+    """What came after it, in order."""
 
     @property
     def is_empty(self) -> bool:
-        return not (self.deliveries or self.hold or self.early) and self.awaited is None
+        return not (self.deliveries or self.early) and self.awaited is None
 
 
 class Hand:
     """What a stream holds.
 
+    The service counts what failed and is held here against the stream's bounds, too. As many failing messages as there
+    is room for would keep all others out. So where they take half of the room, a stream with more of it is needed; see
+    `wants_room`.
+
     Args:
-        max_messages: At this number `is_full`.
+        max_messages: The bound of what is in hand and not held.
         max_bytes: Likewise, of their sizes.
+        max_held: How many messages that failed may be held.
     """
 
-    def __init__(self, *, max_messages: int, max_bytes: int) -> None:
+    def __init__(self, *, max_messages: int, max_bytes: int, max_held: int) -> None:
         self._max_messages = max_messages
         self._max_bytes = max_bytes
-        # As many failing messages as there is room for must not keep all others out.
-        self._max_held = max(max_messages // 2, 1)
-        self._max_held_bytes = max(max_bytes // 2, 1)
+        self._max_held = max_held
+        self._extra = 0
+        """For what is held, of the stream that is open."""
+        self._extra_bytes = 0
         self._by_message: dict[str, Delivery] = {}
         self._lanes: dict[str, _Lane] = {}
         self._waiting: dict[str, _Lane] = {}
@@ -81,7 +90,25 @@ class Hand:
 
     @property
     def is_full(self) -> bool:
-        return len(self._by_message) >= self._max_messages or self._bytes >= self._max_bytes
+        """Whether nothing more is to be received."""
+        return (
+            len(self._by_message) >= self._max_messages + self._extra
+            or self._bytes - self._held_bytes >= self._max_bytes
+        )
+
+    @property
+    def wants_room(self) -> bool:
+        """Whether what is held takes half of the room that the stream has for others."""
+        return self._extra < self._max_held and (
+            self._held > self._extra + self._max_messages // 2
+            or self._held_bytes > self._extra_bytes + self._max_bytes // 2
+        )
+
+    def make_room(self) -> tuple[int, int]:
+        """The bounds of a stream that is opened now, in messages and in bytes."""
+        self._extra = min(2 * self._held, self._max_held)
+        self._extra_bytes = 2 * self._held_bytes
+        return self._max_messages + self._extra, self._max_bytes + self._extra_bytes
 
     def find(self, message_id: str) -> Delivery | None:
         return self._by_message.get(message_id)
@@ -94,31 +121,45 @@ class Hand:
         known = self._by_message.get(delivery.message_id)
         if known is not None:
             known.ack_id, known.attempt = delivery.ack_id, delivery.attempt
-            if known.state is State.EARLY:
-                self._lanes[known.key].early.pop(known)
-                self._enter(known)
             return known
         self._by_message[delivery.message_id] = delivery
         self._bytes += delivery.size
-        self._enter(delivery)
+        if delivery.key:
+            self._enter(self._lanes.setdefault(delivery.key, _Lane(delivery.key)), delivery)
+        else:
+            self._make_ready(delivery)
         return None
 
-    def _enter(self, delivery: Delivery) -> None:
-        if not delivery.key:
+    def _enter(self, lane: _Lane, delivery: Delivery) -> None:
+        if lane.awaited is None:
+            lane.deliveries[delivery] = None
             self._make_ready(delivery)
-            return
-        lane = self._lanes.setdefault(delivery.key, _Lane(delivery.key))
-        if lane.hold is not None:
-            self._put_into(lane.hold, delivery)
-            return
-        if lane.awaited == delivery.message_id:
-            lane.awaited = None
-        if lane.awaited is not None:
-            delivery.state = State.EARLY
-            lane.early[delivery] = None
-            return
-        lane.deliveries[delivery] = None
-        self._make_ready(delivery)
+        elif lane.awaited == delivery.message_id:
+            self._go_on(lane, [delivery])
+        else:
+            self._hold_back(lane, delivery)
+
+    def _hold_back(self, lane: _Lane, delivery: Delivery) -> None:
+        delivery.state = State.EARLY
+        lane.early[delivery] = None
+        self._count_held(delivery, 1)
+
+    def _go_on(self, lane: _Lane, deliveries: list[Delivery]) -> None:
+        """What was awaited is there, or will not come: these first, and then what was held back."""
+        del self._waiting[lane.key]
+        lane.awaited = None
+        for delivery in lane.early:
+            self._count_held(delivery, -1)
+        deliveries += lane.early
+        lane.early.clear()
+        for delivery in deliveries:
+            lane.deliveries[delivery] = None
+            self._make_ready(delivery)
+        self._forget_if_empty(lane)
+
+    def _count_held(self, delivery: Delivery, sign: int) -> None:
+        self._held += sign
+        self._held_bytes += sign * delivery.size
 
     def _make_ready(self, delivery: Delivery) -> None:
         delivery.state = State.READY
@@ -158,7 +199,6 @@ class Hand:
         lane = self._lanes.get(delivery.key)
         if delivery.key and lane is not None:
             lane.deliveries.pop(delivery, None)
-            lane.early.pop(delivery, None)
             self._forget_if_empty(lane)
 
     def _forget_if_empty(self, lane: _Lane) -> None:
@@ -167,69 +207,56 @@ class Hand:
 
     # What fails
 
-    def fail(self, delivery: Delivery, until: float) -> None:
-        """Hold it, and what came after it in its lane, until then; `take_due` returns them to be given back."""
+    def fail(self, delivery: Delivery, now: float, delay_s: float) -> None:
+        """Hold it until `take_due` returns it to be given back, and hold back what came after it in its lane."""
+        delivery.state = State.HELD
+        self._count_held(delivery, 1)
+        self._hold_number += 1
+        hold = _Hold(now, now + delay_s, delivery)
+        heapq.heappush(self._holds, (hold.until, self._hold_number, hold))
         if not delivery.key:
-            hold = self._new_hold(until, None)
-            self._put_into(hold, delivery)
             return
         lane = self._lanes[delivery.key]
-        lane.hold = hold = self._new_hold(until, lane)
+        lane.awaited, lane.awaited_until = delivery.message_id, math.inf
+        self._waiting[lane.key] = lane
         following = False
         for other in list(lane.deliveries):
-            following = following or other is delivery
-            if following:
+            if other is delivery or following:
                 del lane.deliveries[other]
-                self._put_into(hold, other)
+            if following:
+                self._hold_back(lane, self._renew(other))
+            following = following or other is delivery
 
-    def _new_hold(self, until: float, lane: _Lane | None) -> _Hold:
-        hold = _Hold(until, [], lane)
-        self._hold_number += 1
-        heapq.heappush(self._holds, (until, self._hold_number, hold))
-        return hold
-
-    def _put_into(self, hold: _Hold, delivery: Delivery) -> None:
-        delivery.state = State.HELD
-        hold.deliveries.append(delivery)
-        self._held += 1
-        self._held_bytes += delivery.size
+    def _renew(self, delivery: Delivery) -> Delivery:
+        """Another delivery of the message; who has the one before does nothing more with it."""
+        again = replace(delivery)
+        delivery.state = State.GONE
+        self._by_message[again.message_id] = again
+        return again
 
     def next_at(self) -> float | None:
         """When `take_due` has something to do; None: not until something fails."""
         times = [lane.awaited_until for lane in self._waiting.values()]
         if self._holds:
-            times.append(0.0 if self._holds_too_much else self._holds[0][0])
-        return min(times, default=None)
+            times.append(self._first_ends_at())
+        at = min(times, default=math.inf)
+        return None if at == math.inf else at
 
-    @property
-    def _holds_too_much(self) -> bool:
-        return self._held > self._max_held or self._held_bytes > self._max_held_bytes
+    def _first_ends_at(self) -> float:
+        until, _, hold = self._holds[0]
+        return min(until, hold.since + SHORTEST_HOLD_S) if self._held > self._max_held else until
 
     def take_due(self, now: float) -> list[Delivery]:
         """What is to be given back now, in order; it leaves the hand. Lanes that waited for too long go on."""
         due: list[Delivery] = []
-        while self._holds and (self._holds[0][0] <= now or self._holds_too_much):
+        while self._holds and self._first_ends_at() <= now:
             _, _, hold = heapq.heappop(self._holds)
-            self._held -= len(hold.deliveries)
-            self._held_bytes -= sum(delivery.size for delivery in hold.deliveries)
-            lane = hold.lane
-            if lane is not None:
-                lane.hold = None
-                lane.awaited = hold.deliveries[0].message_id
-                lane.awaited_until = now + COMES_AGAIN_WITHIN_S
-                self._waiting[lane.key] = lane
-            due += hold.deliveries
-        for delivery in due:
+            delivery = hold.delivery
+            self._count_held(delivery, -1)
+            if delivery.key:
+                self._lanes[delivery.key].awaited_until = now + COMES_AGAIN_WITHIN_S
             self.remove(delivery)
+            due.append(delivery)
         for lane in [one for one in self._waiting.values() if one.awaited_until <= now]:
-            self._stop_waiting(lane)
+            self._go_on(lane, [])
         return due
-
-    def _stop_waiting(self, lane: _Lane) -> None:
-        del self._waiting[lane.key]
-        lane.awaited = None
-        early = list(lane.early)
-        lane.early.clear()
-        for delivery in early:
-            self._enter(delivery)
-        self._forget_if_empty(lane)

@@ -12,10 +12,10 @@ from triggerer.pluginkit.dumping import get_size
 
 
 class State(Enum):
-    """Where a delivery is. It goes downwards, save that one which is early becomes ready."""
+    """Where a delivery is. It goes downwards only."""
 
     EARLY = auto()
-    """Received, and held back: an older one of its ordering key has to come first."""
+    """Received, and held back: an older one of its ordering key has failed, and has to come first."""
     READY = auto()
     """Received, and not yielded yet."""
     OPEN = auto()
@@ -23,9 +23,9 @@ class State(Enum):
     SETTLING = auto()
     """Its events are durable: it is being acknowledged."""
     HELD = auto()
-    """It failed, or one before it in its lane: it will be given back."""
+    """It failed, and will be given back."""
     GONE = auto()
-    """Acknowledged, or given back."""
+    """Acknowledged, given back, or held back as another delivery since one before it in its lane has failed."""
 
 
 @dataclass(slots=True, eq=False)

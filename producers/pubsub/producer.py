@@ -33,9 +33,9 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
     - A lane is an ordering key; a message without one is a lane of its own.
     - `run` receives, extends leases (in a thread), acknowledges, and gives failed messages back.
     - `advance` acknowledges what is done and returns when the service has it. A failed message is held for a growing
-      delay and then given back, together with what came after it under its ordering key: the service delivers them
-      again from there. After `max_deliveries` failures it goes to the dead-letter topic, if there is one. Failures are
-      counted in memory; the subscription's own dead-letter policy counts deliveries, also beyond a restart.
+      delay and then given back; what came after it under its ordering key waits until it has come again. After
+      `max_deliveries` failures it goes to the dead-letter topic, if there is one. Failures are counted in memory; the
+      subscription's own dead-letter policy counts deliveries, also beyond a restart.
     - Rejected messages go to the dead-letter topic; without one they are logged and acknowledged.
     - An acknowledgement that an exactly-once subscription refuses for good is no error: the message comes again, and
       its idempotency key absorbs it.

@@ -44,6 +44,7 @@ class Receiving:
         deadline_s: How long the leases of a stream's messages last; asked when it is opened.
         take: Is given the protobuf `ReceivedMessage`s of each answer, and that deadline.
         is_full: Asked before each reading. What is not read stays with the service. See `note_room`.
+        make_room: The bounds of a stream that is opened now, in messages and in bytes.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Receiving:
         deadline_s: Callable[[], int],
         take: Take,
         is_full: Callable[[], bool],
+        make_room: Callable[[], tuple[int, int]],
     ) -> None:
         self._client = client
         self._subscription = subscription
@@ -62,17 +64,26 @@ class Receiving:
         self._deadline_s = deadline_s
         self._take = take
         self._is_full = is_full
+        self._make_room = make_room
         # With the same id, a stream that is opened anew keeps its place among the service's backends.
         self._client_id = uuid.uuid4().hex
         self._what = f"stream of {subscription} at {settings.where}"
         self._room = anyio.Event()
         self._is_stopping = False
+        self._is_opened_anew = False
+        self._asked_anew = anyio.Event()
         self._call: Any = None
         self._scope: anyio.CancelScope | None = None
         self._has_received = False
 
     def note_room(self) -> None:
         """Something has left the hand."""
+        self._room.set()
+
+    def open_anew(self) -> None:
+        """End the stream in order, and open one with other bounds."""
+        self._is_opened_anew = True
+        self._asked_anew.set()
         self._room.set()
 
     async def run(self) -> None:
@@ -85,14 +96,18 @@ class Receiving:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._receive)
             try:
-                await anyio.sleep_forever()
+                while True:
+                    await self._asked_anew.wait()
+                    self._asked_anew = anyio.Event()
+                    await self._half_close()
             finally:
+                self._is_stopping = True
+                self._room.set()
                 with anyio.move_on_after(_DRAIN_S, shield=True):
-                    await self._stop()
+                    await self._half_close()
 
-    async def _stop(self) -> None:
-        self._is_stopping = True
-        self._room.set()
+    async def _half_close(self) -> None:
+        """Have the service end the stream after what it has sent; where it does not, end it ourselves."""
         if self._scope is not None:
             self._scope.deadline = anyio.current_time() + _DRAIN_S
         if self._call is not None:
@@ -126,6 +141,9 @@ class Receiving:
                 # It was ended in order.
                 has_connected = True
                 good_at = now
+            if self._is_opened_anew:
+                self._is_opened_anew = False
+                continue
             limit = (
                 self._settings.unavailable_timeout_s
                 if has_connected
@@ -157,17 +175,18 @@ class Receiving:
                 await self._end_call()
 
     def _first_request(self, deadline_s: int) -> StreamingPullRequest:
+        max_messages, max_bytes = self._make_room()
         return StreamingPullRequest(
             subscription=self._subscription,
             stream_ack_deadline_seconds=deadline_s,
             client_id=self._client_id,
-            max_outstanding_messages=self._settings.max_outstanding_messages,
-            max_outstanding_bytes=self._settings.max_outstanding_bytes,
+            max_outstanding_messages=max_messages,
+            max_outstanding_bytes=max_bytes,
         )
 
     async def _read(self, call: Any, deadline_s: int) -> None:
         while True:
-            while self._is_full() and not self._is_stopping:
+            while self._is_full() and not (self._is_stopping or self._is_opened_anew):
                 self._room = anyio.Event()
                 await self._room.wait()
             answer = await guarded(call.read(), self._what)

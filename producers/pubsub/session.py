@@ -43,7 +43,9 @@ class Session:
         dead_letters: DeadLetters,
     ) -> None:
         self.hand = Hand(
-            max_messages=settings.max_outstanding_messages, max_bytes=settings.max_outstanding_bytes
+            max_messages=settings.max_outstanding_messages,
+            max_bytes=settings.max_outstanding_bytes,
+            max_held=settings.max_held_messages,
         )
         self.dead_letters = dead_letters
         self._connection = connection
@@ -62,6 +64,7 @@ class Session:
             deadline_s=lambda: self._leases.deadline_s,
             take=self._take,
             is_full=lambda: self.hand.is_full,
+            make_room=self.hand.make_room,
         )
         self._renewing = Renewing(
             self._leases,
@@ -83,20 +86,19 @@ class Session:
         self._ready.set()
 
     async def ack(self, deliveries: Sequence[Delivery]) -> None:
-        """See `Outgoing.ack`. They leave the hand, whatever comes of it."""
+        """See `Outgoing.ack`. They leave the hand then; those that were not taken are given back at the end."""
         ack_ids = [delivery.ack_id for delivery in deliveries]
-        ends = self._leases.release(ack_ids, time.monotonic())
-        try:
-            await self._outgoing.ack(ack_ids, ends)
-        finally:
-            for delivery in deliveries:
-                self.hand.remove(delivery)
-            self._receiving.note_room()
+        await self._outgoing.ack(ack_ids, self._leases.release(ack_ids, time.monotonic()))
+        for delivery in deliveries:
+            self.hand.remove(delivery)
+        self._receiving.note_room()
 
     def hold(self, delivery: Delivery, delay_s: float) -> None:
         """Give it back after a delay, with what came after it in its lane."""
-        self.hand.fail(delivery, time.monotonic() + delay_s)
+        self.hand.fail(delivery, time.monotonic(), delay_s)
         self._has_held.set()
+        if self.hand.wants_room:
+            self._receiving.open_anew()
 
     # Beside the poll
 

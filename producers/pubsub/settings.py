@@ -41,6 +41,8 @@ class PubSubSettings(DeliverySettings):
     max_outstanding_messages: Positive = 1_000
     """Messages that the service hands to a stream before some of them are acknowledged; those that wait here count."""
     max_outstanding_bytes: Positive = 100 << 20
+    max_held_messages: Positive = 10_000
+    """Messages that failed and are held for their delay, beside the others. Beyond it delays are a second at most."""
     ack_deadline_s: int | None = None
     """How long a lease on messages lasts unless it is extended, in whole seconds. None: from the 99th percentile of how
     long messages are held, between `min_ack_deadline_s` and ten minutes."""

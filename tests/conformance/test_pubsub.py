@@ -1,15 +1,16 @@
-"""The Pub/Sub producer against the suite, on Google's own in-memory server."""
+"""The Pub/Sub producer against the suite, on Google's in-memory server, and on one of ours by the service's rules."""
 
 from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.pubsub.driving import producer_on, value_of
+from tests.services.pubsub_double import PubSubDouble, open_pubsub_double, values_of
 from triggerer.abc import SharedStreamProducer
 from triggerer.testing import Feature, ProducerConformance
 
@@ -63,3 +64,64 @@ class TestPubSub(ProducerConformance):
         taken = await asyncio.to_thread(self.server.take, f"{self.name}-dead")
         self.dead += [one.data.decode() for one in taken]
         return self.dead
+
+
+@pytest.fixture(scope="module")
+def pubsub_double() -> Iterator[PubSubDouble]:
+    with open_pubsub_double() as server:
+        yield server
+
+
+class TestPubSubInOrder(ProducerConformance):
+    """A subscription with ordering, on a server of ours that keeps the service's rules; a lane is an ordering key."""
+
+    features = frozenset(Feature) - {Feature.LOG}
+    patience_s = 30.0
+    quiet_s = 0.2
+    lock_s = 2.0
+    exactly_once = False
+
+    @pytest.fixture(autouse=True)
+    def _broker(self, pubsub_double: PubSubDouble) -> None:
+        self.server = pubsub_double
+
+    async def setup(self) -> None:
+        self.name = f"c-{uuid.uuid4().hex[:10]}"
+        await asyncio.to_thread(
+            self.server.create,
+            self.name,
+            enable_message_ordering=True,
+            enable_exactly_once_delivery=self.exactly_once,
+        )
+        await asyncio.to_thread(self.server.create, f"{self.name}-dead")
+
+    async def publish(self, values: Sequence[str], lane: int = 0) -> None:
+        await asyncio.to_thread(self.server.publish, self.name, values, key=f"k{lane}")
+
+    async def new_producer(self) -> SharedStreamProducer:
+        return producer_on(
+            self.server.host,
+            self.name,
+            max_deliveries=self.max_deliveries,
+            dead_letter_topic=f"{self.name}-dead",
+            ack_deadline_s=int(self.lock_s),
+        )
+
+    async def committed(self, lane: int = 0) -> int:
+        entries = self.server.entries(self.name, f"k{lane}")
+        return next((n for n, one in enumerate(entries) if not one.is_acked), len(entries))
+
+    def value_of(self, event: Any) -> str:
+        return value_of(event)
+
+    async def dead_letters(self) -> list[str]:
+        return values_of(self.server.entries(f"{self.name}-dead"))
+
+    async def seek(self, position: int, lane: int = 0) -> None:
+        self.server.seek(self.name, position, f"k{lane}")
+
+
+class TestPubSubExactlyOnce(TestPubSubInOrder):
+    """The same, with acknowledgements of which the service says what became of them."""
+
+    exactly_once = True

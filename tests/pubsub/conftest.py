@@ -1,0 +1,22 @@
+"""A server by the service's rules, whose faults are the test's."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from tests.services.pubsub_double import PubSubDouble, open_pubsub_double
+
+
+@pytest.fixture
+def double() -> Iterator[PubSubDouble]:
+    with open_pubsub_double() as server:
+        yield server
+
+
+@pytest.fixture
+def name() -> str:
+    """Of a topic and a subscription."""
+    return f"t-{uuid.uuid4().hex[:10]}"
