@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any, Final
@@ -39,6 +40,7 @@ _log = structlog.get_logger(__name__)
 
 _MOST_PENDING: Final = 2_000
 """Derived and not durable. A bound of its own: who catches up takes no room from its siblings."""
+_WARN_EVERY_S: Final = 1.0
 
 
 class CatchingUp:
@@ -99,6 +101,7 @@ class CatchingUp:
         self._life = anyio.CancelScope()
         self._pending = PendingLimit(_MOST_PENDING)
         self._backoff = context.restart_backoff()
+        self._may_warn_at = -math.inf
         self._open: Taken | None = None
         self._opened_at = 0.0
         self._ordinal = 0
@@ -112,6 +115,10 @@ class CatchingUp:
     def wake(self) -> None:
         """Look again: it has fallen behind in another lane, or something has arrived."""
         self._missed.wake()
+
+    def offer(self, lag: Lag) -> None:
+        """It is behind in this lane, or there may be more in it."""
+        self._missed.offer(lag)
 
     def look_for_kept(self) -> None:
         """There are messages to be replayed."""
@@ -131,8 +138,7 @@ class CatchingUp:
             # What the group before has read and not stored is read again, and what was known of the end is old.
             lag.read_to, lag.end = lag.position, None
             if lag.kept is not None:
-                lag.kept.read_again()
-                lag.kept.under_way.clear()
+                lag.kept.begin()
         with self._life:
             async with anyio.create_task_group() as tasks:
                 self._missed.tasks = self._setting_aside.tasks = tasks
@@ -146,11 +152,12 @@ class CatchingUp:
         """Its watcher is gone, or has another trigger now."""
         self._life.cancel()
 
-    def _behind(self) -> list[Lag]:
-        return self._state.lags.to_catch_up(self.watcher.watcher_id)
+    @property
+    def _is_behind(self) -> bool:
+        return self._state.lags.may_catch_up(self.watcher.watcher_id)
 
     def _has_work(self) -> bool:
-        return bool(self._behind()) or self.has_kept
+        return self._is_behind or self.has_kept
 
     @property
     def has_kept(self) -> bool:
@@ -197,7 +204,9 @@ class CatchingUp:
             return spec.make()
 
     def _note_failure(self, error: BaseException) -> None:
-        if str(error) != str(self.error):
+        now = self._context.clock.monotonic()
+        if str(error) != str(self.error) and now >= self._may_warn_at:
+            self._may_warn_at = now + _WARN_EVERY_S
             _log.warning("a watcher fails to catch up", watcher=self.name, error=repr(error))
         self.error = error
         self._on_change(self.watcher)
@@ -294,7 +303,7 @@ class CatchingUp:
             if lag is None:
                 if self.has_kept:
                     continue
-                if not self._behind():
+                if not self._is_behind:
                     return
                 await self._missed.wait_for_turn()
                 continue

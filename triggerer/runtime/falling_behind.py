@@ -36,6 +36,7 @@ class FallingBehind:
         """Lanes whose positions cannot be stored."""
         self._failed: dict[Hashable, tuple[Position, float]] = {}
         """By lane the message furthest back that has failed, and the number of the first event broadcast since."""
+        self._look_through_at = _MOST_FAILED
 
     def note_redelivery(self, lane: Lane) -> None:
         """The broker was told of a failure in the lane: what is pulled from now on is redelivered."""
@@ -43,8 +44,10 @@ class FallingBehind:
             head = self._state.ledger.head
             self._failed[lane.key] = self._failed[lane.key][0], head
             self._state.redelivered_before[lane.key] = head
-            if len(self._failed) > _MOST_FAILED:
+            if len(self._failed) > self._look_through_at:
                 self._forget_empty_lanes()
+                # Where many fail at the same time, not each time.
+                self._look_through_at = max(_MOST_FAILED, 2 * len(self._failed))
 
     def _is_redelivered(self, entry: Entry, lane: Lane, position: Position) -> bool:
         """Whether a message that has failed lies before this one, and comes again."""

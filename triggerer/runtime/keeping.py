@@ -164,7 +164,9 @@ class Keeping(FallingBehind):
         lag = state.lags.find(lane, watcher.watcher_id)
         place: Position = [None, entry.seq]
         if lag is None:
-            lag = Lag(watcher, lane, stored_as, state.now(), fence, place, place, kept=KeptInLane())
+            lag = Lag(
+                watcher, lane, stored_as, state.now(), fence, place, place, kept=KeptInLane(0)
+            )
             state.lags.enter(lag)
         else:
             # It had caught up.
@@ -230,6 +232,7 @@ class Keeping(FallingBehind):
             elif other is None:
                 lag.position = lag.read_to = [None, 0]
                 lag.kept, lag.is_gone = KeptInLane(), False
+                lag.kept.look_from_first()
                 lags.enter(lag)
 
     # At a bound

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
+
+from triggerer.domain.parked import KeptMessage
+
 
 class KeptInLane:
     """First it reads what is kept, in the order in which it was kept; then what is outstanding and not decided yet.
@@ -13,21 +18,27 @@ class KeptInLane:
     __slots__ = (
         "after",
         "ahead",
-        "are_there",
         "arrivals",
         "being_written",
         "decided_to",
         "handed_to",
         "in_flight",
+        "is_read_alone",
+        "page",
         "passed",
         "rereads",
         "resets",
         "under_way",
+        "unread",
     )
 
-    def __init__(self) -> None:
-        self.are_there = True
-        """Whether there may be messages that were not read yet."""
+    def __init__(self, unread: float = math.inf) -> None:
+        self.unread = unread
+        """How many messages were not given to the filter yet, at most."""
+        self.page: deque[KeptMessage] = deque()
+        """Those that were read, and not all given to the filter, in order."""
+        self.is_read_alone = False
+        """Whether they are read for this lane alone, from `after` on; else with those of the watcher's other lanes."""
         self.after = 0
         """The id of the last message that was given to the filter."""
         self.arrivals = 0
@@ -51,6 +62,18 @@ class KeptInLane:
         self.under_way: set[str] = set()
         """The keys of messages that were given to the filter, and whose rows are not gone yet."""
 
+    @property
+    def are_there(self) -> bool:
+        """Whether there may be messages that the filter was not given yet."""
+        return self.unread > 0
+
+    def note_given(self, id_: int) -> None:
+        """The filter was given all up to this one, or need not be."""
+        self.after = id_
+        while self.page and self.page[0].id <= id_:
+            self.page.popleft()
+            self.unread = max(self.unread - 1, 0)
+
     def begin_writing(self, seq: int, key: str) -> int | None:
         """A message is being kept; what `end_writing` is to be told."""
         self.decided_to = seq + 1
@@ -71,13 +94,15 @@ class KeptInLane:
 
     def note_more(self) -> None:
         """There are messages to be read behind those that were read."""
-        self.are_there = True
+        self.unread += 1
         self.arrivals += 1
 
     def look_from_first(self) -> None:
         """There may be messages to be read before those that were read: somebody replays them."""
         self.after = 0
-        self.are_there = True
+        self.unread = math.inf
+        self.page.clear()
+        self.is_read_alone = True
         self.resets += 1
 
     def read_again(self) -> None:
@@ -87,3 +112,9 @@ class KeptInLane:
         self.handed_to = 0
         self.ahead.clear()
         self.look_from_first()
+
+    def begin(self) -> None:
+        """Another reader begins with the first message of all lanes."""
+        self.read_again()
+        self.under_way.clear()
+        self.is_read_alone = False

@@ -9,9 +9,10 @@ import structlog
 
 from triggerer.domain.error_texts import error_text, traceback_text
 from triggerer.domain.events import WatcherRef
-from triggerer.domain.lane_positions import Position
+from triggerer.domain.lane_positions import Position, decode_lane
 from triggerer.domain.parked import KeptMessage, ParkedChange, ParkedStore, SetAside
 from triggerer.runtime.cancellation import plugin_code
+from triggerer.runtime.kept_in_lane import KeptInLane
 from triggerer.runtime.lags import Lag
 from triggerer.runtime.lanes import Entry
 from triggerer.runtime.state import GroupState
@@ -43,6 +44,8 @@ class KeptReader:
         self._watcher = watcher
         self._state = state
         self._parked = parked
+        self._after = 0
+        """The id of the last message that was read of all lanes together."""
 
     async def read(self, lag: Lag) -> list[QueueMessage]:
         """The next messages of a lane that are kept, in order; empty if there are none, or some to be read anew.
@@ -52,18 +55,43 @@ class KeptReader:
         """
         kept = lag.kept
         assert kept is not None
+        if not (kept.page or kept.is_read_alone):
+            await self._read_all_lanes()
+        if not kept.page:
+            await self._read_alone(lag, kept)
+        found = list(self._load(lag, (row for row in kept.page if row.key not in kept.under_way)))
+        if kept.page and not found:
+            kept.note_given(kept.page[-1].id)
+        return found
+
+    async def _read_all_lanes(self) -> None:
+        """The next messages, whatever their lanes: where each is a lane of its own, so many are read at once."""
+        lags, watcher_id = self._state.lags, self._watcher.watcher_id
+        rows = await self._parked.read_kept(watcher_id, self._after, _PAGE)
+        for row in rows:
+            self._after = row.id
+            lag = lags.find(decode_lane(row.lane), watcher_id)
+            kept = None if lag is None else lag.kept
+            if kept is None or kept.is_read_alone or row.id <= kept.after:
+                continue
+            if len(kept.page) < _PAGE:
+                kept.page.append(row)
+            else:
+                # It has had no turn for long.
+                kept.page.clear()
+                kept.is_read_alone = True
+
+    async def _read_alone(self, lag: Lag, kept: KeptInLane) -> None:
+        kept.is_read_alone = True
         arrivals, resets = kept.arrivals, kept.resets
         rows = await self._parked.read_kept(
             self._watcher.watcher_id, kept.after, _PAGE, lag.stored_as
         )
         if resets != kept.resets:
-            return []
+            return
+        kept.page.extend(rows)
         if not rows and arrivals == kept.arrivals:
-            kept.are_there = False
-        found = list(self._load(lag, (row for row in rows if row.key not in kept.under_way)))
-        if rows and not found:
-            kept.after = rows[-1].id
-        return found
+            kept.unread = 0
 
     def undecided(self, lag: Lag, most: int) -> list[QueueMessage]:
         """The first messages of a lane that are outstanding, that it has not read, and that are not kept."""

@@ -79,12 +79,14 @@ class Lags:
         sink: Where positions are stored; None: nobody falls behind, and the broker redelivers to all.
         may_grow: False: nobody falls behind from now on. Who is behind already still catches up.
         on_change: Called when a watcher falls behind, has caught up, or when what is known of that changes.
+        on_readable: Called with a lane that a watcher may read again, and when there may be more in it.
     """
 
     def __init__(
         self,
         sink: PositionSink | None,
         on_change: Callable[[WatcherRef], None] | None = None,
+        on_readable: Callable[[Lag], None] | None = None,
         *,
         may_grow: bool = True,
     ) -> None:
@@ -92,6 +94,7 @@ class Lags:
         """Whether a watcher may fall behind at all."""
         self._sink = sink
         self._on_change = on_change
+        self._on_readable = on_readable
         self.by_lane: dict[Hashable, dict[int, Lag]] = {}
         """By lane and the watcher's id."""
         self.live: dict[Hashable, dict[Lag, None]] = {}
@@ -101,6 +104,8 @@ class Lags:
         self.held: set[int] = set()
         """Watchers that are being set back: until that is durable they read nothing again."""
         self._by_watcher: dict[int, dict[Hashable, Lag]] = {}
+        self._behind: dict[int, dict[Lag, None]] = {}
+        """By watcher those of its lanes in which it has not caught up."""
 
     @property
     def are_kept(self) -> bool:
@@ -116,7 +121,17 @@ class Lags:
 
     def behind(self, watcher_id: int) -> Iterator[Lag]:
         """The lanes in which the watcher is behind."""
-        return (lag for lag in self.of(watcher_id) if not lag.is_live)
+        return iter(list(self._behind.get(watcher_id, ())))
+
+    def count_behind(self, watcher_id: int) -> int:
+        """In how many lanes the watcher is behind."""
+        return len(self._behind.get(watcher_id, ()))
+
+    def may_catch_up(self, watcher_id: int) -> bool:
+        """Whether there is something in `to_catch_up`."""
+        return watcher_id not in self.held and any(
+            lag.is_stored for lag in self._behind.get(watcher_id, ())
+        )
 
     def to_catch_up(self, watcher_id: int) -> list[Lag]:
         """The lanes that the watcher may read again: it is behind there, and that is durable."""
@@ -213,6 +228,7 @@ class Lags:
     def go_live(self, lag: Lag) -> None:
         """It has caught up: the live filter reads on from `read_to`."""
         lag.is_live = True
+        self._note_where(lag)
         self.live.setdefault(lag.lane, {})[lag] = None
         self.note_change(lag)
 
@@ -261,6 +277,7 @@ class Lags:
         self.leave_live(lag)
         self._unwatch(lag)
         lag.is_gone = True
+        self._note_where(lag)
         self._add(new)
         self._store(new, on_stored)
 
@@ -296,6 +313,19 @@ class Lags:
         live.pop(lag, None)
         if not live:
             self.live.pop(lag.lane, None)
+        self._note_where(lag)
+
+    def _note_where(self, lag: Lag) -> None:
+        watcher_id = lag.watcher.watcher_id
+        behind = self._behind.get(watcher_id)
+        if not (lag.is_live or lag.is_gone):
+            if behind is None:
+                behind = self._behind[watcher_id] = {}
+            behind[lag] = None
+        elif behind is not None:
+            behind.pop(lag, None)
+            if not behind:
+                del self._behind[watcher_id]
 
     def end(self, lag: Lag) -> None:
         """The broker was advanced to where it stands: it need not be remembered any longer."""
@@ -353,11 +383,14 @@ class Lags:
     def _add(self, lag: Lag) -> None:
         self.by_lane.setdefault(lag.lane, {})[lag.watcher.watcher_id] = lag
         self._by_watcher.setdefault(lag.watcher.watcher_id, {})[lag.lane] = lag
+        self._note_where(lag)
         if lag.set_back_to is not None:
             self.set_back.setdefault(lag.lane, {})[lag] = None
 
     def note_change(self, lag: Lag) -> None:
         """What is known of one that is behind has changed."""
+        if self._on_readable is not None and lag.is_stored and not (lag.is_live or lag.is_gone):
+            self._on_readable(lag)
         if self._on_change is not None:
             self._on_change(lag.watcher)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Final
@@ -10,12 +9,12 @@ from typing import Final
 import anyio
 from anyio.lowlevel import checkpoint
 
-from triggerer.backoff import Backoff
 from triggerer.domain.events import WatcherRef
 from triggerer.errors import StoreError
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.kept_reader import KeptReader, QueueMessage
 from triggerer.runtime.lags import Lag
+from triggerer.runtime.lane_turns import LaneTurns
 from triggerer.runtime.log_reader import LogReader
 from triggerer.runtime.recent import Message
 from triggerer.runtime.seam import Seam
@@ -32,20 +31,6 @@ _IDLE_S: Final = 0.5
 
 
 Readable = Message | QueueMessage
-
-
-class _Attempts:
-    """When a lane may be read again whose message, or whose reading, has failed."""
-
-    def __init__(self, quick: Backoff, patient: Backoff) -> None:
-        self.quick = quick
-        self.patient = patient
-        self.not_before = -math.inf
-
-    def reset(self) -> None:
-        if self.quick.failures or self.patient.failures:
-            self.quick.reset()
-            self.patient.reset()
 
 
 class MissedMessages:
@@ -73,8 +58,7 @@ class MissedMessages:
         self._readers = readers
         self._seam = seam
         self._on_failure = on_failure
-        self._attempts: dict[Lag, _Attempts] = {}
-        self._last_lane: Lag | None = None
+        self._turns = LaneTurns(context)
         self._wake = AutoResetEvent()
         parked = context.parked
         self.queue = KeptReader(watcher, state, parked) if parked and state.keeps_messages else None
@@ -85,31 +69,29 @@ class MissedMessages:
         """Look again: it has fallen behind in another lane, or something has arrived."""
         self._wake.set()
 
+    def offer(self, lag: Lag) -> None:
+        """It may be read, or there may be more in it."""
+        self._turns.offer(lag)
+        self._wake.set()
+
     # Which lane, and when
 
     def next_lane(self) -> Lag | None:
         """The lane that may be read and was not read last; None if all wait."""
-        now = self._context.clock.monotonic()
-        behind = self._behind()
-        for lag in behind:
-            self._seam.go_live_if_caught_up(lag)
-        ready = [
-            lag
-            for lag in behind
-            if not lag.is_live and self._attempts_of(lag).not_before <= now and not lag.is_gone
-        ]
-        if not ready:
+        if self._watcher.watcher_id in self._state.lags.held:
             return None
-        if self._last_lane in ready:
-            at = ready.index(self._last_lane) + 1
-            ready = ready[at:] + ready[:at]
-        self._last_lane = ready[0]
-        return ready[0]
+        while (lag := self._turns.next()) is not None:
+            if not self._seam.go_live_if_caught_up(lag):
+                return lag
+        return None
 
     async def wait_for_turn(self) -> None:
         """Wait until a lane may be read again, or something has changed."""
+        if not self._turns:
+            for lag in self._state.lags.to_catch_up(self._watcher.watcher_id):
+                self._turns.offer(lag)
         now = self._context.clock.monotonic()
-        due = min((self._attempts_of(lag).not_before for lag in self._behind()), default=now)
+        due = self._turns.due()
         if due <= now:
             await checkpoint()
             return
@@ -129,33 +111,20 @@ class MissedMessages:
         Args:
             is_patient: Whether it may fail for long: the delays grow further.
         """
-        attempts = self._attempts_of(lag)
-        backoff = attempts.patient if is_patient else attempts.quick
-        delay = backoff.next_delay() if self._context.restarts else math.inf
-        attempts.not_before = self._context.clock.monotonic() + delay
+        self._turns.postpone(lag, is_patient=is_patient)
+
+    def note_failure(self) -> None:
+        """The filter has failed with a message, of whatever lane."""
+        self._turns.note_failure()
 
     def note_success(self, lag: Lag) -> None:
         """It goes on: the next failure waits for the shortest delay."""
-        attempts = self._attempts.get(lag)
-        if attempts is not None:
-            attempts.reset()
+        self._turns.note_success(lag)
 
     def restart(self) -> None:
         """Try again now what has failed."""
-        for attempts in self._attempts.values():
-            attempts.not_before = -math.inf
+        self._turns.restart()
         self._wake.set()
-
-    def _behind(self) -> list[Lag]:
-        return self._state.lags.to_catch_up(self._watcher.watcher_id)
-
-    def _attempts_of(self, lag: Lag) -> _Attempts:
-        attempts = self._attempts.get(lag)
-        if attempts is None:
-            context = self._context
-            attempts = _Attempts(context.retry_backoff(), context.restart_backoff())
-            self._attempts[lag] = attempts
-        return attempts
 
     # Its messages
 
@@ -197,7 +166,8 @@ class MissedMessages:
                     given += len(burst)
                     if kept.resets != resets:
                         break
-                    kept.after = burst[-1].id or kept.after
+                    assert burst[-1].id is not None
+                    kept.note_given(burst[-1].id)
             elif not kept.being_written and (burst_in_memory := queue.undecided(lag, _BURST)):
                 kept.handed_to = burst_in_memory[-1].end[1]
                 yield burst_in_memory
@@ -267,18 +237,19 @@ class MissedMessages:
         """Wait for the log or the poll. False if the lane has caught up, or others are to have their turn."""
         if self._seam.go_live_if_caught_up(lag):
             return False
-        recent = self._state.recent_of(lag.lane)
-        if recent.covers(lag.read_to) and recent.after(lag.read_to, 1):
-            return False
-        recent.wake_once(self)
+        if lag.kept is None:
+            recent = self._state.recent_of(lag.lane)
+            if recent.covers(lag.read_to) and recent.after(lag.read_to, 1):
+                return False
+            recent.wake_once(self)
         is_first = True
         while True:
             with anyio.move_on_after(_IDLE_S) as waiting:
                 await self._wake.wait()
             if not waiting.cancelled_caught:
                 return not (lag.is_gone or lag.is_live)
-            if any(one is not lag for one in self._behind()):
-                self._rest(lag)
+            if self._state.lags.count_behind(self._watcher.watcher_id) > 1:
+                self._turns.rest(lag, _IDLE_S)
                 return False
             if self._seam.go_live_if_caught_up(lag):
                 # Its live filter has come back, which nobody tells.
@@ -286,10 +257,6 @@ class MissedMessages:
             if is_first:
                 self._state.store_position(lag)
                 is_first = False
-
-    def _rest(self, lag: Lag) -> None:
-        """Look at it again a little later."""
-        self._attempts_of(lag).not_before = self._context.clock.monotonic() + _IDLE_S
 
 
 async def _run_in(scope: anyio.CancelScope, reader: LogReader) -> None:

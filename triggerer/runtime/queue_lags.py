@@ -53,6 +53,7 @@ def _enter(lags: Lags, state: GroupState, watcher: WatcherRef, one: KeptLane, fe
     lag = lags.find(lane, watcher.watcher_id)
     if lag is None:
         kept = KeptInLane()
+        kept.look_from_first()
         lag = Lag(
             watcher, lane, one.lane, one.since, fence, place, place, is_stored=True, kept=kept
         )

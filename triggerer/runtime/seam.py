@@ -46,6 +46,8 @@ class Seam:
 
     def must_look(self) -> bool:
         """Whether it is not known where some lane ends, or was looked up too long ago."""
+        if self._state.keeps_messages:
+            return False
         behind = self._in_log()
         now = self._state.clock.monotonic()
         return any(lag.end is None for lag in behind) or (
@@ -97,8 +99,8 @@ class Seam:
         # First what nearly always says no: this is asked after each message.
         if not self._is_at_head(lag):
             return False
-        state, subscriber = self._state, self._hosted.subscriber
-        if subscriber is None or not subscriber.is_present or subscriber.waits_for(lag.lane):
+        state = self._state
+        if not (self._is_live_there(lag) or self._is_over(lag)):
             return False
         if lag.kept is not None:
             # The live filter reads on from the next broadcast.
@@ -110,6 +112,17 @@ class Seam:
         state.end_if_advanced(lag)
         self._on_live()
         return True
+
+    def _is_live_there(self, lag: Lag) -> bool:
+        """Whether the live filter is there, and reads what is broadcast in the lane."""
+        subscriber = self._hosted.subscriber
+        return (
+            subscriber is not None and subscriber.is_present and not subscriber.waits_for(lag.lane)
+        )
+
+    def _is_over(self, lag: Lag) -> bool:
+        """Whether nothing is left in a lane of a queue. If its live filter is not there, it misses what comes next."""
+        return lag.kept is not None and self._state.head_of(lag.lane) is None
 
     def _is_at_head(self, lag: Lag) -> bool:
         if lag.kept is not None:

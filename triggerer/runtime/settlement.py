@@ -161,6 +161,7 @@ class Settlement:
         elif isinstance(taken, TakenFromLane) and not taken.is_stale:
             lag = taken.lag
             lag.failures += 1
+            self._missed.note_failure()
             if lag.kept is not None and taken.key is not None:
                 self._setting_aside.submit_change(lag, Failed(taken.key, lag.failures), _ignore)
             if self._trials.blames_message(lag):

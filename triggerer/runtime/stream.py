@@ -17,7 +17,7 @@ from triggerer.runtime.catching_up import CatchingUp
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.group import Group
 from triggerer.runtime.hosted import HostedTrigger
-from triggerer.runtime.lags import Lags
+from triggerer.runtime.lags import Lag, Lags
 from triggerer.runtime.pending_limit import PendingLimit
 from triggerer.runtime.queue_lags import begin_group, enter_kept
 from triggerer.runtime.replays import Replays
@@ -28,6 +28,8 @@ _log = structlog.get_logger(__name__)
 
 _READERS: Final = 8
 """Lanes that are read again at one time, beside the poll, by all watchers of a stream that are behind."""
+_NOT_BEHIND: Final = BaseException()
+"""Stands for a watcher that is not behind, beside None: one that is, and has not failed."""
 
 
 class SharedStream:
@@ -45,7 +47,9 @@ class SharedStream:
         self.ended = anyio.Event()
         """Set when its last producer has been closed and none of its tasks is running."""
         self.pending = PendingLimit(context.settings.max_pending)
-        self.lags = Lags(context.positions, self._on_lag, may_grow=context.falls_behind)
+        self.lags = Lags(
+            context.positions, self._on_lag, self._on_readable, may_grow=context.falls_behind
+        )
         """Which of the members' watchers are behind, and where."""
         self._hosts: dict[WatcherRef, HostedTrigger] = {}
         """Which member serves a watcher."""
@@ -225,18 +229,34 @@ class SharedStream:
         return None if member is None else member.source
 
     def _on_lag(self, watcher: WatcherRef) -> None:
+        # Often: where each message of a queue is a lane, with each of them.
         member = self._hosts.get(watcher)
         if member is not None:
-            self._note_lags(member)
-            self._start_catching_up(member)
-            member.note_catching_up()
+            has_changed = self._note_lags_of(member, watcher)
+            if watcher not in self._catching_up:
+                self._start_catching_up(member)
+            if has_changed:
+                member.note_catching_up()
+
+    def _on_readable(self, lag: Lag) -> None:
+        running = self._catching_up.get(lag.watcher)
+        if running is not None:
+            running.offer(lag)
 
     def _note_lags(self, member: HostedTrigger) -> None:
-        member.catching_up = {
-            watcher.watcher_id: self._error_of(watcher)
-            for watcher in member.source.watchers
-            if any(True for _ in self.lags.behind(watcher.watcher_id))
-        }
+        shown = {watcher.watcher_id for watcher in member.source.watchers}
+        for watcher_id in member.catching_up.keys() - shown:
+            del member.catching_up[watcher_id]
+        for watcher in member.source.watchers:
+            self._note_lags_of(member, watcher)
+
+    def _note_lags_of(self, member: HostedTrigger, watcher: WatcherRef) -> bool:
+        """Note whether it is behind, and why its last attempt failed; return whether that has changed."""
+        watcher_id, shown = watcher.watcher_id, member.catching_up
+        if not self.lags.count_behind(watcher_id):
+            return shown.pop(watcher_id, _NOT_BEHIND) is not _NOT_BEHIND
+        before, shown[watcher_id] = shown.get(watcher_id, _NOT_BEHIND), self._error_of(watcher)
+        return before is not shown[watcher_id]
 
     def _error_of(self, watcher: WatcherRef) -> BaseException | None:
         catching_up = self._catching_up.get(watcher)
@@ -254,7 +274,7 @@ class SharedStream:
                 running.wake()
             elif not member.is_held and (
                 (watcher in self._with_kept and not group.state.keeps_messages)
-                or self.lags.to_catch_up(watcher.watcher_id)
+                or self.lags.may_catch_up(watcher.watcher_id)
             ):
                 catching_up = CatchingUp(
                     watcher, member, group.state, self._context, self._readers, self._on_lag

@@ -114,6 +114,8 @@ class TakenMessages:
             has_derived |= last.has_derived
             if lag.kept is not None:
                 _note_passed(lag.kept, last)
+        if queue is not None and not queue:
+            del self._by_lane[lag]
         if not queue and not lag.is_gone:
             # What lies between, if anything, is no message.
             lag.position = lag.read_to
