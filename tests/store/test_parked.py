@@ -27,7 +27,7 @@ from triggerer.domain.parked import (
 from triggerer.errors import LeaseLost, ParkedFull, TriggererError
 from triggerer.store.engine.database import Database
 from triggerer.store.models import ParkedBody, Stream, Trigger, Watcher
-from triggerer.store.queries.hosting import load_triggers
+from triggerer.store.queries.hosting import load_kept_lanes, load_triggers
 from triggerer.store.queries.listing.definitions import list_watchers
 from triggerer.store.queries.listing.parked import (
     choose_parked,
@@ -197,7 +197,7 @@ async def test_what_is_replayed_is_shown_to_the_owner_in_order_and_goes_when_it_
             assert await replay_parked(session, chosen[1:]) == 0, "they are kept already"
         async with database.reading() as session:
             (row,) = await load_triggers(session, [FENCE.stream_digest])
-        assert row.kept == (KeptLane(1, "[0]", NOW),)
+        assert row.kept == (KeptLane(1, "[0]", NOW, 2),)
         assert await writer.read_kept(1, 0, 10) == [
             KeptMessage(chosen[number], "[0]", f"topic/0/{number}", MESSAGE.data, 11)
             for number in (1, 2)
@@ -267,8 +267,13 @@ async def test_what_is_kept_stays_in_its_order_and_goes_when_it_has_passed(
         assert await _bodies(database) == 5
     async with database.reading() as session:
         (row,) = await load_triggers(session, [FENCE.stream_digest])
+        kept = await load_kept_lanes(session, [FENCE.stream_digest])
         first, second = await list_watchers(session)
-    assert [(one.watcher_id, one.lane) for one in row.kept] == [(1, "[0]"), (1, "[1]"), (2, "[0]")]
+    assert row.kept == (), "its owner has kept them itself"
+    assert kept == {
+        1: [KeptLane(1, "[0]", NOW, 3), KeptLane(1, "[1]", NOW, 1)],
+        2: [KeptLane(2, "[0]", NOW, 4)],
+    }
     assert (first.behind, first.behind_since, first.set_aside) == (4, NOW, 0)
     assert second.behind == 4
 

@@ -106,6 +106,8 @@ class KeptLane(NamedTuple):
     lane: str
     since: datetime
     """When the oldest of them was parked."""
+    messages: int | None = None
+    """How many there are; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -14,6 +14,7 @@ from anyio.abc import TaskStatus
 
 from triggerer.backoff import Backoff, log_failure, retry, warn_seldom
 from triggerer.domain.events import Fence
+from triggerer.domain.parked import KeptLane
 from triggerer.errors import OutcomeUnknown, StoreError
 from triggerer.hosting.factory import TriggerFactory
 from triggerer.hosting.ownership import Heartbeat, Ownership
@@ -312,14 +313,15 @@ class TriggerHost:
             self._manager.remove(placed.hosted, on_purpose=difference.is_deleted(placed))
         for placed, row in difference.changed:
             placed.row = row
-            self._manager.replace_source(placed.hosted, source_of(row, placed.fence))
+            source = source_of(row, placed.fence)
+            moved = difference.served_on(row.stream_digest)
+            self._manager.replace_source(placed.hosted, source, moved=moved)
             self._states.note(placed.hosted)
         for placed, row in difference.kept:
             self._manager.replay_parked(placed.hosted, row.kept)
         hosted = self._manager.add(specs)
         for row, one in zip(owned_rows, hosted, strict=True):
             self._roster.place(Placed(row, self._owned[row.stream_digest], one))
-            self._manager.replay_parked(one, row.kept)
             self._states.note(one)
         for row in difference.replayed:
             if (asked := self._roster.find(row)) is not None:
@@ -332,6 +334,10 @@ class TriggerHost:
             if len(rows) > self._settings.capacity:
                 return None
             difference = self._roster.difference(rows)
+            if difference.new:
+                digests = {row.stream_digest for row in difference.new}
+                kept = await self._queries.load_kept_lanes(session, digests)
+                difference = replace(difference, new=[_with(row, kept) for row in difference.new])
             watchers = [w.watcher_id for p in difference.gone for w in p.row.watchers]
             if watchers:
                 alive = await self._queries.existing_watchers(session, watchers)
@@ -368,3 +374,9 @@ class TriggerHost:
         except (StoreError, TimeoutError) as error:
             # They expire by themselves; another instance waits that long.
             _log.warning("leases not given back", error=str(error))
+
+
+def _with(row: TriggerRow, kept: Mapping[int, Iterable[KeptLane]]) -> TriggerRow:
+    """A trigger that is new here, with all that is kept for its watchers."""
+    lanes = [lane for one in row.watchers for lane in kept.get(one.watcher_id, ())]
+    return replace(row, kept=tuple(lanes))

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from triggerer.domain.events import Fence
+from triggerer.domain.parked import KeptLane
 from triggerer.store.queries.hosting import StreamLoad, TriggerRow, WatcherState
 
 
@@ -53,6 +54,10 @@ class HostingQueries(Protocol):
     async def load_triggers(
         self, session: Any, stream_digests: Collection[str]
     ) -> list[TriggerRow]: ...
+
+    async def load_kept_lanes(
+        self, session: Any, stream_digests: Iterable[str]
+    ) -> dict[int, list[KeptLane]]: ...
 
     async def stream_loads(self, session: Any) -> list[StreamLoad]: ...
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from triggerer.domain.error_texts import error_text, traceback_text
-from triggerer.domain.events import EventSource, Fence
+from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.domain.storable import storable_text
 from triggerer.runtime import HostedTrigger
 from triggerer.runtime.hosted import HostedState
@@ -31,7 +31,7 @@ class Difference:
     """The same trigger serves other watchers now."""
     new: list[TriggerRow]
     kept: list[tuple[Placed, TriggerRow]]
-    """Messages are kept for watchers of these."""
+    """Messages that were set aside are to be given to watchers of these once more."""
     alive: Collection[int] = frozenset()
     """Of the watchers of those that are gone, the ids of those that are still declared."""
     replayed: Collection[TriggerRow] = ()
@@ -40,6 +40,11 @@ class Difference:
     def is_deleted(self, placed: Placed) -> bool:
         """Whether all watchers of a trigger that is gone were deleted."""
         return not any(watcher.watcher_id in self.alive for watcher in placed.row.watchers)
+
+    def served_on(self, digest: str) -> set[WatcherRef]:
+        """The watchers of the triggers on this stream that are new, or serve others than before."""
+        rows = [*self.new, *(row for _, row in self.changed)]
+        return {one for row in rows if row.stream_digest == digest for one in row.watchers}
 
     def on_streams_of(self, is_ready: Callable[[TriggerRow], bool]) -> Difference:
         """Return what concerns the streams all of whose new triggers are ready."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from triggerer.domain.events import Fence, WatcherRef
-from triggerer.domain.lane_positions import decode_lane
+from triggerer.domain.lane_positions import Position, decode_lane
 from triggerer.domain.parked import KeptLane
 from triggerer.runtime.hosted import HostedTrigger
 from triggerer.runtime.kept_in_lane import KeptInLane
@@ -30,19 +32,31 @@ def begin_group(lags: Lags, state: GroupState, members: Iterable[HostedTrigger])
             lags.forget(lag)
     if state.keeps_messages:
         for member in members:
-            enter_kept(lags, state, member, member.spec.kept)
+            for watcher, one, fence in _of(member, member.spec.kept):
+                if lags.find(decode_lane(one.lane), watcher.watcher_id) is None:
+                    unread = math.inf if one.messages is None else one.messages
+                    _add(lags, watcher, one, fence, [None, 0], KeptInLane(unread))
+            # From now on that is known here.
+            member.spec = replace(member.spec, kept=())
 
 
 def enter_kept(
     lags: Lags, state: GroupState, member: HostedTrigger, lanes: Iterable[KeptLane]
 ) -> None:
     """Messages are kept in these lanes for watchers of a member: they are behind there."""
+    for watcher, one, fence in _of(member, lanes):
+        _enter(lags, state, watcher, one, fence)
+
+
+def _of(
+    member: HostedTrigger, lanes: Iterable[KeptLane]
+) -> Iterator[tuple[WatcherRef, KeptLane, Fence]]:
     fence = member.source.fence
     watchers = {watcher.watcher_id: watcher for watcher in member.source.watchers}
     for one in lanes:
         watcher = watchers.get(one.watcher_id)
         if watcher is not None and fence is not None:
-            _enter(lags, state, watcher, one, fence)
+            yield watcher, one, fence
 
 
 def _enter(lags: Lags, state: GroupState, watcher: WatcherRef, one: KeptLane, fence: Fence) -> None:
@@ -54,10 +68,7 @@ def _enter(lags: Lags, state: GroupState, watcher: WatcherRef, one: KeptLane, fe
     if lag is None:
         kept = KeptInLane()
         kept.look_from_first()
-        lag = Lag(
-            watcher, lane, one.lane, one.since, fence, place, place, is_stored=True, kept=kept
-        )
-        lags.enter(lag)
+        _add(lags, watcher, one, fence, place, kept)
         return
     assert lag.kept is not None
     if lag.is_live:
@@ -65,3 +76,17 @@ def _enter(lags: Lags, state: GroupState, watcher: WatcherRef, one: KeptLane, fe
         lags.leave_live(lag)
     lag.kept.look_from_first()
     lags.note_change(lag)
+
+
+def _add(
+    lags: Lags,
+    watcher: WatcherRef,
+    one: KeptLane,
+    fence: Fence,
+    place: Position,
+    kept: KeptInLane,
+) -> None:
+    lane = decode_lane(one.lane)
+    lags.enter(
+        Lag(watcher, lane, one.lane, one.since, fence, place, place, is_stored=True, kept=kept)
+    )

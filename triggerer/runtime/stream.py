@@ -135,6 +135,8 @@ class SharedStream:
     # Who is behind
 
     def _load_lags(self, member: HostedTrigger) -> None:
+        with_kept = {one.watcher_id for one in member.spec.kept}
+        self._with_kept.update(one for one in member.source.watchers if one.watcher_id in with_kept)
         fence = member.source.fence
         if fence is None or not self.lags.are_kept:
             return
@@ -161,17 +163,21 @@ class SharedStream:
             member.held_by = others or None
             member.note_catching_up()
 
-    def replace_source(self, member: HostedTrigger, source: EventSource) -> None:
-        """Have the member serve other watchers from now on."""
+    def replace_source(
+        self, member: HostedTrigger, source: EventSource, *, moved: Collection[WatcherRef]
+    ) -> None:
+        """Have the member serve other watchers from now on; `moved`: those that other members serve then."""
         before = set(member.source.watchers)
         member.replace_source(source, self.group)
         gone = before.difference(source.watchers)
         self._stop_catching_up(gone)
         self._forget_hosts(member, gone)
         self._hosts.update(dict.fromkeys(source.watchers, member))
-        self._forget_watchers(gone)
+        self._forget_watchers(gone.difference(moved))
         self._note_lags(member)
         self._start_catching_up(member)
+        for other in {self._hosts[one]: None for one in gone if one in self._hosts}:
+            self._start_catching_up(other)
 
     def restart(self, member: HostedTrigger) -> None:
         """Start a member that is held."""
@@ -182,13 +188,16 @@ class SharedStream:
         self._start_catching_up(member)
 
     def replay_parked(self, member: HostedTrigger, lanes: Collection[KeptLane]) -> None:
-        """Give its watchers what is kept for them now in these lanes, some of which was set aside before."""
-        member.spec = replace(member.spec, kept=tuple(lanes))
+        """Give its watchers what is kept for them in these lanes, and was set aside before."""
         group = self.group
         if group is not None and group.state.keeps_messages:
             enter_kept(self.lags, group.state, member, lanes)
             self._start_catching_up(member)
             return
+        known = {one[:2] for one in member.spec.kept}
+        more = [one for one in lanes if one[:2] not in known]
+        # For the next group, where the source is a queue.
+        member.spec = replace(member.spec, kept=(*member.spec.kept, *more))
         watcher_ids = {one.watcher_id for one in lanes}
         for watcher in member.source.watchers:
             if watcher.watcher_id in watcher_ids:

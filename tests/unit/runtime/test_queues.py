@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.runtime.scene import Scene, Selecting, Sink
 from triggerer.abc import BaseEventTrigger
+from triggerer.domain.events import EventSource, WatcherRef
 from triggerer.domain.parked import ParkedState
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings
 
@@ -157,6 +158,30 @@ async def test_a_selector_is_asked_what_is_to_be_kept(scene: Scene) -> None:
         assert set(sink.kept(1)) == {"sick"}
         scene.fails.clear()
         await sink.until(lambda: sink.taken(1) == ["sick", "sick"])
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_who_moves_to_the_trigger_of_a_sibling_stays_where_it_stands(
+    scene: Scene, *, is_first: bool
+) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: True
+    sick, well = scene.specs("sick", "well")
+    fence = sick.source.fence
+    one, two, three = (WatcherRef(number, 0) for number in (1, 2, 3))
+    sick = replace(sick, source=EventSource((one, three), fence))
+    async with Manager(context(sink)) as manager:
+        hosted = manager.add([sick, well])
+        scene.publish("a", "b")
+        await sink.until(lambda: sink.kept(1) == sink.kept(3) == ["a", "b"])
+        sources = [EventSource((three,), fence), EventSource((one, two), fence)]
+        changes = list(zip(hosted, sources, strict=True))
+        for member, source in changes if is_first else reversed(changes):
+            manager.replace_source(member, source, moved=[one, two, three])
+        await sink.until(lambda: sink.taken(1) == ["a", "b"])
+        scene.publish("c")
+        await sink.until(lambda: sink.taken(1) == ["a", "b", "c"])
+        await sink.until(lambda: sink.kept(3) == ["a", "b", "c"])
 
 
 async def test_a_new_selector_that_is_not_known_yet_has_all_kept(scene: Scene) -> None:

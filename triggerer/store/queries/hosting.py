@@ -16,7 +16,7 @@ from triggerer.domain.parked import KeptLane
 from triggerer.store.engine.database import database_now
 from triggerer.store.leases import is_free
 from triggerer.store.models import Asset, Stream, Trigger, Watcher
-from triggerer.store.queries.parked import load_kept_lanes
+from triggerer.store.queries import parked
 from triggerer.store.queries.positions import load_positions, load_replays
 
 
@@ -34,7 +34,7 @@ class TriggerRow:
     positions: tuple[LanePosition, ...] = ()
     """Where its watchers stand that are behind."""
     kept: tuple[KeptLane, ...] = ()
-    """The lanes in which messages are kept for its watchers."""
+    """The lanes with messages that were set aside, and are to be given to its watchers once more."""
     replays: tuple[ReplayRequest, ...] = ()
     """What is asked of its watchers and not done yet, by watcher, in the order of the requests."""
 
@@ -80,7 +80,7 @@ async def load_triggers(session: AsyncSession, stream_digests: Collection[str]) 
     # In this order: a request that is seen no more was carried out, and its positions are seen.
     replays = await load_replays(session, stream_digests)
     positions = await load_positions(session, stream_digests)
-    kept = await load_kept_lanes(session, stream_digests)
+    kept = await parked.load_kept_lanes(session, stream_digests, are_replayed=True)
     found: dict[int, TriggerRow] = {}
     for trigger, watcher_id, asset_id, watcher_name, asset_name in rows:
         known = found.get(trigger.id)
@@ -96,6 +96,13 @@ async def load_triggers(session: AsyncSession, stream_digests: Collection[str]) 
             (*(known.replays if known else ()), *replays.get(watcher_id, ())),
         )
     return list(found.values())
+
+
+async def load_kept_lanes(
+    session: AsyncSession, stream_digests: Iterable[str]
+) -> dict[int, list[KeptLane]]:
+    """Return the lanes in which messages are kept for watchers of these streams, by watcher."""
+    return await parked.load_kept_lanes(session, stream_digests)
 
 
 async def stream_loads(session: AsyncSession) -> list[StreamLoad]:

@@ -286,11 +286,20 @@ async def read_kept(
 
 
 async def load_kept_lanes(
-    session: AsyncSession, stream_digests: Iterable[str]
+    session: AsyncSession, stream_digests: Iterable[str], *, are_replayed: bool = False
 ) -> dict[int, list[KeptLane]]:
-    """Return the lanes in which messages are kept for watchers of these streams, by watcher."""
-    rows = await session.execute(
-        select(ParkedMessage.watcher_id, ParkedMessage.lane, func.min(ParkedMessage.parked_at))
+    """Return the lanes in which messages are kept for watchers of these streams, by watcher.
+
+    Args:
+        are_replayed: Only those with messages that were set aside before: their owner has kept the others itself.
+    """
+    query = (
+        select(
+            ParkedMessage.watcher_id,
+            ParkedMessage.lane,
+            func.min(ParkedMessage.parked_at),
+            func.count(),
+        )
         .join(Watcher, Watcher.id == ParkedMessage.watcher_id)
         .join(Trigger, Trigger.id == Watcher.trigger_id)
         .where(
@@ -300,6 +309,9 @@ async def load_kept_lanes(
         .group_by(ParkedMessage.watcher_id, ParkedMessage.lane)
         .order_by(func.min(ParkedMessage.id))
     )
+    if are_replayed:
+        query = query.where(ParkedMessage.error.is_not(None))
+    rows = await session.execute(query)
     found: dict[int, list[KeptLane]] = {}
     for row in rows:
         lane = KeptLane(*row)

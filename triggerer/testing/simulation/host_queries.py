@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from triggerer.domain.events import Fence
 from triggerer.domain.lane_positions import LanePosition
 from triggerer.domain.new_streams import may_open
+from triggerer.domain.parked import KeptLane
 from triggerer.store.queries.hosting import StreamLoad, TriggerRow
 from triggerer.testing.simulation.store import LoadsShown
 
@@ -105,6 +106,11 @@ class SimulatedHostingQueries:
 
     def __init__(self, instance_id: str) -> None:
         self._instance_id = instance_id
+
+    async def load_kept_lanes(
+        self, session: Transaction, stream_digests: Iterable[str]
+    ) -> dict[int, list[KeptLane]]:
+        return {}
 
     async def load_triggers(
         self, session: Transaction, stream_digests: Iterable[str]
