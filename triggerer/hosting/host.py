@@ -334,14 +334,14 @@ class TriggerHost:
             if len(rows) > self._settings.capacity:
                 return None
             difference = self._roster.difference(rows)
-            if difference.new:
-                digests = {row.stream_digest for row in difference.new}
-                kept = await self._queries.load_kept_lanes(session, digests)
-                difference = replace(difference, new=[_with(row, kept) for row in difference.new])
             watchers = [w.watcher_id for p in difference.gone for w in p.row.watchers]
             if watchers:
                 alive = await self._queries.existing_watchers(session, watchers)
                 difference = replace(difference, alive=alive)
+            if difference.new:
+                digests = {row.stream_digest for row in difference.new}
+                kept = await self._queries.load_kept_lanes(session, digests)
+                difference = replace(difference, new=[_with(row, kept) for row in difference.new])
         return difference
 
     def _spec(self, row: TriggerRow, fence: Fence) -> TriggerSpec:
