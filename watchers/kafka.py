@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Hashable, Iterable, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from producers.kafka import KafkaMessage, KafkaSharedStreamProducer, check_topics
+from producers.kafka.start import Start
+from producers.kafka.topics import is_pattern
 from triggerer.abc import BrokerMessage, DeliveryFacts
 from triggerer.errors import DagError
 from triggerer.pluginkit.decoding import text_of
@@ -34,11 +38,15 @@ class KafkaEventTrigger(MessageTrigger):
     Watchers with equal topics, connection and group share one consumer, with the `start` of the one that opens it.
 
     Args:
-        topics: A topic, or several.
+        topics: A topic, or several; or a pattern, a regular expression that begins with `^`. Topics that are created
+            later are found within `metadata_max_age_ms` and read from their beginning; those of dead letters are left
+            out.
         connection: The section `[connections.<connection>]` of the configuration.
         group_id: The consumer group, which holds the position. The default, `triggerer-` and a digest of topics and
             connection, does not change with the trigger's other arguments.
-        start: "earliest" or "latest": where to start in a partition without a commit of the group.
+        start: Where to start in a partition without a commit of the group: "earliest", "latest", a time (such as
+            "2026-11-22T06:00Z", or an aware `datetime`), or offsets by topic and partition (`{"orders": {"0": 1200}}`;
+            others are read from their beginning). A partition that is added later is read from its beginning.
         match, decode, extra, partition_key: See `MessageTrigger`. The value of a tombstone is null. The default `extra`
             has `value`, `key`, `topic`, `partition`, `offset` and `timestamp`. The timestamp is Kafka's, in
             milliseconds; a key that is not UTF-8 is written as `base64:…`.
@@ -46,6 +54,7 @@ class KafkaEventTrigger(MessageTrigger):
         DagError: An argument is not as described.
     """
 
+    HAS_SCHEMA_REGISTRY: ClassVar[bool] = True
     ATTRIBUTES: ClassVar[Mapping[str, Attribute]] = {
         "key": lambda message: text_of(message.key),
         "topic": lambda message: message.position["topic"],
@@ -61,7 +70,7 @@ class KafkaEventTrigger(MessageTrigger):
         *,
         connection: str = "kafka",
         group_id: str | None = None,
-        start: str = "earliest",
+        start: str | datetime | Mapping[str, Any] = "earliest",
         match: Mapping[str, Any] | str | None = None,
         decode: str | None = "json",
         extra: Mapping[str, Any] | None = None,
@@ -69,9 +78,10 @@ class KafkaEventTrigger(MessageTrigger):
     ) -> None:
         self.topics = _topics(topics)
         self.group_id = None if group_id is None else text_argument(group_id, "group_id")
-        if start not in ("earliest", "latest"):
-            raise DagError(f'start must be "earliest" or "latest", not {start!r}')
-        self.start = start
+        try:
+            self.start = Start.parse(start).to_json()
+        except ValueError as error:
+            raise DagError(f"start is {start!r}: {error}") from error
         super().__init__(
             connection=connection,
             match=match,
@@ -111,7 +121,7 @@ class KafkaEventTrigger(MessageTrigger):
             trigger.topics,
             settings=trigger._settings(),
             group=trigger.group,
-            start="latest" if trigger.start == "latest" else "earliest",
+            start=trigger.start,
         )
 
     def _settings(self) -> KafkaSettings:
@@ -133,7 +143,18 @@ def _topics(value: Any) -> list[str]:
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, Iterable) or not (names := list(names)):
         raise DagError(f"topics must be the name of a topic or a list of names, not {value!r}")
-    return sorted({text_argument(name, "a topic") for name in names})
+    names = sorted({text_argument(name, "a topic") for name in names})
+    for pattern in filter(is_pattern, names):
+        if len(names) > 1:
+            raise DagError(
+                f"the pattern {pattern!r} must be alone, not one of several topics",
+                hint="write the other topics into it: ^(orders-.*|returns)$",
+            )
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise DagError(f"{pattern!r} is no pattern of topics: {error}") from error
+    return names
 
 
 def default_group(topics: Iterable[str], connection: str) -> str:

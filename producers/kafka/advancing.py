@@ -94,7 +94,7 @@ class Advancing:
             return True
         lane.close()
         logger.warning(
-            "commit of %s at %d came after the group had rebalanced: nothing was committed, "
+            "commit of %s at %d came after the partition was taken away: nothing was committed, "
             "the messages are delivered again",
             lane.partition,
             position.offset,

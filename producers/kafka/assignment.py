@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, Literal
 
 import anyio
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
@@ -20,7 +20,8 @@ from producers.kafka.epochs import LeaderEpochs
 from producers.kafka.errors import guarded
 from producers.kafka.lane import Lane
 from producers.kafka.position import CommittedPosition
-from triggerer.errors import BrokerError, BrokerUnavailable
+from producers.kafka.start import Start
+from triggerer.errors import BrokerError, BrokerRefused, BrokerUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,9 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         cluster: Cluster,
         commits: Commits,
         *,
-        start: str,
+        start: Start,
+        expired_offset: Literal["earliest", "latest", "fail"],
+        finds_topics: bool,
         settle_timeout_s: float,
         revoke_timeout_s: float,
     ) -> None:
@@ -54,6 +57,10 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         self._cluster = cluster
         self._commits = commits
         self._start = start
+        self._expired_offset = expired_offset
+        self._finds_topics = finds_topics
+        """By a pattern: topics may come and go. One that comes later is read from its beginning."""
+        self._has_settled = False
         self._settle_timeout_s = settle_timeout_s
         self._revoke_timeout_s = revoke_timeout_s
         self._paused = False
@@ -105,6 +112,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
     async def _settle(self, assigned: Collection[TopicPartition]) -> None:
         membership = self._cluster.membership()
         if not assigned:
+            self._has_settled = True
             logger.info("no partition for this member; others of the group read them all")
             return
         self.topics = await self._cluster.describe({partition.topic for partition in assigned})
@@ -133,6 +141,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             self._consumer.seek(partition, position.offset)
             if self._paused:
                 self._consumer.pause(partition)
+        self._has_settled = True
         logger.info("reading %s", _names(assigned))
 
     def _is_same_topic(self, partition: TopicPartition, position: CommittedPosition) -> bool:
@@ -155,18 +164,16 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         committed: Mapping[TopicPartition, CommittedPosition],
     ) -> dict[TopicPartition, CommittedPosition]:
         """Return where partitions without a commit start, and commit it, so that a restart skips nothing."""
-        latest = []
-        for partition in missing:
-            stale = partition in committed  # of a topic's predecessor
-            if self._start == "latest" and not stale and not self._is_new(partition, committed):
-                latest.append(partition)
-        earliest = [partition for partition in missing if partition not in latest]
+        new = [
+            partition
+            for partition in missing
+            # Of a topic's predecessor, or added since the group first read.
+            if partition in committed or self._is_new(partition, committed)
+        ]
+        old = [partition for partition in missing if partition not in new]
         what = f"look-up of the first offsets of {_names(missing)}"
-        offsets: dict[TopicPartition, int] = {}
-        if earliest:
-            offsets |= await guarded(self._consumer.beginning_offsets(earliest), what)
-        if latest:
-            offsets |= await guarded(self._consumer.end_offsets(latest), what)
+        offsets = await Start().find(self._consumer, new, what)
+        offsets |= await self._start.find(self._consumer, old, what)
         positions = {
             partition: CommittedPosition(
                 offset,
@@ -183,7 +190,9 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
     def _is_new(
         self, partition: TopicPartition, committed: Mapping[TopicPartition, CommittedPosition]
     ) -> bool:
-        """Whether the partition was added after the group first read its topic."""
+        """Whether the partition was added after the group first read its topic, or its topic after others."""
+        if self._finds_topics and not any(place.topic == partition.topic for place in committed):
+            return self._has_settled or bool(committed)
         known = [
             position.partitions
             for other, position in committed.items()
@@ -200,6 +209,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
 
         Raises:
             BrokerUnavailable: A topic was created again, or the broker does not answer.
+            BrokerRefused: A position has expired, and `expired_offset` says that this is not to be passed over.
         """
         for partition in offsets:
             if (lane := self.lanes.get(partition)) is not None and self._consumer_has(lane):
@@ -214,7 +224,10 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             lane = self.lanes.get(partition)
             if lane is None or lane.draining or not self._consumer_has(lane):
                 continue
-            lane, reason = _in_range(lane, offset, begin[partition], end[partition])
+            if offset < begin[partition] and self._expired_offset != "earliest":
+                lane, reason = self._expired(lane, offset, begin[partition], end[partition])
+            else:
+                lane, reason = _in_range(lane, offset, begin[partition], end[partition])
             self.lanes[partition] = lane
             position = lane.committed
             logger.error(
@@ -231,6 +244,21 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             else:
                 lane.close()
 
+    def _expired(self, lane: Lane, offset: int, first: int, end: int) -> tuple[Lane, str]:
+        """Go on as `expired_offset` says, which is not at the earliest message.
+
+        Raises:
+            BrokerRefused: It says "fail".
+        """
+        lost = f"{first - offset} messages were deleted before they were read (retention)"
+        if self._expired_offset == "fail":
+            raise BrokerRefused(
+                f"position {offset} of {_names([lane.partition])} is out of range: {lost}",
+                hint='expired_offset = "earliest" or "latest" of the connection says where to go on',
+            )
+        lane.step_back(lane.position(end), probing=False)
+        return lane, f"{lost}, and {end - first} are passed over, as expired_offset says"
+
     async def find_recreated(self) -> BrokerUnavailable | None:
         """An error to raise if a topic is another than the lanes were opened with: deleted, and created again.
 
@@ -242,7 +270,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         self.topics_are_suspect = False
         if not known:
             return None
-        present = await self._cluster.describe(known)
+        present = await self._cluster.describe(known, may_be_gone=self._finds_topics)
         if self.topics is not known:
             return None
         for name, topic in present.items():

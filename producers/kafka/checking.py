@@ -13,6 +13,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from producers.kafka.cluster import raise_for_topic
 from producers.kafka.connecting import raise_reason
 from producers.kafka.errors import guarded
+from producers.kafka.topics import is_pattern
 from triggerer.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
@@ -42,7 +43,11 @@ async def check_topics(settings: KafkaSettings, topics: Collection[str]) -> None
         node = client.get_random_node()
         if node is None:
             raise BrokerUnavailable(f"{what}: no broker is known")
-        request = MetadataRequest(sorted(topics), allow_auto_topic_creation=False)
+        names = [name for name in topics if not is_pattern(name)]
+        if not names:
+            # A pattern may find nothing yet. What may not be read is not shown to this user.
+            return
+        request = MetadataRequest(sorted(names), allow_auto_topic_creation=False)
         response: Any = await guarded(client.send(node, request), what)
         for error_code, name, *_ in response.topics:
             raise_for_topic(sdk.for_code(error_code), name, where)

@@ -82,9 +82,13 @@ class Cluster:
             wait_ms = self._fetch_max_wait_ms
             fetcher._fetch_max_wait_ms = wait_ms if is_long else min(wait_ms, _SHORT_WAIT_MS)  # noqa: SLF001
 
-    async def describe(self, topics: Collection[str]) -> dict[str, TopicDescription]:
+    async def describe(
+        self, topics: Collection[str], *, may_be_gone: bool = False
+    ) -> dict[str, TopicDescription]:
         """Return the topics by name, without creating any.
 
+        Args:
+            may_be_gone: One that does not exist is left out.
         Raises:
             BrokerRefused: One does not exist or may not be described.
             BrokerUnavailable: The cluster does not answer, or is still creating one.
@@ -106,7 +110,10 @@ class Cluster:
             response = await guarded(client.send(node, request), what)
         found: dict[str, TopicDescription] = {}
         for error_code, name, *rest in response.topics:
-            raise_for_topic(sdk.for_code(error_code), name, self._where)
+            error = sdk.for_code(error_code)
+            if may_be_gone and error in _GONE:
+                continue
+            raise_for_topic(error, name, self._where)
             raw_id = rest[0] if self._knows_ids and rest[0] != _NO_ID else None
             partitions = rest[2] if self._knows_ids else rest[-1]
             # As Kafka's own tools print it.
@@ -178,6 +185,8 @@ def raise_for_topic(error: type[Exception], name: str, where: str) -> None:
     raise BrokerUnavailable(f"topic {name!r} {where}: {error.__name__}")
 
 
+# With ids, the broker may say so of one that it has just deleted.
+_GONE = (sdk.UnknownTopicOrPartitionError, sdk.LeaderNotAvailableError)
 _COORDINATOR_MOVED = (
     sdk.GroupCoordinatorNotAvailableError,
     sdk.NotCoordinatorForGroupError,

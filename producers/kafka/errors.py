@@ -17,6 +17,7 @@ _REFUSED = (
     sdk.GroupAuthorizationFailedError,
     sdk.ClusterAuthorizationFailedError,
     sdk.AuthenticationFailedError,
+    sdk.SaslAuthenticationFailed,
     sdk.AuthenticationMethodNotSupported,
     sdk.UnsupportedSaslMechanismError,
     sdk.IllegalSaslStateError,
@@ -34,7 +35,10 @@ _REFUSED = (
 _HINTS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...] = (
     (sdk.TopicAuthorizationFailedError, "the Kafka user needs Read and Describe on the topic"),
     (sdk.GroupAuthorizationFailedError, "the Kafka user needs Read on the consumer group"),
-    (sdk.AuthenticationFailedError, "check sasl_plain_username and sasl_plain_password"),
+    (
+        (sdk.AuthenticationFailedError, sdk.SaslAuthenticationFailed),
+        "check sasl_plain_username and sasl_plain_password, or the token",
+    ),
     (sdk.UnsupportedSaslMechanismError, "check sasl_mechanism against the broker's listener"),
     (sdk.InvalidSessionTimeoutError, "session_timeout_ms is outside what the broker allows"),
     (sdk.MessageSizeTooLargeError, "raise max.message.bytes of the topic"),

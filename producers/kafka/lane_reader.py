@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Hashable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +19,8 @@ from producers.kafka.lane import Lane
 from producers.kafka.message import KafkaMessage
 from producers.kafka.position import CommittedPosition, UsedOffsets
 from producers.kafka.records import OutOfRange, get_records
+from producers.kafka.start import Start
+from producers.kafka.topics import Topics
 from triggerer.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
@@ -135,7 +137,7 @@ class LaneReader:
 
 
 async def find_positions(
-    topics: Collection[str], settings: KafkaSettings, start: datetime | None
+    topics: Topics, settings: KafkaSettings, start: datetime | None
 ) -> Mapping[Hashable, list[Any]]:
     """By partition, the position of the first message at `start` or later; None: of the earliest.
 
@@ -143,21 +145,16 @@ async def find_positions(
         BrokerUnavailable: The cluster does not answer.
         BrokerRefused: A topic does not exist, or this user may not read it.
     """
-    what = f"look-up of positions in {', '.join(sorted(topics))} at {settings.bootstrap_servers}"
+    what = f"look-up of positions in {topics} at {settings.bootstrap_servers}"
     async with _connected(settings, what) as (consumer, cluster):
-        described = await cluster.describe(topics)
+        names = await topics.find(consumer, what)
+        described = await cluster.describe(names, may_be_gone=topics.pattern is not None)
         partitions = [
             TopicPartition(topic.name, number)
             for topic in described.values()
             for number in range(topic.partitions)
         ]
-        if start is None:
-            offsets = await guarded(consumer.beginning_offsets(partitions), what)
-        else:
-            offsets = await guarded(consumer.end_offsets(partitions), what)
-            wanted = dict.fromkeys(partitions, int(start.timestamp() * 1000))
-            found = await guarded(consumer.offsets_for_times(wanted), what)
-            offsets |= {place: at.offset for place, at in found.items() if at is not None}
+        offsets = await Start(time=start).find(consumer, partitions, what)
         return {place: [described[place.topic].topic_id, at] for place, at in offsets.items()}
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Hashable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import anyio
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -22,6 +22,8 @@ from producers.kafka.lane import Lane
 from producers.kafka.lane_reader import LaneReader, find_positions
 from producers.kafka.message import KafkaMessage, Record
 from producers.kafka.records import OutOfRange, get_records
+from producers.kafka.start import Start
+from producers.kafka.topics import Topics
 from triggerer.abc import AdvanceItem, SharedStreamProducer
 from triggerer.errors import BrokerUnavailable
 
@@ -36,6 +38,12 @@ _CHECK_TOPICS_TIMEOUT_S = 5.0
 
 class KafkaSharedStreamProducer(SharedStreamProducer):
     """Reads topics as a member of a consumer group; a lane is a partition. An event is its own broker payload.
+
+    Args:
+        topics: Names, or one pattern, which begins with `^`: see `Topics`.
+        start: Where to start in partitions without a commit of the group: see `Start`.
+    Raises:
+        ValueError: The pattern or the start is none.
 
     - Only `advance` commits positions: in one request for all lanes that advance at the same time, and never past a
       failed message. A failed message is delivered again after a growing delay, and from the second failure on it is
@@ -58,12 +66,12 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         *,
         settings: KafkaSettings,
         group: str,
-        start: Literal["earliest", "latest"] = "earliest",
+        start: Any = "earliest",
     ) -> None:
-        self._topics = sorted(set(topics))
+        self._topics = Topics.parse(topics, settings)
         self._settings = settings
         self._group = group
-        self._start = start
+        self._start = Start.parse(start)
         self._consumer: AIOKafkaConsumer | None = None
         self._assignment: Assignment | None = None
         self._advancing: Advancing | None = None
@@ -72,7 +80,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
 
     @property
     def _what(self) -> str:
-        return f"stream of {', '.join(self._topics)} at {self._settings.bootstrap_servers}"
+        return f"stream of {self._topics} at {self._settings.bootstrap_servers}"
 
     async def open_stream(self) -> AsyncIterator[tuple[KafkaMessage, KafkaMessage]]:
         """Yield messages, in order within each partition.
@@ -137,12 +145,15 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             settings.bootstrap_servers,
             fetch_max_wait_ms=settings.fetch_max_wait_ms,
         )
-        commits = Commits(cluster, timeout_s=settings.commit_timeout_s)
+        finds_topics = self._topics.pattern is not None
+        commits = Commits(cluster, timeout_s=settings.commit_timeout_s, topics_may_go=finds_topics)
         self._assignment = Assignment(
             consumer,
             cluster,
             commits,
             start=self._start,
+            expired_offset=settings.expired_offset,
+            finds_topics=finds_topics,
             settle_timeout_s=settings.session_timeout_ms / 1000 * 0.8,
             revoke_timeout_s=settings.revoke_timeout_s,
         )
@@ -152,8 +163,9 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         await start_consumer(consumer, settings, self._what)
         Fetching(consumer, self._assignment)
         # Before the subscription: the client's own look-ups create missing topics if the broker allows that.
-        await cluster.describe(self._topics)
-        consumer.subscribe(self._topics, listener=self._assignment)
+        if not finds_topics:
+            await cluster.describe(self._topics.names)
+        self._topics.subscribe(consumer, self._assignment)
         return consumer, self._assignment
 
     async def _fetch(

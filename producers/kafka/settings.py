@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
+from aiokafka.abc import AbstractTokenProvider
 from pydantic import BeforeValidator, Field
 
+from producers.kafka.oauth import ConfiguredToken, EndpointTokens
 from triggerer.errors import ConfigurationError
 from triggerer.pluginkit.connections import DeliverySettings, OptionalText, Positive
 
@@ -35,9 +37,18 @@ class KafkaSettings(DeliverySettings):
     client_rack: OptionalText = None
 
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI"] = "PLAIN"
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER"] = (
+        "PLAIN"
+    )
     sasl_plain_username: OptionalText = None
     sasl_plain_password: OptionalText = field(default=None, repr=False)
+    sasl_oauth_token: OptionalText = field(default=None, repr=False)
+    """A token for OAUTHBEARER; as a rule `file:PATH`, which is read again whenever the stream is opened again."""
+    sasl_oauth_token_endpoint_url: OptionalText = None
+    """Where tokens are had with `sasl_oauth_client_id` and `sasl_oauth_client_secret` (client credentials)."""
+    sasl_oauth_client_id: OptionalText = None
+    sasl_oauth_client_secret: OptionalText = field(default=None, repr=False)
+    sasl_oauth_scope: OptionalText = None
     sasl_kerberos_service_name: str = "kafka"
     sasl_kerberos_domain_name: OptionalText = None
     ssl_cafile: OptionalText = None
@@ -47,6 +58,14 @@ class KafkaSettings(DeliverySettings):
     ssl_check_hostname: bool = True
 
     dead_letter_topic: str = "{topic}.dead-letter"
+    expired_offset: Literal["earliest", "latest", "fail"] = "earliest"
+    """Where to go on if retention has deleted what was not read: at the oldest message that is left, after the newest,
+    or not at all: the stream fails until somebody has decided. In any case it is told, with the number of messages."""
+
+    schema_registry_url: OptionalText = None
+    """Where `decode="avro"`, `"jsonschema"` and `"protobuf"` look schemas up; the triggers read these three."""
+    schema_registry_username: OptionalText = None
+    schema_registry_password: OptionalText = field(default=None, repr=False)
 
     isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
     max_batch: Positive = 500
@@ -71,8 +90,8 @@ class KafkaSettings(DeliverySettings):
     """When partitions move to another member, messages in flight may still be advanced for this long."""
 
     def check(self, where: str) -> None:
-        if self.security_protocol.startswith("SASL") and self.sasl_mechanism != "GSSAPI":
-            for name in ("sasl_plain_username", "sasl_plain_password"):
+        if self.security_protocol.startswith("SASL"):
+            for name in self._needed_for_login():
                 if not getattr(self, name):
                     raise ConfigurationError(
                         f"{name} is missing in {where}, which {self.security_protocol} needs",
@@ -83,6 +102,15 @@ class KafkaSettings(DeliverySettings):
                 f"heartbeat_interval_ms in {where} must be below session_timeout_ms",
                 hint="a third of it is usual",
             )
+
+    def _needed_for_login(self) -> tuple[str, ...]:
+        if self.sasl_mechanism == "GSSAPI":
+            return ()
+        if self.sasl_mechanism != "OAUTHBEARER":
+            return "sasl_plain_username", "sasl_plain_password"
+        if self.sasl_oauth_token_endpoint_url is None:
+            return ("sasl_oauth_token",)
+        return "sasl_oauth_client_id", "sasl_oauth_client_secret"
 
     def dead_letter_topic_of(self, topic: str) -> str:
         return self.dead_letter_topic.replace("{topic}", topic)
@@ -102,12 +130,15 @@ class KafkaSettings(DeliverySettings):
             "sasl_kerberos_service_name": self.sasl_kerberos_service_name,
             "sasl_kerberos_domain_name": self.sasl_kerberos_domain_name,
         }
+        context = self._ssl_context() if self.security_protocol.endswith("SSL") else None
         if self.security_protocol.startswith("SASL"):
             arguments["sasl_mechanism"] = self.sasl_mechanism
             arguments["sasl_plain_username"] = self.sasl_plain_username
             arguments["sasl_plain_password"] = self.sasl_plain_password
-        if self.security_protocol.endswith("SSL"):
-            arguments["ssl_context"] = self._ssl_context()
+            if self.sasl_mechanism == "OAUTHBEARER":
+                arguments["sasl_oauth_token_provider"] = self._token_provider(context)
+        if context is not None:
+            arguments["ssl_context"] = context
         return arguments
 
     def reading_arguments(self) -> dict[str, Any]:
@@ -127,6 +158,18 @@ class KafkaSettings(DeliverySettings):
             "fetch_max_bytes": self.fetch_max_bytes,
             "max_partition_fetch_bytes": self.max_partition_fetch_bytes,
         }
+
+    def _token_provider(self, context: ssl.SSLContext | None) -> AbstractTokenProvider:
+        url = self.sasl_oauth_token_endpoint_url
+        if url is None:
+            return ConfiguredToken(self.sasl_oauth_token or "")
+        return EndpointTokens(
+            url,
+            self.sasl_oauth_client_id or "",
+            self.sasl_oauth_client_secret or "",
+            scope=self.sasl_oauth_scope,
+            context=context if url.startswith("https:") else None,
+        )
 
     def _ssl_context(self) -> ssl.SSLContext:
         try:

@@ -126,7 +126,7 @@ class Driver:
 
 
 def producer_on(
-    servers: str, topics: str | list[str], group: str, *, start: str = "earliest", **settings: Any
+    servers: str, topics: str | list[str], group: str, *, start: Any = "earliest", **settings: Any
 ) -> KafkaSharedStreamProducer:
     """A producer with short delays."""
     quick = {

@@ -334,7 +334,9 @@ async def test_the_commit_carries_topic_and_failures_in_a_small_json_text(
     assert len(commits[place].metadata) < 100
 
 
-async def wait_for_commit(server: KafkaServer, topic: str, offset: int) -> None:
+async def wait_for_commit(
+    server: KafkaServer, topic: str, offset: int, *, group: str | None = None
+) -> None:
     with anyio.fail_after(20):
-        while server.committed_offsets(topic, topic).get(0) != offset:  # noqa: ASYNC110 - the broker tells nobody of commits
+        while server.committed_offsets(group or topic, topic).get(0) != offset:  # noqa: ASYNC110 - the broker tells nobody of commits
             await anyio.sleep(0.05)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,12 +26,17 @@ class Decoding:
             with the message (`BrokerMessage.decoded`). A `ValueError` rejects it: nobody can ever read it.
         several: Whether `read` returns a list, each element of which is matched and becomes an event of its own.
         fields: With `several`, the default for `extra`: these fields of each element. None: as the broker has it.
+        prepare: Awaited before `read`, for what has to be looked up; it raises as `read` does. What else it raises
+            fails the message, which is read again later.
+        aclose: Gives back what `prepare` holds.
     """
 
     name: str | None
     read: Callable[[BrokerMessage], Any]
     several: bool = False
     fields: tuple[str, ...] | None = None
+    prepare: Callable[[BrokerMessage], Awaitable[None]] | None = None
+    aclose: Callable[[], Awaitable[None]] | None = None
 
 
 def _read_text(message: BrokerMessage) -> str | None:
@@ -62,14 +67,27 @@ _DECODINGS: Final[Mapping[str | None, Decoding]] = {
 }
 
 
-def find_decoding(name: Any) -> Decoding:
+_IN_REGISTRY: Final = ("avro", "jsonschema", "protobuf")
+
+
+def find_decoding(name: Any, *, registry_of: str | None = None) -> Decoding:
     """The decoding of a name.
 
+    Args:
+        registry_of: The connection that may name a schema registry; None: this broker has none.
     Raises:
-        DagError: There is none of that name.
+        DagError: There is none of that name, or none for this broker.
     """
+    if name in _IN_REGISTRY and registry_of is not None:
+        # Not at the top: few need it.
+        from triggerer.pluginkit.schemas.decoding import RegistryDecoder
+
+        decoder = RegistryDecoder(name, registry_of)
+        return Decoding(name, decoder.read, prepare=decoder.prepare, aclose=decoder.aclose)
     found = _DECODINGS.get(name) if name is None or isinstance(name, str) else None
     if found is None:
-        *names, last = (f'"{known}"' for known in _DECODINGS if known is not None)
-        raise DagError(f"decode must be {', '.join(names)}, {last} or None, not {name!r}")
+        known = [known for known in _DECODINGS if known is not None]
+        *names, last = known if registry_of is None else [*known, *_IN_REGISTRY]
+        listed = ", ".join(f'"{known}"' for known in names)
+        raise DagError(f'decode must be {listed}, "{last}" or None, not {name!r}')
     return found

@@ -60,6 +60,9 @@ class MessageTrigger(BaseEventTrigger):
     ATTRIBUTES: ClassVar[Mapping[str, Attribute]] = {}
     """What may follow `@` in a path, besides `@value`, with the function that gets it from a message."""
 
+    HAS_SCHEMA_REGISTRY: ClassVar[bool] = False
+    """Whether the broker's connection may name a schema registry."""
+
     def __init__(
         self,
         *,
@@ -74,7 +77,9 @@ class MessageTrigger(BaseEventTrigger):
         self.decode = decode
         self.extra = canonical(extra, "extra")
         self.partition_key = partition_key
-        self._decoding = find_decoding(decode)
+        self._decoding = find_decoding(
+            decode, registry_of=connection if self.HAS_SCHEMA_REGISTRY else None
+        )
         self._matches = compile_match(self.match, self.ATTRIBUTES)
         self._build_extra = compile_extra(self.extra, self.ATTRIBUTES) or self._find_default_extra()
         self._get_partition_key = (
@@ -112,7 +117,7 @@ class MessageTrigger(BaseEventTrigger):
     def shared_stream_selector(self) -> SharedStreamSelector | None:
         """Select by a field that `match` compares with fixed values, if there is one."""
         found = selected_by(self.match)
-        if found is None or self._decoding.several:
+        if found is None or self._decoding.several or self._decoding.prepare is not None:
             return None
         path, values = found
         get, read = compile_path(path, self.ATTRIBUTES), self._decoding.read
@@ -125,9 +130,11 @@ class MessageTrigger(BaseEventTrigger):
     ) -> AsyncIterator[TriggerEvent]:
         read, several = self._decoding.read, self._decoding.several
         matches, build_extra = self._matches, self._build_extra
-        get_key = self._get_partition_key
+        get_key, prepare = self._get_partition_key, self._decoding.prepare
         async for message in shared_stream:
             try:
+                if prepare is not None:
+                    await prepare(message)
                 value = read(message)
             except ValueError as error:
                 logger.warning(
@@ -143,6 +150,10 @@ class MessageTrigger(BaseEventTrigger):
             elif matches is None or matches(message, value):
                 key = None if get_key is None else _key_text(get_key(message, value))
                 yield TriggerEvent(build_extra(message, value), partition_key=key)
+
+    async def cleanup(self) -> None:
+        if self._decoding.aclose is not None:
+            await self._decoding.aclose()
 
 
 def text_argument(value: Any, what: str) -> str:

@@ -95,7 +95,7 @@ async def test_several_objects_of_one_message_are_matched_one_by_one(
         several=True,
         fields=("line",),
     )
-    monkeypatch.setattr(message_trigger, "find_decoding", lambda _: lines)
+    monkeypatch.setattr(message_trigger, "find_decoding", lambda _, **__: lines)
     trigger = ShopTrigger("s", decode="lines", match={"line": ["a", "c"]})
     assert await events(trigger, order(b"a b c")) == [
         TriggerEvent({"line": "a"}),

@@ -10,6 +10,7 @@ from producers.kafka.assignment import Assignment, _names
 from producers.kafka.cluster import Membership
 from producers.kafka.lane import Lane
 from producers.kafka.position import CommittedPosition
+from producers.kafka.start import Start
 
 PARTITION = TopicPartition("t", 0)
 ME = Membership(1, "me")
@@ -44,7 +45,14 @@ async def test_requests_wait_long_again_when_a_partition_goes_that_was_held() ->
     consumer: Any = Consumer()
     commits: Any = None
     assignment = Assignment(
-        consumer, cluster, commits, start="earliest", settle_timeout_s=1, revoke_timeout_s=1
+        consumer,
+        cluster,
+        commits,
+        start=Start(),
+        expired_offset="earliest",
+        finds_topics=False,
+        settle_timeout_s=1,
+        revoke_timeout_s=1,
     )
     lane = assignment.lanes[PARTITION] = Lane(PARTITION, ME, CommittedPosition(0))
     assignment.hold(lane, CommittedPosition(0, failures=1), 60.0)

@@ -1,0 +1,140 @@
+"""An Apache Kafka broker that wants to know its clients: TLS with their certificates, SCRAM, PLAIN and OAUTHBEARER."""
+
+import base64
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.services.certificates import Authority
+from tests.services.kafka import broker_settings, format_broker, kafka_with_archive
+from tests.services.kafka_client import KafkaClient
+from tests.services.process import accepts_connections, free_ports
+
+USER, PASSWORD = "reader", "its-password"
+_LOGIN = "org.apache.kafka.common.security"
+
+
+@contextmanager
+def open_secure_kafka() -> Iterator["SecureKafka"]:
+    """Start a broker with a listener of each kind, and one without any for the test's own use.
+
+    Raises:
+        ServiceUnavailable: There is no Java 17, no openssl, or no broker in the cache and no way to get it.
+    """
+    home = Path(tempfile.mkdtemp(prefix="triggerer-kafka-"))
+    try:
+        server = SecureKafka(home)
+        server.daemon.start()
+        try:
+            yield server
+        finally:
+            server.daemon.kill()
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+class SecureKafka(KafkaClient):
+    """One broker.
+
+    Attributes:
+        authority: The certificate that clients trust.
+        certificate, key: A client's, issued by the same authority.
+    """
+
+    def __init__(self, home: Path) -> None:
+        port, controller, self._tls, self._scram, self._plain, self._oauth = free_ports(6)
+        super().__init__(f"127.0.0.1:{port}", replicas=1)
+        self._port = port
+        authority = Authority(home / "certificates")
+        self.authority = authority.file
+        self.certificate, self.key = home / "client.crt", home / "client.key"
+        authority.issue(self.certificate, self.key, days=1)
+        server, server_key = home / "server.crt", home / "server.key"
+        authority.issue(server, server_key, days=1)
+        store = home / "server.pem"
+        store.write_text(server_key.read_text() + server.read_text())
+        listeners = {
+            "PLAINTEXT": port, "CONTROLLER": controller,
+            "TLS": self._tls, "SCRAM": self._scram, "PLAIN": self._plain, "OAUTH": self._oauth,
+        }  # fmt: skip
+        settings = broker_settings(1, port, controller, home / "data") | {
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",
+            "listeners": ",".join(f"{name}://127.0.0.1:{at}" for name, at in listeners.items()),
+            "advertised.listeners": ",".join(
+                f"{name}://localhost:{at}" for name, at in listeners.items() if name != "CONTROLLER"
+            ),
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,TLS:SSL,"
+            "SCRAM:SASL_SSL,PLAIN:SASL_PLAINTEXT,OAUTH:SASL_PLAINTEXT",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": store,
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": self.authority,
+            "listener.name.tls.ssl.client.auth": "required",
+            "listener.name.scram.sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512",
+            "listener.name.scram.scram-sha-256.sasl.jaas.config": f"{_LOGIN}.scram.ScramLoginModule required;",
+            "listener.name.scram.scram-sha-512.sasl.jaas.config": f"{_LOGIN}.scram.ScramLoginModule required;",
+            "listener.name.plain.sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.plain.plain.sasl.jaas.config": f"{_LOGIN}.plain.PlainLoginModule required"
+            f' user_{USER}="{PASSWORD}";',
+            "listener.name.oauth.sasl.enabled.mechanisms": "OAUTHBEARER",
+            "listener.name.oauth.oauthbearer.sasl.jaas.config": f"{_LOGIN}.oauthbearer.OAuthBearerLoginModule"
+            ' required unsecuredLoginStringClaim_sub="broker";',
+        }
+        users = [
+            argument
+            for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512")
+            for argument in ("--add-scram", f"{mechanism}=[name={USER},password={PASSWORD}]")
+        ]
+        self.daemon = format_broker(
+            "kafka-secure", kafka_with_archive(), home, settings, "--standalone", *users,
+            heap="384m", ready=self._is_ready,
+        )  # fmt: skip
+
+    @property
+    def with_certificate(self) -> dict[str, Any]:
+        """A connection by TLS with a client's certificate."""
+        return {
+            "bootstrap_servers": f"localhost:{self._tls}", "security_protocol": "SSL",
+            "ssl_cafile": str(self.authority), "ssl_certfile": str(self.certificate),
+            "ssl_keyfile": str(self.key),
+        }  # fmt: skip
+
+    def with_scram(self, mechanism: str, password: str = PASSWORD) -> dict[str, Any]:
+        return {
+            "bootstrap_servers": f"localhost:{self._scram}", "security_protocol": "SASL_SSL",
+            "sasl_mechanism": mechanism, "sasl_username": USER, "sasl_password": password,
+            "ssl_cafile": str(self.authority),
+        }  # fmt: skip
+
+    @property
+    def with_plain(self) -> dict[str, Any]:
+        return {
+            "bootstrap_servers": f"localhost:{self._plain}", "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": "PLAIN", "sasl_username": USER, "sasl_password": PASSWORD,
+        }  # fmt: skip
+
+    def with_token(self, **how: Any) -> dict[str, Any]:
+        return {
+            "bootstrap_servers": f"localhost:{self._oauth}", "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": "OAUTHBEARER", **how,
+        }  # fmt: skip
+
+    def _is_ready(self) -> bool:
+        if not accepts_connections(self._port):
+            return False
+        return bool(self._admin(lambda admin: admin.describe_cluster())["brokers"])
+
+
+def make_token(*, life_s: float = 300.0, subject: str = USER) -> str:
+    """A token without a signature, as a broker takes it that is set up for tests."""
+
+    def part(content: dict[str, Any]) -> str:
+        return base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
+
+    now = time.time()
+    return f"{part({'alg': 'none'})}.{part({'sub': subject, 'iat': now, 'exp': now + life_s})}."

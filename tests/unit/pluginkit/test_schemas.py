@@ -1,0 +1,249 @@
+"""Values whose schema is in a registry."""
+
+import base64
+import io
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from tests.services.schema_registry import Registry, open_registry
+from triggerer import abc
+from triggerer.abc import BrokerMessage
+from triggerer.errors import BrokerRefused, BrokerUnavailable, ConfigurationError, DagError
+from triggerer.pluginkit.schemas.decoding import RegistryDecoder
+from watchers.kafka import KafkaEventTrigger
+
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {
+            "name": "price",
+            "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+        },
+        {"name": "raw", "type": "bytes"},
+        {"name": "tags", "type": {"type": "array", "items": "string"}},
+    ],
+}
+VALUE = {
+    "id": 7,
+    "at": datetime(2026, 11, 22, 6, tzinfo=UTC),
+    "price": Decimal("12.50"),
+    "raw": b"\xff",
+    "tags": ["a"],
+}
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+    with open_registry() as registry:
+        settings = {
+            "schema_registry_url": registry.url,
+            "schema_registry_username": "me",
+            "schema_registry_password": "secret",
+        }
+        monkeypatch.setattr(abc, "_resolve_connection", lambda _: settings)
+        yield registry
+
+
+@asynccontextmanager
+async def decoding(name: str) -> AsyncIterator[RegistryDecoder]:
+    decoder = RegistryDecoder(name, "kafka")
+    try:
+        yield decoder
+    finally:
+        await decoder.aclose()
+
+
+async def decode(name: str, *values: bytes | None) -> list[Any]:
+    found = []
+    async with decoding(name) as decoder:
+        for value in values:
+            message = BrokerMessage(value)
+            await decoder.prepare(message)
+            found.append(decoder.read(message))
+    return found
+
+
+def framed(schema_id: int, data: bytes) -> bytes:
+    return b"\0" + schema_id.to_bytes(4, "big") + data
+
+
+def avro(schema: Any, value: Any) -> bytes:
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), value)
+    return stream.getvalue()
+
+
+async def test_avro_becomes_json_and_its_schema_is_looked_up_once(registry: Registry) -> None:
+    value = framed(registry.register("AVRO", json.dumps(ORDER)), avro(ORDER, VALUE))
+    expected = {
+        "id": 7,
+        "at": "2026-11-22T06:00:00+00:00",
+        "price": "12.50",
+        "raw": "/w==",
+        "tags": ["a"],
+    }
+    assert await decode("avro", value, value, None) == [expected, expected, None]
+    assert len(registry.asked) == 1
+    assert registry.logins == {"Basic " + base64.b64encode(b"me:secret").decode()}
+
+
+async def test_an_avro_schema_may_refer_to_others(registry: Registry) -> None:
+    money = {"type": "record", "name": "Money", "fields": [{"name": "cents", "type": "int"}]}
+    line = {"type": "record", "name": "Line", "fields": [{"name": "price", "type": "Money"}]}
+    registry.register("AVRO", json.dumps(money), subject="money")
+    schema_id = registry.register("AVRO", json.dumps(line), references=(("Money", "money"),))
+    data = avro([money, line], {"price": {"cents": 5}})[1:]  # without the union's index
+    assert await decode("avro", framed(schema_id, data)) == [{"price": {"cents": 5}}]
+
+
+async def test_a_json_value_is_checked_against_its_schema(registry: Registry) -> None:
+    item = {"$id": "item.json", "type": "object", "required": ["sku"]}
+    order = {"type": "object", "properties": {"item": {"$ref": "item.json"}}}
+    registry.register("JSON", json.dumps(item), subject="item")
+    schema_id = registry.register("JSON", json.dumps(order), references=(("item.json", "item"),))
+    value = {"item": {"sku": "x"}}
+    assert await decode("jsonschema", framed(schema_id, json.dumps(value).encode())) == [value]
+    with pytest.raises(ValueError, match="no value of its JSON Schema: 'sku' is a required"):
+        await decode("jsonschema", framed(schema_id, b'{"item": {}}'))
+    with pytest.raises(ValueError, match=r"."):
+        await decode("jsonschema", framed(schema_id, b"not JSON"))
+
+
+def proto_file() -> descriptor_pb2.FileDescriptorProto:
+    """Two messages, the second of which has one nested: `First`, and `Order` with its `Line`s."""
+    file = descriptor_pb2.FileDescriptorProto(name="order.proto", package="shop", syntax="proto3")
+    file.dependency.append("google/protobuf/timestamp.proto")
+    file.message_type.add(name="First")
+    order = file.message_type.add(name="Order")
+    line = order.nested_type.add(name="Line")
+    text, number, message = 9, 3, 11
+    line.field.add(name="sku", number=1, type=text, label=1)
+    order.field.add(name="id", number=1, type=number, label=1)
+    order.field.add(
+        name="order_lines", number=2, type=message, label=3, type_name=".shop.Order.Line"
+    )
+    order.field.add(
+        name="at", number=3, type=message, label=1, type_name=".google.protobuf.Timestamp"
+    )
+    return file
+
+
+def proto_message(name: str) -> Any:
+    pool = descriptor_pool.DescriptorPool()
+    from google.protobuf import timestamp_pb2
+
+    known = descriptor_pb2.FileDescriptorProto()
+    timestamp_pb2.DESCRIPTOR.CopyToProto(known)
+    pool.Add(known)
+    pool.Add(proto_file())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))()
+
+
+async def test_a_protobuf_message_is_read_by_its_files_descriptor(registry: Registry) -> None:
+    serialized = base64.b64encode(proto_file().SerializeToString()).decode()
+    schema_id = registry.register("PROTOBUF", "syntax…", serialized=serialized)
+    order = proto_message("shop.Order")
+    order.id = 7
+    order.order_lines.add(sku="x")
+    order.at.seconds = 1_800_000_000
+    line = proto_message("shop.Order.Line")
+    line.sku = "y"
+    # Message 1 of the file; message 0 of message 1; the first message, for which a zero stands.
+    second, nested, first = b"\x02\x02", b"\x04\x02\x00", b"\x00"
+    assert await decode(
+        "protobuf",
+        framed(schema_id, second + order.SerializeToString()),
+        framed(schema_id, nested + line.SerializeToString()),
+        framed(schema_id, first),
+    ) == [
+        {"id": "7", "order_lines": [{"sku": "x"}], "at": "2027-01-15T08:00:00Z"},
+        {"sku": "y"},
+        {},
+    ]
+    for wrong in (b"\x02\x08", b"\x80", b"\x02\x02\xff"):
+        with pytest.raises(ValueError, match=r"."):
+            await decode("protobuf", framed(schema_id, wrong))
+
+
+@pytest.mark.parametrize("value", [b"", b"\0\0\0", b"{}", b"\x01\0\0\0\x64rest"])
+async def test_a_value_that_names_no_schema_is_refused_without_asking(
+    registry: Registry, value: bytes
+) -> None:
+    with pytest.raises(ValueError, match="does not begin with the id of a schema"):
+        await decode("avro", value)
+    assert registry.asked == []
+
+
+async def test_a_value_of_another_kind_or_that_does_not_fit_is_refused(registry: Registry) -> None:
+    schema_id = registry.register("AVRO", json.dumps(ORDER))
+    with pytest.raises(ValueError, match="is of kind AVRO"):
+        await decode("jsonschema", framed(schema_id, b"{}"))
+    for data in (b"", avro(ORDER, VALUE)[:-1], avro(ORDER, VALUE) + b"x"):
+        with pytest.raises(ValueError, match="no value of its Avro schema"):
+            await decode("avro", framed(schema_id, data))
+    broken = registry.register("AVRO", '{"type": "unheard-of"}')
+    with pytest.raises(ValueError, match="no Avro schema"):
+        await decode("avro", framed(broken, b""))
+
+
+async def test_a_schema_that_is_not_known_yet_fails_the_message_and_may_be_known_later(
+    registry: Registry,
+) -> None:
+    async with decoding("avro") as decoder:
+        message = BrokerMessage(framed(100, avro("long", 3)))
+        with pytest.raises(BrokerRefused, match="look-up of schema 100 in the schema registry"):
+            await decoder.prepare(message)
+        assert registry.register("AVRO", '"long"') == 100
+        await decoder.prepare(message)
+        assert decoder.read(message) == 3
+
+
+async def test_a_registry_that_refuses_or_is_away_is_told_apart(registry: Registry) -> None:
+    value = framed(registry.register("AVRO", '"long"'), avro("long", 3))
+    registry.status = 401
+    with pytest.raises(BrokerRefused, match="check schema_registry_username") as refused:
+        await decode("avro", value)
+    assert "secret" not in str(refused.value)
+    registry.server.shutdown()
+    registry.server.server_close()
+    with pytest.raises(BrokerUnavailable, match=registry.url):
+        await decode("avro", value)
+
+
+async def test_a_connection_without_a_registry_says_which_key_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(abc, "_resolve_connection", lambda _: {})
+    with pytest.raises(ConfigurationError, match=r"schema_registry_url is missing in \[conn"):
+        await decode("avro", framed(1, b""))
+
+
+async def test_a_watcher_matches_on_such_values_and_rejects_what_it_cannot_read(
+    registry: Registry,
+) -> None:
+    trigger = KafkaEventTrigger("orders", decode="avro", match={"id": 7}, extra={"id": "id"})
+    assert trigger.shared_stream_selector() is None
+    schema_id = registry.register("AVRO", json.dumps(ORDER))
+    values = [framed(schema_id, avro(ORDER, VALUE | {"id": number})) for number in (6, 7)]
+
+    async def stream() -> AsyncIterator[BrokerMessage]:
+        for value in (b"no schema", *values):
+            yield BrokerMessage(value)
+
+    async with aclosing(trigger.filter_shared_stream(stream())) as events:
+        with pytest.warns(RuntimeWarning, match="reject_shared_stream_event"):
+            assert [event.payload async for event in events] == [{"id": 7}]
+    await trigger.cleanup()
+    with pytest.raises(DagError, match='"avro", "jsonschema", "protobuf" or None'):
+        KafkaEventTrigger("orders", decode="xml")

@@ -1,0 +1,66 @@
+"""Reads Avro values."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from triggerer.pluginkit.schemas.registry import Reader, RegisteredSchema
+
+
+def make_reader(schema: RegisteredSchema) -> Reader:
+    """A reader of values that were written with this schema.
+
+    Raises:
+        ValueError: It is no Avro schema.
+    """
+    import fastavro
+    from fastavro.schema import SchemaParseException, UnknownType
+
+    named: dict[str, Any] = {}
+    try:
+        for referred in _in_order(schema):
+            fastavro.parse_schema(json.loads(referred.text), named_schemas=named)
+        parsed = fastavro.parse_schema(json.loads(schema.text), named_schemas=named)
+    except (SchemaParseException, UnknownType, TypeError, ValueError) as error:
+        raise ValueError(f"no Avro schema: {error!r}") from error
+
+    def read(data: bytes) -> Any:
+        stream = io.BytesIO(data)
+        try:
+            value = fastavro.schemaless_reader(stream, parsed, None)
+        except (EOFError, IndexError, LookupError, TypeError, ValueError) as error:
+            raise ValueError(f"no value of its Avro schema: {error!r}") from error
+        if stream.read(1):
+            raise ValueError("no value of its Avro schema: there are bytes behind it")
+        return _plain(value)
+
+    return read
+
+
+def _in_order(schema: RegisteredSchema) -> list[RegisteredSchema]:
+    """What it refers to, each behind what that refers to."""
+    found: list[RegisteredSchema] = []
+    for referred in schema.references.values():
+        found += [one for one in (*_in_order(referred), referred) if one not in found]
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON: bytes are base64, times ISO 8601, decimals and UUIDs text."""
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, (datetime, date, time)):
+        return value.isoformat()
+    if isinstance(value, (Decimal, UUID)):
+        return str(value)
+    return value

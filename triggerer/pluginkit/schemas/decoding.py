@@ -1,0 +1,88 @@
+"""Decodes values by the schema that each of them names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, Final
+
+from triggerer.abc import BrokerMessage, get_connection
+from triggerer.errors import PluginError
+from triggerer.pluginkit.schemas.registry import Reader, SchemaRegistry
+
+_KINDS: Final[Mapping[str, tuple[str, str]]] = {
+    "avro": ("AVRO", "avro"),
+    "jsonschema": ("JSON", "json_schema"),
+    "protobuf": ("PROTOBUF", "protobuf"),
+}
+_HEAD: Final = 5
+
+
+class RegistryDecoder:
+    """Reads the values of one trigger. A schema is looked up once; until it is there, its message waits.
+
+    Args:
+        name: The argument `decode`: "avro", "jsonschema" or "protobuf".
+        connection: The connection whose settings name the registry.
+    """
+
+    def __init__(self, name: str, connection: str) -> None:
+        self.name = name
+        self._kind, self._module = _KINDS[name]
+        self._connection = connection
+        self._registry: SchemaRegistry | None = None
+        self._readers: dict[int, Reader] = {}
+
+    async def prepare(self, message: BrokerMessage) -> None:
+        """Look up the message's schema, unless it is known. To be awaited before `read`.
+
+        Raises:
+            ValueError: The message names no schema, or one of another kind: nobody can ever read it.
+            BrokerUnavailable, BrokerRefused: From the registry: the message has failed, and may be read later.
+        """
+        if message.value is None:
+            return
+        schema_id = _schema_id(message.value)
+        if schema_id in self._readers:
+            return
+        if self._registry is None:
+            self._registry = SchemaRegistry(self._connection, get_connection(self._connection))
+        is_protobuf = self._kind == "PROTOBUF"
+        schema = await self._registry.get(schema_id, serialized=is_protobuf)
+        if schema.kind != self._kind:
+            raise ValueError(f"its schema {schema_id} is of kind {schema.kind}")
+        make_reader: Callable[[Any], Reader] = import_module(
+            f"triggerer.pluginkit.schemas.{self._module}"
+        ).make_reader
+        self._readers[schema_id] = make_reader(schema)
+
+    def read(self, message: BrokerMessage) -> Any:
+        """The value of a message that was prepared; None for one without a value.
+
+        Raises:
+            ValueError: It is no value of its schema.
+        """
+        return message.decoded(self.name, self._read)
+
+    def _read(self, message: BrokerMessage) -> Any:
+        value = message.value
+        if value is None:
+            return None
+        reader = self._readers.get(_schema_id(value))
+        if reader is None:
+            raise PluginError(f"{message!r} was not prepared before it was read")
+        return reader(value[_HEAD:])
+
+    async def aclose(self) -> None:
+        """Close the connections to the registry. What was looked up is forgotten."""
+        registry, self._registry = self._registry, None
+        self._readers.clear()
+        if registry is not None:
+            await registry.aclose()
+
+
+def _schema_id(value: bytes) -> int:
+    """The id in the wire format's head: a zero, and four bytes, the highest first."""
+    if len(value) < _HEAD or value[0] != 0:
+        raise ValueError("it does not begin with the id of a schema")
+    return int.from_bytes(value[1:_HEAD], "big")

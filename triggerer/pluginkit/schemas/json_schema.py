@@ -1,0 +1,52 @@
+"""Reads JSON values, and checks them against their schema."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+
+from triggerer.pluginkit.schemas.registry import Reader, RegisteredSchema
+
+
+def make_reader(schema: RegisteredSchema) -> Reader:
+    """A reader of values of this schema.
+
+    Raises:
+        ValueError: It is no JSON Schema.
+    """
+    from jsonschema import SchemaError
+    from jsonschema.exceptions import ValidationError
+    from jsonschema.validators import validator_for
+    from referencing import Registry, Resource
+    from referencing.jsonschema import DRAFT7
+
+    try:
+        own = json.loads(schema.text)
+        kind = validator_for(own)
+        kind.check_schema(own)
+        resources = [
+            (name, Resource.from_contents(json.loads(referred.text), default_specification=DRAFT7))
+            for name, referred in _all_of(schema)
+        ]
+    except (SchemaError, TypeError, ValueError) as error:
+        raise ValueError(f"no JSON Schema: {error}") from error
+    validator = kind(own, registry=Registry().with_resources(resources))
+
+    def read(data: bytes) -> Any:
+        value = orjson.loads(data)
+        try:
+            validator.validate(value)
+        except ValidationError as error:
+            raise ValueError(f"no value of its JSON Schema: {error.message}") from error
+        return value
+
+    return read
+
+
+def _all_of(schema: RegisteredSchema) -> list[tuple[str, RegisteredSchema]]:
+    found = []
+    for name, referred in schema.references.items():
+        found += [*_all_of(referred), (name, referred)]
+    return found

@@ -1,0 +1,125 @@
+"""A schema registry that speaks Confluent's protocol, as many others do (Apicurio, Karapace, Redpanda)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from triggerer.errors import BrokerError, BrokerRefused, BrokerUnavailable, ConfigurationError
+from triggerer.pluginkit.guarding import guarded
+
+if TYPE_CHECKING:
+    from confluent_kafka.schema_registry import AsyncSchemaRegistryClient
+
+Reader = Callable[[bytes], Any]
+"""From the bytes after the wire format's head to a value that is JSON. Raises ValueError: they are no such value."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredSchema:
+    """A schema, and what it refers to.
+
+    Attributes:
+        kind: "AVRO", "JSON" or "PROTOBUF".
+        text: For Protobuf the file's descriptor, serialized, in base64.
+        references: By the name under which it is referred to.
+    """
+
+    kind: str
+    text: str
+    references: Mapping[str, RegisteredSchema]
+
+
+class SchemaRegistry:
+    """Looks schemas up; the client keeps those that it has seen.
+
+    Args:
+        connection: The section of the configuration that names the registry.
+        settings: Its keys: `schema_registry_url`, `schema_registry_username` and `schema_registry_password`.
+    Raises:
+        ConfigurationError: There is no `schema_registry_url`, or the package is not installed.
+    """
+
+    def __init__(self, connection: str, settings: Mapping[str, Any]) -> None:
+        url = settings.get("schema_registry_url")
+        if not url:
+            raise ConfigurationError(
+                f"schema_registry_url is missing in [connections.{connection}]",
+                hint="for example: http://localhost:8081",
+            )
+        self._url = url
+        self._client = _connect(url, settings)
+
+    async def get(self, schema_id: int, *, serialized: bool = False) -> RegisteredSchema:
+        """The schema of an id.
+
+        Args:
+            serialized: As a descriptor rather than as text, which registries can do for Protobuf.
+        Raises:
+            BrokerRefused: The registry has none of that id, or refuses the login.
+            BrokerUnavailable: It does not answer.
+        """
+        form: dict[str, Any] = {"fmt": "serialized"} if serialized else {}
+        call = self._client.get_schema(schema_id, **form)
+        return await self._registered(await self._ask(call, f"schema {schema_id}"), form)
+
+    async def _registered(self, schema: Any, form: Mapping[str, Any]) -> RegisteredSchema:
+        references = {}
+        for reference in schema.references or ():
+            call = self._client.get_version(reference.subject, reference.version, **form)
+            found = await self._ask(
+                call, f"version {reference.version} of subject {reference.subject}"
+            )
+            references[reference.name] = await self._registered(found.schema, form)
+        return RegisteredSchema(schema.schema_type, schema.schema_str, references)
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def _ask(self, call: Any, what: str) -> Any:
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+        def translate(error: BaseException, what: str) -> BrokerError:
+            status = getattr(error, "http_status_code", 0)
+            if 400 <= status < 500 and status not in (408, 429):
+                hint = "check schema_registry_username and schema_registry_password"
+                return BrokerRefused(
+                    f"{what}: {error}", hint=hint if status in (401, 403) else None
+                )
+            return BrokerUnavailable(f"{what}: {str(error) or type(error).__name__}")
+
+        return await guarded(
+            call,
+            f"look-up of {what} in the schema registry {self._url}",
+            translate=translate,
+            catch=(SchemaRegistryError, _http_error(), OSError, TimeoutError),
+        )
+
+
+def _http_error() -> type[Exception]:
+    """What the client raises where nobody answers. By its version it comes with either of two libraries."""
+    try:
+        library = import_module("httpx2")
+    except ImportError:
+        library = import_module("httpx")
+    error: type[Exception] = library.HTTPError
+    return error
+
+
+def _connect(url: str, settings: Mapping[str, Any]) -> AsyncSchemaRegistryClient:
+    try:
+        from confluent_kafka.schema_registry import AsyncSchemaRegistryClient
+    except ImportError as error:
+        raise ConfigurationError(
+            f"a schema registry needs a package that is not installed: {error}",
+            hint="pip install 'triggerer[schema-registry]'",
+        ) from error
+    configuration: dict[str, Any] = {"url": url, "timeout": 10, "max.retries": 2}
+    if settings.get("schema_registry_username"):
+        login = (settings["schema_registry_username"], settings.get("schema_registry_password", ""))
+        configuration["basic.auth.user.info"] = ":".join(login)
+    if url.startswith("https:") and settings.get("ssl_cafile"):
+        configuration["ssl.ca.location"] = settings["ssl_cafile"]
+    return AsyncSchemaRegistryClient(configuration)
