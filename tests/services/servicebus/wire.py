@@ -1,0 +1,63 @@
+"""Small translations between AMQP and what the entities hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proton import Condition, Data, Described, Message, symbol, timestamp
+
+from tests.services.servicebus.entities import Refused, Stored
+
+_TICKS_AT_EPOCH = 621_355_968_000_000_000
+_DATA_SECTION = 0x75
+
+
+def path_of(address: str) -> str:
+    """The entity's path in an address, which may be a whole URI."""
+    if "://" in address:
+        address = address.split("://", 1)[1].partition("/")[2]
+    return address.strip("/")
+
+
+def ticks(seconds: float) -> int:
+    """Seconds since the epoch as .NET counts: tenths of microseconds since the year 1."""
+    return int(seconds * 10_000_000) + _TICKS_AT_EPOCH
+
+
+def condition_of(refused: Refused) -> Condition:
+    return Condition(refused.condition, refused.description)
+
+
+def decode(data: bytes) -> Message:
+    message = Message()
+    message.decode(data)
+    return message
+
+
+def split_batch(encoded: bytes) -> list[bytes]:
+    """The messages in one that was sent as a batch: each is the content of a data section."""
+    found = []
+    while encoded:
+        section = Data()
+        size = section.decode(encoded)
+        section.rewind()
+        section.next()
+        value = section.get_object()
+        if isinstance(value, Described) and int(value.descriptor) == _DATA_SECTION:
+            found.append(bytes(value.value))
+        encoded = encoded[size:]
+    return found
+
+
+def outgoing(stored: Stored, *, now_locked_until: float) -> bytes:
+    """A message as it is delivered: as it was sent, with what the service adds."""
+    message = decode(stored.body)
+    message.delivery_count = stored.delivery_count
+    annotations: dict[Any, Any] = dict(message.annotations or {})
+    annotations[symbol("x-opt-sequence-number")] = stored.sequence_number
+    annotations[symbol("x-opt-enqueued-time")] = timestamp(int(stored.enqueued_at * 1000))
+    annotations[symbol("x-opt-locked-until")] = timestamp(int(now_locked_until * 1000))
+    message.annotations = annotations
+    if stored.dead_letter:
+        message.properties = {**(message.properties or {}), **stored.dead_letter}
+    return bytes(message.encode())
