@@ -21,6 +21,7 @@ from tests.services.elasticmq import ElasticMqServer, open_elasticmq
 from tests.services.kafka import KafkaServer, open_kafka
 from tests.services.postgres import PostgresServer, open_postgres
 from tests.services.process import ServiceUnavailable
+from tests.services.servicebus import ServiceBusServer, open_servicebus
 from tests.services.spark import TrainedHome, train_home
 from tests.services.spark_cluster import SparkCluster, open_spark_cluster
 from tests.services.stores import create_migrated_file
@@ -39,6 +40,7 @@ _SERVERS = {
     "kafka_server",
     "pubsub_server",
     "elasticmq",
+    "servicebus_server",
     "spark_cluster",
 }
 
@@ -94,6 +96,13 @@ def pubsub_server() -> "Iterator[PubSubServer]":
 def elasticmq() -> Iterator[ElasticMqServer]:
     """One queue service for the session, which keeps nothing when it is stopped; use queues with names of your own."""
     with service(open_elasticmq()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def servicebus_server() -> Iterator[ServiceBusServer]:
+    """One test Service Bus for the session; use entities with names of your own."""
+    with service(open_servicebus()) as server:
         yield server
 
 

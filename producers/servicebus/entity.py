@@ -1,0 +1,33 @@
+"""What is read: a queue, or a subscription of a topic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EntityPath:
+    """A queue's name, or a topic's and a subscription's."""
+
+    name: str
+    subscription: str | None = None
+
+    def __str__(self) -> str:
+        """The entity as it is written in events and keys: `orders`, `orders/billing`."""
+        return self.name if self.subscription is None else f"{self.name}/{self.subscription}"
+
+    @property
+    def described(self) -> str:
+        """The entity as messages name it."""
+        if self.subscription is None:
+            return f"queue {self.name!r}"
+        return f"subscription {self.subscription!r} of topic {self.name!r}"
+
+    @property
+    def how_to_create(self) -> str:
+        if self.subscription is None:
+            return f"az servicebus queue create --namespace-name NAMESPACE -g GROUP -n {self.name}"
+        return (
+            "az servicebus topic subscription create --namespace-name NAMESPACE -g GROUP"
+            f" --topic-name {self.name} -n {self.subscription}"
+        )

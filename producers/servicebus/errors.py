@@ -1,0 +1,91 @@
+"""Translates the SDK's errors into the project's; every call into the SDK is awaited through `guarded`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable
+from typing import Final, TypeVar
+
+from azure.core.exceptions import AzureError, ClientAuthenticationError
+from azure.servicebus import exceptions as sdk
+
+from producers.servicebus.entity import EntityPath
+from triggerer.errors import BrokerError, BrokerRefused, BrokerUnavailable
+from triggerer.pluginkit import guarding
+
+T = TypeVar("T")
+
+_SDK_ERRORS: Final = (AzureError, OSError, TimeoutError, ValueError, AttributeError, RuntimeError)
+# ValueError: a receiver that was shut down, and an attach that was answered without a source. AttributeError and
+# RuntimeError: what the SDK stumbles over when its connection goes while something is under way.
+
+_TRACKING: Final = re.compile(
+    r"\s*(TrackingId|Reference|SystemTracker|Timestamp):\S+|\s*For more information.*$"
+)
+
+
+class RequiresSessions(BrokerRefused):
+    """The entity has sessions: it is to be read session by session."""
+
+
+def translate(error: BaseException, what: str, entity: EntityPath) -> BrokerError:
+    """Return the project's error for one of the SDK's; to be raised `from` the original.
+
+    Args:
+        what: What was being done, and where: "stream of queue 'orders' at example.servicebus.windows.net".
+    """
+    text = f"{what}: {_reason(error)}"
+    if isinstance(error, sdk.MessagingEntityNotFoundError):
+        return BrokerRefused(
+            f"{what}: there is no {entity.described}", hint=f"create it: {entity.how_to_create}"
+        )
+    if isinstance(error, sdk.ServiceBusAuthorizationError):
+        return BrokerRefused(
+            text,
+            hint="the policy or identity needs Listen on the entity (role: Azure Service Bus Data Receiver)",
+        )
+    if isinstance(error, sdk.ServiceBusAuthenticationError):
+        return BrokerRefused(
+            text,
+            hint="check the key in connection_string, or the identity, and this machine's clock",
+        )
+    if isinstance(error, ClientAuthenticationError):
+        return BrokerRefused(
+            text,
+            hint="no credential of the default chain works here: managed identity, AZURE_* variables, az login",
+        )
+    if isinstance(error, sdk.MessagingEntityDisabledError):
+        return BrokerRefused(text, hint="enable the entity; it is disabled for receivers")
+    if "requires sessions" in str(error) or "requires sessions" in text:
+        return RequiresSessions(text)
+    if isinstance(error, sdk.ServiceBusQuotaExceededError):
+        return BrokerUnavailable(text, hint="the namespace has no room for another connection")
+    if isinstance(error, sdk.ServiceBusServerBusyError):
+        return BrokerUnavailable(text, hint="the namespace is throttled")
+    return BrokerUnavailable(
+        text, hint="is the namespace's name right, and does the network let port 5671 through?"
+    )
+
+
+def _reason(error: BaseException) -> str:
+    """The part of an SDK's text that tells something."""
+    inner = getattr(error, "inner_exception", None)
+    text = str(error)
+    if text.startswith("Service Bus has encountered an error") and inner is not None:
+        text = str(inner)
+    text = _TRACKING.sub("", " ".join(text.split()))
+    return text or type(error).__name__
+
+
+async def guarded(call: Awaitable[T], what: str, entity: EntityPath) -> T:
+    """Await a call into the SDK and translate its errors.
+
+    Raises:
+        BrokerUnavailable, BrokerRefused: See `translate`, and `triggerer.pluginkit.guarding`.
+    """
+    return await guarding.guarded(
+        call,
+        what,
+        translate=lambda error, what: translate(error, what, entity),
+        catch=_SDK_ERRORS,
+    )

@@ -1,0 +1,130 @@
+"""What a message of Service Bus becomes: the event, its lane and its key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from producers.servicebus.entity import EntityPath
+from triggerer.abc import BrokerMessage
+
+if TYPE_CHECKING:
+    from azure.servicebus import ServiceBusReceivedMessage
+
+Lane = tuple[str, str | int]
+
+
+class Holder(Protocol):
+    """Who holds the locks of messages: a `Link`."""
+
+    @property
+    def is_session(self) -> bool:
+        """Whether it has accepted a session."""
+
+    def leave(self, orders: Sequence[Any]) -> None:
+        """Have messages settled, by `Order`s; in the SDK's thread."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Delivery:
+    """The broker payload: a message as one receiver got it once.
+
+    Attributes:
+        link: Who holds its lock, and settles it.
+    """
+
+    message: BrokerMessage
+    received: ServiceBusReceivedMessage
+    link: Holder
+    key: str
+    lane: Lane
+    sequence_number: int
+
+    @property
+    def deliveries(self) -> int:
+        return self.message.deliveries or 1
+
+
+def delivery_of(received: ServiceBusReceivedMessage, link: Holder, entity: EntityPath) -> Delivery:
+    """Read what the SDK received.
+
+    The key has the sequence number, and the time at which Service Bus stored the message: a queue that was deleted and
+    made again counts from 1 again, but at a later time. Neither changes when a message is delivered again.
+    """
+    number = received.sequence_number
+    assert number is not None
+    enqueued = received.enqueued_time_utc or datetime.fromtimestamp(0, UTC)
+    session_id = received.session_id
+    message = BrokerMessage(
+        _body_of(received),
+        None if session_id is None else session_id.encode(),
+        {
+            _text(name): _attribute(value)
+            for name, value in (received.application_properties or {}).items()
+        },
+        {
+            "entity": str(entity),
+            "message_id": _optional_text(received.message_id),
+            "session_id": session_id,
+            "sequence_number": number,
+            "subject": received.subject,
+            "correlation_id": _optional_text(received.correlation_id),
+            "content_type": received.content_type,
+        },
+        enqueued,
+        (received.delivery_count or 0) + 1,
+    )
+    return Delivery(
+        message,
+        received,
+        link,
+        f"{entity}/{number}@{int(enqueued.timestamp() * 1000)}",
+        ("message", number)
+        if session_id is None or not link.is_session
+        else ("session", session_id),
+        number,
+    )
+
+
+def _body_of(received: ServiceBusReceivedMessage) -> bytes:
+    """The body as bytes: data as it is, text as UTF-8, any other value as JSON."""
+    body: Any = received.body
+    if isinstance(body, (bytes, bytearray)):
+        return bytes(body)
+    if isinstance(body, str):
+        return body.encode()
+    if received.body_type.name == "DATA":
+        return b"".join(bytes(part) for part in body)
+    return json.dumps(
+        _plain(list(body) if received.body_type.name == "SEQUENCE" else body)
+    ).encode()
+
+
+def _plain(value: Any) -> Any:
+    """An AMQP value as JSON can hold it."""
+    if isinstance(value, dict):
+        return {_text(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return _text(value)
+
+
+def _attribute(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value).decode(errors="replace")
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def _optional_text(value: Any) -> str | None:
+    return None if value is None else _text(value)

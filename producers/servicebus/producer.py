@@ -1,0 +1,274 @@
+"""A shared stream's producer on a queue or a subscription of Service Bus."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+import anyio
+
+from producers.servicebus.dead_letter import send_to
+from producers.servicebus.link import Order, Settlement
+from producers.servicebus.message import Delivery, Lane
+from producers.servicebus.sdk_thread import THREAD, Work, join
+from producers.servicebus.stream import Stream
+from triggerer.abc import AdvanceItem, BrokerMessage, SharedStreamProducer
+from triggerer.errors import BrokerRefused, BrokerUnavailable
+from triggerer.pluginkit.delivery import Judgement, judge
+from triggerer.pluginkit.dumping import dump_message, get_size, load_message
+
+if TYPE_CHECKING:
+    from producers.servicebus.entity import EntityPath
+    from producers.servicebus.settings import ServiceBusSettings
+
+_TURN_EVERY = 100
+
+
+class ServiceBusSharedStreamProducer(SharedStreamProducer):
+    """Receives with peek-lock. The event is a `BrokerMessage`, its broker payload a `Delivery`.
+
+    - A lane is a session; a message without one is a lane of its own.
+    - `advance` returns when Service Bus has the outcome. A message whose lock was lost meanwhile comes again, and
+      counts as told: its key absorbs what was stored of it.
+    - A failed message is abandoned after a growing delay, during which its lock is kept; in a session nothing else is
+      delivered meanwhile. After `max_deliveries`, and where it is rejected, it is dead-lettered with the reason.
+    - Locks are renewed from a thread of their own until a message is settled.
+    - What is held when the stream ends is given back, and no delivery is counted.
+    """
+
+    lanes_advance_side_by_side: ClassVar[bool] = True
+    pauses_lanes: ClassVar[bool] = True
+
+    def __init__(self, entity: EntityPath, *, settings: ServiceBusSettings) -> None:
+        self._entity = entity
+        self._settings = settings
+        self._policy = settings.delivery_policy()
+        self._stream = Stream(entity, settings, self._receive)
+        self._running: Work[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._arrived: deque[Delivery] = deque()
+        self._opened = asyncio.Event()
+        self._something = asyncio.Event()
+        self._paused = False
+        self._held_back: dict[Hashable, deque[Delivery]] = {}
+
+    # Receiving
+
+    async def open_stream(self) -> AsyncIterator[tuple[BrokerMessage, Delivery]]:
+        """Yield messages, in order within each session.
+
+        Raises:
+            BrokerRefused: There is no such entity, or we are not let in.
+            BrokerUnavailable: Service Bus could not be reached for `connect_timeout_s`.
+        """
+        self._start()
+        yielded = 0
+        while True:
+            delivery = self._next()
+            if delivery is None:
+                self._raise_if_ended()
+                self._something.clear()
+                await self._something.wait()
+                continue
+            yielded += 1
+            if yielded % _TURN_EVERY == 0:
+                await anyio.lowlevel.checkpoint()
+            yield delivery.message, delivery
+
+    def _start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        THREAD.acquire()
+        self._running = THREAD.start(self._stream.run())
+        self._opened.set()
+        self._running.outcome.add_done_callback(lambda _: self._notify())
+
+    def _receive(self, deliveries: Sequence[Delivery]) -> None:
+        """Take what has come; called in the SDK's thread."""
+        self._arrived.extend(deliveries)
+        self._notify()
+
+    def _notify(self) -> None:
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._something.set)
+
+    def _next(self) -> Delivery | None:
+        while self._arrived and not self._paused:
+            delivery = self._arrived.popleft()
+            held_back = self._held_back.get(delivery.lane)
+            if held_back is None:
+                return delivery
+            held_back.append(delivery)
+        return None
+
+    def _raise_if_ended(self) -> None:
+        if self._running is not None and self._running.outcome.done():
+            self._running.outcome.result()
+            raise BrokerUnavailable(f"{self._stream.what} ended")
+
+    async def run(self) -> None:
+        """Raise what ends the receivers, also while the poll is paused. They are run by the SDK's thread."""
+        await self._opened.wait()
+        assert self._running is not None
+        await self._running.ended()
+        self._raise_if_ended()
+
+    # Settling
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        """Complete, abandon or dead-letter. What follows a failed message in its session comes again behind it.
+
+        Cancellation: Each message may have been settled or not; what is not settled comes again.
+        """
+        answered = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        left = 0
+
+        def note() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                answered.set()
+
+        def done() -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(note)
+
+        orders = [self._order(item, done) for item in batch]
+        left = len(orders)
+        by_link: dict[object, list[Order]] = {}
+        for order in orders:
+            by_link.setdefault(order.delivery.link, []).append(order)
+        for together in by_link.values():
+            THREAD.call(partial(together[0].delivery.link.leave, together))
+        await answered.wait()
+
+    def _order(self, item: AdvanceItem, done: Callable[[], None]) -> Order:
+        delivery, outcome = item
+        assert isinstance(delivery, Delivery)
+        match judge(outcome):
+            case Judgement.ACK:
+                return Order(delivery, Settlement.COMPLETE, done)
+            case Judgement.REJECT:
+                return Order(
+                    delivery, Settlement.DEAD_LETTER, done, reason="Rejected",
+                    description=f"rejected by {outcome.rejected} of the watchers, taken by {outcome.acked}",
+                )  # fmt: skip
+        deliveries = delivery.deliveries
+        if not outcome.failed:
+            # Nobody was there to see it: no fault of the message, and no delivery is counted.
+            return Order(delivery, Settlement.RELEASE, done, delay_s=self._policy.delay(1))
+        if self._policy.is_exhausted(deliveries):
+            return Order(
+                delivery, Settlement.DEAD_LETTER, done, reason="MaxDeliveriesExceeded",
+                description=f"delivered {deliveries} times; at last {outcome.failed} of the watchers failed",
+            )  # fmt: skip
+        return Order(delivery, Settlement.ABANDON, done, delay_s=self._policy.delay(deliveries))
+
+    def get_advance_lane(self, broker_payload: Delivery) -> Lane:
+        return broker_payload.lane
+
+    def get_idempotency_key(self, broker_payload: Delivery) -> str:
+        """`<entity>/<sequence number>@<time at which Service Bus stored it, in ms>`."""
+        return broker_payload.key
+
+    def get_size(self, broker_payload: Delivery) -> int:
+        """The bytes of body, session and properties."""
+        return get_size(broker_payload.message)
+
+    # Keeping
+
+    def dump_event(self, event: BrokerMessage) -> bytes:
+        return dump_message(event)
+
+    def load_event(self, data: bytes) -> BrokerMessage:
+        """The message again; its lock is nobody's.
+
+        Raises:
+            ValueError: These are no bytes of `dump_event`.
+        """
+        return load_message(data)
+
+    async def dead_letter(self, event: BrokerMessage, reason: str) -> None:
+        """Dead-letter a message whose lock is ours; send any other to `dead_letter_queue`.
+
+        Service Bus takes into an entity's dead-letter queue only what is locked there.
+
+        Raises:
+            BrokerRefused: There is no `dead_letter_queue`, or we may not send there.
+            BrokerUnavailable: It could not be sent.
+        """
+        delivery = self._find(event)
+        if delivery is not None:
+            settled = asyncio.Event()
+            order = Order(
+                delivery,
+                Settlement.DEAD_LETTER,
+                partial(_set_from_elsewhere, asyncio.get_running_loop(), settled),
+                reason="SetAside",
+                description=reason,
+            )
+            THREAD.call(partial(delivery.link.leave, [order]))
+            await settled.wait()
+            return
+        if self._settings.dead_letter_queue is None:
+            raise BrokerRefused(
+                f"{self._stream.what}: a message that is no longer locked cannot be dead-lettered",
+                hint="name a queue for such messages: dead_letter_queue in the connection",
+            )
+        THREAD.acquire()
+        try:
+            await join(THREAD.start(send_to(self._settings, event, reason)))
+        finally:
+            await THREAD.release()
+
+    def _find(self, event: BrokerMessage) -> Delivery | None:
+        number, published = event.position.get("sequence_number"), event.published_at
+        if not isinstance(number, int) or published is None:
+            return None
+        key = f"{self._entity}/{number}@{int(published.timestamp() * 1000)}"
+        return self._stream.find(number, key)
+
+    # Pausing
+
+    async def pause(self) -> None:
+        """Ask for nothing more. What has been asked for stays locked, and its locks are renewed."""
+        self._paused = True
+        THREAD.call(partial(self._stream.set_paused, True))
+
+    async def resume(self) -> None:
+        self._paused = False
+        THREAD.call(partial(self._stream.set_paused, False))
+        self._something.set()
+
+    async def pause_lane(self, lane: Hashable) -> None:
+        """Ask for nothing more of a session; the others go on."""
+        self._held_back.setdefault(lane, deque())
+        THREAD.call(partial(self._stream.set_lane_paused, lane, True))
+
+    async def resume_lane(self, lane: Hashable) -> None:
+        held_back = self._held_back.pop(lane, None)
+        if held_back is not None:
+            self._arrived.extendleft(reversed(held_back))
+        THREAD.call(partial(self._stream.set_lane_paused, lane, False))
+        self._something.set()
+
+    # The end
+
+    async def aclose(self) -> None:
+        """Give back what is held, and disconnect."""
+        if self._running is None:
+            return
+        try:
+            self._running.cancel()
+            await self._running.ended()
+        finally:
+            await THREAD.release()
+
+
+def _set_from_elsewhere(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(event.set)

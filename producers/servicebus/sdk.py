@@ -1,0 +1,346 @@
+"""Every call into azure-servicebus, and what of it has no public name.
+
+The SDK's receiver is poor at two things that a stream cannot do without, so that it is used below `receive_messages`:
+
+- Between two receive calls it hands back whatever arrives ("released"): a message that comes as a wait ends is not
+  lost, but those behind it pass it, and a session is out of order. Here what arrives is kept, in the order of arrival.
+- It can wait for messages or do something else, and its wait is made of polls. Here one task reads frames, and is
+  interrupted when there is something to settle or to renew: idle, it wakes up a few times a minute.
+
+Source: the code of 7.15; pyproject.toml allows no later minor release without a look at this module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import queue
+import ssl
+from collections.abc import Awaitable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceivedMessage, TransportType
+from azure.servicebus._pyamqp.error import AMQPException
+from azure.servicebus._pyamqp.outcomes import Accepted
+from azure.servicebus._pyamqp.receiver import check_disposition_outcome
+from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
+from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
+
+from producers.servicebus.entity import EntityPath
+
+if TYPE_CHECKING:
+    from producers.servicebus.settings import ServiceBusSettings
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# How long the SDK's own waits look for a frame; a frame ends them.
+_POLL_S = 1.0
+_MORE_S = 0.001
+_CLOSE_TIMEOUT_S = 3.0
+# Service Bus answers sooner; what comes later than that stays locked until its lock ends.
+_DRAIN_TIMEOUT_S = 0.2
+
+
+class Client:
+    """A namespace, as settings describe it; made and closed in the SDK's thread."""
+
+    def __init__(self, settings: ServiceBusSettings) -> None:
+        self._credential: Any = None
+        arguments: dict[str, Any] = {
+            # What fails is tried again by us, with growing delays, and seen in the log.
+            "retry_total": 0,
+            "logging_enable": False,
+            "user_agent": "triggerer",
+        }
+        if settings.transport == "websocket":
+            arguments["transport_type"] = TransportType.AmqpOverWebsocket
+        if settings.connection_string is not None:
+            self._client = ServiceBusClient.from_connection_string(
+                settings.connection_string, **arguments
+            )
+        else:
+            self._credential = default_credential(settings)
+            assert settings.fully_qualified_namespace is not None
+            self._client = ServiceBusClient(
+                settings.fully_qualified_namespace, self._credential, **arguments
+            )
+        self._idle_timeout_s = settings.idle_timeout_s
+
+    def receiver(
+        self, entity: EntityPath, *, session: bool = False, wait_s: float | None = None
+    ) -> ServiceBusReceiver:
+        """A receiver that is not open yet.
+
+        Args:
+            session: It is to accept the next session that has messages.
+            wait_s: How long to wait for one.
+        """
+        arguments: dict[str, Any] = {"socket_timeout": _POLL_S, "max_wait_time": wait_s}
+        if session:
+            arguments["session_id"] = NEXT_AVAILABLE_SESSION
+        if entity.subscription is None:
+            receiver = self._client.get_queue_receiver(entity.name, **arguments)
+        else:
+            receiver = self._client.get_subscription_receiver(
+                entity.name, entity.subscription, **arguments
+            )
+        _keep_what_arrives(receiver, self._idle_timeout_s)
+        return receiver
+
+    def sender(self, queue_name: str) -> Any:
+        return self._client.get_queue_sender(queue_name)
+
+    async def aclose(self) -> None:
+        with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
+            await self._client.close()
+            if self._credential is not None:
+                await self._credential.close()
+
+
+def default_credential(settings: ServiceBusSettings) -> Any:
+    """The default credential chain. Imported late: most streams have a connection string."""
+    from azure.identity.aio import DefaultAzureCredential
+
+    return DefaultAzureCredential(
+        managed_identity_client_id=settings.client_id,
+        exclude_interactive_browser_credential=True,
+    )
+
+
+def _keep_what_arrives(receiver: Any, idle_timeout_s: float) -> None:
+    """Change a receiver's connection before it is opened."""
+    create_handler = receiver._create_handler
+    receiver.handlers = []
+
+    @functools.wraps(create_handler)
+    def create(auth: Any) -> None:
+        create_handler(auth)
+        handler = receiver._handler
+        # Back to the method of the class, which puts what arrives into a queue.
+        del handler._message_received_async
+        # Its task would read frames beside ours.
+        handler._keep_alive_interval = 0
+        # Told to the other side, which then sends empty frames: a connection that is dead without a word is found.
+        handler._idle_timeout = idle_timeout_s
+        receiver.handlers.append(handler)
+        # Otherwise a receiver that is being opened sleeps for a twentieth of a second after each frame.
+        is_ready = handler.client_ready_async
+
+        async def until_ready() -> bool:
+            while not await is_ready():
+                pass
+            return True
+
+        handler.client_ready_async = until_ready
+
+    receiver._create_handler = create
+
+
+async def open_receiver(receiver: ServiceBusReceiver) -> None:
+    """Connect, sign in and attach; with sessions, accept one.
+
+    Raises: the SDK's errors; with sessions `OperationTimeoutError` where none was there in time.
+    """
+    await cancelled_once(receiver.__aenter__())
+
+
+async def cancelled_once(call: Awaitable[T]) -> T:
+    """Await a call that cleans up in awaits of its own when it is cancelled; anyio would cancel these, too."""
+    task: asyncio.Task[T] = asyncio.ensure_future(call)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.cancel()
+        with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
+            await asyncio.wait([task])
+        raise
+
+
+@contextlib.contextmanager
+def _public_errors() -> Iterator[None]:
+    """Raise the SDK's public errors where its inner layer raises its own."""
+    try:
+        yield
+    except AMQPException as error:
+        raise PyamqpTransport.create_servicebus_exception(logger, error) from error
+
+
+def session_id_of(receiver: ServiceBusReceiver) -> str:
+    """The session that was accepted."""
+    return str(receiver.session.session_id)
+
+
+async def listen(receiver: Any, *, credit: int, wait_s: float) -> list[ServiceBusReceivedMessage]:
+    """Allow `credit` messages to come, wait for a frame, and return what has come until then.
+
+    Renews the token when that is due.
+
+    Cancellation: Nothing is lost: the transport keeps a frame of which it has read a part, and the receiver keeps what
+        has come. A frame is processed without a turn of the loop.
+    """
+    handler = receiver._handler
+    if handler is None:
+        raise RuntimeError("the receiver is closed")
+    with _public_errors():
+        await handler.client_ready_async()
+        link, connection = handler._link, handler._connection
+        # One flow frame for many messages.
+        if credit > 0 and link.current_link_credit <= credit // 2:
+            await link.flow(link_credit=credit)
+        elif credit == 0 and link.current_link_credit > 0:
+            await link.flow(link_credit=0)
+        if handler._received_messages.empty():
+            await connection.listen(wait=wait_s)
+        if not handler._received_messages.empty():
+            # What is there already, as far as it was allowed.
+            await connection.listen(wait=_MORE_S, batch=max(1, link.current_link_credit))
+    return _take(receiver)
+
+
+def _take(receiver: Any) -> list[ServiceBusReceivedMessage]:
+    arrived: queue.Queue[Any] = receiver._handler._received_messages
+    messages = []
+    while True:
+        try:
+            messages.append(receiver._build_received_message(arrived.get_nowait()))
+        except queue.Empty:
+            return messages
+
+
+async def drain(receiver: Any) -> list[ServiceBusReceivedMessage]:
+    """Take back all credit, and return what was under way."""
+    handler = receiver._handler
+    if handler is None or handler._link is None or handler._link._is_closed:
+        return []
+    link, connection = handler._link, handler._connection
+    if link.current_link_credit > 0:
+        answered = False
+
+        async def note(_: object) -> None:
+            nonlocal answered
+            answered = True
+
+        # The SDK drops these frames. The service's answer comes after all that it had sent before.
+        link._incoming_flow = note
+        await link.flow(link_credit=0, drain=True, echo=True)
+        with anyio.move_on_after(_DRAIN_TIMEOUT_S):
+            while not answered:
+                await connection.listen(wait=_DRAIN_TIMEOUT_S)
+    return _take(receiver)
+
+
+async def complete(
+    receiver: Any, messages: Sequence[ServiceBusReceivedMessage]
+) -> list[BaseException | None]:
+    """Complete messages that came on this very link, together: one answer is not awaited before the next is asked for.
+
+    Returns: For each its error, None where there is none.
+    """
+    handler = receiver._handler
+    link, connection = handler._link, handler._connection
+    pending = link._pending_dispositions
+    numbers: list[int] = [message._delivery_id for message in messages]
+    try:
+        with _public_errors():
+            for message, number in zip(messages, numbers, strict=True):
+                pending[number] = {"settled": False, "outcome": None}
+                await link._outgoing_disposition(
+                    number,
+                    None,
+                    message._delivery_tag,
+                    False,
+                    Accepted(),
+                    None,
+                )
+        with _public_errors():
+            while not all(pending[number]["settled"] for number in numbers):
+                # Raises where the link or the connection is broken.
+                link.get_state()
+                await connection.listen(wait=_POLL_S)
+        return [_outcome(number, pending[number]["outcome"]) for number in numbers]
+    finally:
+        for number in numbers:
+            pending.pop(number, None)
+
+
+def _outcome(number: int, outcome: Any) -> BaseException | None:
+    try:
+        check_disposition_outcome(number, outcome, "accepted")
+    except Exception as error:  # noqa: BLE001  (returned)
+        return error
+    return None
+
+
+def came_on(receiver: Any, message: ServiceBusReceivedMessage) -> bool:
+    """Whether it can be settled on this receiver's link; otherwise it takes a request of its own."""
+    handler = receiver._handler
+    link = None if handler is None else handler._link
+    tags: set[bytes] = set() if link is None else link._received_delivery_tags
+    return message._delivery_tag in tags
+
+
+async def release(receiver: Any, messages: Sequence[ServiceBusReceivedMessage]) -> None:
+    """Give messages back at once, without a delivery counted; as the SDK does with what it has buffered."""
+    handler = receiver._handler
+    for message in messages:
+        if came_on(receiver, message):
+            await handler.settle_messages_async(
+                message._delivery_id,
+                message._delivery_tag,
+                "released",
+            )
+
+
+async def renew(receiver: Any, messages: Sequence[ServiceBusReceivedMessage]) -> None:
+    """Renew the locks of messages in one request, and note their new ends.
+
+    Raises: the SDK's `MessageLockLostError`, where one of them is lost; then none is renewed.
+    """
+    tokens = [message.lock_token for message in messages]
+    answer = await receiver._renew_locks(*tokens)
+    ends = answer[b"expirations"]
+    for message, end in zip(messages, ends, strict=True):
+        message._expiry = _utc(end / 1000)
+
+
+def _utc(seconds: float) -> Any:
+    from azure.servicebus._common.utils import utc_from_timestamp
+
+    return utc_from_timestamp(seconds)
+
+
+async def close(receiver: Any) -> None:
+    """Detach and disconnect, whatever state it is in. The credit should have been drained before."""
+    handler = receiver._handler
+    if handler is not None and handler._link is not None:
+        # The SDK's own drain waits for two silent seconds.
+        handler._link.current_link_credit = 0
+        handler._received_messages = queue.Queue()
+    connections = [one._connection for one in receiver.handlers if one._connection is not None]
+    try:
+        with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
+            with contextlib.suppress(Exception):  # It is gone in any case.
+                await cancelled_once(receiver.close())
+    finally:
+        for connection in connections:
+            _abort(connection)
+
+
+def _abort(connection: Any) -> None:
+    """Close the socket where the SDK has left it open, as it does when an error comes first."""
+    writer = getattr(connection._transport, "writer", None)
+    if writer is not None:
+        with contextlib.suppress(OSError, RuntimeError, ssl.SSLError):
+            writer.transport.abort()
+
+
+async def close_sender(sender: Any) -> None:
+    """Detach and disconnect."""
+    with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
+        with contextlib.suppress(Exception):  # It is gone in any case.
+            await cancelled_once(sender.close())

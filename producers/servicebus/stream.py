@@ -1,0 +1,303 @@
+"""The receivers of one shared stream, in the SDK's thread."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio.abc import TaskGroup
+from azure.servicebus import exceptions as sdk_errors
+
+from producers.servicebus import sdk
+from producers.servicebus.entity import EntityPath
+from producers.servicebus.errors import RequiresSessions, guarded
+from producers.servicebus.link import Link, Order, SessionOver
+from producers.servicebus.message import Delivery
+from triggerer.errors import BrokerError, BrokerUnavailable
+from triggerer.pluginkit.backoff import Backoff, is_worth_a_line
+
+if TYPE_CHECKING:
+    from azure.servicebus.aio import ServiceBusReceiver
+
+    from producers.servicebus.settings import ServiceBusSettings
+
+logger = logging.getLogger(__name__)
+
+_OPEN_TIMEOUT_S = 20.0
+_END_TIMEOUT_S = 5.0
+# How long a receiver waits for a session before it asks again; the SDK's own default.
+_NEXT_SESSION_WAIT_S = 60.0
+_IDLE_WHILE_OTHERS_WAIT_S = 1.0
+
+
+class Stream:
+    """Runs the links of a queue or subscription, and opens their receivers again when they break.
+
+    All of it in the SDK's thread; `hand_over` takes what has come out of it.
+
+    Attributes:
+        paused: Nothing more is to come for now.
+    """
+
+    def __init__(
+        self,
+        entity: EntityPath,
+        settings: ServiceBusSettings,
+        hand_over: Callable[[Sequence[Delivery]], None],
+    ) -> None:
+        self.entity = entity
+        self.what = f"stream of {entity.described} at {settings.host}"
+        self.request_timeout_s = settings.request_timeout_s
+        self.paused = False
+        self._settings = settings
+        self._hand_over = hand_over
+        self._in_flight = 0
+        self._links: set[Link] = set()
+        self._acceptors = 0
+        self._waiting = 0
+        self._held_sessions: dict[str, float] = {}
+        self._paused_lanes: set[Hashable] = set()
+
+    async def run(self) -> None:
+        """Receive until cancelled.
+
+        Raises:
+            BrokerRefused: It will not be let in, or the entity is not there.
+            BrokerUnavailable: It could not be reached for `connect_timeout_s`.
+        """
+        client = sdk.Client(self._settings)
+        try:
+            try:
+                async with anyio.create_task_group() as tasks:
+                    first = await self._open_first(client)
+                    if first is None:
+                        self._begin_accepting(client, tasks)
+                    else:
+                        tasks.start_soon(self._keep_receiving, client, first)
+                        for _ in range(1, self._settings.receivers):
+                            tasks.start_soon(self._keep_receiving, client)
+            except BaseExceptionGroup as group:
+                raise _first_broker_error(group) from group
+        finally:
+            await client.aclose()
+
+    async def _open_first(self, client: sdk.Client) -> ServiceBusReceiver | None:
+        """Open a receiver; None where the entity requires sessions: it says so to who attaches without one."""
+        retries = _Retries(self)
+        while True:
+            try:
+                return await self._open(client)
+            except RequiresSessions:
+                return None
+            except BrokerUnavailable as error:
+                await retries.wait(error)
+
+    # Without sessions
+
+    async def _keep_receiving(
+        self, client: sdk.Client, receiver: ServiceBusReceiver | None = None
+    ) -> None:
+        """Keep one link served. What it holds outlives a receiver: its locks stand until they end."""
+        link = Link(self)
+        self._links.add(link)
+        retries = _Retries(self)
+        try:
+            while True:
+                try:
+                    if receiver is None:
+                        receiver = await self._open(client)
+                    retries.note_success()
+                    await self._serve(link, receiver)
+                except BrokerUnavailable as error:
+                    receiver = None
+                    link.drop_expired()
+                    await retries.wait(error)
+                    link.drop_expired()
+        finally:
+            self._retire(link)
+
+    async def _serve(self, link: Link, receiver: ServiceBusReceiver) -> None:
+        try:
+            await link.serve(receiver)
+        except BrokerError:
+            raise
+        except BaseException:
+            # Asked to end, or done with a session: the connection is whole.
+            with anyio.move_on_after(_END_TIMEOUT_S, shield=True):
+                try:
+                    await link.let_go(receiver)
+                except Exception as error:  # noqa: BLE001  (the locks end by themselves)
+                    logger.info("%s: messages were not given back: %r", self.what, error)
+            raise
+        finally:
+            await sdk.close(receiver)
+
+    def _retire(self, link: Link) -> None:
+        self._links.discard(link)
+        link.closed = True
+        link.drop_all()
+
+    # With sessions
+
+    def _begin_accepting(self, client: sdk.Client, tasks: TaskGroup) -> None:
+        """Have one receiver wait for a session, if there is none and there may be one more."""
+        if not self._waiting and self._acceptors < self._settings.max_sessions:
+            self._acceptors += 1
+            self._waiting += 1
+            tasks.start_soon(self._accept_sessions, client, tasks)
+
+    async def _accept_sessions(self, client: sdk.Client, tasks: TaskGroup) -> None:
+        """Serve one session after another, until another receiver waits for the next one. It begins as waiting."""
+        retries = _Retries(self)
+        while True:
+            try:
+                receiver = await self._accept(client)
+            except BrokerUnavailable as error:
+                await retries.wait(error)
+                continue
+            retries.note_success()
+            if receiver is None:
+                continue
+            self._waiting -= 1
+            self._begin_accepting(client, tasks)
+            try:
+                await self._serve_session(receiver)
+            except BrokerUnavailable as error:
+                logger.info("%s; its session is accepted again", error)
+            if self._waiting:
+                self._acceptors -= 1
+                return
+            self._waiting += 1
+
+    async def _accept(self, client: sdk.Client) -> ServiceBusReceiver | None:
+        """Accept the next session with messages; None where there was none for a while."""
+        try:
+            return await self._open(client, session=True)
+        except BrokerUnavailable as error:
+            if isinstance(error.__cause__, sdk_errors.OperationTimeoutError):
+                return None
+            raise
+
+    async def _serve_session(self, receiver: ServiceBusReceiver) -> None:
+        session_id = sdk.session_id_of(receiver)
+        link = Link(self, session_id=session_id)
+        link.paused = ("session", session_id) in self._paused_lanes
+        link.not_before = self._held_sessions.pop(session_id, 0.0)
+        self._links.add(link)
+        try:
+            await self._serve(link, receiver)
+        except SessionOver as over:
+            logger.debug("%s: session %r is given up: %s", self.what, session_id, over)
+        finally:
+            self._retire(link)
+
+    def session_idle_s(self) -> float:
+        """How long an empty session is kept: shorter where every receiver has one, and others may wait."""
+        idle_s = self._settings.session_idle_s
+        return idle_s if self._waiting else min(idle_s, _IDLE_WHILE_OTHERS_WAIT_S)
+
+    def hold_session(self, session_id: str, delay_s: float) -> None:
+        """Deliver nothing of a session for so long, if it is us who accept it next."""
+        now = anyio.current_time()
+        for stale in [name for name, until in self._held_sessions.items() if until <= now]:
+            del self._held_sessions[stale]
+        self._held_sessions[session_id] = now + delay_s
+
+    # Opening
+
+    async def _open(self, client: sdk.Client, *, session: bool = False) -> ServiceBusReceiver:
+        wait_s = _NEXT_SESSION_WAIT_S if session else None
+        receiver = client.receiver(self.entity, session=session, wait_s=wait_s)
+        try:
+            with anyio.fail_after(_OPEN_TIMEOUT_S + (wait_s or 0.0)):
+                await guarded(sdk.open_receiver(receiver), self.what, self.entity)
+        except TimeoutError as error:
+            await sdk.close(receiver)
+            raise BrokerUnavailable(f"{self.what}: no answer in {_OPEN_TIMEOUT_S:.0f} s") from error
+        except BaseException:
+            await sdk.close(receiver)
+            raise
+        return receiver
+
+    @property
+    def connect_timeout_s(self) -> float:
+        return self._settings.connect_timeout_s
+
+    # What links ask
+
+    @property
+    def room(self) -> int:
+        """How many more messages may come."""
+        return max(0, self._settings.max_in_flight - self._in_flight)
+
+    def hand_over(self, deliveries: Sequence[Delivery]) -> None:
+        self._in_flight += len(deliveries)
+        self._hand_over(deliveries)
+
+    def note_settled(self, count: int) -> None:
+        had_room = self.room > 0
+        self._in_flight -= count
+        if not had_room:
+            for link in self._links:
+                link.poke()
+
+    # What the producer asks
+
+    def leave(self, link: Link, orders: Sequence[Order]) -> None:
+        link.leave(orders)
+
+    def set_paused(self, paused: bool) -> None:
+        self.paused = paused
+        for link in self._links:
+            link.poke()
+
+    def set_lane_paused(self, lane: Hashable, paused: bool) -> None:
+        (self._paused_lanes.add if paused else self._paused_lanes.discard)(lane)
+        for link in self._links:
+            if link.session_id is not None and ("session", link.session_id) == lane:
+                link.paused = paused
+                link.poke()
+
+    def find(self, sequence_number: int, key: str) -> Delivery | None:
+        """A message that is locked by us."""
+        for link in list(self._links):
+            held = link.held.get(sequence_number)
+            if held is not None and held.delivery.key == key:
+                return held.delivery
+        return None
+
+
+class _Retries:
+    """Waits between attempts, and gives up when nothing has worked for too long."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._backoff = Backoff(first=0.5, longest=5.0)
+        self._worked_at = anyio.current_time()
+
+    def note_success(self) -> None:
+        self._worked_at = anyio.current_time()
+        self._backoff.reset()
+
+    async def wait(self, error: BrokerUnavailable) -> None:
+        """Wait before the next attempt.
+
+        Raises:
+            BrokerUnavailable: The error; it has been so for `connect_timeout_s`.
+        """
+        if anyio.current_time() - self._worked_at > self._stream.connect_timeout_s:
+            raise error
+        delay = self._backoff.next_delay()
+        if is_worth_a_line(self._backoff.failures):
+            logger.warning("%s; trying again in %.1f s", error, delay)
+        await anyio.sleep(delay)
+
+
+def _first_broker_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    for error in group.exceptions:
+        found = _first_broker_error(error) if isinstance(error, BaseExceptionGroup) else error
+        if isinstance(found, Exception):
+            return found
+    return group

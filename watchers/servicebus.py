@@ -1,0 +1,129 @@
+"""Asset events from the messages of Azure Service Bus."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from producers.servicebus import ServiceBusSharedStreamProducer, check_entity
+from producers.servicebus.entity import EntityPath
+from triggerer.abc import BrokerMessage
+from triggerer.errors import DagError
+from triggerer.pluginkit.message_trigger import (
+    Attribute,
+    MessageTrigger,
+    text_argument,
+    texts_of,
+    timestamp_ms,
+)
+
+if TYPE_CHECKING:
+    from producers.servicebus.settings import ServiceBusSettings
+
+_IN_POSITION = (
+    "entity",
+    "message_id",
+    "session_id",
+    "sequence_number",
+    "subject",
+    "correlation_id",
+    "content_type",
+)
+
+
+def _from_position(name: str) -> Attribute:
+    return lambda message: message.position.get(name)
+
+
+class ServiceBusEventTrigger(MessageTrigger):
+    """Fires for each message of a queue, or of a subscription of a topic, that meets `match`.
+
+    Watchers with equal queue, topic, subscription and connection share a stream. Whether there are sessions is found
+    out when the stream is opened.
+
+    Args:
+        queue: The name of a queue; or
+        topic, subscription: the names of a topic and of one of its subscriptions.
+        connection: The section `[connections.<connection>]` of the configuration.
+        match, decode, extra, partition_key: See `MessageTrigger`. The default `extra` has `value`, `message_id`,
+            `entity`, `session_id`, `sequence_number`, `properties` (as text) and `timestamp` (when Service Bus stored
+            the message, in milliseconds).
+    Raises:
+        DagError: An argument is not as described.
+    """
+
+    ATTRIBUTES: ClassVar[Mapping[str, Attribute]] = {
+        **{name: _from_position(name) for name in _IN_POSITION},
+        "properties": lambda message: texts_of(message.attributes),
+        "timestamp": timestamp_ms,
+    }
+
+    def __init__(
+        self,
+        queue: str | None = None,
+        *,
+        topic: str | None = None,
+        subscription: str | None = None,
+        connection: str = "servicebus",
+        match: Mapping[str, Any] | None = None,
+        decode: str | None = "json",
+        extra: Mapping[str, Any] | None = None,
+        partition_key: str | None = None,
+    ) -> None:
+        self.queue = None if queue is None else text_argument(queue, "queue")
+        self.topic = None if topic is None else text_argument(topic, "topic")
+        self.subscription = (
+            None if subscription is None else text_argument(subscription, "subscription")
+        )
+        if (self.queue is None) == (self.topic is None):
+            raise DagError("give either queue, or topic and subscription")
+        if (self.topic is None) != (self.subscription is None):
+            raise DagError(
+                "topic and subscription go together: messages are read from a subscription"
+            )
+        super().__init__(
+            connection=connection,
+            match=match,
+            decode=decode,
+            extra=extra,
+            partition_key=partition_key,
+        )
+
+    def source_arguments(self) -> dict[str, Any]:
+        return {"queue": self.queue, "topic": self.topic, "subscription": self.subscription}
+
+    @property
+    def entity(self) -> EntityPath:
+        return EntityPath(self.queue or self.topic or "", self.subscription)
+
+    def shared_stream_key(self) -> Hashable:
+        # Names of entities are not case-sensitive.
+        return ("servicebus", self.connection, str(self.entity).lower())
+
+    async def check_source(self) -> None:
+        await check_entity(self._settings(), self.entity)
+
+    @classmethod
+    def create_shared_stream_producer(
+        cls, kwargs: dict[str, Any]
+    ) -> ServiceBusSharedStreamProducer:
+        trigger = cls(**kwargs)
+        return ServiceBusSharedStreamProducer(trigger.entity, settings=trigger._settings())
+
+    def _settings(self) -> ServiceBusSettings:
+        # Not at the top: a DAG file that is parsed needs no settings, and no pydantic.
+        from producers.servicebus.settings import ServiceBusSettings
+
+        return ServiceBusSettings.load(self.connection)
+
+    def default_extra(self, message: BrokerMessage, value: Any) -> dict[str, Any]:
+        position = message.position
+        return {
+            "value": value,
+            "message_id": position["message_id"],
+            "entity": position["entity"],
+            "session_id": position["session_id"],
+            "sequence_number": position["sequence_number"],
+            "properties": texts_of(message.attributes),
+            "timestamp": timestamp_ms(message),
+        }
