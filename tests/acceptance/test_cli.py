@@ -24,7 +24,10 @@ LEAVES = [
     ["simulate"],
     ["db", "migrate"],
     ["db", "check"],
-    *(["dags", name] for name in ("list", "show", "trigger", "pause", "unpause", "test")),
+    *(
+        ["dags", name]
+        for name in ("list", "show", "trigger", "pause", "unpause", "test", "backfill")
+    ),
     *(["assets", name] for name in ("list", "events", "emit")),
     *(["assets", "queued", name] for name in ("list", "delete")),
     *(["runs", name] for name in ("list", "show", "logs", "cancel", "retry", "clear")),
@@ -235,6 +238,8 @@ def test_all_that_answers_takes_json_and_lists_take_a_limit() -> None:
         ["assets", "emit", "x-a", "--extra", "{"],
         ["assets", "queued", "delete"],
         ["dags", "trigger", "x", "--logical-date", "soon"],
+        ["dags", "backfill", "x", "--from", "2026-01-01"],
+        ["dags", "backfill", "x", "--reprocess", "some"],
         ["dags", "test", "x", "--event", 'a={"n":}'],
     ],
 )
@@ -333,6 +338,10 @@ def test_an_asset_that_nobody_declares_is_made_with_a_warning_on_standard_error(
 def test_what_is_not_there_is_refused(migrated: Shell) -> None:
     for command in ("show", "cancel", "retry", "clear"):
         assert "'r'" in migrated.refused("runs", command, "nope", "r")
+    times = ["--from", "2026-01-01", "--to", "2026-01-02"]
+    assert "no DAG 'nope'" in migrated.refused("dags", "backfill", "nope", *times)
+    assert "no backfill 7" in migrated.refused("dags", "backfill", "--cancel", "7")
+    assert migrated.json("dags", "backfill", "--list") == []
     assert "'w'" in migrated.refused("watchers", "show", "nope", "w")
     assert "'w'" in migrated.refused("watchers", "replay", "nope/w", "--from", "earliest")
     assert "ASCII" in migrated.refused("assets", "emit", "sché")

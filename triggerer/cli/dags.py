@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from triggerer.cli import options
+from triggerer.cli.backfill import backfill
 from triggerer.cli.output import (
     check_state,
     print_fields,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.command("test")(try_)
+app.command()(backfill)
 DagId = Annotated[str, typer.Argument(metavar="DAG_ID")]
 _STATES = ("active", "paused", "stale")
 

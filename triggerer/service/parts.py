@@ -46,6 +46,7 @@ async def start_parts(
         await _start_triggerer(settings, database, background, workers)
     if Part.SCHEDULER in parts:
         await workers.start(unless_it_returns, "scheduler", _scheduler(settings, database))
+        await workers.start(unless_it_returns, "backfills", _backfills(settings, database))
     if Part.EXECUTOR in parts:
         await _start_executor(settings, database, background, workers)
 
@@ -162,6 +163,12 @@ def _scheduler(settings: Settings, database: Database) -> Runs:
         max_dagruns_to_create_per_loop=settings.scheduler.max_dagruns_to_create_per_loop,
         sweep_interval=settings.scheduler.heartbeat_sec,
     ).run
+
+
+def _backfills(settings: Settings, database: Database) -> Runs:
+    from triggerer.scheduler.backfills import BackfillRunner
+
+    return BackfillRunner(database, sweep_every=settings.scheduler.heartbeat_sec).run
 
 
 async def _start_executor(

@@ -36,6 +36,8 @@ class Signal(StrEnum):
     """Runs ended or were cancelled (DAG ids)."""
     RUNS_CANCELLED = "runs_cancelled"
     """Somebody asked to cancel runs (primary keys)."""
+    BACKFILLS_CHANGED = "backfills_changed"
+    """A backfill has begun (DAG ids)."""
     CALLBACKS_DUE = "callbacks_due"
     """Runs have ended after which their DAGs want to be called (DAG ids)."""
     DAGS_CHANGED = "dags_changed"

@@ -55,6 +55,25 @@ class QueuedEventView:
 
 
 @dataclass(frozen=True, slots=True)
+class BackfillView:
+    """A backfill, and how far it is. Its state is running, done or cancelled."""
+
+    id: int
+    dag_id: str
+    state: str
+    from_date: datetime
+    to_date: datetime
+    reprocess: str
+    max_active: int
+    created_at: datetime
+    cancelled_at: datetime | None
+    intervals: dict[str, int]
+    """How many are pending, started, skipped (they had a run already) or cancelled."""
+    runs: dict[str, int]
+    """How many of its runs are in which state."""
+
+
+@dataclass(frozen=True, slots=True)
 class DagView:
     """A DAG, how many events wait for it, and its newest run."""
 

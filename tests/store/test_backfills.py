@@ -1,0 +1,309 @@
+"""Backfills on each database: which runs they make, how many at a time, and what is left when they are cancelled."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import anyio
+import pytest
+from sqlalchemy import func, insert, select, update
+
+from tests.store.seeding import add_dag, runs_of
+from triggerer.domain.backfills import MOST_INTERVALS, Reprocess, Step, runs_between, step_for
+from triggerer.domain.runs import RunState
+from triggerer.domain.timetables import (
+    ContinuousTimetable,
+    CronDataIntervalTimetable,
+    CronTriggerTimetable,
+    timetable_to_json,
+)
+from triggerer.errors import DagError, MoveRefused, UnknownDag
+from triggerer.operations.backfills import (
+    PlannedInterval,
+    cancel_backfill,
+    list_backfills,
+    plan_backfill,
+    start_backfill,
+)
+from triggerer.scheduler.backfills import BackfillRunner
+from triggerer.store.engine.database import Database
+from triggerer.store.models import DagRun
+from triggerer.store.queries.listing.views import BackfillView
+from triggerer.store.wakeups.signals import Signal, announce
+
+DAILY = {"timetable": timetable_to_json(CronDataIntervalTimetable("@daily", timezone="UTC"))}
+
+
+def day(number: int) -> datetime:
+    return datetime(2026, 1, number, tzinfo=UTC)
+
+
+async def _start(database: Database, first: int, last: int, **options: Any) -> BackfillView:
+    async with database.transaction() as session:
+        return await start_backfill(session, "d", day(first), day(last), **options)
+
+
+async def _plan(database: Database, first: int, last: int, **options: Any) -> list[PlannedInterval]:
+    async with database.reading() as session:
+        return await plan_backfill(session, "d", day(first), day(last), **options)
+
+
+async def _view(database: Database) -> BackfillView:
+    async with database.reading() as session:
+        return (await list_backfills(session))[0]
+
+
+async def _end(database: Database, *days: int, state: str = "success") -> None:
+    """End the runs of these days, as an executor would."""
+    async with database.transaction() as session:
+        await session.execute(
+            update(DagRun)
+            .where(DagRun.logical_date.in_([day(one) for one in days]))
+            .values(state=state, attempt=1, executor="e")
+        )
+        announce(session, Signal.RUNS_ENDED, "d")
+
+
+async def _add_run(database: Database, number: int, state: str) -> None:
+    values = {
+        "dag_id": "d",
+        "run_id": f"scheduled__{number}",
+        "run_type": "scheduled",
+        "state": state,
+        "logical_date": day(number),
+        "data_interval_start": day(number),
+        "data_interval_end": day(number + 1),
+        "run_after": day(number + 1),
+        "queued_at": day(number + 1),
+    }
+    async with database.transaction() as session:
+        await session.execute(insert(DagRun), [values])
+
+
+async def _days(database: Database, *states: str) -> list[int]:
+    """The days whose runs are in one of these states, or all."""
+    return [
+        run.logical_date.day
+        for run in await runs_of(database, "d")
+        if run.logical_date is not None and (not states or run.state in states)
+    ]
+
+
+@pytest.fixture
+async def daily(database: Database) -> Database:
+    await add_dag(database, "d", DAILY, params={"p": 1}, is_paused=True)
+    return database
+
+
+async def test_a_backfill_makes_the_runs_of_its_range_in_order_and_so_many_at_a_time(
+    daily: Database,
+) -> None:
+    started = await _start(daily, 3, 7, max_active=2)
+    assert (started.state, started.intervals) == ("running", {"started": 2, "pending": 3})
+    first = (await runs_of(daily, "d"))[0]
+    assert (first.run_id, first.run_type, first.state) == (
+        "backfill__2026-01-04T00:00:00.000000+00:00",
+        "backfill",
+        "queued",
+    )
+    assert (first.logical_date, first.data_interval_end, first.run_after) == (
+        day(3),
+        day(4),
+        day(4),
+    )
+    assert first.params == {"p": 1}
+    assert first.queued_at > day(31)
+    runner = BackfillRunner(daily)
+    await runner.run_once()
+    assert await _days(daily) == [3, 4]
+    await _end(daily, 4)
+    await runner.run_once()
+    assert await _days(daily) == [3, 4, 5]
+    await _end(daily, 3, 5, state="failed")
+    await runner.run_once()
+    assert await _days(daily, "queued") == [6, 7]
+    await _end(daily, 6, 7)
+    assert (await _view(daily)).state == "done"
+    assert (await _view(daily)).runs == {"success": 3, "failed": 2}
+
+
+async def test_the_runner_goes_on_when_runs_end_and_begins_what_is_new(daily: Database) -> None:
+    async def until(*days: int) -> None:
+        with anyio.fail_after(30):
+            # Polled: as somebody who knows nothing of the runner.
+            while await _days(daily) != list(days):  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+
+    async with anyio.create_task_group() as tasks:
+        # Not by a sweep: that comes in an hour.
+        await tasks.start(BackfillRunner(daily, sweep_every=timedelta(hours=1)).run)
+        await _start(daily, 1, 3, max_active=1)
+        await until(1)
+        for number in (1, 2):
+            await _end(daily, number)
+            await until(*range(1, number + 2))
+        tasks.cancel_scope.cancel()
+
+
+async def test_two_runners_begin_no_interval_twice(database: Database) -> None:
+    await add_dag(database, "d", DAILY)
+    await _start(database, 1, 28, max_active=1)
+    async with database.transaction() as session:
+        await session.execute(update(DagRun).values(state="success"))
+    async with anyio.create_task_group() as tasks:
+        for _ in range(4):
+            tasks.start_soon(BackfillRunner(database).run_once)
+    assert await _days(database) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("reprocess", "repeated"), [("none", []), ("failed", [2, 3]), ("all", [1, 2, 3])]
+)
+async def test_what_has_a_run_is_repeated_only_if_it_was_asked_for(
+    daily: Database, reprocess: str, repeated: list[int]
+) -> None:
+    for number, state in enumerate(("success", "failed", "cancelled", "running"), 1):
+        await _add_run(daily, number, state)
+    planned = await _plan(daily, 1, 5, reprocess=Reprocess(reprocess))
+    assert [one.logical_date.day for one in planned if one.step is Step.REPEAT] == repeated
+    assert planned[-1].step is Step.RUN
+    assert (planned[0].run_id, planned[0].run_state) == ("scheduled__1", "success")
+    assert len(await runs_of(daily, "d")) == 4
+    await _start(daily, 1, 5, reprocess=Reprocess(reprocess))
+    assert await _days(daily, "queued") == [*repeated, 5]
+    # No day has two runs, and what runs is left alone.
+    assert await _days(daily) == [1, 2, 3, 4, 5]
+    assert await _days(daily, "running") == [4]
+    skipped = 4 - len(repeated)
+    assert (await _view(daily)).intervals == {"started": len(repeated) + 1, "skipped": skipped}
+
+
+@pytest.mark.rule("the range of partitions is extended one day back: all of them run again")
+async def test_a_range_that_is_extended_by_a_day_runs_that_day_alone(daily: Database) -> None:
+    await _start(daily, 4, 8)
+    await _end(daily, 4, 5, 6, 7, 8)
+    await _start(daily, 3, 8)
+    assert await _days(daily, "queued") == [3]
+    assert len(await runs_of(daily, "d")) == 6
+
+
+@pytest.mark.rule("a cancelled backfill's cleared run stays queued for ever")
+async def test_a_cancelled_backfill_leaves_nothing_queued_neither_new_nor_cleared(
+    daily: Database,
+) -> None:
+    await _add_run(daily, 1, "success")
+    await _add_run(daily, 2, "failed")
+    started = await _start(daily, 1, 9, reprocess=Reprocess.ALL, max_active=4)
+    assert await _days(daily, "queued") == [1, 2, 3, 4]
+    async with daily.transaction() as session:
+        await session.execute(
+            update(DagRun).where(DagRun.logical_date == day(3)).values(state="running")
+        )
+    async with daily.transaction() as session:
+        cancelled = await cancel_backfill(session, started.id)
+    assert (cancelled.state, cancelled.intervals) == ("cancelled", {"started": 4, "cancelled": 5})
+    assert cancelled.runs == {"cancelled": 3, "running": 1}
+    await _end(daily, 3)
+    await BackfillRunner(daily).run_once()
+    assert await _days(daily, "queued", "running") == []
+    assert len(await runs_of(daily, "d")) == 4
+    async with daily.transaction() as session:
+        with pytest.raises(MoveRefused, match="has ended: cancelled"):
+            await cancel_backfill(session, started.id)
+        with pytest.raises(MoveRefused, match="no backfill 99"):
+            await cancel_backfill(session, 99)
+
+
+async def test_a_run_that_came_meanwhile_is_not_made_again(daily: Database) -> None:
+    await _start(daily, 1, 3, max_active=1)
+    await _add_run(daily, 2, "success")
+    await _end(daily, 1)
+    await BackfillRunner(daily).run_once()
+    assert sorted(await _days(daily)) == [1, 2, 3]
+    assert (await _view(daily)).intervals == {"started": 2, "skipped": 1}
+
+
+async def test_a_dag_has_one_backfill_at_a_time(daily: Database) -> None:
+    first = await _start(daily, 1, 2)
+    with pytest.raises(MoveRefused, match=f"has not ended: {first.id}"):
+        await _start(daily, 3, 4)
+    await _end(daily, 1, 2)
+    await _start(daily, 3, 4)
+    async with daily.reading() as session:
+        found = await list_backfills(session, dag="d")
+    assert [one.state for one in found] == ["running", "done"]
+
+
+async def test_a_stale_dag_is_not_gone_on_with(daily: Database) -> None:
+    from triggerer.store.models import Dag
+
+    await _start(daily, 1, 3, max_active=1)
+    async with daily.transaction() as session:
+        await session.execute(update(Dag).values(is_stale=True))
+    await _end(daily, 1)
+    await BackfillRunner(daily).run_once()
+    assert await _days(daily) == [1]
+
+
+async def test_what_cannot_be_backfilled_is_refused(daily: Database) -> None:
+    await add_dag(daily, "by_hand", None)
+    async with daily.transaction() as session:
+        with pytest.raises(UnknownDag):
+            await start_backfill(session, "nobody", day(1), day(2))
+        with pytest.raises(DagError, match="has no timetable"):
+            await start_backfill(session, "by_hand", day(1), day(2))
+        with pytest.raises(DagError, match="range is empty"):
+            await start_backfill(session, "d", day(2), day(1))
+        with pytest.raises(DagError, match="no run that is due"):
+            await start_backfill(
+                session, "d", datetime(2100, 1, 1, tzinfo=UTC), datetime(2100, 2, 1, tzinfo=UTC)
+            )
+        with pytest.raises(DagError, match="at least 1"):
+            await start_backfill(session, "d", day(1), day(2), max_active=0)
+        assert await session.scalar(select(func.count()).select_from(DagRun)) == 0
+
+
+def test_a_range_holds_the_logical_dates_between_its_ends_that_are_due() -> None:
+    daily = CronDataIntervalTimetable("@daily", timezone="UTC")
+    found = runs_between(daily, day(1), day(5), now=day(5))
+    # The interval that begins on the fifth, and the one of the fifth, are not over.
+    assert [one.logical_date for one in found] == [day(number) for number in (1, 2, 3, 4)]
+    inside = runs_between(daily, day(1) + timedelta(hours=1), day(3), now=day(30))
+    assert [one.logical_date for one in inside] == [day(2), day(3)]
+    triggers = CronTriggerTimetable("0 6 * * *", timezone="Europe/Berlin")
+    found = runs_between(triggers, day(1), day(3), now=day(30))
+    assert [one.logical_date.isoformat() for one in found] == [
+        "2026-01-01T05:00:00+00:00",
+        "2026-01-02T05:00:00+00:00",
+    ]
+
+
+def test_a_range_of_too_many_runs_is_refused() -> None:
+    minutely = CronTriggerTimetable("* * * * *", timezone="UTC")
+    with pytest.raises(DagError, match=f"more than {MOST_INTERVALS} runs"):
+        runs_between(minutely, day(1), datetime(2026, 3, 1, tzinfo=UTC), now=datetime.now(UTC))
+
+
+def test_a_timetable_without_dates_of_its_own_ends_or_is_refused() -> None:
+    try:
+        found = runs_between(ContinuousTimetable(), day(1), day(2), now=datetime.now(UTC))
+    except DagError:
+        return
+    assert len(found) <= 1
+
+
+@pytest.mark.parametrize("existing", [None, *RunState])
+@pytest.mark.parametrize("reprocess", list(Reprocess))
+def test_what_is_active_is_never_repeated_and_what_is_missing_always_run(
+    existing: RunState | None, reprocess: Reprocess
+) -> None:
+    step = step_for(existing, reprocess)
+    if existing is None:
+        assert step is Step.RUN
+    elif not existing.is_final or reprocess is Reprocess.NONE:
+        assert step is Step.SKIP
+    elif existing is RunState.SUCCESS:
+        assert step is (Step.REPEAT if reprocess is Reprocess.ALL else Step.SKIP)
+    else:
+        assert step is Step.REPEAT

@@ -1,0 +1,184 @@
+"""`triggerer dags backfill`: the runs of a DAG's timetable for a range of time."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from triggerer.cli import options
+from triggerer.cli.output import counted, print_json, text, wrong_use
+from triggerer.cli.session import read, write
+from triggerer.cli.tables import Column, Kind, print_table
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession
+
+    from triggerer.operations.backfills import PlannedInterval
+    from triggerer.store.queries.listing.views import BackfillView
+
+_REPROCESS = ("none", "failed", "all")
+
+
+def backfill(
+    dag_id: Annotated[str | None, typer.Argument(metavar="DAG_ID")] = None,
+    from_: Annotated[
+        str | None,
+        typer.Option("--from", metavar="TIME", help="The first logical date; ISO 8601."),
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", help="The last one, included.")
+    ] = None,
+    reprocess: Annotated[
+        str,
+        typer.Option(
+            "--reprocess",
+            metavar="WHICH",
+            help="Of the intervals that have a run, these are run again: none, failed or all.",
+        ),
+    ] = "none",
+    max_active: Annotated[
+        int,
+        typer.Option("--max-active", min=1, help="At most so many of its runs at a time."),
+    ] = 10,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what it would do.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List backfills.")] = False,
+    cancel: Annotated[
+        int | None, typer.Option("--cancel", metavar="ID", help="Cancel this backfill.")
+    ] = None,
+    limit: options.Limit = 100,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Run a DAG for the intervals of its timetable between two times; or list or cancel backfills.
+
+    An interval that has a run is left as it is, unless --reprocess says otherwise.
+    """
+    if reprocess not in _REPROCESS:
+        wrong_use(f"--reprocess is one of {', '.join(_REPROCESS)}, not {reprocess!r}")
+    if list_:
+        _list(config, dag_id, limit, json=json)
+        return
+    if cancel is not None:
+        _show([_cancel(config, cancel)], json=json)
+        return
+    start, end = options.parse_instant(from_, "--from"), options.parse_instant(to, "--to")
+    if dag_id is None or start is None or end is None:
+        wrong_use("DAG_ID, --from and --to are needed; or --list, or --cancel ID")
+    if dry_run:
+        _plan(config, dag_id, start, end, reprocess, limit, json=json)
+        return
+
+    async def change(session: AsyncSession) -> BackfillView:
+        from triggerer.domain.backfills import Reprocess
+        from triggerer.operations.backfills import start_backfill
+
+        return await start_backfill(
+            session, dag_id, start, end, reprocess=Reprocess(reprocess), max_active=max_active
+        )
+
+    _show([write(config, change)], json=json)
+
+
+def _cancel(config: Path | None, backfill_id: int) -> BackfillView:
+    async def change(session: AsyncSession) -> BackfillView:
+        from triggerer.operations.backfills import cancel_backfill
+
+        return await cancel_backfill(session, backfill_id)
+
+    return write(config, change)
+
+
+def _show(found: list[BackfillView], *, json: bool) -> None:
+    if json:
+        print_json(found[0])
+        return
+    for one in found:
+        typer.echo(
+            f"{one.dag_id}: backfill {one.id} is {one.state},"
+            f" {counted(sum(one.intervals.values()), 'interval')} ({_told(one.intervals)})"
+        )
+
+
+def _list(config: Path | None, dag_id: str | None, limit: int, *, json: bool) -> None:
+    async def ask(session: AsyncSession) -> list[BackfillView]:
+        from triggerer.operations.backfills import list_backfills
+
+        return await list_backfills(session, limit=limit, dag=dag_id)
+
+    found = read(config, ask)
+    if json:
+        print_json(found)
+        return
+    print_table(
+        (
+            "id",
+            "dag_id",
+            "state",
+            "from",
+            "to",
+            "reprocess",
+            Column("max active", Kind.MINOR),
+            Column("intervals", Kind.TEXT),
+            Column("runs", Kind.TEXT),
+        ),
+        (
+            (
+                row.id,
+                row.dag_id,
+                row.state,
+                row.from_date,
+                row.to_date,
+                row.reprocess,
+                row.max_active,
+                _told(row.intervals),
+                _told(row.runs),
+            )
+            for row in found
+        ),
+        empty="No backfills.",
+        limit=limit,
+    )
+
+
+def _plan(
+    config: Path | None,
+    dag_id: str,
+    start: datetime,
+    end: datetime,
+    reprocess: str,
+    limit: int,
+    *,
+    json: bool,
+) -> None:
+    async def ask(session: AsyncSession) -> list[PlannedInterval]:
+        from triggerer.domain.backfills import Reprocess
+        from triggerer.operations.backfills import plan_backfill
+
+        return await plan_backfill(session, dag_id, start, end, reprocess=Reprocess(reprocess))
+
+    planned = read(config, ask)
+    shown = planned[:limit] if limit else planned
+    if json:
+        print_json(shown)
+        return
+    print_table(
+        ("logical date", "run after", "what", Column("run", Kind.TEXT)),
+        (
+            (
+                row.logical_date.isoformat(),
+                row.run_after.isoformat(),
+                row.step,
+                None if row.run_id is None else f"{row.run_id} ({row.run_state})",
+            )
+            for row in shown
+        ),
+        empty="No interval.",
+        limit=limit,
+    )
+
+
+def _told(counts: dict[str, int]) -> str | None:
+    return ", ".join(f"{text(n)} {state}" for state, n in sorted(counts.items())) or None

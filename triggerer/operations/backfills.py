@@ -1,0 +1,160 @@
+"""Runs of a DAG's timetable for a range of time: by one command, and so many at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.backfills import Reprocess, Step, runs_between, step_for
+from triggerer.domain.schedules import schedule_from_json, timetable_in
+from triggerer.domain.timetables import DagRunInfo
+from triggerer.errors import DagError, MoveRefused, UnknownDag
+from triggerer.store.engine.database import database_now
+from triggerer.store.queries import backfills as queries
+from triggerer.store.queries.listing.definitions import list_dags
+from triggerer.store.queries.listing.views import BackfillView
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedInterval:
+    """What a backfill would do for an interval."""
+
+    logical_date: datetime
+    data_interval_start: datetime
+    data_interval_end: datetime
+    run_after: datetime
+    step: Step
+    run_id: str | None
+    """The run that there is."""
+    run_state: str | None
+
+
+async def plan_backfill(
+    session: AsyncSession,
+    dag_id: str,
+    from_date: datetime,
+    to_date: datetime,
+    *,
+    reprocess: Reprocess = Reprocess.NONE,
+) -> list[PlannedInterval]:
+    """Return what a backfill would do, oldest first, and change nothing.
+
+    Args:
+        from_date, to_date: Of the logical dates; both are included.
+    Raises:
+        UnknownDag: There is no such DAG.
+        DagError: It is gone from its file, or has no timetable; or the range is empty, or too large.
+        PluginError: Its timetable is not installed here.
+    """
+    infos = await _runs(session, dag_id, from_date, to_date)
+    existing = await queries.existing_runs(session, dag_id, from_date, to_date)
+    planned = []
+    for info in infos:
+        run_id, state = existing.get(info.logical_date, (None, None))
+        planned.append(
+            PlannedInterval(
+                info.logical_date,
+                info.data_interval.start,
+                info.data_interval.end,
+                info.run_after,
+                step_for(state, reprocess),
+                run_id,
+                None if state is None else state.value,
+            )
+        )
+    return planned
+
+
+async def start_backfill(
+    session: AsyncSession,
+    dag_id: str,
+    from_date: datetime,
+    to_date: datetime,
+    *,
+    reprocess: Reprocess = Reprocess.NONE,
+    max_active: int = 10,
+) -> BackfillView:
+    """Begin a backfill: its first runs are queued at once, the others by a scheduler as those end.
+
+    They are executed also if the DAG is paused.
+
+    Args:
+        max_active: At most so many of its runs are queued or running.
+    Raises:
+        MoveRefused: The DAG has a backfill that has not ended.
+        Others as `plan_backfill`.
+    """
+    if max_active < 1:
+        raise DagError(f"max_active has to be at least 1, not {max_active}")
+    infos = await _runs(session, dag_id, from_date, to_date)
+    if not infos:
+        raise DagError(
+            f"the DAG {dag_id!r} has no run that is due between {from_date} and {to_date}"
+        )
+    for other in await queries.list_backfills(session, dag=dag_id, limit=1):
+        if other.state == "running":
+            raise MoveRefused(
+                f"the DAG {dag_id!r} has a backfill that has not ended: {other.id}",
+                hint=f"triggerer dags backfill --cancel {other.id}",
+            )
+    backfill_id = await queries.insert_backfill(
+        session,
+        dag_id,
+        infos,
+        from_date=from_date,
+        to_date=to_date,
+        reprocess=reprocess,
+        max_active=max_active,
+    )
+    await queries.advance(session, backfill_id)
+    return await _find(session, backfill_id)
+
+
+async def list_backfills(
+    session: AsyncSession, *, limit: int = 100, dag: str | None = None
+) -> list[BackfillView]:
+    """Return backfills, newest first."""
+    return await queries.list_backfills(session, limit=limit, dag=dag)
+
+
+async def cancel_backfill(session: AsyncSession, backfill_id: int) -> BackfillView:
+    """Cancel what has not begun, and the backfill's queued runs; those that are running end by themselves.
+
+    Raises:
+        MoveRefused: There is no such backfill, or it has ended.
+    """
+    found = await queries.list_backfills(session, backfill_id=backfill_id)
+    if not found:
+        raise MoveRefused(
+            f"there is no backfill {backfill_id}", hint="triggerer dags backfill --list"
+        )
+    if found[0].state != "running" or await queries.cancel(session, backfill_id) is None:
+        raise MoveRefused(f"the backfill {backfill_id} has ended: {found[0].state}")
+    return await _find(session, backfill_id)
+
+
+async def _find(session: AsyncSession, backfill_id: int) -> BackfillView:
+    (found,) = await queries.list_backfills(session, backfill_id=backfill_id)
+    return found
+
+
+async def _runs(
+    session: AsyncSession, dag_id: str, from_date: datetime, to_date: datetime
+) -> Sequence[DagRunInfo]:
+    found = await list_dags(session, dag=dag_id, limit=1)
+    if not found:
+        raise UnknownDag(dag_id)
+    (dag,) = found
+    if dag.is_stale:
+        raise DagError(f"the DAG {dag_id!r} is gone from its file {dag.path}")
+    timetable = timetable_in(schedule_from_json(dag.schedule))
+    if timetable is None:
+        raise DagError(
+            f"the DAG {dag_id!r} has no timetable: nothing says which runs it should have"
+        )
+    if from_date > to_date:
+        raise DagError(f"the range is empty: {from_date} is after {to_date}")
+    return runs_between(timetable, from_date, to_date, now=await database_now(session))

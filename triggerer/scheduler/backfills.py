@@ -1,0 +1,85 @@
+"""Goes on with backfills as their runs end."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+
+from triggerer.backoff import Backoff, warn_seldom
+from triggerer.errors import StoreError, TransientStoreError
+from triggerer.store.engine.database import Database
+from triggerer.store.queries.backfills import advance, dags_with_pending
+from triggerer.store.wakeups.signals import ALL, Announced, Signal
+
+_log = structlog.get_logger(__name__)
+
+
+class BackfillRunner:
+    """Begins a backfill's next intervals when its runs have ended. Several may run: each backfill's row is locked.
+
+    Args:
+        sweep_every: How often the store is asked for backfills even if nothing was announced.
+    """
+
+    def __init__(
+        self, database: Database, *, sweep_every: timedelta = timedelta(seconds=10)
+    ) -> None:
+        self._database = database
+        self._sweep_every = sweep_every
+        self._pending: dict[int, str] = {}
+        """Backfills that have still to begin an interval, with their DAGs; as far as is known."""
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Go on until cancelled. What is under way then is rolled back, or committed as a whole."""
+        backoff = Backoff(first=0.2, longest=10.0)
+        sweep_due = 0.0
+        signals: Announced = {}
+        with self._database.wakeups.subscribe(
+            Signal.BACKFILLS_CHANGED, Signal.RUNS_ENDED
+        ) as subscription:
+            task_status.started()
+            while True:
+                try:
+                    if Signal.BACKFILLS_CHANGED in signals or time.monotonic() >= sweep_due:
+                        await self.run_once()
+                        sweep_due = time.monotonic() + self._sweep_every.total_seconds()
+                    else:
+                        ended = signals.get(Signal.RUNS_ENDED, set())
+                        await self._advance(
+                            [
+                                one
+                                for one, dag_id in self._pending.items()
+                                if dag_id in ended or ALL in ended
+                            ]
+                        )
+                    backoff.reset()
+                except TransientStoreError as error:
+                    delay = backoff.next_delay()
+                    warn_seldom(
+                        _log, backoff.failures, "backfills wait for the store", error=str(error)
+                    )
+                    sweep_due = 0.0
+                    await anyio.sleep(delay)
+                    continue
+                signals = await subscription.wait(self._sweep_every)
+
+    async def run_once(self) -> None:
+        """Look which backfills have something to begin, and begin what may be begun."""
+        async with self._database.reading() as session:
+            self._pending = await dags_with_pending(session)
+        await self._advance(list(self._pending))
+
+    async def _advance(self, backfill_ids: list[int]) -> None:
+        for backfill_id in backfill_ids:
+            try:
+                async with self._database.transaction() as session:
+                    await advance(session, backfill_id)
+            except TransientStoreError:
+                raise
+            except StoreError as error:
+                # One that the store refuses does not hold up the others.
+                _log.warning("a backfill cannot go on", backfill=backfill_id, error=str(error))

@@ -1,0 +1,255 @@
+"""Backfills: their intervals, and the runs that they make in turn. The caller commits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from sqlalchemy import func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.attempts import Repeat
+from triggerer.domain.backfills import Reprocess, Step, step_for
+from triggerer.domain.runs import ACTIVE_STATES, RunState, RunType
+from triggerer.store.engine.database import database_now
+from triggerer.store.engine.script import perform
+from triggerer.store.models import Backfill, BackfillInterval, Dag, DagRun
+from triggerer.store.queries.execution.repeating import lock_run, queue_again
+from triggerer.store.queries.listing.filters import limited
+from triggerer.store.queries.listing.views import BackfillView
+from triggerer.store.queries.scheduling.candidates import create_run
+from triggerer.store.wakeups.signals import Signal, announce
+
+if TYPE_CHECKING:
+    from triggerer.domain.timetables import DagRunInfo
+
+_PENDING = "pending"
+_STARTED = "started"
+_SKIPPED = "skipped"
+_CANCELLED = "cancelled"
+_AT_ONCE = 500
+
+
+async def insert_backfill(
+    session: AsyncSession,
+    dag_id: str,
+    infos: Sequence[DagRunInfo],
+    *,
+    from_date: datetime,
+    to_date: datetime,
+    reprocess: Reprocess,
+    max_active: int,
+) -> int:
+    """Write a backfill with its intervals, none of which has begun; return its id."""
+    row = Backfill(
+        dag_id=dag_id,
+        from_date=from_date,
+        to_date=to_date,
+        reprocess=reprocess.value,
+        max_active=max_active,
+        created_at=await database_now(session),
+    )
+    session.add(row)
+    await session.flush()
+    intervals = [
+        {
+            "backfill_id": row.id,
+            "number": number,
+            "logical_date": info.logical_date,
+            "data_interval_start": info.data_interval.start,
+            "data_interval_end": info.data_interval.end,
+            "run_after": info.run_after,
+            "state": _PENDING,
+        }
+        for number, info in enumerate(infos)
+    ]
+    for start in range(0, len(intervals), _AT_ONCE):
+        await session.execute(insert(BackfillInterval), intervals[start : start + _AT_ONCE])
+    announce(session, Signal.BACKFILLS_CHANGED, dag_id)
+    return row.id
+
+
+async def existing_runs(
+    session: AsyncSession, dag_id: str, start: datetime, end: datetime
+) -> dict[datetime, tuple[str, RunState]]:
+    """Return the newest run (id, state) for each logical date between two instants that has one."""
+    rows = await session.execute(
+        select(DagRun.logical_date, DagRun.run_id, DagRun.state)
+        .where(DagRun.dag_id == dag_id, DagRun.logical_date.between(start, end))
+        .order_by(DagRun.id)
+    )
+    return {at: (run_id, RunState(state)) for at, run_id, state in rows if at is not None}
+
+
+async def dags_with_pending(session: AsyncSession) -> dict[int, str]:
+    """Return the backfills that have still to begin an interval, and their DAGs."""
+    pending = select(BackfillInterval.backfill_id).where(BackfillInterval.state == _PENDING)
+    rows = await session.execute(
+        select(Backfill.id, Backfill.dag_id).where(Backfill.id.in_(pending)).order_by(Backfill.id)
+    )
+    return {row[0]: row[1] for row in rows}
+
+
+async def advance(session: AsyncSession, backfill_id: int) -> int:
+    """Begin as many of the next intervals as `max_active` leaves room for; return how many runs that made or repeated.
+
+    Two of these at the same time take turns: the backfill's row is locked.
+    """
+    backfill = await session.scalar(
+        select(Backfill)
+        .where(Backfill.id == backfill_id)
+        .with_for_update()
+        .execution_options(populate_existing=True)
+    )
+    if backfill is None or backfill.cancelled_at is not None:
+        return 0
+    dag = await session.get_one(Dag, backfill.dag_id)
+    if dag.is_stale:
+        return 0
+    active = await session.scalar(
+        select(func.count())
+        .select_from(DagRun)
+        .where(
+            DagRun.backfill_id == backfill_id,
+            DagRun.state.in_([state.value for state in ACTIVE_STATES]),
+        )
+    )
+    begun, room = 0, backfill.max_active - (active or 0)
+    while begun < room:
+        interval = await session.scalar(
+            select(BackfillInterval)
+            .where(BackfillInterval.backfill_id == backfill_id, BackfillInterval.state == _PENDING)
+            .order_by(BackfillInterval.number)
+            .limit(1)
+        )
+        if interval is None:
+            break
+        begun += await _begin(session, backfill, dag, interval)
+        await session.flush()
+    return begun
+
+
+async def cancel(session: AsyncSession, backfill_id: int) -> int | None:
+    """Cancel what has not begun, and end the runs that are queued; return how many of those there were.
+
+    Runs that are running end by themselves. None: there is no such backfill, or it was cancelled before.
+    """
+    backfill = await session.scalar(
+        select(Backfill).where(Backfill.id == backfill_id).with_for_update()
+    )
+    if backfill is None or backfill.cancelled_at is not None:
+        return None
+    now = backfill.cancelled_at = await database_now(session)
+    await session.execute(
+        update(BackfillInterval)
+        .where(BackfillInterval.backfill_id == backfill_id, BackfillInterval.state == _PENDING)
+        .values(state=_CANCELLED)
+    )
+    # Those that it has made, and those that were there and that it has had repeated.
+    ended = await session.scalars(
+        update(DagRun)
+        .where(DagRun.backfill_id == backfill_id, DagRun.state == RunState.QUEUED.value)
+        .values(state=RunState.CANCELLED.value, cancel_requested=True, ended_at=now)
+        .returning(DagRun.id)
+        .execution_options(synchronize_session=False)
+    )
+    announce(session, Signal.RUNS_ENDED, backfill.dag_id)
+    return len(ended.all())
+
+
+async def list_backfills(
+    session: AsyncSession,
+    *,
+    limit: int = 100,
+    dag: str | None = None,
+    backfill_id: int | None = None,
+) -> list[BackfillView]:
+    """Return backfills, newest first, with how far they are."""
+    query = select(Backfill).order_by(Backfill.id.desc())
+    if dag is not None:
+        query = query.where(Backfill.dag_id == dag)
+    if backfill_id is not None:
+        query = query.where(Backfill.id == backfill_id)
+    rows = list(await session.scalars(limited(query, limit)))
+    views = []
+    for row in rows:
+        intervals = await _counts(session, BackfillInterval, row.id)
+        runs = await _counts(session, DagRun, row.id)
+        views.append(
+            BackfillView(
+                id=row.id,
+                dag_id=row.dag_id,
+                state=_state(row, intervals, runs),
+                from_date=row.from_date,
+                to_date=row.to_date,
+                reprocess=row.reprocess,
+                max_active=row.max_active,
+                created_at=row.created_at,
+                cancelled_at=row.cancelled_at,
+                intervals=intervals,
+                runs=runs,
+            )
+        )
+    return views
+
+
+async def _begin(
+    session: AsyncSession, backfill: Backfill, dag: Dag, interval: BackfillInterval
+) -> bool:
+    """Begin an interval; return whether a run was queued for it."""
+    at = interval.logical_date
+    # Looked up again: the scheduler, or somebody, may have made one since the backfill was asked for.
+    found = (await existing_runs(session, backfill.dag_id, at, at)).get(at)
+    existing = None if found is None else await lock_run(session, backfill.dag_id, found[0])
+    step = step_for(None if existing is None else existing.state, Reprocess(backfill.reprocess))
+    if step is Step.SKIP:
+        interval.state = _SKIPPED
+        interval.run_pk = None if existing is None else existing.pk
+        return False
+    if existing is None:
+        created = await perform(
+            session,
+            create_run(
+                backfill.dag_id,
+                run_type=RunType.BACKFILL,
+                params=dag.params,
+                run_after=interval.run_after,
+            ),
+        )
+        run_pk = created.pk
+    else:
+        run_pk = existing.pk
+        names = {*existing.tasks, *(task["task_id"] for task in existing.definition)}
+        counts = {name: existing.repeat.cleared.get(name, 0) + 1 for name in names}
+        await queue_again(session, run_pk, Repeat({}, counts, existing.attempt))
+        announce(session, Signal.RUNS_QUEUED, backfill.dag_id)
+    await session.execute(
+        update(DagRun)
+        .where(DagRun.id == run_pk)
+        .values(
+            logical_date=at,
+            data_interval_start=interval.data_interval_start,
+            data_interval_end=interval.data_interval_end,
+            queued_at=await database_now(session),
+            backfill_id=backfill.id,
+        )
+    )
+    interval.state, interval.run_pk = _STARTED, run_pk
+    return True
+
+
+async def _counts(
+    session: AsyncSession, kind: type[BackfillInterval | DagRun], backfill_id: int
+) -> dict[str, int]:
+    rows = await session.execute(
+        select(kind.state, func.count()).where(kind.backfill_id == backfill_id).group_by(kind.state)
+    )
+    return {row[0]: row[1] for row in rows}
+
+
+def _state(row: Backfill, intervals: dict[str, int], runs: dict[str, int]) -> str:
+    if row.cancelled_at is not None:
+        return "cancelled"
+    is_active = any(runs.get(state.value) for state in ACTIVE_STATES)
+    return "running" if is_active or intervals.get(_PENDING) else "done"
