@@ -9,6 +9,8 @@ from typing import Protocol
 from triggerer.domain.timetables.base import DagRunInfo, DataInterval, TimeRestriction
 from triggerer.domain.timetables.clock import now
 
+_LEAST_GRACE = timedelta(minutes=5)
+
 
 class Ticks(Protocol):
     """The instants of the runs. None: there is no such instant."""
@@ -52,3 +54,19 @@ def next_tick(
     if restriction.latest is not None and tick > restriction.latest:
         return None
     return DagRunInfo.interval(tick - interval, tick)
+
+
+def first_tick(ticks: Ticks, grace: timedelta | None = None) -> datetime | None:
+    """Return the tick to begin with where nothing else says one: the one just past, or the next.
+
+    Args:
+        grace: How long ago the one past may be; None: a tenth of the gap or five minutes, whichever is more.
+    """
+    moment = now()
+    past, following = ticks.at_or_before(moment), ticks.at_or_after(moment)
+    if past is None:
+        return following
+    if grace is None:
+        gap = timedelta(0) if following is None else following - past
+        grace = max(gap / 10, _LEAST_GRACE)
+    return past if moment - past <= grace else following

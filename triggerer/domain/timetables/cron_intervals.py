@@ -11,17 +11,17 @@ from triggerer.domain.timetables.base import (
     DagRunInfo,
     DataInterval,
     TimeRestriction,
-    Timetable,
     checked_instant,
 )
 from triggerer.domain.timetables.clock import now
 from triggerer.domain.timetables.cron import Cron
 from triggerer.domain.timetables.describing import describe_cron
+from triggerer.domain.timetables.ticks import HasTicks
 from triggerer.domain.timetables.zones import checked_zone, zone_to_json
 
 
 @dataclass(frozen=True, slots=True)
-class CronDataIntervalTimetable(Timetable):
+class CronDataIntervalTimetable(HasTicks):
     """A run at each instant of the expression, for the time since the one before.
 
     With catch-up and without a start there is nothing to begin with, hence no run. Without catch-up the first run is
@@ -71,6 +71,14 @@ class CronDataIntervalTimetable(Timetable):
         if end is None or start is None:  # the expression's years have not begun
             return DataInterval.exact(run_after)
         return DataInterval(start, end)
+
+    def after(self, moment: datetime) -> datetime | None:
+        """Return the first run after `moment`; None: there is none."""
+        return self._ticks.after(moment)
+
+    def before(self, moment: datetime) -> datetime | None:
+        """Return the last run before `moment`; None: there is none."""
+        return self._ticks.before(moment)
 
     def serialize(self) -> dict[str, Any]:
         return {"cron": self.cron, "timezone": zone_to_json(self._ticks.zone)}

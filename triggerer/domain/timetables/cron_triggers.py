@@ -6,25 +6,17 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
-from triggerer.domain.timetables._triggers import next_tick
-from triggerer.domain.timetables.base import (
-    DagRunInfo,
-    DataInterval,
-    TimeRestriction,
-    Timetable,
-    checked_instant,
-)
+from triggerer.domain.timetables._triggers import first_tick
 from triggerer.domain.timetables.clock import now
 from triggerer.domain.timetables.cron import Cron
 from triggerer.domain.timetables.describing import describe_cron
 from triggerer.domain.timetables.durations import checked_duration, checked_interval
+from triggerer.domain.timetables.ticks import TickTimetable
 from triggerer.domain.timetables.zones import checked_zone, zone_to_json
-
-_LEAST_GRACE = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
-class CronTriggerTimetable(Timetable):
+class CronTriggerTimetable(TickTimetable):
     """A run at each instant of the expression. A cron string as a DAG's schedule means this, as in Airflow 3.
 
     Args:
@@ -60,23 +52,11 @@ class CronTriggerTimetable(Timetable):
     def summary(self) -> str:
         return self.cron
 
-    def next_dagrun_info(
-        self,
-        *,
-        last_automated_data_interval: DataInterval | None,
-        restriction: TimeRestriction,
-    ) -> DagRunInfo | None:
-        return next_tick(
-            self._ticks,
-            last_automated_data_interval,
-            restriction,
-            first=self._first,
-            interval=self.interval,
-        )
+    def after(self, moment: datetime) -> datetime | None:
+        return self._ticks.after(moment)
 
-    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
-        run_after = checked_instant(run_after, "run_after")
-        return DataInterval(run_after - self.interval, run_after)
+    def before(self, moment: datetime) -> datetime | None:
+        return self._ticks.before(moment)
 
     def serialize(self) -> dict[str, Any]:
         allowed = self.run_immediately
@@ -88,13 +68,8 @@ class CronTriggerTimetable(Timetable):
         }
 
     def _first(self) -> datetime | None:
-        moment = now()
-        past, following = self._ticks.at_or_before(moment), self._ticks.at_or_after(moment)
-        if past is None or self.run_immediately is True:
-            return past or following
-        if isinstance(self.run_immediately, timedelta):
-            grace = self.run_immediately
-        else:
-            gap = timedelta(0) if following is None else following - past
-            grace = max(gap / 10, _LEAST_GRACE)
-        return past if moment - past <= grace else following
+        if self.run_immediately is True:
+            past = self._ticks.at_or_before(now())
+            return past or self._ticks.after(now())
+        allowed = self.run_immediately
+        return first_tick(self, allowed if isinstance(allowed, timedelta) else None)

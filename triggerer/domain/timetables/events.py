@@ -12,14 +12,14 @@ from triggerer.domain.timetables.base import (
     DagRunInfo,
     DataInterval,
     TimeRestriction,
-    Timetable,
     checked_instant,
 )
 from triggerer.domain.timetables.clock import now
+from triggerer.domain.timetables.ticks import HasTicks
 
 
 @dataclass(frozen=True, slots=True)
-class EventsTimetable(Timetable):
+class EventsTimetable(HasTicks):
     """A run at each of the instants, about it.
 
     Args:
@@ -87,6 +87,16 @@ class EventsTimetable(Timetable):
             return DataInterval.exact(run_after)
         past = bisect_right(self.event_dates, run_after)
         return DataInterval.exact(self.event_dates[max(past - 1, 0)])
+
+    def after(self, moment: datetime) -> datetime | None:
+        """Return the first event after `moment`; None: there is none."""
+        position = bisect_right(self.event_dates, moment)
+        return self.event_dates[position] if position < len(self.event_dates) else None
+
+    def before(self, moment: datetime) -> datetime | None:
+        """Return the last event before `moment`; None: there is none."""
+        position = bisect_left(self.event_dates, moment)
+        return self.event_dates[position - 1] if position else None
 
     def serialize(self) -> dict[str, Any]:
         return {

@@ -10,15 +10,15 @@ from triggerer.domain.timetables.base import (
     DagRunInfo,
     DataInterval,
     TimeRestriction,
-    Timetable,
 )
 from triggerer.domain.timetables.clock import now
 from triggerer.domain.timetables.cron_triggers import CronTriggerTimetable
+from triggerer.domain.timetables.ticks import HasTicks, earliest_after, latest_before
 from triggerer.errors import DagError
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class MultipleCronTriggerTimetable(Timetable):
+class MultipleCronTriggerTimetable(HasTicks):
     """A run at each instant that one of the expressions names; one also where several do.
 
     `interval` and `run_immediately` are those of `CronTriggerTimetable`, for all of them.
@@ -74,6 +74,14 @@ class MultipleCronTriggerTimetable(Timetable):
 
     def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
         return self.timetables[0].infer_manual_data_interval(run_after=run_after)
+
+    def after(self, moment: datetime) -> datetime | None:
+        """Return the first run after `moment`; None: there is none."""
+        return earliest_after(self.timetables, moment)
+
+    def before(self, moment: datetime) -> datetime | None:
+        """Return the last run before `moment`; None: there is none."""
+        return latest_before(self.timetables, moment)
 
     def serialize(self) -> dict[str, Any]:
         shared = self.timetables[0].serialize()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, timedelta, timezone, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from typing import TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -50,6 +50,12 @@ def zone_to_json(zone: Zone) -> str | int:
 def zone_name(zone: Zone) -> str:
     """Return the name for people."""
     return zone.key if isinstance(zone, ZoneInfo) else str(zone)
+
+
+def start_of_day(day: date, zone: tzinfo) -> datetime:
+    """Return the first instant of a day, in UTC: also where midnight comes twice, or is left out."""
+    # Of two midnights this is the first; of none, it is the moment at which the clock is set.
+    return datetime.combine(day, time(0), tzinfo=zone).astimezone(UTC)
 
 
 def _named(name: str) -> ZoneInfo:

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from importlib.metadata import EntryPoint
 from types import SimpleNamespace
 from typing import Any
@@ -19,19 +19,29 @@ from triggerer.domain.timetables import (
 )
 from triggerer.errors import DagError, PluginError
 from triggerer.timetables import (
+    AfterWorkdayTimetable,
+    AllOf,
+    AnyOf,
     AssetAndTimeSchedule,
     AssetOrTimeSchedule,
+    Consecutive,
     ContinuousTimetable,
     CronDataIntervalTimetable,
     CronTriggerTimetable,
     DataInterval,
+    Delayed,
     DeltaDataIntervalTimetable,
     DeltaTriggerTimetable,
     EventsTimetable,
+    Except,
+    ExceptDays,
     MultipleCronTriggerTimetable,
     NullTimetable,
     OnceTimetable,
+    RollingWindow,
+    RollUp,
     Timetable,
+    WorkdaysOfMonthTimetable,
 )
 
 PARIS = ZoneInfo("Europe/Paris")
@@ -48,6 +58,16 @@ ALL = [
     DeltaDataIntervalTimetable(timedelta(days=1, microseconds=7)),
     DeltaTriggerTimetable(timedelta(minutes=90), interval=timedelta(minutes=30)),
     EventsTimetable([datetime(2026, 1, 2, tzinfo=PARIS)], True, description="a party"),
+    AnyOf(CronTriggerTimetable("@daily", timezone=PARIS), CronTriggerTimetable("@hourly", timezone="UTC")),
+    AllOf(CronTriggerTimetable("@daily", timezone=PARIS), interval=timedelta(hours=3)),
+    Except(CronTriggerTimetable("@daily", timezone=PARIS), EventsTimetable([])),
+    ExceptDays(CronTriggerTimetable("@daily", timezone=PARIS), [date(2026, 12, 25)], timezone=PARIS),
+    Consecutive(CronTriggerTimetable("@daily", timezone=PARIS)),
+    RollUp(CronDataIntervalTimetable("@daily", timezone=PARIS)),
+    Delayed(CronDataIntervalTimetable("@daily", timezone=PARIS), timedelta(hours=3)),
+    RollingWindow(CronDataIntervalTimetable("@daily", timezone=PARIS), timedelta(days=30)),
+    AfterWorkdayTimetable(timezone=PARIS, workdays=[6, 0], holidays=[date(2026, 12, 25)]),
+    WorkdaysOfMonthTimetable(15, -1, timezone=PARIS, at=time(6, 30), roll="after", holidays=[date(2026, 12, 25)]),
     AssetOrTimeSchedule(timetable=OnceTimetable(), assets=[Asset("s3://b/a"), Asset("s3://b/b")]),
     AssetAndTimeSchedule(timetable=DeltaTriggerTimetable(timedelta(1)),
                          assets=Asset("s3://b/a") | Asset("s3://b/b")),

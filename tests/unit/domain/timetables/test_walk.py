@@ -98,8 +98,8 @@ def test_three_weeks_of_every_expression_on_ordinary_days() -> None:
 def test_thirty_years_of_minutes(zone: str) -> None:
     start, end = datetime(1998, 1, 1, tzinfo=UTC), datetime(2028, 1, 1, tzinfo=UTC)
     draw = random.Random(zone)
-    asks = [start + timedelta(minutes=draw.randrange(30 * 365 * 1440)) for _ in range(2000)]
+    asks = [start + timedelta(minutes=draw.randrange(30 * 365 * 1440)) for _ in range(1000)]
     asks += [change + timedelta(minutes=n) for change in clock_changes(zone) for n in range(-90, 91, 10)
              if start < change < end]  # fmt: skip
-    rare = [one for one in random_expressions(11, 200) if one.split()[0] not in ("*", "*/2")][:4]
-    check([*FIXED[:2], "0 2 29 2 *", "0 0 L * *", *rare], zone, start, end, asks)
+    rare = [one for one in random_expressions(11, 200) if one.split()[0] not in ("*", "*/2")][:2]
+    check([*FIXED[:2], "0 2 29 2 *", *rare], zone, start, end, asks)

@@ -1,0 +1,287 @@
+"""Instants of several timetables: of any of them, of all of them, of one without another's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta, tzinfo
+from typing import Any, ClassVar, Final, Self
+
+from triggerer.domain.timetables.durations import checked_interval
+from triggerer.domain.timetables.serialization import timetable_to_json
+from triggerer.domain.timetables.ticks import (
+    HasTicks,
+    TickTimetable,
+    checked_ticks,
+    earliest_after,
+    latest_before,
+    ticks_from_json,
+)
+from triggerer.domain.timetables.zones import checked_zone, start_of_day, zone_to_json
+from triggerer.errors import DagError
+
+REACH: Final = 5_000
+"""So many instants that do not count are looked at for one that does, in a combination as a whole."""
+
+_left: ContextVar[list[int] | None] = ContextVar("triggerer_instants_left", default=None)
+
+_LEAST = timedelta(microseconds=1)
+
+_Step = Callable[[HasTicks, datetime], "datetime | None"]
+
+
+def _after(ticks: HasTicks, moment: datetime) -> datetime | None:
+    return ticks.after(moment)
+
+
+def _before(ticks: HasTicks, moment: datetime) -> datetime | None:
+    return ticks.before(moment)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class _Several(TickTimetable):
+    """The instants of several timetables, whose data intervals do not count.
+
+    Args:
+        interval: How long before each run its data interval starts.
+    Raises:
+        DagError: There is no timetable, or one is not given by instants.
+    """
+
+    timetables: tuple[HasTicks, ...]
+    interval: timedelta = field(kw_only=True, default=timedelta(0))
+
+    _joint: ClassVar[str]
+
+    def __init__(self, *timetables: HasTicks, interval: timedelta = timedelta(0)) -> None:
+        name = type(self).__name__
+        if not timetables:
+            raise DagError(f"{name} needs a timetable")
+        object.__setattr__(
+            self, "timetables", tuple(checked_ticks(one, name) for one in timetables)
+        )
+        object.__setattr__(self, "interval", checked_interval(interval))
+
+    @property
+    def description(self) -> str:  # type: ignore[override]
+        return f", {self._joint} ".join(one.description for one in self.timetables)
+
+    @property
+    def summary(self) -> str:
+        return f" {self._joint} ".join(one.summary for one in self.timetables)
+
+    def serialize(self) -> dict[str, Any]:
+        return {
+            "timetables": [timetable_to_json(one) for one in self.timetables],
+            "interval": self.interval.total_seconds(),
+        }
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> Self:
+        return cls(*map(ticks_from_json, data["timetables"]), interval=data["interval"])
+
+
+class AnyOf(_Several):
+    """A run at each instant of any of the timetables; one also where several meet."""
+
+    __slots__ = ()
+    _joint = "or"
+
+    def after(self, moment: datetime) -> datetime | None:
+        return earliest_after(self.timetables, moment)
+
+    def before(self, moment: datetime) -> datetime | None:
+        return latest_before(self.timetables, moment)
+
+
+class AllOf(_Several):
+    """A run at each instant that all of the timetables have in common; see `REACH`."""
+
+    __slots__ = ()
+    _joint = "and"
+
+    def after(self, moment: datetime) -> datetime | None:
+        return self._meeting(moment, _after, max)
+
+    def before(self, moment: datetime) -> datetime | None:
+        return self._meeting(moment, _before, min)
+
+    def _meeting(
+        self, moment: datetime, step: _Step, farthest: Callable[..., datetime]
+    ) -> datetime | None:
+        """Return the next instant in one direction at which all meet.
+
+        Each step goes to where the last of them is next: no common instant lies nearer.
+        """
+        with _looking() as may_look:
+            while may_look():
+                found = [step(one, moment) for one in self.timetables]
+                nexts = [one for one in found if one is not None]
+                if len(nexts) < len(found):
+                    return None
+                there = farthest(nexts)
+                if all(one.is_due_at(there) for one in self.timetables):
+                    return there
+                moment = there
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Except(TickTimetable):
+    """A run at each instant of a timetable that is none of another's; see `REACH`."""
+
+    timetable: HasTicks
+    without: HasTicks
+    interval: timedelta = field(kw_only=True, default=timedelta(0))
+
+    def __post_init__(self) -> None:
+        checked_ticks(self.timetable, "Except")
+        checked_ticks(self.without, "Except")
+        object.__setattr__(self, "interval", checked_interval(self.interval))
+
+    @property
+    def description(self) -> str:  # type: ignore[override]
+        return f"{self.timetable.description}, except {self.without.description}"
+
+    @property
+    def summary(self) -> str:
+        return f"{self.timetable.summary} except {self.without.summary}"
+
+    def after(self, moment: datetime) -> datetime | None:
+        return _next_that(self.timetable, moment, _after, self._counts)
+
+    def before(self, moment: datetime) -> datetime | None:
+        return _next_that(self.timetable, moment, _before, self._counts)
+
+    def serialize(self) -> dict[str, Any]:
+        return {
+            "timetable": timetable_to_json(self.timetable),
+            "without": timetable_to_json(self.without),
+            "interval": self.interval.total_seconds(),
+        }
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> Self:
+        return cls(
+            ticks_from_json(data["timetable"]),
+            ticks_from_json(data["without"]),
+            interval=data["interval"],
+        )
+
+    def _counts(self, moment: datetime) -> bool:
+        return not self.without.is_due_at(moment)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class ExceptDays(TickTimetable):
+    """A run at each instant of a timetable that is not on one of some days, such as holidays."""
+
+    timetable: HasTicks
+    days: frozenset[date]
+    timezone: tzinfo
+    interval: timedelta
+
+    def __init__(
+        self,
+        timetable: HasTicks,
+        days: Iterable[date],
+        *,
+        timezone: tzinfo | str | int,
+        interval: timedelta = timedelta(0),
+    ) -> None:
+        object.__setattr__(self, "timetable", checked_ticks(timetable, "ExceptDays"))
+        object.__setattr__(self, "days", checked_days(days))
+        object.__setattr__(self, "timezone", checked_zone(timezone))
+        object.__setattr__(self, "interval", checked_interval(interval))
+
+    @property
+    def description(self) -> str:  # type: ignore[override]
+        return f"{self.timetable.description}, except on {len(self.days)} days"
+
+    @property
+    def summary(self) -> str:
+        return f"{self.timetable.summary} except {len(self.days)} days"
+
+    def after(self, moment: datetime) -> datetime | None:
+        while (found := self.timetable.after(moment)) is not None and self._is_left_out(found):
+            # Past the day at once: a cron of every second names it often.
+            moment = self._day(found)[1] - _LEAST
+        return found
+
+    def before(self, moment: datetime) -> datetime | None:
+        while (found := self.timetable.before(moment)) is not None and self._is_left_out(found):
+            moment = self._day(found)[0]
+        return found
+
+    def serialize(self) -> dict[str, Any]:
+        return {
+            "timetable": timetable_to_json(self.timetable),
+            "days": [day.isoformat() for day in sorted(self.days)],
+            "timezone": zone_to_json(checked_zone(self.timezone)),
+            "interval": self.interval.total_seconds(),
+        }
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> Self:
+        return cls(
+            ticks_from_json(data["timetable"]),
+            map(date.fromisoformat, data["days"]),
+            timezone=data["timezone"],
+            interval=data["interval"],
+        )
+
+    def _is_left_out(self, moment: datetime) -> bool:
+        return moment.astimezone(self.timezone).date() in self.days
+
+    def _day(self, moment: datetime) -> tuple[datetime, datetime]:
+        """Return the first instant of the moment's day, and that of the next."""
+        day = moment.astimezone(self.timezone).date()
+        return start_of_day(day, self.timezone), start_of_day(
+            day + timedelta(days=1), self.timezone
+        )
+
+
+def checked_days(days: Iterable[date]) -> frozenset[date]:
+    """Return the days.
+
+    Raises:
+        DagError: One is no date, or a datetime.
+    """
+    found = frozenset(days)
+    for day in found:
+        if type(day) is not date:
+            raise DagError(f"a day must be a datetime.date, not {day!r}")
+    return found
+
+
+def _next_that(
+    ticks: HasTicks, moment: datetime, step: _Step, counts: Callable[[datetime], bool]
+) -> datetime | None:
+    with _looking() as may_look:
+        while may_look():
+            found = step(ticks, moment)
+            if found is None or counts(found):
+                return found
+            moment = found
+    return None
+
+
+@contextmanager
+def _looking() -> Iterator[Callable[[], bool]]:
+    """Give what says whether one may look at one more instant; searches within a search share what there is."""
+    left, token = _left.get(), None
+    if left is None:
+        left = [REACH]
+        token = _left.set(left)
+
+    def may_look() -> bool:
+        left[0] -= 1
+        return left[0] >= 0
+
+    try:
+        yield may_look
+    finally:
+        if token is not None:
+            _left.reset(token)

@@ -1,0 +1,235 @@
+"""The runs of another timetable, later or for another data interval."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Self
+
+from triggerer.domain.timetables._intervals import next_interval
+from triggerer.domain.timetables.base import (
+    DagRunInfo,
+    DataInterval,
+    TimeRestriction,
+    Timetable,
+    checked_instant,
+)
+from triggerer.domain.timetables.clock import now
+from triggerer.domain.timetables.durations import checked_delta, checked_duration, duration_text
+from triggerer.domain.timetables.serialization import timetable_from_json, timetable_to_json
+from triggerer.domain.timetables.ticks import HasTicks, checked_ticks, ticks_from_json
+from triggerer.errors import DagError
+
+
+@dataclass(frozen=True, slots=True)
+class Delayed(Timetable):
+    """Each run of a timetable later by `delay`, for the same data interval: data that comes late."""
+
+    timetable: Timetable
+    delay: timedelta
+
+    def __post_init__(self) -> None:
+        _check_timetable(self.timetable, "Delayed")
+        object.__setattr__(self, "delay", checked_duration(self.delay, "delay"))
+
+    @property
+    def description(self) -> str:  # type: ignore[override]
+        return f"{self.timetable.description}, {duration_text(self.delay)} later"
+
+    @property
+    def summary(self) -> str:
+        return f"{self.timetable.summary} + {self.delay}"
+
+    @property
+    def can_be_scheduled(self) -> bool:  # type: ignore[override]
+        return self.timetable.can_be_scheduled
+
+    @property
+    def active_runs_limit(self) -> int | None:  # type: ignore[override]
+        return self.timetable.active_runs_limit
+
+    def next_dagrun_info(
+        self,
+        *,
+        last_automated_data_interval: DataInterval | None,
+        restriction: TimeRestriction,
+    ) -> DagRunInfo | None:
+        info = self.timetable.next_dagrun_info(
+            last_automated_data_interval=last_automated_data_interval, restriction=restriction
+        )
+        return info and DagRunInfo(info.run_after + self.delay, info.data_interval)
+
+    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
+        return self.timetable.infer_manual_data_interval(run_after=run_after)
+
+    def serialize(self) -> dict[str, Any]:
+        return {
+            "timetable": timetable_to_json(self.timetable),
+            "delay": self.delay.total_seconds(),
+        }
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> Self:
+        return cls(timetable_from_json(data["timetable"]), data["delay"])
+
+
+@dataclass(frozen=True, slots=True)
+class RollingWindow(Timetable):
+    """Each run of a timetable for the `window` that ends with its data interval: the last 30 days, every day."""
+
+    timetable: Timetable
+    window: timedelta
+
+    def __post_init__(self) -> None:
+        _check_timetable(self.timetable, "RollingWindow")
+        object.__setattr__(self, "window", checked_delta(self.window))
+
+    @property
+    def description(self) -> str:  # type: ignore[override]
+        return f"{self.timetable.description}, for {duration_text(self.window)}"
+
+    @property
+    def summary(self) -> str:
+        return f"{self.timetable.summary} over {self.window}"
+
+    @property
+    def can_be_scheduled(self) -> bool:  # type: ignore[override]
+        return self.timetable.can_be_scheduled
+
+    @property
+    def active_runs_limit(self) -> int | None:  # type: ignore[override]
+        return self.timetable.active_runs_limit
+
+    def next_dagrun_info(
+        self,
+        *,
+        last_automated_data_interval: DataInterval | None,
+        restriction: TimeRestriction,
+    ) -> DagRunInfo | None:
+        info = self.timetable.next_dagrun_info(
+            last_automated_data_interval=last_automated_data_interval, restriction=restriction
+        )
+        return info and DagRunInfo(info.run_after, self._window(info.data_interval))
+
+    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
+        return self._window(self.timetable.infer_manual_data_interval(run_after=run_after))
+
+    def serialize(self) -> dict[str, Any]:
+        return {
+            "timetable": timetable_to_json(self.timetable),
+            "window": self.window.total_seconds(),
+        }
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> Self:
+        return cls(timetable_from_json(data["timetable"]), data["window"])
+
+    def _window(self, interval: DataInterval) -> DataInterval:
+        return DataInterval(interval.end - self.window, interval.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Consecutive(HasTicks):
+    """A run at each instant of a timetable, for the time since the one before.
+
+    What `CronDataIntervalTimetable` is to cron, for anything that is given by instants.
+    """
+
+    timetable: HasTicks
+
+    def __post_init__(self) -> None:
+        checked_ticks(self.timetable, type(self).__name__)
+
+    @property
+    def description(self) -> str:  # type: ignore[override]
+        return f"{self.timetable.description}, for the time since the one before"
+
+    @property
+    def summary(self) -> str:
+        return self.timetable.summary
+
+    def next_dagrun_info(
+        self,
+        *,
+        last_automated_data_interval: DataInterval | None,
+        restriction: TimeRestriction,
+    ) -> DagRunInfo | None:
+        earliest = restriction.earliest
+        if earliest is not None and (earliest := self.at_or_after(earliest)) is None:
+            return None
+        if not restriction.catchup:
+            over = self._start_of_last_interval()
+            earliest = max((one for one in (over, earliest) if one is not None), default=None)
+        return next_interval(
+            self, last_automated_data_interval, earliest=earliest, latest=restriction.latest
+        )
+
+    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
+        end = self.at_or_before(checked_instant(run_after, "run_after"))
+        start = None if end is None else self.before(end)
+        if end is None or start is None:
+            return DataInterval.exact(run_after)
+        return DataInterval(start, end)
+
+    def after(self, moment: datetime) -> datetime | None:
+        return self.timetable.after(moment)
+
+    def before(self, moment: datetime) -> datetime | None:
+        return self.timetable.before(moment)
+
+    def serialize(self) -> dict[str, Any]:
+        return {"timetable": timetable_to_json(self.timetable)}
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> Self:
+        return cls(ticks_from_json(data["timetable"]))
+
+    def _start_of_last_interval(self) -> datetime | None:
+        """Return the start of the interval that ended last; None: none has."""
+        end = self.at_or_before(now())
+        return self.after(now()) if end is None else self.before(end) or end
+
+
+class RollUp(Consecutive):
+    """The same, but intervals that were missed become one run: nothing is left out, and nothing is repeated.
+
+    Without catch-up the first run is for the last interval that is over; with it, for all since the DAG's start.
+    """
+
+    __slots__ = ()
+
+    @property
+    def description(self) -> str:  # type: ignore[override]
+        return f"{self.timetable.description}, for the time since the last run"
+
+    def next_dagrun_info(
+        self,
+        *,
+        last_automated_data_interval: DataInterval | None,
+        restriction: TimeRestriction,
+    ) -> DagRunInfo | None:
+        last = last_automated_data_interval
+        first = super().next_dagrun_info(
+            last_automated_data_interval=last,
+            restriction=restriction if last is None else restriction._replace(catchup=True),
+        )
+        if first is None:
+            return None
+        start, end = first.data_interval
+        if last is not None:  # of another schedule, perhaps
+            start = max(start, last.end)
+        return DagRunInfo.interval(start, max(end, self._last_end(restriction.latest) or end))
+
+    def _last_end(self, latest: datetime | None) -> datetime | None:
+        """Return the end of the last interval that is over, and has started by `latest`; None: there is none."""
+        end = self.at_or_before(now())
+        if latest is None or end is None:
+            return end
+        started = self.at_or_before(latest)
+        bound = None if started is None else self.after(started)
+        return end if bound is None else min(end, bound)
+
+
+def _check_timetable(value: object, owner: str) -> None:
+    if not isinstance(value, Timetable):
+        raise DagError(f"{owner} takes a timetable, not {value!r}")
