@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -136,7 +137,23 @@ def _dag(dag: DAG, folder: DagsFolder) -> ParsedDag:
         tasks=[_task(task) for task in dag.tasks_in_order()],
         is_paused_upon_creation=dag.is_paused_upon_creation,
         callbacks=",".join(one for one in _CALLED_BACK if dag.callbacks_after(one)) or None,
+        start_date=_utc(dag.start_date),
+        end_date=_utc(dag.end_date),
+        catchup=dag.catchup,
+        min_run_gap=_seconds(dag.min_run_gap),
+        quiet_period=_seconds(dag.quiet_period),
+        depends_on_past=dag.depends_on_past,
+        priority=dag.priority,
+        pools=tuple(sorted({task.pool for task in dag.tasks.values() if task.pool is not None})),
     )
+
+
+def _utc(value: datetime | None) -> datetime | None:
+    return None if value is None else value.astimezone(UTC)
+
+
+def _seconds(value: timedelta | None) -> float | None:
+    return None if value is None else value.total_seconds()
 
 
 def _task(task: Task) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from triggerer.domain.assets import Asset, AssetAlias, AssetRef
 from triggerer.domain.conditions import AssetAll, AssetAny, leaves_of
 from triggerer.domain.dags import DAG, note_dags
 from triggerer.domain.parsed import Problem
+from triggerer.domain.schedules import condition_of
 from triggerer.errors import AssetConflict, DagError, DagFileError, TriggererError
 from triggerer.plugins import DagsFolder, install_hint
 
@@ -154,8 +155,8 @@ def _leaves(module: ModuleType, dags: Iterable[DAG]) -> Iterator[Asset | AssetAl
         if isinstance(expression, Asset | AssetAlias | AssetAll | AssetAny):
             yield from leaves_of(expression)
     for dag in dags:
-        if dag.schedule is not None:
-            yield from leaves_of(dag.schedule)
+        if (condition := condition_of(dag.schedule)) is not None:
+            yield from leaves_of(condition)
         for task in dag.tasks.values():
             yield from task.outlets
             yield from (one for one in task.inlets if not isinstance(one, AssetRef))

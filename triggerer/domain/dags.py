@@ -7,14 +7,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self, TypeAlias
 
 from triggerer.domain.arguments import Arguments
-from triggerer.domain.assets import Asset, AssetAlias, checked_json
-from triggerer.domain.conditions import AssetAll, AssetAny, Condition, condition_to_json
+from triggerer.domain.assets import checked_json
 from triggerer.domain.runs import RunState
+from triggerer.domain.schedules import Schedule, schedule_of, schedule_to_json
 from triggerer.domain.source_locations import importing_location
 from triggerer.domain.tasks import OPTION_NAMES, Task, TaskOptions
 from triggerer.errors import DagError
@@ -22,6 +22,7 @@ from triggerer.errors import DagError
 _ID = re.compile(r"[\w.\-]+")
 MAX_ID_LENGTH: Final = 250
 Callback: TypeAlias = Callable[[Mapping[str, Any]], object]
+_MAX_PRIORITY: Final = 2**31 - 1
 
 _current: ContextVar[DAG | None] = ContextVar("triggerer_current_dag", default=None)
 _entered: ContextVar[list[DAG] | None] = ContextVar("triggerer_entered_dags", default=None)
@@ -48,20 +49,29 @@ class DAG:
 
     Args:
         dag_id: Letters, digits, `_`, `.` and `-`; unique among all files.
-        schedule: An asset, a list (all of them), an expression (`a & b`, `a | b`) or an alias;
-            None: runs are triggered by hand only.
+        schedule: An asset, a list (all of them), an expression (`a & b`, `a | b`) or an alias; a cron
+            expression or preset, a `timedelta` or a timetable; `AssetOrTimeSchedule` or
+            `AssetAndTimeSchedule`. None: runs are triggered by hand only.
         max_active_runs: At most so many runs are queued or running; further events wait.
         params: JSON that each run gets. A run that is triggered by hand may replace some.
         default_args: Options, as `@task` takes them, for all tasks that do not set them.
         is_paused_upon_creation: Whether the DAG is paused when it is seen for the first time.
         events_per_run: At most so many events of each asset go into one run; None: all that are
             queued.
-        start_date, end_date, catchup, min_run_gap, quiet_period: Not in this release; refused
-            unless they have their defaults.
         on_success_callback, on_failure_callback: Functions that are called with a mapping, in a worker, after a run has
             succeeded or failed. What they raise is logged.
+        start_date, end_date: Between them lie the runs that the scheduler makes, both included; for a
+            timetable the start of the data interval counts. None: no bound. The zone of
+            `start_date` is that of a cron expression. Without a zone they are UTC.
+        catchup: Whether a timetable's runs that were missed, since `start_date` or in a pause, are
+            all made, in order; otherwise the last of them at most.
+        min_run_gap: At least so long lies between two runs that the scheduler makes. What comes
+            meanwhile goes into the next.
+        quiet_period: A run is made of events only when none has come for so long.
+        depends_on_past: A run is made only when the one before it has succeeded.
+        priority: Of queued runs those with the highest are executed first.
     Raises:
-        DagError: An argument is invalid, or needs what this release does not have yet.
+        DagError: An argument is invalid.
     """
 
     def __init__(
@@ -83,16 +93,20 @@ class DAG:
         quiet_period: timedelta | None = None,
         on_success_callback: Callback | Iterable[Callback] | None = None,
         on_failure_callback: Callback | Iterable[Callback] | None = None,
+        depends_on_past: bool = False,
+        priority: int = 0,
     ) -> None:
         self.dag_id = _checked_id(dag_id, "a DAG's id")
-        self.schedule = _checked_schedule(schedule, self)
-        self._refuse_later_features(
-            start_date=start_date,
-            end_date=end_date,
-            catchup=catchup or None,
-            min_run_gap=min_run_gap,
-            quiet_period=quiet_period,
-        )
+        self.start_date = self._checked_date("start_date", start_date)
+        self.end_date = self._checked_date("end_date", end_date)
+        self.schedule = self._checked_schedule(schedule)
+        self.catchup = bool(catchup)
+        self.min_run_gap = self._checked_duration("min_run_gap", min_run_gap)
+        self.quiet_period = self._checked_duration("quiet_period", quiet_period)
+        self.depends_on_past = bool(depends_on_past)
+        if type(priority) is not int or abs(priority) > _MAX_PRIORITY:
+            raise DagError(f"{self!r}: priority must be a whole number, not {priority!r}")
+        self.priority = priority
         self.max_active_runs = self._at_least_one("max_active_runs", max_active_runs)
         self.events_per_run = (
             None if events_per_run is None else self._at_least_one("events_per_run", events_per_run)
@@ -150,8 +164,8 @@ class DAG:
         return tuple(ordered)
 
     def schedule_to_json(self) -> dict[str, Any] | None:
-        """Return the schedule as `triggerer.domain.conditions` writes it; None: only by hand."""
-        return None if self.schedule is None else condition_to_json(self.schedule)
+        """Return the schedule as `triggerer.domain.schedules` writes it; None: only by hand."""
+        return None if self.schedule is None else schedule_to_json(self.schedule)
 
     def add_task(
         self,
@@ -190,13 +204,30 @@ class DAG:
         self._tasks[task_id] = task
         return task
 
-    def _refuse_later_features(self, **given: object) -> None:
-        for name, value in given.items():
-            if value is not None:
-                raise DagError(
-                    f"{self!r}: this release does not have {name} yet",
-                    hint=f"leave out {name}=; this release schedules on assets, and by hand",
-                )
+    def _checked_schedule(self, value: object) -> Schedule | None:
+        zone = None if self.start_date is None else self.start_date.tzinfo
+        try:
+            return schedule_of(value, timezone=zone or UTC)
+        except DagError as error:
+            raise DagError(f"{self!r}: {error.message}", hint=error.hint) from error
+
+    def _checked_date(self, name: str, value: object) -> datetime | None:
+        """Return the instant; one without a time zone is taken for UTC, as Airflow does."""
+        if value is None:
+            return None
+        if not isinstance(value, datetime):
+            raise DagError(f"{self!r}: {name} must be a datetime, not {value!r}")
+        return value.replace(tzinfo=UTC) if value.utcoffset() is None else value
+
+    def _checked_duration(self, name: str, value: object) -> timedelta | None:
+        # A bare number is seconds, as for tasks.
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            value = timedelta(seconds=value)
+        if value is None:
+            return None
+        if not isinstance(value, timedelta) or value <= timedelta(0):
+            raise DagError(f"{self!r}: {name} must be a timedelta of more than 0, not {value!r}")
+        return value
 
     def callbacks_after(self, state: RunState) -> tuple[Callback, ...]:
         """Return what is to be called after a run that ended so, in order."""
@@ -247,18 +278,3 @@ def _checked_id(value: object, what: str) -> str:
             f"not {value!r}"
         )
     return value
-
-
-def _checked_schedule(schedule: object, dag: DAG) -> Condition | None:
-    if schedule is None or isinstance(schedule, Asset | AssetAlias | AssetAll | AssetAny):
-        return schedule
-    if isinstance(schedule, list | tuple):
-        if not schedule:
-            raise DagError(f"{dag!r}: an empty list is no schedule", hint="None: only by hand")
-        return AssetAll(*schedule)
-    kinds = {str: "cron strings and presets", timedelta: "timedelta schedules"}
-    kind = next((words for t, words in kinds.items() if isinstance(schedule, t)), "timetables")
-    raise DagError(
-        f"{dag!r}: this release does not have {kind} yet (schedule={schedule!r})",
-        hint="use None, an asset, a list of assets, an expression or an alias",
-    )

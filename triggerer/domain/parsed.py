@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any, NamedTuple
 
 
@@ -75,6 +76,17 @@ class ParsedDag:
     tasks: list[dict[str, Any]]
     is_paused_upon_creation: bool
     callbacks: str | None = None
+    start_date: datetime | None = None
+    end_date: datetime | None = None
+    catchup: bool = False
+    min_run_gap: float | None = None
+    """Seconds."""
+    quiet_period: float | None = None
+    """Seconds."""
+    depends_on_past: bool = False
+    priority: int = 0
+    pools: tuple[str, ...] = ()
+    """Those that its tasks name, sorted."""
 
 
 @dataclass(frozen=True, slots=True)

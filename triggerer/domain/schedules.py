@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, timedelta, tzinfo
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -71,9 +71,11 @@ class OnPartitions:
 Schedule: TypeAlias = OnAssets | OnTime | OnEither | OnBoth | OnPartitions
 
 
-def schedule_of(value: object) -> Schedule | None:
+def schedule_of(value: object, *, timezone: tzinfo = UTC) -> Schedule | None:
     """Return what `DAG(schedule=...)` means; None: by hand only.
 
+    Args:
+        timezone: Of a cron expression.
     Raises:
         DagError: It is no schedule.
     """
@@ -104,7 +106,7 @@ def schedule_of(value: object) -> Schedule | None:
         case NullTimetable():
             return None
         case str() | timedelta() | Timetable():
-            found = timetable_of(value)
+            found = timetable_of(value, timezone=timezone)
             return None if isinstance(found, NullTimetable) else OnTime(found)
     raise DagError(
         f"{value!r} is no schedule",
@@ -173,6 +175,24 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
             return {"either": {"timetable": timetable, "assets": condition_to_json(condition)}}
         case OnBoth(_, condition):
             return {"both": {"timetable": timetable, "assets": condition_to_json(condition)}}
+
+
+def condition_in_json(value: Any) -> Condition | None:
+    """Return the expression of a schedule that was written, without its timetable, which may be anybody's code.
+
+    Raises:
+        DagError: It was not written by `schedule_to_json`.
+    """
+    match value:
+        case None | {"timetable": _}:
+            return None
+        case (
+            {"either": {"assets": assets}}
+            | {"both": {"assets": assets}}
+            | {"partitioned": {"assets": assets}}
+        ):
+            return condition_from_json(assets)
+    return condition_from_json(value)
 
 
 def schedule_from_json(value: Any) -> Schedule | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
@@ -18,6 +19,7 @@ from triggerer.errors import DagError
 if TYPE_CHECKING:
     from triggerer.domain.dags import DAG
 
+_POOL = re.compile(r"[\w.\-]{1,100}")
 Ordered: TypeAlias = "Task | Result | list[Task | Result] | tuple[Task | Result, ...]"
 
 
@@ -59,8 +61,11 @@ class TaskOptions:
             raise DagError(f"{owner}: a timeout of 0 would end the task before it starts")
         if given.get("templated") is not None:
             given["templated"] = _names(given["templated"], f"{owner}: templated")
-        if given.get("pool") is not None:
-            raise DagError(f"{owner}: this release does not have pools yet", hint="leave out pool=")
+        pool = given.get("pool")
+        if pool is not None and (not isinstance(pool, str) or not _POOL.fullmatch(pool)):
+            raise DagError(
+                f"{owner}: a pool's name has at most 100 letters, digits, '_', '.' and '-', not {pool!r}"
+            )
         return cls(**given)
 
     def over(self, defaults: TaskOptions) -> TaskOptions:
@@ -99,6 +104,7 @@ class Task:
         self.retries = options.retries or 0
         self.retry_delay = options.retry_delay or timedelta(0)
         self.timeout = options.timeout
+        self.pool = options.pool
         self.templated = options.templated or ()
         self.defined_at = calling_location()
         self._upstream: dict[Task, None] = {}

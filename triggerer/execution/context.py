@@ -14,6 +14,7 @@ from triggerer.domain.attempts import RunDetails, RunOrder
 from triggerer.domain.conditions import assets_of
 from triggerer.domain.dags import DAG
 from triggerer.domain.runs import RunState
+from triggerer.domain.schedules import condition_of
 from triggerer.domain.tasks import Task
 from triggerer.execution.events import (
     InletEvents,
@@ -59,7 +60,8 @@ class RunContext:
     ) -> None:
         self._query = query
         self._spark = spark
-        scheduled: tuple[Asset, ...] = () if dag.schedule is None else assets_of(dag.schedule)
+        condition = condition_of(dag.schedule)
+        scheduled: tuple[Asset, ...] = () if condition is None else assets_of(condition)
         self._triggering = TriggeringAssetEvents(query, scheduled)
         details = {field.name: getattr(order, field.name) for field in fields(DagRun)}
         self.dag_run = DagRun(**{**details, "params": {**dag.params, **order.params}})

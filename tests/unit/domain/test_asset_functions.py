@@ -11,6 +11,7 @@ from triggerer.domain.asset_functions import asset
 from triggerer.domain.assets import Asset, AssetAlias, AssetRef
 from triggerer.domain.conditions import AssetAll, assets_of
 from triggerer.domain.dags import DAG, note_dags
+from triggerer.domain.schedules import OnAssets, condition_of
 from triggerer.errors import DagError
 
 
@@ -26,7 +27,7 @@ def test_a_function_becomes_an_asset_and_a_dag_of_one_task() -> None:
     assert Asset("made", uri="x-made://it") == made
     assert (made.group, made.extra) == ("g", {"a": 1})
     assert noted == [made.dag]
-    assert (made.dag.dag_id, made.dag.schedule, made.dag.tags) == ("made", source, ("t",))
+    assert (made.dag.dag_id, made.dag.schedule, made.dag.tags) == ("made", OnAssets(source), ("t",))
     (one,) = made.dag.tasks.values()
     assert (one.task_id, one.outlets, one.inlets) == ("made", (made,), ())
 
@@ -87,7 +88,7 @@ def test_a_function_can_make_several_assets() -> None:
     assert isinstance(both, AssetAll)
     with DAG("after", schedule=both) as after:
         pass
-    assert assets_of(after.schedule) == (a, b)
+    assert assets_of(condition_of(after.schedule)) == (a, b)
     assert (a | both).objects == (a, both)
 
 

@@ -3,12 +3,22 @@ from __future__ import annotations
 import itertools
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from triggerer.domain.assets import Asset, AssetAlias
+from triggerer.domain.conditions import AssetAll
 from triggerer.domain.dags import DAG, current_dag, note_dags
+from triggerer.domain.schedules import OnBoth, OnEither, OnTime
 from triggerer.domain.tasks import Task, task
+from triggerer.domain.timetables import (
+    AssetAndTimeSchedule,
+    AssetOrTimeSchedule,
+    CronTriggerTimetable,
+    DeltaTriggerTimetable,
+    NullTimetable,
+)
 from triggerer.errors import DagError
 
 A, B = Asset("a"), Asset("b")
@@ -53,32 +63,45 @@ def test_a_schedule_is_nothing_assets_or_an_expression(schedule: Any, stored: An
 @pytest.mark.parametrize(
     ("schedule", "reason"),
     [
-        ("@daily", "does not have cron strings and presets yet"),
-        ("0 4 * * *", "does not have cron strings and presets yet"),
-        (timedelta(hours=1), "does not have timedelta schedules yet"),
-        (object(), "does not have timetables yet"),
+        ("@dayly", "@dayly"),
+        ("0 4 * *", "0 4"),
+        (object(), "is no schedule"),
+        (3, "is no schedule"),
         ([], "an empty list is no schedule"),
         ([A, "b"], "not 'b'"),
     ],
 )
-def test_a_schedule_that_this_release_does_not_have_is_refused(schedule: Any, reason: str) -> None:
+def test_what_is_no_schedule_is_refused(schedule: Any, reason: str) -> None:
     with pytest.raises(DagError, match=reason):
         DAG("d", schedule=schedule)
 
 
-@pytest.mark.parametrize(
-    "later",
-    [
-        {"start_date": datetime(2026, 1, 1, tzinfo=UTC)},
-        {"end_date": datetime(2026, 1, 1, tzinfo=UTC)},
-        {"catchup": True},
-        {"min_run_gap": timedelta(minutes=1)},
-        {"quiet_period": timedelta(minutes=1)},
-    ],
-)
-def test_what_a_later_release_brings_is_refused_by_name(later: dict[str, Any]) -> None:
-    with pytest.raises(DagError, match=f"does not have {next(iter(later))} yet"):
-        DAG("d", **later)
+def test_time_assets_and_both_are_schedules() -> None:
+    cron = CronTriggerTimetable("0 4 * * *", timezone="UTC")
+    assert DAG("d", schedule="0 4 * * *").schedule == OnTime(cron)
+    assert DAG("d", schedule=timedelta(hours=1)).schedule == OnTime(
+        DeltaTriggerTimetable(timedelta(hours=1))
+    )
+    either = AssetOrTimeSchedule(timetable=cron, assets=[A])
+    assert DAG("d", schedule=either).schedule == OnEither(cron, AssetAll(A))
+    both = AssetAndTimeSchedule(timetable=cron, assets=A)
+    assert DAG("d", schedule=both).schedule == OnBoth(cron, A)
+    assert DAG("d", schedule=NullTimetable()).schedule is None
+
+
+def test_the_zone_of_the_start_is_that_of_a_cron_expression() -> None:
+    berlin = ZoneInfo("Europe/Berlin")
+    dag = DAG("d", schedule="0 4 * * *", start_date=datetime(2026, 1, 1, tzinfo=berlin))
+    assert dag.schedule == OnTime(CronTriggerTimetable("0 4 * * *", timezone=berlin))
+
+
+def test_a_date_without_a_zone_is_utc_and_a_bare_number_seconds() -> None:
+    dag = DAG("d", end_date=datetime(2026, 1, 1), min_run_gap=90, quiet_period=0.5)  # noqa: DTZ001
+    assert dag.end_date == datetime(2026, 1, 1, tzinfo=UTC)
+    assert (dag.min_run_gap, dag.quiet_period) == (
+        timedelta(seconds=90),
+        timedelta(milliseconds=500),
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,7 +116,14 @@ def test_what_a_later_release_brings_is_refused_by_name(later: dict[str, Any]) -
         ({"description": 3}, "description"),
         ({"default_args": {"owner": "me"}}, "'owner', which is no option of a task"),
         ({"default_args": {"retries": -1}}, "retries"),
-        ({"default_args": {"pool": "p"}}, "does not have pools yet"),
+        ({"default_args": {"pool": "a,b"}}, "a pool's name"),
+        ({"start_date": "2026-01-01"}, "start_date must be a datetime"),
+        ({"end_date": 3}, "end_date must be a datetime"),
+        ({"min_run_gap": timedelta(0)}, "min_run_gap"),
+        ({"quiet_period": -1}, "quiet_period"),
+        ({"quiet_period": True}, "quiet_period"),
+        ({"priority": 1.5}, "priority"),
+        ({"priority": 2**31}, "priority"),
     ],
 )
 def test_an_argument_that_makes_no_sense_is_refused_by_name(

@@ -162,7 +162,8 @@ def test_outlets_and_inlets_may_be_one_asset_or_many() -> None:
         ({"timeout": 0}, "timeout of 0"),
         ({"outlets": "a"}, "outlets must be assets"),
         ({"inlets": [1]}, "inlets must be assets"),
-        ({"pool": "p"}, "does not have pools yet"),
+        ({"pool": ""}, "a pool's name"),
+        ({"pool": 3}, "a pool's name"),
         ({"retrys": 1}, "does not know the option 'retrys'"),
     ],
 )

@@ -10,10 +10,11 @@ from typing import Any, Final
 from sqlalchemy import and_, delete, exists, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.domain.conditions import aliases_of, assets_of, condition_from_json
+from triggerer.domain.conditions import aliases_of, assets_of
 from triggerer.domain.merging import AssetKey, Folder, Incumbents
 from triggerer.domain.missing_files import MissingFiles, judge_missing
 from triggerer.domain.parsed import ParsedDag, ParsedFile, ParsedWatcher, WatcherKey
+from triggerer.domain.schedules import condition_in_json
 from triggerer.store.engine.database import database_now
 from triggerer.store.leases import is_free
 from triggerer.store.models import (
@@ -30,6 +31,7 @@ from triggerer.store.models import (
 from triggerer.store.queries.opening import Openings, Reading, sync_openings
 from triggerer.store.queries.parked import set_kept_aside_without_stream
 from triggerer.store.queries.positions import drop_positions_without_stream
+from triggerer.store.queries.scheduling.due_moments import renew_due_moments
 from triggerer.store.wakeups.signals import Signal, announce
 
 # Two DAG processors on one database take turns. Any number that nobody else uses.
@@ -233,20 +235,26 @@ async def _sync_dags(
     session: AsyncSession, folder: Folder, kept: Set[str], changed: Changed, now: datetime
 ) -> None:
     rows = {row.dag_id: row for row in await session.scalars(select(Dag))}
+    rescheduled: list[Dag] = []
     for dag_id, (dag, path) in folder.dags.items():
         row = rows.get(dag_id)
         if row is None:
             row = Dag(dag_id=dag_id, is_paused=dag.is_paused_upon_creation)
             session.add(row)
-        if _assign(row, is_stale=False, path=path, **_columns(dag)):
+        columns = {"is_stale": False, "path": path, **_columns(dag)}
+        before = [getattr(row, name) for name in _WHEN_DUE]
+        if _assign(row, **columns):
             row.updated_at = now
             changed.dag_ids.add(dag_id)
+        if before != [columns[name] for name in _WHEN_DUE]:
+            rescheduled.append(row)
     for dag_id in rows.keys() - folder.dags.keys():
         row = rows[dag_id]
         if row.path not in kept and not row.is_stale:
             row.is_stale = True
             row.updated_at = now
             changed.dag_ids.add(dag_id)
+    await renew_due_moments(session, rescheduled)
 
 
 def _columns(dag: ParsedDag) -> dict[str, Any]:
@@ -259,7 +267,19 @@ def _columns(dag: ParsedDag) -> dict[str, Any]:
         "params": dag.params,
         "tasks": dag.tasks,
         "callbacks": dag.callbacks,
+        "start_date": dag.start_date,
+        "end_date": dag.end_date,
+        "catchup": dag.catchup,
+        "min_run_gap": dag.min_run_gap,
+        "quiet_period": dag.quiet_period,
+        "depends_on_past": dag.depends_on_past,
+        "priority": dag.priority,
+        "pools": ",".join(dag.pools) or None,
     }
+
+
+_WHEN_DUE: Final = ("schedule", "start_date", "end_date", "catchup", "is_stale")
+"""The columns that say when a timetable makes a DAG due."""
 
 
 async def _sync_schedules(
@@ -279,7 +299,9 @@ async def _sync_schedules(
     wanted_assets, wanted_aliases = set[tuple[str, int]](), set[tuple[str, int]]()
     for dag_id, (dag, _) in folder.dags.items():
         if dag.schedule is not None:
-            condition = condition_from_json(dag.schedule)
+            condition = condition_in_json(dag.schedule)
+            if condition is None:
+                continue
             for asset in assets_of(condition):
                 wanted_assets.add((dag_id, assets[AssetKey(asset.name, asset.uri)]))
             for alias in aliases_of(condition):

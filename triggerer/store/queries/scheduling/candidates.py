@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.runs import RunType
+from triggerer.domain.schedules import schedule_from_json, timetable_in
 from triggerer.errors import DagError, RowRefused, UnknownDag
 from triggerer.store.engine.clock import Now
 from triggerer.store.engine.database import database_now
@@ -33,6 +34,8 @@ from triggerer.store.wakeups.signals import Signal
 
 _TICK: Final = timedelta(microseconds=1)
 _MAX_RUN_ID: Final = 250
+# A scheduled run with an id that is taken counts as made.
+_RESERVED: Final = tuple(f"{kind}__" for kind in RunType if kind is not RunType.MANUAL)
 
 # Not a decision: it only leaves out what nobody has to look at.
 _CANDIDATES: Final = Statement(
@@ -212,9 +215,24 @@ async def create_manual_run(
         raise DagError(f"the DAG {dag_id!r} is gone from its file {dag.path}")
     if run_id is not None and (not run_id or len(run_id) > _MAX_RUN_ID or "\0" in run_id):
         raise RowRefused(f"a run id has 1 to {_MAX_RUN_ID} characters, none of them NUL")
+    if run_id is not None and run_id.startswith(_RESERVED):
+        raise RowRefused(
+            f"a run by hand cannot be called {run_id!r}",
+            hint=f"{', '.join(_RESERVED)} begin the ids of runs that the scheduler makes",
+        )
     now = await database_now(session)
     merged = {**dag.params, **(params or {})}
+    timetable = timetable_in(schedule_from_json(dag.schedule))
+    interval = None if timetable is None else timetable.infer_manual_data_interval(run_after=now)
     return await perform(
         session,
-        create_run(dag_id, run_type=RunType.MANUAL, run_after=now, params=merged, run_id=run_id),
+        create_run(
+            dag_id,
+            run_type=RunType.MANUAL,
+            run_after=now,
+            params=merged,
+            run_id=run_id,
+            logical_date=None if interval is None else now,
+            interval=interval,
+        ),
     )

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import select
+from sqlalchemy import inspect, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.domain.schedules import next_info, schedule_from_json
+from triggerer.domain.schedules import next_info, schedule_from_json, timetable_in
 from triggerer.logging_setup import LazyLogger
 from triggerer.store.engine.clock import Now
 from triggerer.store.engine.database import database_now
@@ -72,7 +72,9 @@ async def renew_due_moments(session: AsyncSession, dags: Sequence[Dag]) -> None:
     for dag in dags:
         try:
             schedule = schedule_from_json(dag.schedule)
-            last = None if schedule is None else await _last_interval(session, dag.dag_id)
+            # A row that is not written yet has no runs.
+            is_new = timetable_in(schedule) is None or inspect(dag).pending
+            last = None if is_new else await _last_interval(session, dag.dag_id)
             info = next_info(schedule, last, _restriction(dag))
         except Exception as error:  # noqa: BLE001  (the boundary to users' timetables)
             _log.warning("a timetable cannot be asked", dag_id=dag.dag_id, error=str(error))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.store.models import Dag
+from triggerer.store.queries.scheduling.due_moments import renew_due_moments
 from triggerer.store.wakeups.signals import Signal, announce
 
 
 async def set_paused(session: AsyncSession, dag_id: str, *, paused: bool) -> bool:
     """Pause or unpause; False if there is no such DAG. Wakes the scheduler once committed."""
-    statement = update(Dag).where(Dag.dag_id == dag_id).values(is_paused=paused)
-    if await session.scalar(statement.returning(Dag.dag_id)) is None:
+    dag = await session.get(Dag, dag_id, with_for_update=True)
+    if dag is None:
         return False
+    was_paused, dag.is_paused = dag.is_paused, paused
+    if was_paused and not paused:
+        # Of what its timetable missed during the pause, only what it asks for now is due.
+        await renew_due_moments(session, [dag])
     announce(session, Signal.DAGS_CHANGED, dag_id)
     return True
