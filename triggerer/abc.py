@@ -106,6 +106,11 @@ class BrokerMessage:
         """
         return self.decoded("json", _read_json)
 
+    def __repr__(self) -> str:
+        """Where it has its place, and how large it is; not what is in it, which may be long or nobody's business."""
+        place = " ".join(f"{name}={value}" for name, value in self.position.items())
+        return f"<{type(self).__name__} {place} of {len(self.value or b'')} bytes>"
+
     # Pickled for a filter in another process: without what was decoded.
 
     def __getstate__(self) -> tuple[Any, ...]:

@@ -53,6 +53,20 @@ def test_users_filters_and_expressions_are_run(folder: Path) -> None:
     assert "3 seeds kept every promise" in told
 
 
+def test_filters_for_messages_of_other_brokers_find_their_fields(folder: Path) -> None:
+    (folder / "orders.py").write_text(
+        DAGS.replace(
+            'KafkaEventTrigger("lines", decode="text")',
+            """SqsEventTrigger("lines", decode="text", extra={"id": "@message_id", "q": "@queue"})""",
+        ).replace(
+            "from watchers.kafka", "from watchers.sqs import SqsEventTrigger\nfrom watchers.kafka"
+        )
+    )
+    code, told = simulate(folder, "--seeds", "2", "--steps", "300")
+    assert code == 0, told
+    assert "2 seeds kept every promise" in told
+
+
 NOTING = """
 import os
 from pathlib import Path
@@ -96,7 +110,7 @@ def test_seeds_run_in_as_many_processes_as_are_asked_for(tmp_path: Path, jobs: i
 
 def test_messages_are_taken_from_a_file(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "messages").write_text("not JSON\n")
-    options = ("--replay", "8", "--steps", "500", "--messages", str(tmp_path / "messages"))
+    options = ("--replay", "11", "--steps", "500", "--messages", str(tmp_path / "messages"))
     code, told = simulate(folder, *options)
     assert code == 0, told
     # What is no JSON is rejected by the three watchers that read it as JSON.

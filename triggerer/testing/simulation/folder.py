@@ -86,7 +86,13 @@ def _message(
     samples: tuple[bytes, ...], topic: str, number: int, lane: int, offset: int
 ) -> BrokerMessage:
     value = samples[crc32(str(number).encode()) % len(samples)]
-    position = {"topic": topic, "partition": lane, "offset": offset}
+    # Under the names of each of our brokers: the folder's filters may be for any.
+    position = {
+        **dict.fromkeys(("topic", "queue", "subscription", "entity"), topic),
+        **dict.fromkeys(("partition", "group_id", "ordering_key", "session_id"), lane),
+        **dict.fromkeys(("offset", "sequence_number"), offset),
+        "message_id": f"{topic}/{lane}/{offset}",
+    }
     return BrokerMessage(
         value, position=position, published_at=_BEGIN + timedelta(milliseconds=number)
     )
