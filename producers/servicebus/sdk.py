@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceivedMessage, TransportType
 from azure.servicebus._pyamqp.error import AMQPException
-from azure.servicebus._pyamqp.outcomes import Accepted
+from azure.servicebus._pyamqp.outcomes import Accepted, Released
 from azure.servicebus._pyamqp.receiver import check_disposition_outcome
 from azure.servicebus._transport._pyamqp_transport import PyamqpTransport
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
@@ -237,10 +237,28 @@ async def drain(receiver: Any) -> list[ServiceBusReceivedMessage]:
 async def complete(
     receiver: Any, messages: Sequence[ServiceBusReceivedMessage]
 ) -> list[BaseException | None]:
-    """Complete messages that came on this very link, together: one answer is not awaited before the next is asked for.
+    """Complete messages that came on this very link.
 
     Returns: For each its error, None where there is none.
     """
+    outcomes = await _settle(receiver, messages, Accepted())
+    return [_error_of(number, outcome) for number, outcome in outcomes]
+
+
+async def release(receiver: Any, messages: Sequence[ServiceBusReceivedMessage]) -> None:
+    """Give messages back, without a delivery counted; as the SDK does with what it has buffered.
+
+    What came on another link stays locked until its lock ends.
+    """
+    here = [message for message in messages if came_on(receiver, message)]
+    if here:
+        await _settle(receiver, here, Released())
+
+
+async def _settle(
+    receiver: Any, messages: Sequence[ServiceBusReceivedMessage], state: Any
+) -> list[tuple[int, Any]]:
+    """Settle messages together: one answer is not awaited before the next is asked for."""
     handler = receiver._handler
     link, connection = handler._link, handler._connection
     pending = link._pending_dispositions
@@ -250,25 +268,19 @@ async def complete(
             for message, number in zip(messages, numbers, strict=True):
                 pending[number] = {"settled": False, "outcome": None}
                 await link._outgoing_disposition(
-                    number,
-                    None,
-                    message._delivery_tag,
-                    False,
-                    Accepted(),
-                    None,
+                    number, None, message._delivery_tag, False, state, None
                 )
-        with _public_errors():
             while not all(pending[number]["settled"] for number in numbers):
                 # Raises where the link or the connection is broken.
                 link.get_state()
                 await connection.listen(wait=_POLL_S)
-        return [_outcome(number, pending[number]["outcome"]) for number in numbers]
+        return [(number, pending[number]["outcome"]) for number in numbers]
     finally:
         for number in numbers:
             pending.pop(number, None)
 
 
-def _outcome(number: int, outcome: Any) -> BaseException | None:
+def _error_of(number: int, outcome: Any) -> BaseException | None:
     try:
         check_disposition_outcome(number, outcome, "accepted")
     except Exception as error:  # noqa: BLE001  (returned)
@@ -282,18 +294,6 @@ def came_on(receiver: Any, message: ServiceBusReceivedMessage) -> bool:
     link = None if handler is None else handler._link
     tags: set[bytes] = set() if link is None else link._received_delivery_tags
     return message._delivery_tag in tags
-
-
-async def release(receiver: Any, messages: Sequence[ServiceBusReceivedMessage]) -> None:
-    """Give messages back at once, without a delivery counted; as the SDK does with what it has buffered."""
-    handler = receiver._handler
-    for message in messages:
-        if came_on(receiver, message):
-            await handler.settle_messages_async(
-                message._delivery_id,
-                message._delivery_tag,
-                "released",
-            )
 
 
 async def renew(receiver: Any, messages: Sequence[ServiceBusReceivedMessage]) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
-
-from pydantic import Field
+from typing import ClassVar, Literal
 
 from triggerer.errors import ConfigurationError
 from triggerer.pluginkit.connections import (
@@ -45,7 +43,7 @@ class ServiceBusSettings(DeliverySettings):
     """The stream ends with an error when Service Bus cannot be reached for so long."""
     request_timeout_s: PositiveSeconds = 10.0
     """How long an answer may take."""
-    idle_timeout_s: Annotated[float, Field(ge=10.0)] = 60.0
+    idle_timeout_s: PositiveSeconds = 60.0
     """A connection on which nothing comes for so long is given up: both sides send empty frames sooner."""
     dead_letter_queue: OptionalText = None
     """A queue of the namespace for what is dead-lettered when its lock is long gone (rule 18). Needs Send."""

@@ -17,6 +17,7 @@ import typer
 
 from producers.kafka.settings import KafkaSettings
 from producers.pubsub.settings import PubSubSettings
+from producers.servicebus.settings import ServiceBusSettings
 from producers.sqs.settings import SqsSettings
 from triggerer.cli.app import LazyCommand, app
 from triggerer.config import SECTIONS, load_settings
@@ -28,7 +29,11 @@ from triggerer.pluginkit.message_trigger import MessageTrigger
 from watchers.kafka import KafkaEventTrigger
 
 MESSAGE_TRIGGERS: tuple[type[MessageTrigger], ...] = (KafkaEventTrigger,)
-SETTINGS: Mapping[str, Any] = {"pubsub": PubSubSettings, "sqs": SqsSettings}
+SETTINGS: Mapping[str, Any] = {
+    "pubsub": PubSubSettings,
+    "servicebus": ServiceBusSettings,
+    "sqs": SqsSettings,
+}
 """By the name of a connection; the others are Kafka's."""
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

@@ -129,6 +129,10 @@ class Peer:
     def wake(self) -> None:
         self._answer_waiting()
         self._pump()
+        self._handle_events()
+        self.flush()
+
+    def tick(self) -> None:
         self._transport.tick(time.monotonic())
         self._handle_events()
         self.flush()

@@ -78,6 +78,13 @@ class Server:
         for peer in list(self.peers):
             peer.wake()
 
+    async def tick(self) -> None:
+        """Send empty frames where clients have asked for signs of life."""
+        while True:
+            await asyncio.sleep(0.5)
+            for peer in list(self.peers):
+                peer.tick()
+
     # Serving
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -100,7 +107,7 @@ async def main(amqp_port: int, control_port: int) -> None:
         await asyncio.start_server(server.serve, "127.0.0.1", amqp_port) as amqp,
         await asyncio.start_server(control.serve, "127.0.0.1", control_port, limit=2**26) as orders,
     ):
-        await asyncio.gather(amqp.serve_forever(), orders.serve_forever())
+        await asyncio.gather(amqp.serve_forever(), orders.serve_forever(), server.tick())
 
 
 if __name__ == "__main__":
