@@ -75,6 +75,14 @@ class DagFileError(DagError):
         self.reason = reason
 
 
+class InvalidPartitionKey(DagError):
+    """The partition key of an event is none that the DAG's mapper takes. Its event starts no run of that DAG."""
+
+    def __init__(self, message: str, *, key: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.key = key
+
+
 class PluginError(TriggererError):
     """The author of a trigger or of a producer has to change it."""
 

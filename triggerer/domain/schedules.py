@@ -22,7 +22,13 @@ from triggerer.errors import DagError
 # Timetables are imported where they are needed: with the parser of cron expressions they take a tenth of a second,
 # which every command and every worker would wait for.
 if TYPE_CHECKING:
-    from triggerer.domain.timetables import DagRunInfo, DataInterval, TimeRestriction, Timetable
+    from triggerer.domain.timetables import (
+        DagRunInfo,
+        DataInterval,
+        PartitionedAssetTimetable,
+        TimeRestriction,
+        Timetable,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,7 @@ def schedule_of(value: object, *, timezone: tzinfo = UTC) -> Schedule | None:
         AssetAndTimeSchedule,
         AssetOrTimeSchedule,
         NullTimetable,
+        PartitionedAssetTimetable,
         Timetable,
         timetable_of,
     )
@@ -103,6 +110,8 @@ def schedule_of(value: object, *, timezone: tzinfo = UTC) -> Schedule | None:
             return OnEither(timetable, assets)
         case AssetAndTimeSchedule(timetable=timetable, assets=assets):
             return OnBoth(timetable, assets)
+        case PartitionedAssetTimetable():
+            return _partitioned(value)
         case NullTimetable():
             return None
         case str() | timedelta() | Timetable():
@@ -112,6 +121,16 @@ def schedule_of(value: object, *, timezone: tzinfo = UTC) -> Schedule | None:
         f"{value!r} is no schedule",
         hint="use None, an asset, a list of assets, an expression, an alias, a cron expression or preset, "
         "a timedelta or a timetable",
+    )
+
+
+def _partitioned(timetable: PartitionedAssetTimetable) -> OnPartitions:
+    from triggerer.domain.partitions import mapper_to_json
+
+    return OnPartitions(
+        timetable.assets,
+        mapper_to_json(timetable.default_partition_mapper),
+        {asset.name: mapper_to_json(mapper) for asset, mapper in timetable.mappers},
     )
 
 

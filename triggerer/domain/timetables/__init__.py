@@ -16,6 +16,7 @@ from triggerer.domain.timetables.delta_triggers import DeltaTriggerTimetable
 from triggerer.domain.timetables.events import EventsTimetable
 from triggerer.domain.timetables.never import NullTimetable
 from triggerer.domain.timetables.once import OnceTimetable
+from triggerer.domain.timetables.partitioned import PartitionedAssetTimetable
 from triggerer.domain.timetables.reshaped import Consecutive, Delayed, RollingWindow, RollUp
 from triggerer.domain.timetables.schedules import timetable_of
 from triggerer.domain.timetables.serialization import (
@@ -52,6 +53,7 @@ register_built_in(
     MultipleCronTriggerTimetable,
     NullTimetable,
     OnceTimetable,
+    PartitionedAssetTimetable,
     RollUp,
     RollingWindow,
     WorkdaysOfMonthTimetable,
@@ -80,6 +82,7 @@ __all__ = [
     "MultipleCronTriggerTimetable",
     "NullTimetable",
     "OnceTimetable",
+    "PartitionedAssetTimetable",
     "RollUp",
     "RollingWindow",
     "TickTimetable",

@@ -39,15 +39,8 @@ class _WithAssets(Timetable):
     def __init__(
         self, *, timetable: Timetable, assets: Condition | Sequence[Asset | AssetAlias]
     ) -> None:
-        if not isinstance(assets, Asset | AssetAlias | AssetAll | AssetAny):
-            if not isinstance(assets, list | tuple) or not assets:
-                raise DagError(
-                    f"{type(self).__name__}: assets must be an asset, a list of assets, "
-                    f"an expression or an alias, not {assets!r}"
-                )
-            assets = AssetAll(*assets)
         object.__setattr__(self, "timetable", _checked_timetable(timetable, type(self).__name__))
-        object.__setattr__(self, "assets", assets)
+        object.__setattr__(self, "assets", checked_assets(assets, type(self).__name__))
 
     @property
     def description(self) -> str:  # type: ignore[override]
@@ -104,6 +97,21 @@ class AssetAndTimeSchedule(_WithAssets):
 
     __slots__ = ()
     _joint = "and"
+
+
+def checked_assets(value: object, owner: str) -> Condition:
+    """Return the expression that `assets=` of a schedule means.
+
+    Raises:
+        DagError: It is no asset, list of assets, expression or alias.
+    """
+    if isinstance(value, Asset | AssetAlias | AssetAll | AssetAny):
+        return value
+    if isinstance(value, list | tuple) and value:
+        return AssetAll(*value)
+    raise DagError(
+        f"{owner}: assets must be an asset, a list of assets, an expression or an alias, not {value!r}"
+    )
 
 
 def _checked_timetable(value: object, owner: str) -> Timetable:

@@ -325,7 +325,7 @@ def named(timetable: HasTicks, moment: datetime) -> bool:
 
 
 @given(combinations, moments)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_combination_names_what_its_parts_say_in_both_directions(
     timetable: HasTicks, moment: datetime
 ) -> None:
@@ -345,7 +345,7 @@ def test_a_combination_names_what_its_parts_say_in_both_directions(
 @given(
     combinations, moments, st.booleans(), st.lists(st.integers(0, 3 * 1440), min_size=3, max_size=6)
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_rolled_up_runs_cover_time_without_a_gap_or_a_repeat(
     timetable: HasTicks, moment: datetime, catchup: bool, delays: list[int]
 ) -> None:

@@ -18,6 +18,7 @@ from triggerer.domain.timetables import (
     timetable_to_json,
 )
 from triggerer.errors import DagError, PluginError
+from triggerer.partitions import StartOfDayMapper
 from triggerer.timetables import (
     AfterWorkdayTimetable,
     AllOf,
@@ -38,6 +39,7 @@ from triggerer.timetables import (
     MultipleCronTriggerTimetable,
     NullTimetable,
     OnceTimetable,
+    PartitionedAssetTimetable,
     RollingWindow,
     RollUp,
     Timetable,
@@ -69,6 +71,8 @@ ALL = [
     AfterWorkdayTimetable(timezone=PARIS, workdays=[6, 0], holidays=[date(2026, 12, 25)]),
     WorkdaysOfMonthTimetable(15, -1, timezone=PARIS, at=time(6, 30), roll="after", holidays=[date(2026, 12, 25)]),
     AssetOrTimeSchedule(timetable=OnceTimetable(), assets=[Asset("s3://b/a"), Asset("s3://b/b")]),
+    PartitionedAssetTimetable(assets=Asset("s3://b/a"),
+                              partition_mapper_config={Asset("s3://b/a"): StartOfDayMapper()}),
     AssetAndTimeSchedule(timetable=DeltaTriggerTimetable(timedelta(1)),
                          assets=Asset("s3://b/a") | Asset("s3://b/b")),
 ]  # fmt: skip

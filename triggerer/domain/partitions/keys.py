@@ -1,0 +1,77 @@
+"""Mappers of keys that are plain text: unchanged, of a fixed set, all to one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from triggerer.domain.partitions.base import PartitionMapper
+from triggerer.errors import DagError, InvalidPartitionKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdentityMapper(PartitionMapper):
+    """A run for each key, under that key."""
+
+    def to_downstream(self, key: str) -> str:
+        return key
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class AllowedKeyMapper(PartitionMapper):
+    """The same for some keys; others are refused."""
+
+    allowed_keys: tuple[str, ...]
+
+    def __init__(
+        self, allowed_keys: Iterable[str], *, max_downstream_keys: int | None = None
+    ) -> None:
+        object.__setattr__(self, "allowed_keys", checked_keys(allowed_keys, "AllowedKeyMapper"))
+        object.__setattr__(self, "max_downstream_keys", max_downstream_keys)
+        PartitionMapper.__post_init__(self)
+
+    def to_downstream(self, key: str) -> str:
+        if key not in self.allowed_keys:
+            raise InvalidPartitionKey(
+                f"partition key {key!r} is none of {', '.join(self.allowed_keys)}", key=key
+            )
+        return key
+
+    def serialize(self) -> dict[str, Any]:
+        return {**PartitionMapper.serialize(self), "allowed_keys": list(self.allowed_keys)}
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class FixedKeyMapper(PartitionMapper):
+    """One key for all, in a roll-up of a `SegmentWindow` as a rule: one run when each of some regions is there."""
+
+    downstream_key: str
+
+    def __init__(self, downstream_key: str, *, max_downstream_keys: int | None = None) -> None:
+        (key,) = checked_keys([downstream_key], "FixedKeyMapper")
+        object.__setattr__(self, "downstream_key", key)
+        object.__setattr__(self, "max_downstream_keys", max_downstream_keys)
+        PartitionMapper.__post_init__(self)
+
+    def to_downstream(self, key: str) -> str:
+        return self.downstream_key
+
+    def serialize(self) -> dict[str, Any]:
+        return {**PartitionMapper.serialize(self), "downstream_key": self.downstream_key}
+
+
+def checked_keys(keys: object, owner: str) -> tuple[str, ...]:
+    """Return the keys, each once, in order.
+
+    Raises:
+        DagError: They are no list of texts, or one is empty.
+    """
+    if isinstance(keys, str) or not isinstance(keys, Iterable):
+        raise DagError(f"{owner} takes a list of keys, not {keys!r}")
+    found = tuple(keys)
+    if not found or not all(isinstance(key, str) and key for key in found):
+        raise DagError(
+            f"{owner}: keys are texts that are not empty, and at least one, not {found!r}"
+        )
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,236 @@
+"""One run for many keys, and many runs for one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, ClassVar, Final, NamedTuple, Self
+
+from triggerer.domain.partitions.base import PartitionMapper, checked_mapper
+from triggerer.domain.partitions.serialization import (
+    from_json,
+    mapper_from_json,
+    mapper_to_json,
+    to_json,
+)
+from triggerer.domain.partitions.temporal import (
+    StartOfDayMapper,
+    StartOfHourMapper,
+    StartOfMonthMapper,
+    TemporalMapper,
+)
+from triggerer.domain.partitions.waiting import WaitForAll, WaitPolicy
+from triggerer.domain.partitions.windows import (
+    DayWindow,
+    Direction,
+    MonthWindow,
+    QuarterWindow,
+    WeekWindow,
+    Window,
+    YearWindow,
+)
+from triggerer.errors import DagError, InvalidPartitionKey
+
+
+class Progress(NamedTuple):
+    """How far the run of a roll-up is."""
+
+    is_satisfied: bool
+    missing: frozenset[str]
+    """Keys of events that are not there."""
+    deadline: datetime | None
+    """When it starts with what is there; None: it waits as long as it takes."""
+    unreachable: str | None
+    """Why it can never start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollupMapper(PartitionMapper):
+    """One run for all parts of a period, or of a whole: a day when its 24 hours are there.
+
+    Args:
+        upstream_mapper: Maps the key of a part to that of the period.
+        window: Counts the parts.
+        wait_policy: How many of them must be there; None: all.
+    Raises:
+        DagError: The window does not count what the mapper maps to.
+    """
+
+    upstream_mapper: PartitionMapper
+    window: Window
+    wait_policy: WaitPolicy = field(default_factory=WaitForAll)
+
+    is_rollup: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        PartitionMapper.__post_init__(self)
+        _check_pair(self, self.upstream_mapper, self.window)
+        policy: object = self.wait_policy
+        if policy is None:
+            object.__setattr__(self, "wait_policy", WaitForAll())
+        elif not isinstance(policy, WaitPolicy):
+            raise DagError(f"RollupMapper: wait_policy is WaitForAll() or another, not {policy!r}")
+
+    def to_downstream(self, key: str) -> str | Collection[str]:
+        return self.upstream_mapper.to_downstream(key)
+
+    def to_upstream(self, downstream_key: str) -> frozenset[str]:
+        """Return the keys of all the events that a run waits for."""
+        mapper, window = self.upstream_mapper, self.window
+        keys = frozenset(
+            key
+            for part in window.to_upstream(mapper.decode_downstream(downstream_key))
+            for key in mapper.encode_upstream(part, length=window.part)
+        )
+        if window.part is None or window.direction is Direction.BACKWARD:
+            return keys
+        # Of an hour that comes twice, the minutes of one.
+        return frozenset(key for key in keys if mapper.to_downstream(key) == downstream_key)
+
+    def canonical_upstream(self, key: str) -> str:
+        return self.upstream_mapper.canonical_upstream(key)
+
+    def to_partition_date(self, downstream_key: str) -> datetime | None:
+        return self.upstream_mapper.to_partition_date(downstream_key)
+
+    def progress(
+        self,
+        downstream_key: str,
+        arrived: Collection[str],
+        *,
+        now: datetime,
+        first_event_at: datetime,
+    ) -> Progress:
+        """Return how far a run is, with events of the keys `arrived`; keys that it does not wait for do not count."""
+        expected = self.to_upstream(downstream_key)
+        matched = expected & {self.canonical_upstream(key) for key in arrived}
+        deadline = self.deadline(downstream_key, first_event_at=first_event_at)
+        is_overdue = deadline is not None and now >= deadline
+        unreachable = None
+        if self.wait_policy.is_unreachable(len(expected)):
+            unreachable = (
+                f"{self.wait_policy!r} asks for more than the {len(expected)} parts that there are"
+            )
+        return Progress(
+            self.wait_policy.is_satisfied(len(matched), len(expected), is_overdue=is_overdue),
+            expected - matched,
+            deadline,
+            unreachable,
+        )
+
+    def deadline(self, downstream_key: str, *, first_event_at: datetime) -> datetime | None:
+        """Return when a run starts with what is there; None: it waits as long as it takes."""
+        patience = self.wait_policy.patience
+        if patience is None:
+            return None
+        end = self.window.end(self.upstream_mapper.decode_downstream(downstream_key))
+        if end is None or not isinstance(self.upstream_mapper, TemporalMapper):
+            return first_event_at + patience
+        return self.upstream_mapper.instant(end) + patience
+
+    def serialize(self) -> dict[str, Any]:
+        return {
+            **PartitionMapper.serialize(self),
+            "upstream_mapper": mapper_to_json(self.upstream_mapper),
+            "window": to_json(self.window),
+            "wait_policy": to_json(self.wait_policy),
+        }
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> Self:
+        rest = dict(data)
+        return cls(
+            upstream_mapper=mapper_from_json(rest.pop("upstream_mapper")),
+            window=from_json(rest.pop("window"), Window),
+            wait_policy=from_json(rest.pop("wait_policy"), WaitPolicy),
+            **rest,
+        )
+
+
+_USUAL_PARTS: Final[dict[type[Window], type[TemporalMapper]]] = {
+    DayWindow: StartOfHourMapper,
+    WeekWindow: StartOfDayMapper,
+    MonthWindow: StartOfDayMapper,
+    QuarterWindow: StartOfMonthMapper,
+    YearWindow: StartOfMonthMapper,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FanOutMapper(PartitionMapper):
+    """A run for each part of a period: the days of a month.
+
+    Args:
+        upstream_mapper: Maps the key of an event to that of the period.
+        window: Counts the parts.
+        downstream_mapper: Writes their keys; None: as usual for the window (hours of a day, days of a week or month,
+            months of a quarter or year).
+    Raises:
+        DagError: The window does not count what the mapper maps to, or has no usual parts.
+    """
+
+    upstream_mapper: PartitionMapper
+    window: Window
+    downstream_mapper: PartitionMapper | None = None
+
+    def __post_init__(self) -> None:
+        PartitionMapper.__post_init__(self)
+        _check_pair(self, self.upstream_mapper, self.window)
+        if self.downstream_mapper is None:
+            usual = _USUAL_PARTS.get(type(self.window))
+            if usual is None:
+                raise DagError(
+                    f"FanOutMapper: {type(self.window).__name__} has no usual parts",
+                    hint="give downstream_mapper=",
+                )
+            object.__setattr__(self, "downstream_mapper", usual())
+        checked_mapper(self.downstream_mapper, "FanOutMapper")
+
+    def to_downstream(self, key: str) -> tuple[str, ...]:
+        period = self.upstream_mapper.to_downstream(key)
+        if not isinstance(period, str):
+            raise InvalidPartitionKey(
+                f"partition key {key!r}: {type(self.upstream_mapper).__name__} makes several periods of it",
+                key=key,
+            )
+        parts = self.window.to_upstream(self.upstream_mapper.decode_downstream(period))
+        writer = self.downstream_mapper
+        if isinstance(writer, TemporalMapper):
+            return tuple(writer.format(part) for part in parts)
+        return tuple(map(str, parts))
+
+    def to_partition_date(self, downstream_key: str) -> datetime | None:
+        assert self.downstream_mapper is not None
+        return self.downstream_mapper.to_partition_date(downstream_key)
+
+    def serialize(self) -> dict[str, Any]:
+        assert self.downstream_mapper is not None
+        return {
+            **PartitionMapper.serialize(self),
+            "upstream_mapper": mapper_to_json(self.upstream_mapper),
+            "window": to_json(self.window),
+            "downstream_mapper": mapper_to_json(self.downstream_mapper),
+        }
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> Self:
+        rest = dict(data)
+        return cls(
+            upstream_mapper=mapper_from_json(rest.pop("upstream_mapper")),
+            window=from_json(rest.pop("window"), Window),
+            downstream_mapper=mapper_from_json(rest.pop("downstream_mapper")),
+            **rest,
+        )
+
+
+def _check_pair(owner: PartitionMapper, mapper: object, window: object) -> None:
+    name = type(owner).__name__
+    checked = checked_mapper(mapper, name)
+    if not isinstance(window, Window):
+        raise DagError(f"{name} takes a window, not {window!r}")
+    if checked.expected_decoded_type is not window.expected_decoded_type:
+        raise DagError(
+            f"{name}: {type(window).__name__} does not count what {type(checked).__name__} maps to",
+            hint="windows of time go with StartOf…Mapper, SegmentWindow with FixedKeyMapper",
+        )

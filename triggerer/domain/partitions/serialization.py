@@ -1,0 +1,65 @@
+"""Mappers, windows and policies to JSON and back: a name of ours, and arguments."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from triggerer.domain.partitions.base import PartitionMapper
+from triggerer.errors import DagError
+
+
+class Stored(Protocol):
+    """What can be stored."""
+
+    def serialize(self) -> dict[str, Any]:
+        """Return the JSON from which `deserialize` makes an equal one."""
+
+
+_kinds: dict[str, type[Any]] = {}
+
+
+def register(*kinds: type[Any]) -> None:
+    """Make classes of this package known by their names."""
+    _kinds.update((one.__name__, one) for one in kinds)
+
+
+def to_json(value: Stored) -> dict[str, Any]:
+    """Return the form that is stored: `{"type": name, "arguments": {...}}`.
+
+    Raises:
+        DagError: Its class is none of ours: what is stored must be readable by every process.
+    """
+    kind = type(value)
+    if _kinds.get(kind.__name__) is not kind:
+        raise DagError(f"{kind.__module__}.{kind.__qualname__} is none of triggerer.partitions")
+    return {"type": kind.__name__, "arguments": value.serialize()}
+
+
+def from_json(value: Any, kind: type[Any]) -> Any:
+    """Return the mapper, window or policy that was written.
+
+    Raises:
+        DagError: It was not written by `to_json`, or is of another kind.
+    """
+    match value:
+        case {"type": str(name), "arguments": dict(arguments), **rest} if (
+            not rest and name in _kinds
+        ):
+            try:
+                found = _kinds[name].deserialize(arguments)
+            except (TypeError, ValueError, KeyError, AttributeError) as error:
+                raise DagError(f"{name} cannot be read from {arguments!r}: {error}") from error
+            if isinstance(found, kind):
+                return found
+    raise DagError(f"not a {kind.__name__}: {value!r}")
+
+
+def mapper_to_json(mapper: PartitionMapper) -> dict[str, Any]:
+    """Return the form of a mapper that is stored; see `to_json`."""
+    return to_json(mapper)
+
+
+def mapper_from_json(value: Any) -> PartitionMapper:
+    """Return the mapper that was written; see `from_json`."""
+    mapper: PartitionMapper = from_json(value, PartitionMapper)
+    return mapper

@@ -1,0 +1,88 @@
+"""How long a roll-up waits for its parts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Self
+
+from triggerer.domain.timetables.durations import checked_duration
+from triggerer.errors import DagError
+
+
+@dataclass(frozen=True, slots=True)
+class WaitPolicy(ABC):
+    """Says when the run of a roll-up may start."""
+
+    @abstractmethod
+    def is_satisfied(self, matched: int, expected: int, *, is_overdue: bool) -> bool:
+        """Return whether it may, with `matched` of `expected` parts there."""
+
+    def is_unreachable(self, expected: int) -> bool:
+        """Return whether no number of parts would ever do."""
+        return False
+
+    @property
+    def patience(self) -> timedelta | None:
+        """How long after the end of the period it is overdue; None: never."""
+        return None
+
+    def serialize(self) -> dict[str, Any]:
+        """Return the JSON from which `deserialize` makes an equal policy."""
+        return {}
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> Self:
+        """Return the policy that `serialize` wrote."""
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForAll(WaitPolicy):
+    """All parts."""
+
+    def is_satisfied(self, matched: int, expected: int, *, is_overdue: bool) -> bool:
+        return matched == expected
+
+
+@dataclass(frozen=True, slots=True)
+class MinimumCount(WaitPolicy):
+    """So many parts; a negative number: all but so many."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        if type(self.n) is not int or self.n == 0:
+            raise DagError(f"MinimumCount takes a whole number that is not zero, not {self.n!r}")
+
+    def is_satisfied(self, matched: int, expected: int, *, is_overdue: bool) -> bool:
+        return matched >= (self.n if self.n > 0 else max(0, expected + self.n))
+
+    def is_unreachable(self, expected: int) -> bool:
+        return self.n > expected
+
+    def serialize(self) -> dict[str, Any]:
+        return {"n": self.n}
+
+
+@dataclass(frozen=True, slots=True)
+class WaitUntil(WaitPolicy):
+    """All parts, or those that are there once `patience` has passed since the end of the period, if at least `minimum`.
+
+    Where the parts are no period (`SegmentWindow`), it counts from the first event.
+    """
+
+    patience: timedelta
+    minimum: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "patience", checked_duration(self.patience, "patience"))
+        if type(self.minimum) is not int or self.minimum < 1:
+            raise DagError(f"minimum must be a whole number from 1, not {self.minimum!r}")
+
+    def is_satisfied(self, matched: int, expected: int, *, is_overdue: bool) -> bool:
+        return matched == expected or (is_overdue and matched >= self.minimum)
+
+    def serialize(self) -> dict[str, Any]:
+        return {"patience": self.patience.total_seconds(), "minimum": self.minimum}

@@ -1,0 +1,192 @@
+"""Of which parts a period is made: a day of hours, a month of days, a whole of some segments."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, ClassVar, Self
+
+from triggerer.domain.partitions.keys import checked_keys
+from triggerer.errors import DagError
+
+_HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
+
+
+class Direction(StrEnum):
+    """Which period a window is, seen from the moment from which it is counted."""
+
+    FORWARD = "forward"
+    """The one that starts there."""
+    BACKWARD = "backward"
+    """As long a one that ends with the part that starts there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window(ABC):
+    """Counts the parts of a period, on the clock of the mapper beside it: without a zone.
+
+    Raises:
+        DagError: `direction` is neither "forward" nor "backward".
+    """
+
+    direction: Direction = Direction.FORWARD
+
+    Direction: ClassVar[type[Direction]] = Direction
+    expected_decoded_type: ClassVar[type] = str
+    """What it counts from: a datetime, or text."""
+    part: ClassVar[timedelta | None] = None
+    """How long its parts are if they are less than a day: where clocks are set there are fewer or more of them."""
+
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "direction", Direction(self.direction))
+        except ValueError:
+            raise DagError(
+                f'direction is "forward" or "backward", not {self.direction!r}'
+            ) from None
+
+    @abstractmethod
+    def to_upstream(self, decoded_downstream: Any) -> Iterable[Any]:
+        """Return the parts, in order."""
+
+    def end(self, decoded_downstream: Any) -> datetime | None:
+        """Return the end of the last part; None: it is no period."""
+        return None
+
+    def serialize(self) -> dict[str, Any]:
+        """Return the JSON from which `deserialize` makes an equal window."""
+        return {"direction": self.direction.value}
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> Self:
+        """Return the window that `serialize` wrote."""
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Steps(Window):
+    """A fixed number of parts of one length."""
+
+    expected_decoded_type: ClassVar[type] = datetime
+    _count: ClassVar[int]
+    _step: ClassVar[timedelta]
+
+    def to_upstream(self, decoded_downstream: datetime) -> Iterable[datetime]:
+        first = decoded_downstream
+        if self.direction is Direction.BACKWARD:
+            first -= (self._count - 1) * self._step
+        return [first + number * self._step for number in range(self._count)]
+
+    def end(self, decoded_downstream: datetime) -> datetime:
+        parts = 1 if self.direction is Direction.BACKWARD else self._count
+        return decoded_downstream + parts * self._step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HourWindow(_Steps):
+    """An hour of 60 minutes."""
+
+    _count, _step = 60, timedelta(minutes=1)
+    part = _step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DayWindow(_Steps):
+    """A day of its hours: 24, and one less or more where clocks are set and keys show the offset."""
+
+    _count, _step = 24, _HOUR
+    part = _step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeekWindow(_Steps):
+    """A week of seven days."""
+
+    _count, _step = 7, _DAY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonthWindow(Window):
+    """A month of its days."""
+
+    expected_decoded_type: ClassVar[type] = datetime
+
+    def to_upstream(self, decoded_downstream: datetime) -> Iterable[datetime]:
+        anchor = _first_of_month(decoded_downstream)
+        if self.direction is Direction.BACKWARD:
+            first, last = _shifted(anchor, -1) + _DAY, anchor
+        else:
+            first, last = anchor, _shifted(anchor, 1) - _DAY
+        return [first + number * _DAY for number in range((last - first).days + 1)]
+
+    def end(self, decoded_downstream: datetime) -> datetime:
+        anchor = _first_of_month(decoded_downstream)
+        return anchor + _DAY if self.direction is Direction.BACKWARD else _shifted(anchor, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Months(Window):
+    """A fixed number of months."""
+
+    expected_decoded_type: ClassVar[type] = datetime
+    _count: ClassVar[int]
+
+    def to_upstream(self, decoded_downstream: datetime) -> Iterable[datetime]:
+        first = _first_of_month(decoded_downstream)
+        if self.direction is Direction.BACKWARD:
+            first = _shifted(first, 1 - self._count)
+        return [_shifted(first, number) for number in range(self._count)]
+
+    def end(self, decoded_downstream: datetime) -> datetime:
+        months = 1 if self.direction is Direction.BACKWARD else self._count
+        return _shifted(_first_of_month(decoded_downstream), months)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarterWindow(_Months):
+    """A quarter of three months."""
+
+    _count = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class YearWindow(_Months):
+    """A year of twelve months."""
+
+    _count = 12
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class SegmentWindow(Window):
+    """A whole of some keys, such as regions.
+
+    Raises:
+        DagError: There are none, or one is empty or no text.
+    """
+
+    segments: frozenset[str] = field()
+
+    def __init__(self, segments: Iterable[str]) -> None:
+        found = checked_keys(segments, "SegmentWindow")
+        object.__setattr__(self, "segments", frozenset(found))
+        object.__setattr__(self, "direction", Direction.FORWARD)
+
+    def to_upstream(self, decoded_downstream: Any) -> Iterable[str]:
+        return sorted(self.segments)
+
+    def serialize(self) -> dict[str, Any]:
+        return {"segments": sorted(self.segments)}
+
+
+def _first_of_month(moment: datetime) -> datetime:
+    if moment.day != 1:
+        raise DagError(f"a window of months or days counts from the first of a month, not {moment}")
+    return moment
+
+
+def _shifted(moment: datetime, months: int) -> datetime:
+    total = moment.year * 12 + moment.month - 1 + months
+    return moment.replace(year=total // 12, month=total % 12 + 1)
