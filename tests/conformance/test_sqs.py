@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 from tests.services.elasticmq import ElasticMqServer
+from tests.services.moto import open_moto
 from tests.services.sqs_client import SqsClient
 from tests.services.sqs_proxy import open_sqs_proxy
 from tests.sqs.driving import producer_on
@@ -109,3 +110,16 @@ class TestFifoQueue(_OnAQueue):
         published = {one for ids in self.published.values() for one in ids}
         assert len(published) - left == len(deleted & published)
         return len(deleted & set(self.published.get(lane, ())))
+
+
+class TestStandardQueueOnMoto(TestStandardQueue):
+    """Another server's reading of the same API.
+
+    Not its FIFO queues: of a group whose messages have become visible again, moto gives a later one first.
+    """
+
+    @pytest.fixture(autouse=True)
+    def _server(self) -> Iterator[None]:
+        with open_moto() as server:
+            self.server = server
+            yield

@@ -84,13 +84,10 @@ class SqsClient:
 
     def send(self, url: str, bodies: Sequence[str], *, group: str | None = None) -> list[str]:
         """Send messages in order; return their ids."""
-        entries: list[dict[str, Any]] = [
-            {"Id": str(number), "MessageBody": body} for number, body in enumerate(bodies)
-        ]
         if url.endswith(".fifo"):
-            for entry in entries:
-                entry["MessageGroupId"] = group or "g"
-                entry["MessageDeduplicationId"] = str(next(_numbers))
+            # ElasticMQ handles the entries of a batch at the same time, and keeps no order among them.
+            return [self._send_to_group(url, body, group or "g") for body in bodies]
+        entries = [{"Id": str(number), "MessageBody": body} for number, body in enumerate(bodies)]
         ids: list[str] = []
         for start in range(0, len(entries), 10):
             with self._lock:
@@ -100,6 +97,16 @@ class SqsClient:
             assert not answer.get("Failed"), answer
             ids += [one["MessageId"] for one in sorted(answer["Successful"], key=_by_number)]
         return ids
+
+    def _send_to_group(self, url: str, body: str, group: str) -> str:
+        with self._lock:
+            answer = self.sdk.send_message(
+                QueueUrl=url,
+                MessageBody=body,
+                MessageGroupId=group,
+                MessageDeduplicationId=str(next(_numbers)),
+            )
+        return str(answer["MessageId"])
 
     def count(self, url: str) -> int:
         """How many messages a queue holds, visible or not."""

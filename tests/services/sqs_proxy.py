@@ -14,10 +14,11 @@ from aiohttp import web
 
 @dataclass(slots=True)
 class Exchange:
-    """One request and its answer; `status` is 0 while there is none."""
+    """One request and its answer; `status` is 0 while there is none. `signed_by` is the id of the access key."""
 
     action: str
     request: dict[str, Any]
+    signed_by: str = ""
     status: int = 0
     answer: dict[str, Any] = field(default_factory=dict)
 
@@ -59,7 +60,9 @@ class SqsProxy:
     async def handle(self, request: web.Request) -> web.Response:
         body = await request.read()
         action = request.headers.get("X-Amz-Target", "").rpartition(".")[2]
-        exchange = Exchange(action, json.loads(body or b"{}"))
+        signature = request.headers.get("Authorization", "")
+        signed_by = signature.partition("Credential=")[2].partition("/")[0]
+        exchange = Exchange(action, json.loads(body or b"{}"), signed_by)
         self.exchanges.append(exchange)
         answer = None if self.before is None else await self.before(exchange)
         if answer is None:

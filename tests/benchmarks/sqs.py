@@ -1,0 +1,241 @@
+"""`python -m tests.benchmarks.sqs [--messages N]`: the SQS producer beside the bare client, on ElasticMQ.
+
+Throughput: a queue full of messages, received and deleted by the vendor's client alone (as many pollers, deletes in
+tens), and by the runtime with one watcher. Latency: one message at a time, from before it is sent; for a whole service
+on SQLite, until its run is queued.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Hashable
+from contextlib import aclosing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import anyio
+import orjson
+
+from producers.sqs import SqsSharedStreamProducer
+from producers.sqs.connecting import open_client
+from producers.sqs.settings import SqsSettings
+from tests.acceptance.instance import Instance
+from tests.acceptance.records import Records
+from tests.services.elasticmq import ElasticMqServer, open_elasticmq
+from triggerer.abc import BaseEventTrigger, BrokerMessage, SharedStreamProducer, TriggerEvent
+from triggerer.testing import StreamHarness
+
+_POLLERS: Final = 4
+_LATENCIES: Final = 200
+_DAG: Final = """
+from triggerer import DAG, Asset, AssetWatcher
+from watchers.sqs import SqsEventTrigger
+
+asset = Asset(name="a", uri="x-bench://a", watchers=[AssetWatcher("w", SqsEventTrigger("service"))])
+with DAG("d", schedule=asset, max_active_runs=1000):
+    pass
+"""
+
+
+class Watching(BaseEventTrigger):
+    """Takes every message."""
+
+    settings: ClassVar[SqsSettings]
+    url: ClassVar[str]
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return "Watching", {}
+
+    def shared_stream_key(self) -> Hashable:
+        return self.url
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        return SqsSharedStreamProducer(cls.url, settings=cls.settings)
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[BrokerMessage]
+    ) -> AsyncIterator[TriggerEvent]:
+        async for message in shared_stream:
+            yield TriggerEvent(message.json())
+
+
+def _settings(server: ElasticMqServer) -> SqsSettings:
+    return SqsSettings.from_mapping("bench", server.connection | {"receivers": _POLLERS})
+
+
+async def _bare(server: ElasticMqServer, url: str, messages: int) -> float:
+    """Messages a second by the client alone."""
+    done = 0
+    async with open_client(_settings(server), url) as client:
+        began = time.perf_counter()
+        async with anyio.create_task_group() as tasks:
+
+            async def poll() -> None:
+                nonlocal done
+                while done < messages:
+                    answer = await client.receive_message(
+                        QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=1
+                    )
+                    found = answer.get("Messages", [])
+                    if found:
+                        await client.delete_message_batch(
+                            QueueUrl=url,
+                            Entries=[
+                                {"Id": str(index), "ReceiptHandle": message["ReceiptHandle"]}
+                                for index, message in enumerate(found)
+                            ],
+                        )
+                    done += len(found)
+                tasks.cancel_scope.cancel()
+
+            for _ in range(_POLLERS):
+                tasks.start_soon(poll)
+        return messages / (time.perf_counter() - began)
+
+
+async def _ours(server: ElasticMqServer, url: str, messages: int) -> float:
+    """Messages a second through the runtime, from the first one on: the SDK takes a third of a second to import."""
+    Watching.settings, Watching.url = _settings(server), url
+    async with StreamHarness() as streams:
+        view = await streams.add(Watching())
+        while not view.events:  # noqa: ASYNC110
+            await anyio.sleep(0.001)
+        began, first = time.perf_counter(), len(view.events)
+        while len(view.events) < messages or any(
+            one.outstanding for one in streams.groups.values()
+        ):
+            assert view.error is None, view.error
+            await anyio.sleep(0.001)
+        return (messages - first) / (time.perf_counter() - began)
+
+
+async def _bare_latency(server: ElasticMqServer, url: str) -> list[float]:
+    found: list[float] = []
+    async with open_client(_settings(server), url) as client:
+
+        async def receive() -> None:
+            answer: dict[str, Any] = {}
+            while not answer.get("Messages"):
+                answer = await client.receive_message(QueueUrl=url, WaitTimeSeconds=10)
+            received_at.append(time.perf_counter())
+            handle = answer["Messages"][0]["ReceiptHandle"]
+            await client.delete_message(QueueUrl=url, ReceiptHandle=handle)
+
+        for _ in range(_LATENCIES):
+            received_at: list[float] = []
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(receive)
+                await anyio.sleep(0.01)
+                sent_at = time.perf_counter()
+                await client.send_message(QueueUrl=url, MessageBody="{}")
+            found.append(received_at[0] - sent_at)
+    return found
+
+
+async def _our_latency(server: ElasticMqServer, url: str) -> list[float]:
+    found: list[float] = []
+    producer = SqsSharedStreamProducer(url, settings=_settings(server))
+    async with (
+        open_client(_settings(server), url) as client,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(producer.run)
+        stream: Any = producer.open_stream()
+
+        async def send() -> None:
+            await anyio.sleep(0.01)
+            sent_at.append(time.perf_counter())
+            await client.send_message(QueueUrl=url, MessageBody="{}")
+
+        async with aclosing(stream):
+            for _ in range(_LATENCIES):
+                sent_at: list[float] = []
+                tasks.start_soon(send)
+                await anext(stream)
+                found.append(time.perf_counter() - sent_at[0])
+        tasks.cancel_scope.cancel()
+    await producer.aclose()
+    return found
+
+
+def _service_latency(server: ElasticMqServer, messages: int) -> list[float]:
+    """Seconds from before a message is sent until its run is queued."""
+    url = server.create_queue("service")
+    with tempfile.TemporaryDirectory() as home:
+        folder = Path(home)
+        (folder / "dags").mkdir()
+        (folder / "dags" / "d.py").write_text(_DAG)
+        stated = "".join(
+            f"{key} = {orjson.dumps(value).decode()}\n" for key, value in server.connection.items()
+        )
+        store = f"sqlite:///{folder / 'store.db'}"
+        instance = Instance(
+            folder / "home",
+            dags_folder=folder / "dags",
+            database_url=store,
+            bootstrap="127.0.0.1:1",
+            settings=f"[connections.sqs]\n{stated}",
+        )
+        records = Records(store)
+        instance.start()
+        try:
+            server.send(url, ["{}"])
+            records.wait_until("SELECT count(*) = 1 FROM dag_run")
+            sent: list[float] = []
+            for _ in range(messages):
+                sent.append(time.time())
+                server.send(url, ["{}"])
+                time.sleep(0.05)
+            records.wait_until(f"SELECT count(*) = {messages + 1} FROM dag_run")
+            rows = records.rows("SELECT queued_at FROM dag_run ORDER BY id")[1:]
+        finally:
+            instance.stop()
+        queued = [_instant(row[0]) for row in rows]
+        return [at - began for at, began in zip(queued, sent, strict=True)]
+
+
+def _instant(value: Any) -> float:
+    return datetime.fromisoformat(str(value)).replace(tzinfo=UTC).timestamp()
+
+
+def _show(name: str, seconds: list[float]) -> None:
+    cuts = statistics.quantiles(seconds, n=100)
+    print(f"{name:45} p50 {cuts[49] * 1e3:7.1f} ms   p99 {cuts[98] * 1e3:7.1f} ms")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=5_000)
+    messages = parser.parse_args().messages
+    bodies = [orjson.dumps({"n": number, "text": "x" * 200}).decode() for number in range(messages)]
+    with open_elasticmq(heap="512m") as server:
+        for kind in (".fifo", ""):
+            rates: dict[str, list[float]] = {"bare": [], "ours": []}
+            for turn in range(3):
+                for name, measure in (("bare", _bare), ("ours", _ours)):
+                    url = server.create_queue(f"{name}-{turn}{kind}", visibility_s=60)
+                    if kind:
+                        for group in range(10):
+                            server.send(url, bodies[group::10], group=f"g{group}")
+                    else:
+                        server.send(url, bodies)
+                    rates[name].append(asyncio.run(measure(server, url, messages)))
+            bare, ours = (statistics.median(rates[name]) for name in ("bare", "ours"))
+            what = "FIFO queue, 10 groups" if kind else "standard queue"
+            print(
+                f"{what:25} bare {bare:7.0f}/s   runtime {ours:7.0f}/s   {ours / bare:.0%}  {rates}"
+            )
+        url = server.create_queue("latency")
+        _show("receive, bare client", asyncio.run(_bare_latency(server, url)))
+        _show("yielded by the producer", asyncio.run(_our_latency(server, url)))
+        _show("run is queued, whole service, SQLite", _service_latency(server, _LATENCIES))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Credentials of a role, a profile and the environment, against moto's STS and SQS."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from producers.sqs import SqsSharedStreamProducer
+from producers.sqs.settings import SqsSettings
+from tests.services.moto import open_moto
+from tests.services.sqs_client import SqsClient
+from tests.services.sqs_proxy import open_sqs_proxy
+from tests.sqs.driving import driving, producer_on
+from triggerer.errors import BrokerError
+from watchers.sqs import SqsEventTrigger
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[SqsClient]:
+    with open_moto() as server:
+        yield server
+
+
+@pytest.fixture
+def url(moto: SqsClient) -> str:
+    return moto.create_queue(f"r-{uuid.uuid4().hex[:10]}")
+
+
+async def test_the_keys_of_a_role_are_used_and_got_by_themselves(
+    moto: SqsClient, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", moto.endpoint)
+    async with open_sqs_proxy(moto.endpoint) as proxy:
+        role = "arn:aws:iam::123456789012:role/reader"
+        producer = producer_on(
+            moto, url, endpoint_url=proxy.endpoint, role_arn=role, external_id="shop"
+        )
+        await asyncio.to_thread(moto.send, url, ["a", "b"])
+        async with driving(producer) as driver:
+            await driver.advanced_count(2)
+        assert {one.signed_by for one in proxy.exchanges} != {"test"}
+    assert await asyncio.to_thread(moto.count, url) == 0
+
+
+async def test_a_role_that_cannot_be_assumed_is_named(
+    moto: SqsClient, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", "http://127.0.0.1:1")
+    producer = producer_on(moto, url, role_arn="arn:aws:iam::123456789012:role/reader")
+    with pytest.raises(BrokerError, match=r"no connection to http://127\.0\.0\.1:1"):
+        async with driving(producer) as driver:
+            await driver.until(lambda: False, "it fails")
+
+
+async def test_a_profile_is_read_from_the_sdks_files(
+    moto: SqsClient, url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "config").write_text(
+        "[profile shop]\nregion = us-east-1\naws_access_key_id = of-profile\naws_secret_access_key = x\n"
+    )
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    async with open_sqs_proxy(moto.endpoint) as proxy:
+        settings = {"profile": "shop", "endpoint_url": proxy.endpoint, "receive_wait_s": 1}
+        producer = SqsSharedStreamProducer(url, settings=SqsSettings.from_mapping("sqs", settings))
+        await asyncio.to_thread(moto.send, url, ["a"])
+        async with driving(producer) as driver:
+            await driver.advanced_count(1)
+        assert {one.signed_by for one in proxy.exchanges} == {"of-profile"}
+
+
+async def test_what_a_queue_promises_is_asked_of_it(
+    moto: SqsClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = moto.create_queue(f"d-{uuid.uuid4().hex[:10]}")
+    name = f"p-{uuid.uuid4().hex[:10]}"
+    moto.create_queue(name, visibility_s=20, dead_letters=dead, max_receive_count=4)
+    settings = SqsSettings.from_mapping("sqs", moto.connection)
+    monkeypatch.setattr(SqsEventTrigger, "_settings", lambda _: settings)
+    trigger = SqsEventTrigger(name)
+    await trigger.check_source()
+    facts = await trigger.describe_delivery(ask=True)
+    assert facts.is_acknowledged
+    assert facts.is_renewed
+    assert (facts.drops_after, facts.has_dead_letters) == (4, True)
+    assert facts.retention is not None
+    assert facts.retention.days == 4
+    unasked = await trigger.describe_delivery(ask=False)
+    assert (unasked.has_dead_letters, unasked.retention) == (None, None)
+    moto.delete_queue(dead)
+    with pytest.raises(BrokerError, match="queue does not exist"):
+        await trigger.check_source()

@@ -1,0 +1,98 @@
+"""The trigger of SQS queues: its identity, its events, and what it promises."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from triggerer.abc import BrokerMessage, TriggerEvent
+from triggerer.errors import DagError
+from watchers.messaging import MessageQueueTrigger
+from watchers.sqs import SqsEventTrigger
+
+MESSAGE = BrokerMessage(
+    b'{"total": 7}',
+    b"customer-1",
+    {"source": "shop", "raw": b"\xff"},
+    {"queue": "orders.fifo", "message_id": "m-1", "group_id": "customer-1", "sequence_number": "9"},
+    datetime(2026, 11, 24, tzinfo=UTC),
+    2,
+)
+
+
+async def _events(trigger: SqsEventTrigger, *messages: BrokerMessage) -> list[TriggerEvent]:
+    async def stream() -> Any:
+        for message in messages:
+            yield message
+
+    return [event async for event in trigger.filter_shared_stream(stream())]
+
+
+async def test_an_event_says_what_the_contract_has() -> None:
+    (event,) = await _events(SqsEventTrigger("orders.fifo"), MESSAGE)
+    assert event.payload == {
+        "value": {"total": 7},
+        "message_id": "m-1",
+        "queue": "orders.fifo",
+        "group_id": "customer-1",
+        "sequence_number": "9",
+        "attributes": {"source": "shop", "raw": "base64:/w=="},
+        "timestamp": 1_795_478_400_000,
+    }
+
+
+async def test_match_extra_and_partition_key_read_the_messages_properties() -> None:
+    trigger = SqsEventTrigger(
+        "orders.fifo",
+        match={"@attributes.source": "shop", "@deliveries": {"lt": 3}},
+        extra={"total": "total", "customer": "@group_id"},
+        partition_key="@group_id",
+    )
+    (event,) = await _events(trigger, MESSAGE)
+    assert event.payload == {"total": 7, "customer": "customer-1"}
+    assert event.partition_key == "customer-1"
+
+
+def test_watchers_with_equal_queue_and_connection_share_a_stream() -> None:
+    one = SqsEventTrigger("orders", match={"total": 1})
+    other = SqsEventTrigger("orders", decode="text")
+    assert one.shared_stream_key() == other.shared_stream_key()
+    assert one.shared_stream_key() != SqsEventTrigger("orders", connection="b").shared_stream_key()
+
+
+def test_it_can_be_made_again_and_named_by_a_url() -> None:
+    trigger = MessageQueueTrigger("sqs:///orders?connection=shop", match={"total": 1})
+    path, arguments = trigger.serialize()
+    assert path == "watchers.sqs.SqsEventTrigger"
+    assert SqsEventTrigger(**arguments).serialize() == trigger.serialize()
+    assert (arguments["queue"], arguments["connection"]) == ("orders", "shop")
+
+
+@pytest.mark.parametrize("queue", ["", None, 5])
+def test_a_queue_that_is_no_text_is_refused(queue: Any) -> None:
+    with pytest.raises(DagError, match="queue must be a non-empty text"):
+        SqsEventTrigger(queue)
+
+
+def test_a_dag_file_is_read_without_the_sdk() -> None:
+    program = "import sys, watchers.sqs; print([m for m in sys.modules if 'boto' in m or m == 'pydantic'])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_missing_sdk_is_found_when_the_plugin_is_loaded() -> None:
+    program = (
+        "import importlib.util as u; real = u.find_spec\n"
+        "u.find_spec = lambda name, *a: None if name == 'aiobotocore' else real(name, *a)\n"
+        "import watchers.sqs"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert "ModuleNotFoundError: No module named 'aiobotocore'" in done.stderr
