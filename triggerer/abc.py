@@ -210,6 +210,15 @@ class SharedStreamProducer(ABC):
         Cancellation: at shutdown, and when the group ends; the broker then redelivers what it was not told.
         """
 
+    async def advance_lanes(self, batches: Sequence[Sequence[AdvanceItem]]) -> None:
+        """As `advance`, for several lanes at once: each batch is the next of one lane. Off by default.
+
+        With `lanes_advance_side_by_side`, what is ready in all lanes is handed over in one call where this is
+        overridden, and `advance` is not called. For a broker with a lane for each message, for which a call and a task
+        of its own would cost more than all else. The lanes of a call wait for one another, and for no other call's.
+        """
+        raise NotImplementedError(f"{type(self).__qualname__} advances each lane by itself")
+
     async def run(self) -> None:  # noqa: B027  (an optional hook)
         """Work beside the poll while the stream is open: renew locks, receive. Off by default.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Final
 
 _MOST: Final = 50_000
@@ -32,3 +33,8 @@ class Failures:
 
     def forget(self, message_id: str) -> None:
         self._counts.pop(message_id, None)
+
+    def forget_all(self, message_ids: Iterable[str]) -> None:
+        if self._counts:
+            for message_id in message_ids:
+                self._counts.pop(message_id, None)

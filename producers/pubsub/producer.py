@@ -12,7 +12,7 @@ from producers.pubsub.connecting import Connection, find_access
 from producers.pubsub.dead_letter import DeadLetters
 from producers.pubsub.failures import Failures
 from producers.pubsub.message import Delivery
-from producers.pubsub.session import Session
+from producers.pubsub.session import Session, first_error
 from triggerer.abc import AdvanceItem, AdvanceOutcome, BrokerMessage, SharedStreamProducer
 from triggerer.errors import BrokerError
 from triggerer.pluginkit.delivery import Judgement, judge
@@ -79,7 +79,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         Raises:
             ConfigurationError: There are no credentials, or no project is known.
         """
-        session = await self._open()
+        session = self._opened or await self._open()
         while True:
             taken = 0
             while taken < _TURN and not self._is_paused:
@@ -102,10 +102,14 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
                 `ack_timeout_s`.
             ConfigurationError: See `open_stream`.
         """
-        session = await self._open()
+        session = self._opened or await self._open()
         await session.run()
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        """See `advance_lanes`."""
+        await self.advance_lanes([batch])
+
+    async def advance_lanes(self, batches: Sequence[Sequence[AdvanceItem]]) -> None:
         """Acknowledge what is done, and have the rest delivered again. Returns when the service has taken it.
 
         Raises:
@@ -114,7 +118,30 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
 
         Cancellation: An acknowledgement may have been made or not; what was not made is delivered again.
         """
-        session = await self._open()
+        session = self._opened or await self._open()
+        done: list[Delivery] = []
+        others: list[Sequence[AdvanceItem]] = []
+        for batch in batches:
+            if all(outcome.is_clean and not delivery.is_stale for delivery, outcome in batch):
+                for delivery, _ in batch:
+                    session.hand.settle(delivery)
+                    done.append(delivery)
+            else:
+                others.append(batch)
+        self._failures.forget_all(delivery.message_id for delivery in done)
+        if not others:
+            await session.ack(done)
+            return
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(session.ack, done)
+                for batch in others:
+                    tasks.start_soon(self._advance_one_by_one, session, batch)
+        except BaseExceptionGroup as group:
+            raise first_error(group) from None
+
+    async def _advance_one_by_one(self, session: Session, batch: Sequence[AdvanceItem]) -> None:
+        """Of one lane, in order: what follows a failed message is stale then."""
         done: list[Delivery] = []
         stale = 0
         for delivery, outcome in batch:
@@ -128,8 +155,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
                 "%d messages were advanced after one before them had failed; they are delivered again",
                 stale,
             )
-        if done:
-            await session.ack(done)
+        await session.ack(done)
 
     async def _is_done(self, session: Session, delivery: Delivery, outcome: AdvanceOutcome) -> bool:
         """Whether it is to be acknowledged; if not, it is held now."""
@@ -227,7 +253,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
             BrokerRefused: There is none, or this account may not.
             BrokerUnavailable: The service does not take it now.
         """
-        session = await self._open()
+        session = self._opened or await self._open()
         await session.dead_letters.write(event, {"reason": reason})
 
     async def pause(self) -> None:

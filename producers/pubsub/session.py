@@ -87,6 +87,8 @@ class Session:
 
     async def ack(self, deliveries: Sequence[Delivery]) -> None:
         """See `Outgoing.ack`. They leave the hand then; those that were not taken are given back at the end."""
+        if not deliveries:
+            return
         ack_ids = [delivery.ack_id for delivery in deliveries]
         await self._outgoing.ack(ack_ids, self._leases.release(ack_ids, time.monotonic()))
         for delivery in deliveries:
@@ -115,8 +117,7 @@ class Session:
                 tasks.start_soon(self._give_back)
                 tasks.start_soon(self._receiving.run)
         except BaseExceptionGroup as group:
-            # One fails, and the others are cancelled by that.
-            raise _first(group) from None
+            raise first_error(group) from None
 
     async def _renew(self) -> None:
         async with anyio.create_task_group() as tasks:
@@ -187,7 +188,8 @@ class Session:
                 await self._connection.aclose()
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What a task group of ours ended with: one task fails, and the others are cancelled by that."""
     found: BaseException = group
     while isinstance(found, BaseExceptionGroup):
         found = found.exceptions[0]

@@ -30,10 +30,16 @@ class TestPubSub(ProducerConformance):
     patience_s = 30.0
     quiet_s = 0.2
     lock_s = 2.0
+    lease_s = 10
 
     @pytest.fixture(autouse=True)
     def _broker(self, pubsub_server: PubSubServer) -> None:
         self.server = pubsub_server
+
+    def test_what_is_held_for_long_is_given_to_no_other(self) -> None:
+        # Not everywhere: on a busy machine a short lease runs out, and that is at least once and no fault.
+        self.lease_s = int(self.lock_s)
+        super().test_what_is_held_for_long_is_given_to_no_other()
 
     async def setup(self) -> None:
         self.name = f"c-{uuid.uuid4().hex[:10]}"
@@ -51,7 +57,7 @@ class TestPubSub(ProducerConformance):
             self.name,
             max_deliveries=self.max_deliveries,
             dead_letter_topic=f"{self.name}-dead",
-            ack_deadline_s=int(self.lock_s),
+            ack_deadline_s=self.lease_s,
         )
 
     async def committed(self, lane: int = 0) -> int:
@@ -79,11 +85,17 @@ class TestPubSubInOrder(ProducerConformance):
     patience_s = 30.0
     quiet_s = 0.2
     lock_s = 2.0
+    lease_s = 10
     exactly_once = False
 
     @pytest.fixture(autouse=True)
     def _broker(self, pubsub_double: PubSubDouble) -> None:
         self.server = pubsub_double
+
+    def test_what_is_held_for_long_is_given_to_no_other(self) -> None:
+        # Not everywhere: on a busy machine a short lease runs out, and that is at least once and no fault.
+        self.lease_s = int(self.lock_s)
+        super().test_what_is_held_for_long_is_given_to_no_other()
 
     async def setup(self) -> None:
         self.name = f"c-{uuid.uuid4().hex[:10]}"
@@ -104,7 +116,7 @@ class TestPubSubInOrder(ProducerConformance):
             self.name,
             max_deliveries=self.max_deliveries,
             dead_letter_topic=f"{self.name}-dead",
-            ack_deadline_s=int(self.lock_s),
+            ack_deadline_s=self.lease_s,
         )
 
     async def committed(self, lane: int = 0) -> int:

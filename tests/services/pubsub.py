@@ -46,6 +46,32 @@ def open_pubsub(*, stream_lifetime_s: float = 0) -> Iterator[PubSubServer]:
         shutil.rmtree(home, ignore_errors=True)
 
 
+@contextmanager
+def open_pubsub_flood(size_bytes: int) -> Iterator[str]:
+    """Start a server that sends messages of this size as fast as they are acknowledged; its address.
+
+    A subscription `…-<number>` gets so many. Nothing is kept, and nothing comes again: it is for measuring clients.
+
+    Raises:
+        ServiceUnavailable: As `open_pubsub`.
+    """
+    binary = _find_server()
+    (port,) = free_ports(1)
+    home = Path(tempfile.mkdtemp(prefix="triggerer-pubsub-"))
+    daemon = Daemon(
+        "pubsub-flood",
+        [binary, "-port", str(port), "-flood", str(size_bytes)],
+        log=home / "log",
+        ready=lambda: accepts_connections(port),
+    )
+    try:
+        daemon.start()
+        yield f"127.0.0.1:{port}"
+    finally:
+        daemon.kill()
+        shutil.rmtree(home, ignore_errors=True)
+
+
 @cache
 def _find_server() -> Path:
     go = shutil.which("go")

@@ -103,6 +103,9 @@ class Pump:
         self, producer: SharedStreamProducer, tasks: anyio.abc.TaskGroup
     ) -> None:
         lanes = self._state.lanes
+        if type(producer).advance_lanes is not SharedStreamProducer.advance_lanes:
+            await self._start_together(producer, tasks)
+            return
         handled = 0
         while lanes.has_ready:
             lane, batch = lanes.take(_REQUEST)
@@ -138,4 +141,49 @@ class Pump:
         state.lanes.finish(lane)
         await checkpoint_if_cancelled()
         # The lane may be ready again, or the poll may be waiting for the room that this advance has made.
+        state.progress.note()
+
+    async def _start_together(
+        self, producer: SharedStreamProducer, tasks: anyio.abc.TaskGroup
+    ) -> None:
+        lanes = self._state.lanes
+        together: dict[Lane, Sequence[AdvanceItem]] = {}
+        handled = 0
+        while lanes.has_ready:
+            lane, batch = lanes.take(_REQUEST)
+            if not batch:
+                lanes.finish(lane)
+                continue
+            together[lane] = batch
+            handled += len(batch)
+            if handled >= _BURST:
+                tasks.start_soon(self._advance_together, producer, together, name=self._task_name)
+                together, handled = {}, 0
+                await checkpoint()
+        if together:
+            tasks.start_soon(self._advance_together, producer, together, name=self._task_name)
+
+    async def _advance_together(
+        self, producer: SharedStreamProducer, together: dict[Lane, Sequence[AdvanceItem]]
+    ) -> None:
+        state = self._state
+        if not state.may_act:
+            # As in `_advance_beside_others`.
+            return
+        self._awaited_beside |= together
+        try:
+            with plugin_code(self._what):
+                await producer.advance_lanes(list(together.values()))
+            if state.lags.live or state.lags.set_back:
+                for batch in together.values():
+                    state.note_advanced(batch)
+        except Exception:
+            state.is_ending = True
+            raise
+        finally:
+            for lane in together:
+                del self._awaited_beside[lane]
+        for lane in together:
+            state.lanes.finish(lane)
+        await checkpoint_if_cancelled()
         state.progress.note()

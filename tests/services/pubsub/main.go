@@ -16,7 +16,11 @@ func main() {
 	port := flag.Int("port", 0, "where to listen, on localhost")
 	inspect := flag.Int("inspect", 0, "where to answer GET /messages?id=, on localhost")
 	lifetime := flag.Duration("stream-lifetime", 0, "how long a stream is served; 0: without an end")
+	flooding := flag.Int("flood", 0, "serve messages of so many bytes without an end, instead of pstest")
 	flag.Parse()
+	if *flooding > 0 {
+		serveFlood(*port, *flooding)
+	}
 	// The service takes nothing below ten seconds. Tests do not want to wait that long.
 	pstest.SetMinAckDeadline(2 * time.Second)
 	server := pstest.NewServerWithPort(*port)

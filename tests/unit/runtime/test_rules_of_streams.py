@@ -307,6 +307,75 @@ async def test_lanes_advance_side_by_side_only_where_the_producer_says_so(
         assert all(upstream.outcomes(lane) == {0: (1, 0, 0), 1: (1, 0, 0)} for lane in "abc")
 
 
+class _Together(Producer):
+    lanes_advance_side_by_side = True
+    calls: ClassVar[list[list[Hashable]]] = []
+
+    async def advance_lanes(self, batches: Any) -> None:
+        self.calls.append([batch[0].broker_payload[1] for batch in batches])
+        for batch in batches:
+            await self.advance(batch)
+
+
+class _AckingTogether(Acking):
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        return _Together(Upstream.known[kwargs["upstream"]])
+
+
+async def test_lanes_that_are_ready_together_are_one_call_where_the_producer_takes_several(
+    upstream: Upstream,
+) -> None:
+    _Together.calls.clear()
+    goes_on = anyio.Event()
+    async with StreamHarness(persistence="manual") as streams:
+        await streams.add(_AckingTogether(upstream.name))
+        for lane in "abc":
+            upstream.put(0, lane=lane)
+        await streams.quiesce()
+        assert _Together.calls == []
+        await streams.persist()
+        await streams.quiesce()
+        assert _Together.calls == [["a", "b", "c"]]
+
+        async def on_advance(_: Any) -> None:
+            await goes_on.wait()
+
+        upstream.on_advance = on_advance
+        for number in (1, 2):
+            upstream.put(number, lane="a")
+            await streams.quiesce()
+            await streams.persist()
+            await streams.quiesce()
+        upstream.put(1, lane="b")
+        await streams.quiesce()
+        await streams.persist()
+        await streams.quiesce()
+        # Within lane a the next waits for the last; lane b does not.
+        assert _Together.calls[1:] == [["a"], ["b"]]
+        goes_on.set()
+        await streams.quiesce()
+        assert _Together.calls[3:] == [["a"]]
+        assert upstream.outcomes("a") == dict.fromkeys(range(3), (1, 0, 0))
+
+
+async def test_an_advance_of_several_lanes_that_raises_ends_the_group(upstream: Upstream) -> None:
+    async def on_advance(batch: Any) -> None:
+        if batch[0].broker_payload[1] == "b":
+            raise OSError("the broker is gone")
+
+    upstream.on_advance = on_advance
+    async with StreamHarness(persistence="manual") as streams:
+        view = await streams.add(_AckingTogether(upstream.name))
+        for lane in "abc":
+            upstream.put(0, lane=lane)
+        await streams.quiesce()
+        await streams.persist()
+        await streams.quiesce()
+        assert isinstance(view.error, GroupEnded)
+        assert [lane for lane, _ in upstream.advanced] == ["a"]
+
+
 # Rule 5
 
 

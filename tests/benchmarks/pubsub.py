@@ -1,0 +1,205 @@
+"""`python -m tests.benchmarks.pubsub`: Pub/Sub's producer beside Google's bare clients, receiving and acknowledging.
+
+All read the same server in the same run, one after the other and in turn: a flood that sends as fast as messages are
+acknowledged (tests/services/pubsub/flood.go). `bare` is the asynchronous client that the producer uses, `threaded` is
+Google's own subscriber with its threads, `producer` ours alone, and `runtime` is ours under the real runtime with one
+watcher that makes an event of each message, without a database.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import resource
+import statistics
+import threading
+import time
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any, Final
+
+import anyio
+import grpc
+from google.cloud.pubsub_v1 import SubscriberClient
+from google.pubsub_v1 import StreamingPullRequest, StreamingPullResponse, SubscriberAsyncClient
+from google.pubsub_v1.services.subscriber.transports import (
+    SubscriberGrpcAsyncIOTransport,
+    SubscriberGrpcTransport,
+)
+
+from producers.pubsub import PubSubSharedStreamProducer
+from producers.pubsub.settings import PubSubSettings
+from tests.services.pubsub import open_pubsub_flood
+from triggerer.abc import AdvanceItem, AdvanceOutcome
+from triggerer.testing import StreamHarness
+from watchers.pubsub import PubSubEventTrigger
+
+_ACKED: Final = AdvanceOutcome(acked=1, failed=0, rejected=0)
+_OUTSTANDING: Final = 1_000
+
+
+def _path(name: str) -> str:
+    return f"projects/p/subscriptions/{name}"
+
+
+async def bare(host: str, name: str, count: int) -> None:
+    """Acknowledge each answer's messages in one request, several at a time."""
+    channel = grpc.aio.insecure_channel(host, options=[("grpc.use_local_subchannel_pool", 1)])
+    client = SubscriberAsyncClient(transport=SubscriberGrpcAsyncIOTransport(channel=channel))
+    opening: Any = client.streaming_pull(retry=None, timeout=None)
+    call = await opening
+    await call.write(
+        StreamingPullRequest(
+            subscription=_path(name),
+            stream_ack_deadline_seconds=60,
+            max_outstanding_messages=_OUTSTANDING,
+        )
+    )
+    received = 0
+    async with anyio.create_task_group() as tasks:
+        while received < count:
+            raw = StreamingPullResponse.pb(await call.read())
+            received += len(raw.received_messages)
+            ack_ids = [one.ack_id for one in raw.received_messages]
+            tasks.start_soon(_acknowledge, client, name, ack_ids)
+    call.cancel()
+    await channel.close()
+
+
+async def _acknowledge(client: SubscriberAsyncClient, name: str, ack_ids: list[str]) -> None:
+    await client.acknowledge(subscription=_path(name), ack_ids=ack_ids, retry=None, timeout=10)
+
+
+async def threaded(host: str, name: str, count: int) -> None:
+    channel = grpc.insecure_channel(host, options=[("grpc.use_local_subchannel_pool", 1)])
+    client = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
+    left, done, lock = [count], threading.Event(), threading.Lock()
+
+    def take(message: Any) -> None:
+        message.ack()
+        with lock:
+            left[0] -= 1
+            if not left[0]:
+                done.set()
+
+    future = client.subscribe(_path(name), callback=take)
+    await asyncio.to_thread(done.wait)
+    future.cancel()
+    await asyncio.to_thread(future.result)
+    client.close()
+
+
+def _producer(host: str, name: str) -> PubSubSharedStreamProducer:
+    settings = PubSubSettings.from_mapping("bench", {"emulator_host": host, "project": "p"})
+    return PubSubSharedStreamProducer(name, settings=settings)
+
+
+async def producer(host: str, name: str, count: int) -> None:
+    """Each message is a lane; what came together is advanced together."""
+    made = _producer(host, name)
+    stream: Any = made.open_stream()
+    advanced = 0
+    pulled: list[Any] = []
+    done, has_pulled = anyio.Event(), anyio.Event()
+
+    async def advance(payloads: list[Any]) -> None:
+        nonlocal advanced
+        await made.advance_lanes([[AdvanceItem(payload, _ACKED)] for payload in payloads])
+        advanced += len(payloads)
+        if advanced == count:
+            done.set()
+
+    async def pull() -> None:
+        async for _, payload in stream:
+            pulled.append(payload)
+            has_pulled.set()
+
+    async def pump(tasks: anyio.abc.TaskGroup) -> None:
+        nonlocal has_pulled, pulled
+        while True:
+            await has_pulled.wait()
+            has_pulled, together, pulled = anyio.Event(), pulled, []
+            tasks.start_soon(advance, together)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(made.run)
+        tasks.start_soon(pull)
+        tasks.start_soon(pump, tasks)
+        await done.wait()
+        tasks.cancel_scope.cancel()
+    await stream.aclose()
+    await made.aclose()
+
+
+async def runtime(host: str, name: str, count: int) -> None:
+    class Trigger(PubSubEventTrigger):
+        def shared_stream_key(self) -> Hashable:
+            return ("bench", self.subscription)
+
+        @classmethod
+        def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> Any:
+            return _producer(host, name)
+
+    async with StreamHarness() as streams:
+        view = await streams.add(Trigger(name))
+        while len(view.events) < count or any(one.outstanding for one in streams.groups.values()):
+            if view.error is not None:
+                raise view.error
+            await anyio.sleep(0.005)
+
+
+SIDES: Final[dict[str, Callable[[str, str, int], Awaitable[None]]]] = {
+    "bare": bare,
+    "threaded": threaded,
+    "producer": producer,
+    "runtime": runtime,
+}
+
+
+def _measure(side: str, host: str, number: int, count: int) -> tuple[float, float]:
+    """Messages a second, and microseconds of this process's CPU for each."""
+    gc.collect()
+    before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+    asyncio.run(_run(SIDES[side], host, f"{side}{number}-{count}", count))
+    took = time.perf_counter() - began
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return count / took, cpu / count * 1e6
+
+
+async def _run(
+    side: Callable[[str, str, int], Awaitable[None]], host: str, name: str, count: int
+) -> None:
+    await side(host, name, count)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=50_000)
+    parser.add_argument("--size", type=int, default=500, help="bytes of a message")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--sides", default=",".join(SIDES))
+    arguments = parser.parse_args()
+    sides = arguments.sides.split(",")
+    rates: dict[str, list[float]] = {side: [] for side in sides}
+    costs: dict[str, list[float]] = {side: [] for side in sides}
+    with open_pubsub_flood(arguments.size) as host:
+        for number in range(arguments.rounds):
+            for side in sides:
+                rate, cost = _measure(side, host, number, arguments.messages)
+                rates[side].append(rate)
+                costs[side].append(cost)
+                print(f"  {side:10}{rate:10,.0f} messages/s{cost:8.1f} µs of CPU each", flush=True)
+    print(
+        f"median of {arguments.rounds} rounds, {arguments.messages} messages of {arguments.size} bytes"
+    )
+    for side in sides:
+        rate, cost = statistics.median(rates[side]), statistics.median(costs[side])
+        share = rate / statistics.median(rates[sides[0]])
+        print(
+            f"  {side:10}{rate:10,.0f} messages/s{cost:8.1f} µs of CPU each  {share:5.0%} of {sides[0]}"
+        )
+
+
+if __name__ == "__main__":
+    main()
