@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from triggerer.abc import BrokerMessage
+from triggerer.abc import BrokerMessage, DeliveryFacts
 from triggerer.pluginkit.decoding import text_of
 from triggerer.pluginkit.message_trigger import (
     Attribute,
@@ -74,6 +74,11 @@ class PubSubEventTrigger(MessageTrigger):
         from producers.pubsub import check_subscription
 
         await check_subscription(self._settings(), self.subscription)
+
+    async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
+        from producers.pubsub import describe_delivery
+
+        return await describe_delivery(self._settings(), self.subscription, ask=ask)
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> PubSubSharedStreamProducer:

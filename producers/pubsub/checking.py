@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import grpc
 
-from producers.pubsub.connecting import Connection, find_access
+from producers.pubsub.connecting import Access, Connection, find_access
 from producers.pubsub.errors import code_of, guarded
+from triggerer.abc import DeliveryFacts
 from triggerer.errors import BrokerError, BrokerRefused
 
 if TYPE_CHECKING:
@@ -28,39 +30,79 @@ async def check_subscription(settings: PubSubSettings, subscription: str) -> Non
         BrokerRefused: There is no such subscription, this account may not read it, or it is none to pull from.
         BrokerUnavailable: The service does not answer.
     """
+    access, path, found = await _look_up(settings, subscription)
+    if found is None:
+        return
+    what = f"{path} at {settings.where}"
+    if found.push_config.push_endpoint:
+        raise BrokerRefused(
+            f"{what} pushes its messages to {found.push_config.push_endpoint}",
+            hint="only a pull subscription can be read",
+        )
+    if found.detached or found.topic == _DELETED_TOPIC:
+        raise BrokerRefused(
+            f"{what} is not attached to a topic any more",
+            hint="its topic was deleted, or it was detached: make it anew",
+        )
+    if settings.dead_letter_topic:
+        topic = access.path("topics", settings.dead_letter_topic)
+        if topic == found.topic:
+            raise BrokerRefused(
+                f"dead_letter_topic is {topic}, the topic of {path}",
+                hint="what was dead-lettered would come again at once",
+            )
+
+
+async def describe_delivery(
+    settings: PubSubSettings, subscription: str, *, ask: bool
+) -> DeliveryFacts:
+    """What the subscription, as far as it may be looked at, and the settings do with a message.
+
+    Raises:
+        As `check_subscription`, if the service is asked.
+    """
+    found: Any = None
+    if ask:
+        _, _, found = await _look_up(settings, subscription)
+    retention = None if found is None else found.message_retention_duration
+    limits = [settings.max_deliveries] if settings.dead_letter_topic else []
+    policy = None if found is None else found.dead_letter_policy
+    if policy:
+        limits.append(policy.max_delivery_attempts)
+    drops_after = min((limit for limit in limits if limit), default=None)
+    return DeliveryFacts(
+        is_acknowledged=True,
+        because="messages are acknowledged after their events are durable",
+        key="subscription, message id and time of publication",
+        retention=retention or None,
+        redelivers_after=timedelta(seconds=settings.ack_deadline_s or settings.min_ack_deadline_s),
+        is_renewed=True,
+        renewed_for=timedelta(seconds=settings.max_extension_s),
+        drops_after=drops_after,
+        has_dead_letters=None if drops_after is None else True,
+    )
+
+
+async def _look_up(settings: PubSubSettings, subscription: str) -> tuple[Access, str, Any]:
+    """Who we are, the subscription's path, and what the service says of it; None: this account may only read it."""
     access = await find_access(settings)
     path = access.path("subscriptions", subscription)
     what = f"{path} at {settings.where}"
     connection = Connection(settings, access)
     try:
-        client = connection.subscriber
-        try:
-            found = await guarded(
-                client.get_subscription(subscription=path, retry=None, timeout=_TIMEOUT_S), what
-            )
-        except BrokerError as error:
-            if code_of(error.__cause__ or error) is not grpc.StatusCode.PERMISSION_DENIED:
-                raise
-            # An account may be allowed to read a subscription and not to look at it.
-            await _try_to_consume(connection, path, what)
-            return
-        if found.push_config.push_endpoint:
-            raise BrokerRefused(
-                f"{what} pushes its messages to {found.push_config.push_endpoint}",
-                hint="only a pull subscription can be read",
-            )
-        if found.detached or found.topic == _DELETED_TOPIC:
-            raise BrokerRefused(
-                f"{what} is not attached to a topic any more",
-                hint="its topic was deleted, or it was detached: make it anew",
-            )
-        if settings.dead_letter_topic:
-            topic = access.path("topics", settings.dead_letter_topic)
-            if topic == found.topic:
-                raise BrokerRefused(
-                    f"dead_letter_topic is {topic}, the topic of {path}",
-                    hint="what was dead-lettered would come again at once",
-                )
+        found = await guarded(
+            connection.subscriber.get_subscription(
+                subscription=path, retry=None, timeout=_TIMEOUT_S
+            ),
+            what,
+        )
+        return access, path, found
+    except BrokerError as error:
+        if code_of(error.__cause__ or error) is not grpc.StatusCode.PERMISSION_DENIED:
+            raise
+        # An account may be allowed to read a subscription and not to look at it.
+        await _try_to_consume(connection, path, what)
+        return access, path, None
     finally:
         with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
             await connection.aclose()

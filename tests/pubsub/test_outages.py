@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from producers.pubsub import check_subscription
+from producers.pubsub import check_subscription, describe_delivery
 from producers.pubsub.connecting import Access
 from producers.pubsub.settings import PubSubSettings
 from tests.pubsub.driving import driven, producer_on, settings_for
 from tests.pubsub.test_scenarios import eventually
 from tests.services.process import free_ports
 from tests.services.pubsub_double import TRANSIENT, Entry, PubSubDouble
+from triggerer.domain.guarantees import Guarantee, promise
 from triggerer.errors import BrokerRefused, BrokerUnavailable, ConfigurationError
 from triggerer.testing.resolving import failing, nothing
 
@@ -230,6 +232,30 @@ async def test_an_account_that_may_read_and_not_look_passes_the_check(
     double.refuse("ModifyAckDeadline", grpc.StatusCode.PERMISSION_DENIED)
     with pytest.raises(BrokerRefused, match=r"roles/pubsub\.subscriber"):
         await check_subscription(settings_for(double.host), name)
+
+
+async def test_what_a_watcher_promises_follows_from_settings_and_subscription(
+    double: PubSubDouble, name: str
+) -> None:
+    double.create(f"{name}-dead")
+    double.create(
+        name,
+        message_retention_duration={"seconds": 600},
+        dead_letter_policy={
+            "dead_letter_topic": f"projects/tests/topics/{name}-dead",
+            "max_delivery_attempts": 5,
+        },
+    )
+    unasked = await describe_delivery(settings_for(double.host), name, ask=False)
+    assert (unasked.drops_after, unasked.has_dead_letters, unasked.retention) == (None, None, None)
+    facts = await describe_delivery(
+        settings_for(double.host, dead_letter_topic="dead"), name, ask=True
+    )
+    assert (facts.drops_after, facts.has_dead_letters) == (5, True)
+    assert facts.retention == timedelta(minutes=10)
+    assert facts.redelivers_after == timedelta(seconds=10)
+    assert facts.renewed_for == timedelta(hours=1)
+    assert promise(facts, ack_timeout=timedelta(minutes=5)).guarantee is Guarantee.EFFECTIVELY_ONCE
 
 
 async def test_the_check_says_that_nobody_answers() -> None:

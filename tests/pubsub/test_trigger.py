@@ -1,0 +1,89 @@
+"""PubSubEventTrigger in the real runtime, on a server by the service's rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.pubsub.test_scenarios import eventually
+from tests.services.pubsub_double import PubSubDouble
+from triggerer import abc
+from triggerer.errors import DagError
+from triggerer.testing import StreamHarness
+from watchers.messaging import MessageQueueTrigger
+from watchers.pubsub import PubSubEventTrigger
+
+
+@pytest.fixture(autouse=True)
+def connected(double: PubSubDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    def resolve(connection: str) -> Mapping[str, Any]:
+        assert connection == "pubsub"
+        return {
+            "emulator_host": double.host,
+            "project": "tests",
+            "redelivery_delay_s": 0.05,
+            "redelivery_delay_max_s": 0.1,
+        }
+
+    monkeypatch.setattr(abc, "_resolve_connection", resolve)
+
+
+async def test_siblings_share_one_stream_and_each_gets_what_it_asked_for(
+    double: PubSubDouble, name: str
+) -> None:
+    double.create(name, enable_message_ordering=True)
+    double.publish(name, ['{"n": 1}', "not json", '{"n": 3}'], key="k", attributes={"a": "b"})
+    async with StreamHarness() as streams:
+        low = await streams.add(PubSubEventTrigger(name, match={"n": {"le": 2}}))
+        high = await streams.add(
+            MessageQueueTrigger(f"pubsub:///{name}", match={"n": {"gt": 2}}, extra={"n": "n"})
+        )
+        await eventually(lambda: all(one.is_acked for one in double.entries(name)), "all are acked")
+        assert double.counts["StreamingPull"] == 1
+        (event,) = low.events
+        assert isinstance(event.payload.pop("timestamp"), int)
+        assert event.payload == {
+            "value": {"n": 1},
+            "message_id": "1",
+            "subscription": f"projects/tests/subscriptions/{name}",
+            "ordering_key": "k",
+            "attributes": {"a": "b"},
+        }
+        assert [one.payload for one in high.events] == [{"n": 3}]
+    assert [one.attempts for one in double.entries(name)] == [1, 1, 1]
+
+
+async def test_an_object_that_lands_in_a_bucket_of_cloud_storage_is_an_event(
+    double: PubSubDouble, name: str
+) -> None:
+    double.create(name)
+    described = {"bucket": "landing", "name": "a b/c.json", "size": "17", "etag": "x"}
+    attributes = {
+        "eventType": "OBJECT_FINALIZE",
+        "bucketId": "landing",
+        "objectId": "a b/c.json",
+        "eventTime": "2026-11-24T22:00:00Z",
+        "payloadFormat": "JSON_API_V1",
+    }
+    double.publish(name, [orjson.dumps(described)], attributes=attributes)
+    async with StreamHarness() as streams:
+        view = await streams.add(PubSubEventTrigger(name, decode="gcs"))
+        await eventually(lambda: view.events, "an event")
+    assert view.events[0].payload["uri"] == "gs://landing/a b/c.json"
+    assert view.events[0].payload["size"] == 17
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"subscription": ""}, "subscription must be a non-empty text"),
+        ({"subscription": "s", "match": {"@offset": 1}}, "@offset"),
+        ({"subscription": "s", "decode": "xml"}, "decode must be"),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(DagError, match=message):
+        PubSubEventTrigger(**arguments)
