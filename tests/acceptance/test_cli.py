@@ -21,6 +21,7 @@ LEAVES = [
     ["executor"],
     ["demo"],
     ["check"],
+    ["plan"],
     ["simulate"],
     ["db", "migrate"],
     ["db", "check"],
@@ -333,6 +334,26 @@ def test_an_asset_that_nobody_declares_is_made_with_a_warning_on_standard_error(
     done = migrated.run("assets", "emit", "x-new", "--json")
     assert json.loads(done.stdout)["asset_name"] == "x-new"
     assert "no DAG declares" in done.stderr
+
+
+def test_plan_shows_what_a_folder_would_change_and_fails_for_a_broken_file(
+    migrated: Shell,
+) -> None:
+    migrated.ok("assets", "emit", "x-orders")
+    folder = migrated.folder / "new"
+    folder.mkdir()
+    (folder / "one.py").write_text(
+        "from triggerer import DAG, Asset\nwith DAG('one', schedule=Asset('x-orders')):\n    pass\n"
+    )
+    plan = migrated.json("plan", "--dags-folder", "new")
+    (dag,) = plan["dags"]
+    assert (plan["events"], dag["dag_id"], dag["change"], dag["before"]) == (1, "one", "new", None)
+    assert [run["asset_event_ids"] for run in dag["after"]["runs"]] == [[1]]
+    (folder / "two.py").write_text("import nothing_of_the_kind\n")
+    done = migrated.run("plan", "--dags-folder", "new")
+    assert done.returncode == 1
+    assert "error: two.py:1: " in done.stderr
+    assert "one" in done.stdout
 
 
 def test_what_is_not_there_is_refused(migrated: Shell) -> None:

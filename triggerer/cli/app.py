@@ -48,6 +48,10 @@ COMMANDS: Final = {
     "assets": ("triggerer.cli.assets:app", "Assets and their events."),
     "runs": ("triggerer.cli.runs:app", "Runs: list, show, logs, cancel."),
     "watchers": ("triggerer.cli.watchers:app", "Watchers: list, show."),
+    "plan": (
+        "triggerer.cli.plan:plan",
+        "Show which runs other DAG files would have made, and what they change for what is queued now.",
+    ),
     "db": ("triggerer.cli.database:app", "The database's schema: migrate, check."),
     "config": ("triggerer.cli.config:app", "The configuration in force."),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, delete, select, update
+from sqlalchemy import ColumnElement, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.store.models import Asset, AssetEvent, Dag, QueuedAssetEvent
@@ -30,6 +30,20 @@ async def list_queued_events(
     )
     rows = await session.execute(limited(query, limit))
     return [QueuedEventView(*row) for row in rows]
+
+
+async def count_queued(session: AsyncSession) -> dict[str, dict[tuple[str, str], int]]:
+    """Return, by DAG, how many events of each asset (name, URI) wait for it; DAGs for which none waits are left out."""
+    rows = await session.execute(
+        select(QueuedAssetEvent.dag_id, Asset.name, Asset.uri, func.count())
+        .join(Asset, Asset.id == QueuedAssetEvent.asset_id)
+        .where(QueuedAssetEvent.run_pk.is_(None))
+        .group_by(QueuedAssetEvent.dag_id, Asset.name, Asset.uri)
+    )
+    found: dict[str, dict[tuple[str, str], int]] = {}
+    for dag_id, name, uri, count in rows:
+        found.setdefault(dag_id, {})[name, uri] = count
+    return found
 
 
 async def delete_queued_events(

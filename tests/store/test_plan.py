@@ -1,0 +1,145 @@
+"""What other DAG files would change, asked on each database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import func, select
+
+from tests.store.seeding import add_asset, add_dag, asset_json, emit
+from triggerer.dag_processing import parse_once
+from triggerer.operations.plan import Change, DagPlan, FolderPlan, plan_folder
+from triggerer.scheduler.loop import Scheduler
+from triggerer.store.engine.database import Database
+from triggerer.store.models import DagRun, QueuedAssetEvent
+
+HEADER = """
+from triggerer import DAG, Asset
+a, b = Asset("x-test://a", name="a"), Asset("x-test://b", name="b")
+"""
+
+
+async def _plan(database: Database, folder: Path, **files: str) -> FolderPlan:
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(HEADER + text)
+    parsed = await parse_once(folder)
+    async with database.reading() as session:
+        return await plan_folder(session, parsed)
+
+
+def _by_id(plan: FolderPlan) -> dict[str, DagPlan]:
+    return {one.dag_id: one for one in plan.dags}
+
+
+async def _seed(database: Database) -> None:
+    """A DAG on `a`, one on both, which is paused: three events of `a`, each in its own run, and one of `b`."""
+    await add_asset(database, 1, "a")
+    await add_asset(database, 2, "b")
+    await add_dag(database, "on_a", asset_json("a"), assets=[1])
+    both = {"all": [asset_json("a"), asset_json("b")]}
+    await add_dag(database, "both", both, assets=[1, 2], is_paused=True)
+    for _ in range(3):
+        await emit(database, 1)
+        await Scheduler(database).run_once()
+    await emit(database, 2)
+
+
+async def test_the_same_files_change_nothing(database: Database, tmp_path: Path) -> None:
+    await _seed(database)
+    plan = await _plan(
+        database,
+        tmp_path,
+        on_a='with DAG("on_a", schedule=a): pass\n',
+        both='with DAG("both", schedule=a & b): pass\n',
+    )
+    assert plan.events == 4
+    assert [(one.dag_id, one.change) for one in plan.dags] == [
+        ("both", Change.SAME),
+        ("on_a", Change.SAME),
+    ]
+    on_a = _by_id(plan)["on_a"]
+    assert on_a.before == on_a.after
+    assert on_a.before is not None
+    # As it was.
+    assert [run.asset_event_ids for run in on_a.before.runs] == [(1,), (2,), (3,)]
+    both = _by_id(plan)["both"]
+    assert both.after is not None
+    assert [run.asset_event_ids for run in both.after.runs] == [(1, 2, 3, 4)]
+    # It is paused: nothing is due, whatever waits.
+    assert (both.queued, both.due_before, both.due_after) == (4, 0, 0)
+    assert "it is paused" in both.holds_after
+
+
+async def test_a_changed_a_new_and_a_gone_dag_are_told_apart(
+    database: Database, tmp_path: Path
+) -> None:
+    await _seed(database)
+    plan = _by_id(
+        await _plan(
+            database,
+            tmp_path,
+            on_a='with DAG("on_a", schedule=b): pass\n',
+            new='with DAG("new", schedule=a | b): pass\n',
+        )
+    )
+    assert {name: one.change for name, one in plan.items()} == {
+        "on_a": Change.CHANGED,
+        "both": Change.GONE,
+        "new": Change.NEW,
+    }
+    on_a, new, gone = plan["on_a"], plan["new"], plan["both"]
+    assert on_a.before is not None
+    assert on_a.after is not None
+    assert (len(on_a.before.runs), len(on_a.after.runs)) == (3, 1)
+    assert new.before is None
+    assert new.after is not None
+    assert len(new.after.runs) == 4
+    # What is recorded already is not queued for a DAG that is new.
+    assert (new.queued, new.due_after) == (0, 0)
+    assert (gone.after, gone.queued, gone.dropped) == (None, 4, 4)
+
+
+async def test_what_is_queued_now_may_be_due_with_the_new_files(
+    database: Database, tmp_path: Path
+) -> None:
+    await add_asset(database, 1, "a")
+    await add_asset(database, 2, "b")
+    both = {"all": [asset_json("a"), asset_json("b")]}
+    await add_dag(database, "d", both, assets=[1, 2])
+    await emit(database, 1, 3)
+    plan = _by_id(
+        await _plan(database, tmp_path, d='with DAG("d", schedule=a, events_per_run=1): pass\n')
+    )["d"]
+    assert (plan.queued, plan.due_before, plan.due_after, plan.dropped) == (3, 0, 3, 0)
+    plan = _by_id(await _plan(database, tmp_path, d='with DAG("d", schedule=b): pass\n'))["d"]
+    assert (plan.due_before, plan.due_after, plan.dropped) == (0, 0, 3)
+    assert plan.holds_after == ("no event waits for b",)
+
+
+async def test_a_dag_whose_new_file_is_broken_stays_as_it_is(
+    database: Database, tmp_path: Path
+) -> None:
+    await _seed(database)
+    plan = _by_id(await _plan(database, tmp_path, on_a="this is no Python\n"))
+    assert plan["on_a"].change is Change.KEPT
+    assert plan["on_a"].before == plan["on_a"].after
+    assert plan["both"].change is Change.GONE
+
+
+async def test_planning_changes_nothing(database: Database, tmp_path: Path) -> None:
+    await _seed(database)
+
+    async def rows() -> list[int | None]:
+        async with database.reading() as session:
+            waiting = QueuedAssetEvent.run_pk.is_(None)
+            return [
+                await session.scalar(select(func.count()).select_from(DagRun)),
+                await session.scalar(select(func.count()).select_from(QueuedAssetEvent)),
+                await session.scalar(
+                    select(func.count()).select_from(QueuedAssetEvent).where(waiting)
+                ),
+            ]
+
+    before = await rows()
+    await _plan(database, tmp_path, on_a='with DAG("on_a", schedule=b): pass\n')
+    assert await rows() == before

@@ -1,0 +1,130 @@
+"""Which runs a DAG would have had, by the decider itself."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from triggerer.domain.assets import Asset, AssetAlias
+from triggerer.domain.schedules import OnPartitions, schedule_of
+from triggerer.domain.timetables import (
+    AssetAndTimeSchedule,
+    AssetOrTimeSchedule,
+    ContinuousTimetable,
+    CronDataIntervalTimetable,
+    CronTriggerTimetable,
+)
+from triggerer.scheduler import replay as module
+from triggerer.scheduler.replay import Definition, RecordedEvent, Replayed, replay
+
+A, B, C = Asset("x-a"), Asset("x-b"), Asset("x-c")
+ALIAS = AssetAlias("alias")
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def at(hours: float) -> datetime:
+    return BEGIN + timedelta(hours=hours)
+
+
+def events(*given: tuple[Asset, float]) -> list[RecordedEvent]:
+    return [RecordedEvent(n, asset, at(hours)) for n, (asset, hours) in enumerate(given, 1)]
+
+
+def replayed(
+    schedule: Any, *given: tuple[Asset, float], until: float = 100.0, **options: Any
+) -> Replayed:
+    definition = Definition("d", schedule_of(schedule), **options)
+    members = {"alias": frozenset({B})}
+    found = replay(definition, events(*given), members=members, since=BEGIN, until=at(until))
+    assert found is not None
+    return found
+
+
+def taken(found: Replayed) -> list[tuple[int, ...]]:
+    return [run.asset_event_ids for run in found.runs]
+
+
+def test_each_event_starts_a_run_of_a_dag_that_waits_for_one_asset() -> None:
+    found = replayed(A, (A, 1), (B, 2), (A, 3))
+    assert taken(found) == [(1,), (3,)]
+    assert [run.at for run in found.runs] == [at(1), at(3)]
+    assert {run.run_type for run in found.runs} == {"asset_triggered"}
+
+
+def test_both_assets_are_waited_for_and_all_that_has_queued_is_taken() -> None:
+    found = replayed(A & B, (A, 1), (A, 2), (B, 3), (C, 4), (B, 5))
+    assert taken(found) == [(1, 2, 3)]
+    assert found.waiting == (5,)
+
+
+def test_events_per_run_takes_one_of_each() -> None:
+    found = replayed(A & B, (A, 1), (A, 2), (B, 3), (B, 4), (B, 5), events_per_run=1)
+    assert taken(found) == [(1, 3), (2, 4)]
+    assert found.waiting == (5,)
+
+
+def test_an_alias_stands_for_the_assets_that_it_was_resolved_to() -> None:
+    assert taken(replayed(ALIAS, (A, 1), (B, 2))) == [(2,)]
+
+
+def test_a_gap_and_a_quiet_period_gather_events_without_any_further_event() -> None:
+    gap = replayed(A, (A, 0), (A, 1), (A, 2), (A, 11), min_run_gap=timedelta(hours=10))
+    assert taken(gap) == [(1,), (2, 3), (4,)]
+    assert [run.at for run in gap.runs] == [at(0), at(10), at(20)]
+    quiet = replayed(A, (A, 0), (A, 1), (A, 5), quiet_period=timedelta(hours=2))
+    assert taken(quiet) == [(1, 2), (3,)]
+    assert [run.at for run in quiet.runs] == [at(3), at(7)]
+
+
+def test_a_timetable_has_its_runs_each_when_it_is_due() -> None:
+    found = replayed(CronDataIntervalTimetable("0 */6 * * *", timezone="UTC"), until=20)
+    assert [run.at for run in found.runs] == [at(6), at(12), at(18)]
+    assert [run.logical_date for run in found.runs] == [at(0), at(6), at(12)]
+    assert {run.run_type for run in found.runs} == {"scheduled"}
+
+
+def test_assets_or_time_has_runs_of_both_kinds_and_time_takes_no_events() -> None:
+    daily = CronTriggerTimetable("0 12 * * *", timezone="UTC")
+    found = replayed(AssetOrTimeSchedule(timetable=daily, assets=A), (A, 1), (A, 20), until=30)
+    assert [(run.run_type, run.asset_event_ids) for run in found.runs] == [
+        ("asset_triggered", (1,)),
+        ("scheduled", ()),
+        ("asset_triggered", (2,)),
+    ]
+
+
+def test_assets_and_time_wait_for_one_another_and_missed_times_are_one_run() -> None:
+    daily = CronTriggerTimetable("0 6 * * *", timezone="UTC")
+    both = AssetAndTimeSchedule(timetable=daily, assets=A)
+    found = replayed(both, (A, 1), (A, 80), until=100)
+    # Early data waits for six; late data starts one run for the days that had none.
+    assert [(run.at, run.asset_event_ids) for run in found.runs] == [(at(6), (1,)), (at(80), (2,))]
+
+
+def test_an_event_that_was_dated_back_does_not_turn_the_clock_back() -> None:
+    assert [run.at for run in replayed(A, (A, 5), (A, 1)).runs] == [at(5), at(5)]
+
+
+def test_the_season_of_a_dag_counts() -> None:
+    found = replayed(A, (A, 1), (A, 5), (A, 9), start_date=at(4), end_date=at(6))
+    assert [(run.at, run.asset_event_ids) for run in found.runs] == [(at(4), (1,)), (at(5), (2,))]
+    assert found.waiting == (3,)
+
+
+def test_by_hand_only_has_no_runs_and_of_partitions_nothing_is_said() -> None:
+    assert replayed(None, (A, 1)) == Replayed((), ())
+    partitioned = Definition("d", OnPartitions(A, {}))
+    assert replay(partitioned, [], members={}, since=BEGIN, until=at(1)) is None
+
+
+def test_a_replay_ends_at_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_RUNS", 3)
+    found = replayed(A, *((A, n) for n in range(5)))
+    assert (len(found.runs), found.is_cut_short) == (3, True)
+
+
+def test_a_timetable_that_is_always_due_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_RUNS", 50)
+    assert len(replayed(ContinuousTimetable(), until=1).runs) <= 50

@@ -1,0 +1,201 @@
+"""Which runs a DAG would have had: the decider, asked again over events that were recorded.
+
+A run takes no time here, and succeeds; nothing is paused; a timetable is asked as by a scheduler that never stood
+still. So what differs between two definitions differs because of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from triggerer.domain.assets import Asset
+from triggerer.domain.conditions import aliases_of, assets_of
+from triggerer.domain.runs import RunType
+from triggerer.domain.schedules import OnBoth, OnPartitions, Schedule, condition_of, next_info
+from triggerer.domain.timetables import DataInterval, TimeRestriction
+from triggerer.scheduler.decide import DagSnapshot, NewRun, WaitingAsset, look
+
+MOST_RUNS: Final = 10_000
+"""Of a DAG; a replay ends there."""
+_BOUND: Final = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What of a DAG decides about its runs."""
+
+    dag_id: str
+    schedule: Schedule | None
+    events_per_run: int | None = None
+    start_date: datetime | None = None
+    end_date: datetime | None = None
+    catchup: bool = False
+    min_run_gap: timedelta | None = None
+    quiet_period: timedelta | None = None
+    max_active_runs: int = 16
+    depends_on_past: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedEvent:
+    """An asset event of the history."""
+
+    id: int
+    asset: Asset
+    timestamp: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedRun:
+    """A run that would have been made."""
+
+    run_type: str
+    at: datetime
+    """When."""
+    logical_date: datetime | None
+    asset_event_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """The runs of a DAG, oldest first, and the events that would wait for it at the end."""
+
+    runs: tuple[ReplayedRun, ...]
+    waiting: tuple[int, ...]
+    is_cut_short: bool = False
+    """There were more than `MOST_RUNS`."""
+
+
+def replay(
+    definition: Definition,
+    events: Iterable[RecordedEvent],
+    *,
+    members: Mapping[str, frozenset[Asset]],
+    since: datetime,
+    until: datetime,
+) -> Replayed | None:
+    """Return the runs between two instants; None: of such a schedule it cannot be said.
+
+    Args:
+        events: Between the two, in the order in which they were recorded.
+        members: By alias, the assets that it has been resolved to. An event of one of them counts as the alias's.
+    Raises:
+        Exception: From a timetable that is not ours.
+    """
+    if isinstance(definition.schedule, OnPartitions):
+        return None
+    if definition.schedule is None:
+        return Replayed((), ())
+    return _Replay(definition, members, since).run(events, until)
+
+
+@dataclass(slots=True)
+class _Replay:
+    definition: Definition
+    members: Mapping[str, frozenset[Asset]]
+    since: datetime
+    queue: dict[Asset, list[RecordedEvent]] = field(default_factory=dict)
+    runs: list[ReplayedRun] = field(default_factory=list)
+    last_interval: DataInterval | None = None
+    last_run_after: datetime | None = None
+    last_run_at: datetime | None = None
+
+    def run(self, events: Iterable[RecordedEvent], until: datetime) -> Replayed:
+        waits_for = self._waits_for()
+        now = self.since
+        wake = self._advance(now)
+        for event in events:
+            if event.asset not in waits_for:
+                continue
+            # Whoever emits an event may have dated it back.
+            now = max(now, event.timestamp)
+            wake = self._pass_time(wake, now)
+            self.queue.setdefault(event.asset, []).append(event)
+            wake = self._advance(now)
+        self._pass_time(wake, until)
+        left = sorted(event.id for waiting in self.queue.values() for event in waiting)
+        return Replayed(tuple(self.runs), tuple(left), len(self.runs) >= MOST_RUNS)
+
+    def _pass_time(self, wake: datetime | None, until: datetime) -> datetime | None:
+        while wake is not None and wake <= until:
+            wake = self._advance(wake)
+        return wake
+
+    def _advance(self, now: datetime) -> datetime | None:
+        """Make the runs that are due, and return when to look again if no event comes."""
+        while len(self.runs) < MOST_RUNS:
+            found = look(self._snapshot(now), at_most=1, bound=_BOUND)
+            if not found.runs:
+                return found.wake_at(now)
+            self._make(found.runs[0], now)
+        return None
+
+    def _snapshot(self, now: datetime) -> DagSnapshot:
+        one = self.definition
+        newest = [waiting[-1].timestamp for waiting in self.queue.values()]
+        return DagSnapshot(
+            dag_id=one.dag_id,
+            schedule=one.schedule,
+            now=now,
+            events_per_run=one.events_per_run,
+            waiting=tuple(
+                WaitingAsset(number, asset.name, asset.uri, len(waiting), self._aliases(asset))
+                for number, (asset, waiting) in enumerate(self.queue.items())
+            ),
+            # Each run was made in its time: there was nothing to catch up with.
+            restriction=TimeRestriction(self._earliest(), one.end_date, catchup=True),
+            last_interval=self.last_interval,
+            last_run_after=self.last_run_after,
+            last_run_at=self.last_run_at,
+            min_run_gap=one.min_run_gap,
+            quiet_period=one.quiet_period,
+            newest_event=max(newest, default=None),
+        )
+
+    def _earliest(self) -> datetime:
+        start = self.definition.start_date
+        return self.since if start is None else max(start, self.since)
+
+    def _make(self, run: NewRun, now: datetime) -> None:
+        taken: list[int] = []
+        if run.run_type is not RunType.SCHEDULED:
+            for asset, waiting in list(self.queue.items()):
+                count = len(waiting) if run.events_per_run is None else run.events_per_run
+                taken += [event.id for event in waiting[:count]]
+                del waiting[:count]
+                if not waiting:
+                    del self.queue[asset]
+        self.last_run_at = now
+        if run.info is not None:
+            self.last_interval = run.info.data_interval
+            self.last_run_after = max(run.info.run_after, self.last_run_after or run.info.run_after)
+            if isinstance(self.definition.schedule, OnBoth) and not self.definition.catchup:
+                self._pass_over_missed(now)
+        logical_date = None if run.info is None else run.info.logical_date
+        self.runs.append(ReplayedRun(run.run_type.value, now, logical_date, tuple(sorted(taken))))
+
+    def _pass_over_missed(self, now: datetime) -> None:
+        """Go on to the last of the timetable's runs that are due: the others were not waited for."""
+        restriction = TimeRestriction(self._earliest(), self.definition.end_date, catchup=True)
+        for _ in range(MOST_RUNS):
+            info = next_info(self.definition.schedule, self.last_interval, restriction)
+            if info is None or info.run_after > now or info.data_interval == self.last_interval:
+                return
+            self.last_interval = info.data_interval
+
+    def _waits_for(self) -> frozenset[Asset]:
+        condition = condition_of(self.definition.schedule)
+        if condition is None:
+            return frozenset()
+        named = (self.members.get(alias.name, frozenset()) for alias in aliases_of(condition))
+        return frozenset(assets_of(condition)).union(*named)
+
+    def _aliases(self, asset: Asset) -> frozenset[str]:
+        condition = condition_of(self.definition.schedule)
+        names: Sequence[str] = (
+            () if condition is None else [alias.name for alias in aliases_of(condition)]
+        )
+        return frozenset(name for name in names if asset in self.members.get(name, ()))
