@@ -13,6 +13,7 @@ from triggerer.testing.memory import (
     InMemoryQueueProducer,
 )
 from triggerer.testing.producers import ProducerConformance
+from triggerer.testing.timetables import TimetableConformance, frozen_clock
 from triggerer.testing.triggers import TriggerConformance
 
 __all__ = [
@@ -25,6 +26,8 @@ __all__ = [
     "InMemoryQueueProducer",
     "ProducerConformance",
     "StreamHarness",
+    "TimetableConformance",
     "TriggerConformance",
     "VirtualClock",
+    "frozen_clock",
 ]

@@ -1,0 +1,58 @@
+"""A timetable of sunsets at a place.
+
+Install it in a package of yours, with an entry point:
+
+    [project.entry-points."triggerer.timetables"]
+    sunset = "my_package.sunset:SunsetTimetable"
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+from astral import Observer
+from astral.sun import sunset
+
+from triggerer.timetables import TickTimetable
+
+# Beyond the polar circles the sun does not set for half a year.
+_REACH = 200
+
+
+@dataclass(frozen=True)
+class SunsetTimetable(TickTimetable):
+    """A run at each sunset; none on days without one."""
+
+    latitude: float
+    longitude: float
+
+    @property
+    def summary(self) -> str:
+        return "sunset"
+
+    @property
+    def description(self) -> str:
+        return f"at sunset at {self.latitude:g}, {self.longitude:g}"
+
+    def after(self, moment: datetime) -> datetime | None:
+        return next((one for one in self._sunsets(moment, 1) if one > moment), None)
+
+    def before(self, moment: datetime) -> datetime | None:
+        return next((one for one in self._sunsets(moment, -1) if one < moment), None)
+
+    def serialize(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def _sunsets(self, moment: datetime, direction: int) -> Iterator[datetime]:
+        """Yield sunsets day by day, from two days before the moment, seen in the direction."""
+        first = moment.date() - direction * timedelta(days=2)
+        for number in range(_REACH):
+            if (found := self._sunset(first + direction * number * timedelta(days=1))) is not None:
+                yield found
+
+    def _sunset(self, day: date) -> datetime | None:
+        try:
+            return sunset(Observer(self.latitude, self.longitude), date=day, tzinfo=UTC)
+        except ValueError:  # the sun does not set on this day
+            return None
