@@ -31,6 +31,7 @@ __all__ = [
     "Guarantee",
     "SharedStreamProducer",
     "SharedStreamSelector",
+    "StreamState",
     "SubscriberOverflow",
     "TriggerEvent",
     "get_connection",
@@ -183,6 +184,33 @@ class SharedStreamSelector:
     values: frozenset[Hashable]
 
 
+class StreamState(ABC):
+    """What a stream needs to go on where it was, for sources that keep no position: one JSON value, kept by the store.
+
+    It lives as long as the stream has a watcher, whichever instance owns it.
+    """
+
+    @property
+    @abstractmethod
+    def value(self) -> Any:
+        """The value that was saved last, by a predecessor too; None: none was saved yet. Do not change it."""
+
+    @abstractmethod
+    async def save(self, value: Any) -> None:
+        """Replace it. Returns when the new value is durable; while the database is away, that takes as long.
+
+        Called by `advance` for what it is told of: its events are durable by then, so they are before the state that
+        passes them. What is not advanced must not be passed: it comes again, to be recognised by its idempotency key.
+
+        Args:
+            value: JSON, of at most 1 MiB.
+        Raises:
+            PluginError: It is not JSON, or too large.
+            StoreError: Another instance owns the stream by now, or the store refuses the value. Let it end the group.
+        Cancellation: It may become durable all the same.
+        """
+
+
 class SharedStreamProducer(ABC):
     """Reads one upstream for all subscribers of a shared stream, and tells it how far they got."""
 
@@ -226,6 +254,12 @@ class SharedStreamProducer(ABC):
         group, as of the poll. It goes on while the group drains.
 
         Cancellation: when the group ends, before `aclose`.
+        """
+
+    def use_state(self, state: StreamState) -> None:  # noqa: B027  (an optional hook)
+        """Take what was stored of the stream, and where to store it from now on. Off by default.
+
+        Called once, before `open_stream`, if it is overridden: the runtime reads the state before.
         """
 
     def get_advance_lane(self, broker_payload: Any) -> Hashable:

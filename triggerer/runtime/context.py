@@ -12,6 +12,7 @@ from triggerer.backoff import Backoff
 from triggerer.domain.events import EventSink
 from triggerer.domain.lane_positions import PositionSink
 from triggerer.domain.parked import ParkedStore
+from triggerer.domain.stream_states import StateStore
 from triggerer.own_lease import OwnLease
 from triggerer.runtime.clock import Clock, SystemClock
 from triggerer.runtime.settings import RuntimeSettings
@@ -30,6 +31,8 @@ class RuntimeContext:
     """Where it is stored who is behind. None: nobody falls behind alone, and the broker redelivers to all."""
     parked: ParkedStore | None = None
     """Where messages are set aside. None: nowhere, and a lane stands at what its watcher cannot take."""
+    states: StateStore | None = None
+    """Where producers without a broker have their state stored. None: nowhere, and they cannot be opened."""
     parked_at_bound: Literal["hold", "dead_letter"] = "hold"
     """What becomes of a message that cannot be set aside, since a bound is reached: its lane stands, or the producer
     hands it over."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Hashable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
 from contextlib import aclosing
 from datetime import datetime
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import structlog
 
-from triggerer.abc import BaseEventTrigger, SharedStreamProducer, is_acknowledged
+from triggerer.abc import BaseEventTrigger, SharedStreamProducer, StreamState, is_acknowledged
 from triggerer.domain.events import EventSink, EventSource, WatcherRef
 from triggerer.domain.parked import ParkedStore
 from triggerer.errors import BrokerUnavailable, GroupEnded, PluginError
@@ -28,6 +28,7 @@ from triggerer.runtime.pending_limit import PendingLimit
 from triggerer.runtime.pump import Pump
 from triggerer.runtime.settings import RuntimeSettings
 from triggerer.runtime.state import GroupState
+from triggerer.runtime.stored_state import has_state, no_state
 from triggerer.runtime.subscriber import Subscriber
 from triggerer.runtime.subscribers import Subscribers
 from triggerer.runtime.turns import Turns
@@ -75,6 +76,7 @@ class Group:
         source_of: Callable[[WatcherRef], EventSource | None],
         now: Callable[[], datetime],
         parked: ParkedStore | None = None,
+        load_state: Callable[[], Awaitable[StreamState]] = no_state,
         hands_over_at_bound: bool = False,
         on_open: Callable[[GroupState], None] = _ignore,
         on_holders: Callable[[], None] = _ignore_holders,
@@ -98,6 +100,7 @@ class Group:
             hands_over_at_bound=hands_over_at_bound,
             on_holders=self._note_holders,
         )
+        self._load_state = load_state
         self._on_open = on_open
         self._on_holders = on_holders
         self.subscribers = Subscribers(
@@ -133,8 +136,7 @@ class Group:
         key, state = self.key, self.state
         try:
             # Before the tasks start: a producer that cannot be created ends the group like one that fails later.
-            with plugin_code(f"Opening the shared stream {key!r}"):
-                events = self._open()
+            events = await self._open()
             _log.info(f"Shared stream group started key={key}")
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
@@ -160,15 +162,25 @@ class Group:
             state.progress.note_room()
             await self._close_producer()
 
-    def _open(self) -> AsyncGenerator[Any, None]:
+    async def _open(self) -> AsyncGenerator[Any, None]:
+        opening = plugin_code(f"Opening the shared stream {self.key!r}")
         if self.state.is_acknowledged:
-            producer = self._opener.create_shared_stream_producer(dict(self._kwargs))
+            with opening:
+                producer = self._opener.create_shared_stream_producer(dict(self._kwargs))
             self.state.producer = producer
-            events = producer.open_stream()
+            if has_state(type(producer)):
+                state = await self._load_state()
+                if not self.state.may_act:
+                    await self._wait_to_be_closed()
+                with opening:
+                    producer.use_state(state)
+            with opening:
+                events = producer.open_stream()
             self._keep_messages()
             self._on_open(self.state)
         else:
-            events = self._opener.open_shared_stream(dict(self._kwargs))
+            with opening:
+                events = self._opener.open_shared_stream(dict(self._kwargs))
         if not isinstance(events, AsyncGenerator):
             raise PluginError(
                 f"The stream of {self._opener.__qualname__} is {type(events).__qualname__}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import anyio
@@ -22,6 +23,7 @@ from triggerer.runtime.pending_limit import PendingLimit
 from triggerer.runtime.queue_lags import begin_group, enter_kept
 from triggerer.runtime.replays import Replays
 from triggerer.runtime.state import GroupState
+from triggerer.runtime.stored_state import load_state
 from triggerer.synchronization import AutoResetEvent, Notifier
 
 _log = structlog.get_logger(__name__)
@@ -372,6 +374,7 @@ class SharedStream:
             source_of=self._source_of,
             now=self._context.now,
             parked=self._context.parked,
+            load_state=partial(load_state, self._context.states, made[0].source.fence, self.key),
             hands_over_at_bound=self._context.parked_at_bound == "dead_letter",
             on_open=self._note_open,
             on_holders=self._note_holders,

@@ -70,6 +70,7 @@ async def _start_triggerer(
     from triggerer.store.recording.parked_writer import ParkedWriter
     from triggerer.store.recording.position_writer import PositionWriter
     from triggerer.store.recording.recorder import EventRecorder
+    from triggerer.store.recording.state_writer import StateWriter
 
     chosen = settings.triggerer
     # The recorder tells the host who was fenced, and the host is the recorder's source: late bound.
@@ -90,6 +91,7 @@ async def _start_triggerer(
             total_bytes=chosen.parked_total_bytes,
         ),
     )
+    states = StateWriter(database, on_fenced=lambda fence: host.note_fenced(fence))  # noqa: PLW0108
     host = TriggerHost(
         database,
         instance_id=new_instance_id(),
@@ -112,6 +114,7 @@ async def _start_triggerer(
             recorder,
             positions,
             parked,
+            states,
             parked_at_bound=chosen.parked_at_bound,
             falls_behind=chosen.on_failure == "catch_up",
             settings=RuntimeSettings(
@@ -139,6 +142,7 @@ async def _start_triggerer(
     background.start_soon(unless_it_returns, "recorder", without_status(recorder.run))
     background.start_soon(unless_it_returns, "positions", without_status(positions.run))
     background.start_soon(unless_it_returns, "parked", without_status(parked.run))
+    background.start_soon(unless_it_returns, "states", without_status(states.run))
     await workers.start(unless_it_returns, "triggerer", host.run)
 
 

@@ -14,6 +14,7 @@ from triggerer.testing.memory import (
 )
 from triggerer.testing.producers import ProducerConformance
 from triggerer.testing.timetables import TimetableConformance, frozen_clock
+from triggerer.testing.states import InMemoryState
 from triggerer.testing.triggers import TriggerConformance
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "InMemoryMessage",
     "InMemoryProducer",
     "InMemoryQueueProducer",
+    "InMemoryState",
     "ProducerConformance",
     "StreamHarness",
     "TimetableConformance",

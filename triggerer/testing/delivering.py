@@ -69,6 +69,7 @@ class DeliveringCases(ProducerSuite):
                     await anyio.sleep(0.01)
             assert view.error is None, f"the group ended: {view.error!r}"
             self._check_same([event.payload for event in view.events], ["a", "b", "c"], "events")
+            self.state.put(streams.states.get("conformance"))
         assert await self.committed() == 3
 
     # Committing

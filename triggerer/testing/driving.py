@@ -100,6 +100,14 @@ class Driver:
         """Wait until so many deliveries were advanced."""
         await self.until(lambda: len(self.advanced) >= number, f"{number} advances")
 
+    async def ends_with(self, kind: type[Exception]) -> None:
+        """Wait until the producer has raised such an error; it is not raised here any more."""
+        with anyio.move_on_after(self._patience_s):
+            while self._error is None:
+                await self._changed.wait()
+        assert isinstance(self._error, kind), f"no {kind.__name__}, but {self._error!r}"
+        self._error = None
+
     async def stay_quiet(self, seconds: float) -> None:
         """Watch for `seconds`; what the producer raises meanwhile is raised here."""
         await anyio.sleep(seconds)

@@ -21,7 +21,7 @@ class EndingCases(ProducerSuite):
     @case()
     async def test_a_producer_that_was_never_opened_can_be_closed(self) -> None:
         await self.publish(["a"])
-        await close(await self.new_producer(), self.patience_s)
+        await close(await self._new_producer(), self.patience_s)
         await self._check_left(["a"], "from the next producer")
 
     @case()
@@ -40,7 +40,7 @@ class EndingCases(ProducerSuite):
             if len(came) == 3:
                 break  # what it was cancelled at was the wait for a fourth one
             came = []
-            producer = await self.new_producer()
+            producer = await self._new_producer()
             try:
                 cancelled += await self._pull_beside_run(producer, came, wait)
             finally:

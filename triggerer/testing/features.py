@@ -36,6 +36,8 @@ class Feature(StrEnum):
     """Messages stay when they have been read: `read_lane`, `get_position` and `find_positions`."""
     DUMP = "dump"
     """Events can be kept as bytes: `dump_event` and `load_event`; with dead_letter also the method `dead_letter`."""
+    STATE = "state"
+    """The place is kept in a state in the store: `use_state`. Its cases are skipped where that is not overridden."""
 
 
 class RunsCases(Protocol):

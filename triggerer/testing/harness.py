@@ -10,9 +10,12 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, cast
 
+import orjson
+
 from triggerer.abc import BaseEventTrigger, TriggerEvent
 from triggerer.domain.events import EventSource, Fence, HasPayload, PendingEvent, WatcherRef
 from triggerer.domain.lane_positions import PositionChange, ReplayEnd, ReplayRequest
+from triggerer.domain.stream_states import StateChange
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.hosted import HostedTrigger
@@ -145,6 +148,20 @@ class _Positions:
         end.on_done(None)
 
 
+class _States:
+    """Keeps the states of streams, by key."""
+
+    def __init__(self) -> None:
+        self.values: dict[Hashable, Any] = {}
+
+    async def load(self, fence: Fence, key: Hashable) -> Any:
+        return self.values.get(key)
+
+    def submit_nowait(self, change: StateChange) -> None:
+        self.values[change.key] = orjson.loads(change.value)
+        change.on_done(None)
+
+
 _FENCE = Fence("harness", "harness", 1)
 
 
@@ -174,6 +191,7 @@ class StreamHarness:
         self._sink = _Sink(self._views, is_automatic=persistence == "auto")
         self._threads: ThreadWatch | None = None
         self._replays = 0
+        self._states = _States()
         settings = RuntimeSettings(
             ack_timeout=ack_timeout,
             subscriber_queue_size=subscriber_queue_size,
@@ -183,6 +201,7 @@ class StreamHarness:
             RuntimeContext(
                 self._sink,
                 positions=_Positions() if catch_up else None,
+                states=self._states,
                 clock=self._clock,
                 settings=settings,
                 restarts=False,
@@ -232,6 +251,11 @@ class StreamHarness:
         (hosted,) = self._manager.add([spec])
         view.attach(hosted, lambda: self._behind(hosted, number))
         return view
+
+    @property
+    def states(self) -> dict[Hashable, Any]:
+        """What producers have stored, by stream key; a test may put in what a predecessor has left, before `add`."""
+        return self._states.values
 
     def _behind(self, hosted: HostedTrigger, number: int) -> dict[Hashable, list[Any]]:
         stream = self._manager.streams.get(hosted.stream_key)

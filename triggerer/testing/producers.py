@@ -7,9 +7,12 @@ from triggerer.testing.ending import EndingCases
 from triggerer.testing.failing import FailingCases
 from triggerer.testing.pausing import PausingCases
 from triggerer.testing.rereading import RereadingCases
+from triggerer.testing.restoring import RestoringCases
 
 
-class ProducerConformance(DeliveringCases, FailingCases, PausingCases, RereadingCases, EndingCases):
+class ProducerConformance(
+    DeliveringCases, FailingCases, PausingCases, RereadingCases, RestoringCases, EndingCases
+):
     """Subclass it as `TestMyBroker`, declare the broker's features, and implement the hooks.
 
     Each case runs in an event loop of its own, between `setup` and `teardown`; it publishes to lanes 0, 1, … of a

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, ClassVar
+from unittest import SkipTest
 
 import anyio
 
 from triggerer.abc import SharedStreamProducer
+from triggerer.runtime.stored_state import has_state
 from triggerer.testing.driving import ACKED, Driver, Resolve, driving
 from triggerer.testing.features import Feature, checked_features
 from triggerer.testing.resolving import nothing
+from triggerer.testing.states import InMemoryState
 
 
 class ProducerSuite:
@@ -31,6 +34,9 @@ class ProducerSuite:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.features = checked_features(cls.__name__, cls.features)
+
+    state: InMemoryState
+    """What the producers of the case are handed, if they override `use_state`; hooks may read it."""
 
     # Hooks
 
@@ -68,6 +74,7 @@ class ProducerSuite:
 
     async def run_case(self, body: Callable[[], Awaitable[None]]) -> None:
         """Run one case between `setup` and `teardown`."""
+        self.state = InMemoryState()
         try:
             await self.setup()
             await body()
@@ -77,7 +84,18 @@ class ProducerSuite:
     async def _driving(
         self, resolve: Resolve = lambda _: ACKED
     ) -> AbstractAsyncContextManager[Driver]:
-        return self._drive(await self.new_producer(), resolve)
+        return self._drive(await self._new_producer(), resolve)
+
+    async def _new_producer(self) -> SharedStreamProducer:
+        """A new producer, which has its state."""
+        producer = await self.new_producer()
+        if has_state(type(producer)):
+            producer.use_state(self.state)
+        return producer
+
+    def _skip_without_state(self, producer: SharedStreamProducer) -> None:
+        if not has_state(type(producer)):
+            raise SkipTest(f"{type(producer).__qualname__} has no state")
 
     def _drive(
         self, producer: SharedStreamProducer, resolve: Resolve

@@ -13,6 +13,7 @@ from triggerer.store.models.dags import Dag, DagFile, DagScheduleAlias, DagSched
 from triggerer.store.models.parked import ParkedBody, ParkedMessage
 from triggerer.store.models.positions import WatcherPosition, WatcherReplay
 from triggerer.store.models.runs import DagRun, TaskRun
+from triggerer.store.models.stream_states import StreamState
 from triggerer.store.models.triggers import Instance, Stream, Trigger, Watcher
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "ParkedMessage",
     "QueuedAssetEvent",
     "Stream",
+    "StreamState",
     "TaskRun",
     "Trigger",
     "Watcher",

@@ -25,6 +25,8 @@ class Trigger(Base):
     classpath: Mapped[str] = mapped_column(Text)
     kwargs: Mapped[dict[str, Any]] = mapped_column(Json)
     stream_digest: Mapped[str] = mapped_column(ForeignKey("stream.digest"), index=True)
+    guarantee: Mapped[str | None] = mapped_column(String(20))
+    """What its watchers ask for; part of its digest. None: nothing."""
 
 
 class Watcher(Base):

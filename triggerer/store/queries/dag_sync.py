@@ -32,6 +32,7 @@ from triggerer.store.queries.opening import Openings, Reading, sync_openings
 from triggerer.store.queries.parked import set_kept_aside_without_stream
 from triggerer.store.queries.positions import drop_positions_without_stream
 from triggerer.store.queries.scheduling.due_moments import renew_due_moments
+from triggerer.store.queries.stream_states import drop_states_without_watchers
 from triggerer.store.wakeups.signals import Signal, announce
 
 # Two DAG processors on one database take turns. Any number that nobody else uses.
@@ -371,6 +372,7 @@ async def _sync_watchers(
     if changed.stream_digests:
         await drop_positions_without_stream(session)
         await set_kept_aside_without_stream(session)
+        await drop_states_without_watchers(session)
     return new_streams
 
 

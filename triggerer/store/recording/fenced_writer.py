@@ -28,9 +28,6 @@ class Change(Protocol):
     def fence(self) -> Fence: ...
 
     @property
-    def watcher_id(self) -> int: ...
-
-    @property
     def on_done(self) -> Callable[[Exception | None], None]: ...
 
 
@@ -67,7 +64,12 @@ class FencedWriter(GroupCommit[list[C]]):
 
     def _without_refused(self, group: list[C], error: StoreError) -> tuple[list[C], ...]:
         for change in group:
-            _log.error(f"{self.what}: refused", watcher=change.watcher_id, error=str(error))
+            _log.error(
+                f"{self.what}: refused",
+                watcher=getattr(change, "watcher_id", None),
+                stream=change.fence.stream_digest,
+                error=str(error),
+            )
             change.on_done(error)
         return ()
 

@@ -1,0 +1,126 @@
+"""The states of streams, on each database."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from sqlalchemy import delete, select, update
+
+from tests.store.seeding import FENCE, add_asset, add_stream, until
+from triggerer.domain.events import Fence
+from triggerer.domain.stream_states import StateChange
+from triggerer.errors import LeaseLost, PluginError
+from triggerer.runtime.stored_state import StoredState, load_state
+from triggerer.store.engine.database import Database
+from triggerer.store.models import Stream, StreamState, Trigger
+from triggerer.store.queries.stream_states import drop_states_without_watchers
+from triggerer.store.recording.state_writer import StateWriter
+
+
+@pytest.fixture
+async def watched(database: Database) -> Database:
+    """A trigger on a stream that we own."""
+    await add_stream(database)
+    await add_asset(database, 1, "orders")
+    async with database.transaction() as session:
+        session.add(
+            Trigger(id=1, digest="t", classpath="x.Y", kwargs={}, stream_digest=FENCE.stream_digest)
+        )
+    return database
+
+
+@asynccontextmanager
+async def writing(database: Database, fenced: list[Fence]) -> AsyncIterator[StateWriter]:
+    writer = StateWriter(database, on_fenced=fenced.append)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(writer.run)
+        yield writer
+        tasks.cancel_scope.cancel()
+
+
+async def opened(writer: StateWriter, fence: Fence = FENCE) -> StoredState:
+    state = await load_state(writer, fence, "key")
+    assert isinstance(state, StoredState)
+    return state
+
+
+async def test_what_was_saved_last_is_handed_to_the_successor(watched: Database) -> None:
+    async with writing(watched, []) as writer:
+        state = await opened(writer)
+        assert state.value is None
+        for number in range(3):
+            await state.save({"n": number, "list": [None, 1.5, "é"]})
+        assert state.value == {"n": 2, "list": [None, 1.5, "é"]}
+        assert (await opened(writer)).value == {"n": 2, "list": [None, 1.5, "é"]}
+
+
+@pytest.mark.parametrize("value", [None, [], "text", 7, {"a": {"b": []}}])
+async def test_any_json_comes_back_as_it_was(watched: Database, value: Any) -> None:
+    async with writing(watched, []) as writer:
+        await (await opened(writer)).save(value)
+        assert (await opened(writer)).value == value
+
+
+async def test_saves_of_one_stream_are_stored_in_their_order(watched: Database) -> None:
+    done: list[Exception | None] = []
+    async with writing(watched, []) as writer:
+        for number in range(20):
+            writer.submit_nowait(StateChange(FENCE, "key", str(number).encode(), done.append))
+        await until(lambda: len(done) == 20)
+        assert done == [None] * 20
+        assert await writer.load(FENCE, "key") == 19
+
+
+@pytest.mark.rule("15: a fenced owner writes nothing, also when it comes back after a pause")
+async def test_who_lost_the_stream_saves_nothing_and_is_told(watched: Database) -> None:
+    fenced: list[Fence] = []
+    async with writing(watched, fenced) as writer:
+        state = await opened(writer)
+        await state.save(1)
+        async with watched.transaction() as session:
+            await session.execute(update(Stream).values(owner="another", epoch=FENCE.epoch + 1))
+        with pytest.raises(LeaseLost):
+            await state.save(2)
+        assert fenced == [FENCE]
+        assert state.value == 1
+        successor = await opened(writer, Fence(FENCE.stream_digest, "another", FENCE.epoch + 1))
+        assert successor.value == 1
+        await successor.save(3)
+        assert successor.value == 3
+
+
+async def test_the_state_ends_with_the_last_watcher_and_is_not_saved_after_it(
+    watched: Database,
+) -> None:
+    async with writing(watched, []) as writer:
+        state = await opened(writer)
+        await state.save(1)
+        async with watched.transaction() as session:
+            await drop_states_without_watchers(session)
+        assert (await opened(writer)).value == 1
+        async with watched.transaction() as session:
+            await session.execute(delete(Trigger))
+            await drop_states_without_watchers(session)
+        # Its owner does not know yet.
+        await state.save(2)
+        async with watched.reading() as session:
+            assert list(await session.scalars(select(StreamState))) == []
+
+
+async def test_a_state_that_is_no_json_or_too_large_is_refused(watched: Database) -> None:
+    async with writing(watched, []) as writer:
+        state = await opened(writer)
+        with pytest.raises(PluginError, match="must be JSON"):
+            await state.save(object())
+        with pytest.raises(PluginError, match="1048576 are allowed"):
+            await state.save("x" * 1_048_576)
+        assert state.value is None
+
+
+async def test_without_a_store_a_producer_with_a_state_cannot_be_opened() -> None:
+    with pytest.raises(PluginError, match="no store for it"):
+        await load_state(None, FENCE, "key")

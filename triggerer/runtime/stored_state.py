@@ -1,0 +1,88 @@
+"""The state of a stream, as its producer is handed it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import anyio
+import orjson
+
+from triggerer.abc import SharedStreamProducer, StreamState
+from triggerer.domain.events import Fence
+from triggerer.domain.stream_states import MAX_STATE_BYTES, StateChange, StateStore
+from triggerer.errors import PluginError
+
+
+def has_state(producer: type[SharedStreamProducer]) -> bool:
+    """Whether the class overrides `use_state`."""
+    return producer.use_state is not SharedStreamProducer.use_state
+
+
+async def load_state(store: StateStore | None, fence: Fence | None, key: Hashable) -> StreamState:
+    """Read what was stored last of a stream.
+
+    Raises:
+        PluginError: There is no store for it.
+        StoreError: It cannot be read now.
+    """
+    if store is None or fence is None:
+        return await no_state()
+    return StoredState(await store.load(fence, key), store, fence, key)
+
+
+async def no_state() -> StreamState:
+    """For streams that nobody owns.
+
+    Raises:
+        PluginError: Always.
+    """
+    raise PluginError("the producer has a state, and there is no store for it here")
+
+
+class StoredState(StreamState):
+    """Stores each value under the lease that the stream was opened with."""
+
+    def __init__(self, value: Any, store: StateStore, fence: Fence, key: Hashable) -> None:
+        self._value = value
+        self._key = key
+        self._store = store
+        self._fence = fence
+
+    @property
+    def value(self) -> Any:
+        return self._value
+
+    async def save(self, value: Any) -> None:
+        encoded = encode_state(value)
+        done = anyio.Event()
+        failures: list[Exception] = []
+
+        def note(error: Exception | None) -> None:
+            if error is not None:
+                failures.append(error)
+            done.set()
+
+        self._store.submit_nowait(StateChange(self._fence, self._key, encoded, note))
+        await done.wait()
+        if failures:
+            raise failures[0]
+        self._value = orjson.loads(encoded)
+
+
+def encode_state(value: Any) -> bytes:
+    """Write a state as JSON.
+
+    Raises:
+        PluginError: It is none, or is too large.
+    """
+    try:
+        encoded = orjson.dumps(value)
+    except TypeError as error:
+        raise PluginError(f"the state of a stream must be JSON: {error}") from error
+    if len(encoded) > MAX_STATE_BYTES:
+        raise PluginError(
+            f"the state of a stream has {len(encoded)} bytes, {MAX_STATE_BYTES} are allowed",
+            hint="store what is needed to go on, and forget the oldest of it",
+        )
+    return encoded

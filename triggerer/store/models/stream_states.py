@@ -1,0 +1,21 @@
+"""What producers without a broker have stored of their place in the source."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import String
+from sqlalchemy.orm import Mapped, mapped_column
+
+from triggerer.store.models.base import Base, BigId, Json
+
+
+class StreamState(Base):
+    """The state of a stream; written under its lease, and ended with its last watcher."""
+
+    __tablename__ = "stream_state"
+
+    stream_digest: Mapped[str] = mapped_column(String(80), primary_key=True)
+    epoch: Mapped[int] = mapped_column(BigId)
+    """Of the lease under which it was written."""
+    value: Mapped[Any] = mapped_column(Json)
