@@ -406,7 +406,13 @@ def test_the_first_dag_of_the_readme_passes_check(shell: Shell) -> None:
     assert len(source.splitlines()) <= 25
     (shell.folder / "dags").mkdir()
     (shell.folder / "dags" / "orders.py").write_text(source)
-    assert shell.json("check", "--offline") == {
+    (shell.folder / "triggerer.toml").write_text(
+        '[connections.kafka]\nbootstrap_servers = "127.0.0.1:9"\n'
+    )
+    found = shell.json("check", "--offline")
+    (promised,) = found.pop("watchers")
+    assert promised["promises"] == "effectively_once"
+    assert found == {
         "files": ["orders.py"],
         "dags": ["big_orders"],
         "errors": [],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,7 +12,8 @@ from triggerer.cli.session import folder_of, settings_for
 
 if TYPE_CHECKING:
     from triggerer.config import Settings
-    from triggerer.dag_processing import CheckedSources, ParsedFolder
+    from triggerer.dag_processing import CheckedPromises, CheckedSources, ParsedFolder
+    from triggerer.dag_processing.promises import CheckedPromise
 
 Offline = Annotated[bool, typer.Option("--offline", help="Ask no broker.")]
 
@@ -25,38 +26,48 @@ def check(
 ) -> None:
     """Check the settings, the DAG files and the brokers, without a database; exit code 1 if something is wrong.
 
-    A broker that does not answer is a warning: it may be reachable from where the service runs.
+    Says of each watcher what it promises from the message to the asset event. A watcher that asks for more is an
+    error. A broker that does not answer is a warning: it may be reachable from where the service runs.
     """
     import logging
 
     import anyio
 
     from triggerer.abc import install_connections
-    from triggerer.dag_processing import CheckedSources, check_sources, parse_once
+    from triggerer.dag_processing import CheckedSources, check_promises, check_sources, parse_once
 
     settings = settings_for(config, dags_folder=dags_folder)
     _check_settings(settings)
     folder = folder_of(settings)
 
-    async def look() -> tuple[ParsedFolder, CheckedSources]:
+    async def look() -> tuple[ParsedFolder, CheckedSources, CheckedPromises]:
         allowed = settings.core.allowed_trigger_modules
         parsed = await parse_once(
             folder, allowed_modules=allowed, file_timeout=settings.dag_processor.parse_timeout
         )
-        if offline:
-            return parsed, CheckedSources()
         watchers = [watcher for file in parsed.files for watcher in file.watchers]
-        return parsed, await check_sources(watchers, dags_folder=folder, allowed_modules=allowed)
+        sources = CheckedSources()
+        if not offline:
+            sources = await check_sources(watchers, dags_folder=folder, allowed_modules=allowed)
+        promises = await check_promises(
+            watchers,
+            dags_folder=folder,
+            allowed_modules=allowed,
+            ack_timeout=settings.triggerer.shared_stream_ack_timeout,
+            ask=not offline,
+        )
+        return parsed, sources, promises
 
     install_connections(settings.get_connection)
     # Clients of brokers log each attempt; what came of it is in the answer.
     logging.disable()
     try:
-        parsed, sources = anyio.run(look)
+        parsed, sources, promises = anyio.run(look)
     finally:
         logging.disable(logging.NOTSET)
-    errors = (*parsed.errors, *sources.errors)
-    warnings = (*parsed.warnings, *sources.unavailable)
+    # A source that cannot be used is found twice.
+    errors = tuple(dict.fromkeys((*parsed.errors, *sources.errors, *promises.errors)))
+    warnings = (*parsed.warnings, *sources.unavailable, *promises.warnings)
     dags = [dag.dag_id for file in parsed.files for dag in file.dags]
     watchers = sum(len(file.watchers) for file in parsed.files)
     if json:
@@ -64,11 +75,16 @@ def check(
             {
                 "files": [file.path for file in parsed.files],
                 "dags": dags,
+                "watchers": [_promise_to_json(one) for one in promises.promises],
                 "errors": [error.to_json() for error in errors],
                 "warnings": [warning.to_json() for warning in warnings],
             }
         )
     else:
+        for one in promises.promises:
+            if one.promise is not None:
+                watcher = one.watcher
+                typer.echo(f"{watcher.asset_name}/{watcher.name}: {one.promise}")
         for warning in warnings:
             print_note(f"warning: {warning}")
         for error in errors:
@@ -80,6 +96,18 @@ def check(
         )
     if errors:
         raise typer.Exit(1)
+
+
+def _promise_to_json(one: CheckedPromise) -> dict[str, Any]:
+    watcher, promised = one.watcher, one.promise
+    return {
+        "asset_name": watcher.asset_name,
+        "name": watcher.name,
+        "guarantee": watcher.guarantee,
+        "promises": None if promised is None else promised.guarantee.value,
+        "reason": None if promised is None else promised.reason,
+        "warnings": [] if promised is None else [str(warning) for warning in promised.warnings],
+    }
 
 
 def _check_settings(settings: Settings) -> None:

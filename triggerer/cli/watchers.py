@@ -115,6 +115,7 @@ def show(
             ("since", row.updated_at),
             ("trigger", row.trigger),
             ("arguments", row.kwargs),
+            ("guarantee", row.guarantee),
             ("stream", row.stream),
             ("owner", row.owner),
             ("file", row.path),

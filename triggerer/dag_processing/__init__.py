@@ -8,15 +8,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from triggerer.dag_processing.checking import ParsedFolder, parse_once
     from triggerer.dag_processing.processor import DagProcessor
+    from triggerer.dag_processing.promises import CheckedPromises, check_promises
     from triggerer.dag_processing.sources import CheckedSources, check_sources
 
-__all__ = ["CheckedSources", "DagProcessor", "ParsedFolder", "check_sources", "parse_once"]
+__all__ = [
+    "CheckedPromises",
+    "CheckedSources",
+    "DagProcessor",
+    "ParsedFolder",
+    "check_promises",
+    "check_sources",
+    "parse_once",
+]
 
 # The parser's process imports this package and must not import the store, which would take most of its memory.
 _HOMES = {
+    "CheckedPromises": "promises",
     "CheckedSources": "sources",
     "DagProcessor": "processor",
     "ParsedFolder": "checking",
+    "check_promises": "promises",
     "check_sources": "sources",
     "parse_once": "checking",
 }

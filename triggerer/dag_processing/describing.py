@@ -194,6 +194,7 @@ def _watcher(
         )
     _refuse_nul(kwargs)
     key = again.shared_stream_key()
+    digest = trigger_digest(classpath, kwargs, watcher.guarantee)
     return ParsedWatcher(
         asset_name=asset.name,
         asset_uri=asset.uri,
@@ -204,6 +205,7 @@ def _watcher(
         trigger_digest=digest,
         stream_digest=f"trigger-{digest}" if key is None else stream_digest(key),
         stream_key=classpath if key is None else repr(key),
+        guarantee=watcher.guarantee,
     )
 
 

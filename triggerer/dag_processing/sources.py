@@ -64,8 +64,12 @@ async def check_sources(
             tasks.start_soon(ask, watcher)
     found = [(streams[digest], failures[digest]) for digest in streams if digest in failures]
     return CheckedSources(
-        errors=tuple(_problem(*one) for one in found if not isinstance(one[1], BrokerUnavailable)),
-        unavailable=tuple(_problem(*one) for one in found if isinstance(one[1], BrokerUnavailable)),
+        errors=tuple(
+            problem_of(*one) for one in found if not isinstance(one[1], BrokerUnavailable)
+        ),
+        unavailable=tuple(
+            problem_of(*one) for one in found if isinstance(one[1], BrokerUnavailable)
+        ),
     )
 
 
@@ -87,7 +91,8 @@ def _silent(seconds: float) -> BrokerUnavailable:
     return BrokerUnavailable(f"its source did not answer within {seconds:g} s")
 
 
-def _problem(watcher: ParsedWatcher, error: Exception) -> Problem:
+def problem_of(watcher: ParsedWatcher, error: Exception) -> Problem:
+    """Say of which watcher an error is, and where that is defined."""
     file, _, line = watcher.location.rpartition(":")
     said = (
         error.message if isinstance(error, TriggererError) else f"{type(error).__name__}: {error}"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from triggerer.domain.guarantees import DECLARABLE
 from triggerer.domain.occurrences import ReportsOccurrences
 from triggerer.domain.source_locations import SourceLocation, calling_location
 from triggerer.domain.uris import check_identifier, normalize_uri
@@ -39,16 +40,27 @@ class AssetWatcher:
 
     Its identity is the asset and `name`; the trigger's arguments may change.
 
+    Args:
+        guarantee: "at_least_once" or "effectively_once": `triggerer check` and the start refuse a trigger that promises
+            less. None: whatever it promises will do.
     Raises:
-        DagError: `trigger` is not a `BaseEventTrigger`. A trigger that reports a condition rather than
-            occurrences would fire for as long as the condition holds.
+        DagError: `guarantee` is another, or `trigger` is not a `BaseEventTrigger`. A trigger that reports a condition
+            rather than occurrences would fire for as long as the condition holds.
     """
 
     name: str
     trigger: ReportsOccurrences
+    _: KW_ONLY
+    guarantee: str | None = None
 
     def __post_init__(self) -> None:
         check_identifier(self.name, "the watcher's name")
+        if self.guarantee is not None and self.guarantee not in DECLARABLE:
+            known = " or ".join(f'"{one}"' for one in DECLARABLE)
+            raise DagError(
+                f"watcher {self.name!r}: guarantee must be {known}, not {self.guarantee!r}",
+                hint="leave it out if whatever its trigger promises will do",
+            )
         trigger: object = self.trigger
         if not isinstance(trigger, ReportsOccurrences):
             kind = trigger if isinstance(trigger, type) else type(trigger)

@@ -55,6 +55,8 @@ class ParsedWatcher:
     trigger_digest: str
     stream_digest: str
     stream_key: str
+    guarantee: str | None = None
+    """The least that it has to promise, see `triggerer.domain.guarantees`; part of `trigger_digest`."""
 
     @property
     def key(self) -> WatcherKey:

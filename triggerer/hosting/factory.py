@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from types import TracebackType
 from typing import Final, Self
 
+import anyio
+
 from triggerer.abc import BaseEventTrigger
+from triggerer.domain.guarantees import Guarantee
 from triggerer.hosting.class_loader import ClassLoad, ClassLoader, StartLoad, TriggerLoader
+from triggerer.hosting.promise_check import PromiseCheck
 from triggerer.isolation import Isolation, IsolationSettings, Placement
 from triggerer.store.queries.hosting import TriggerRow
 
@@ -22,6 +28,7 @@ class TriggerFactory:
     Args:
         load_class: Called in a thread.
         load_timeout: A stream opens without a trigger whose class takes longer than that to load.
+        ack_timeout: How long a watcher may take over a message; counts in what its trigger promises.
         start_load: None: in a thread.
     """
 
@@ -31,13 +38,20 @@ class TriggerFactory:
         isolation: IsolationSettings | None = None,
         *,
         load_timeout: timedelta = LOAD_TIMEOUT,
+        ack_timeout: timedelta = timedelta(minutes=5),
         start_load: StartLoad | None = None,
     ) -> None:
         self.loader: Final = ClassLoader(load_class, patience=load_timeout, start=start_load)
         self._isolation = Isolation(isolation or IsolationSettings())
+        self._ack_timeout = ack_timeout
+        self._promises: PromiseCheck | None = None
+        self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        await self._isolation.__aenter__()
+        await self._stack.enter_async_context(self._isolation)
+        tasks = await self._stack.enter_async_context(anyio.create_task_group())
+        self._stack.callback(tasks.cancel_scope.cancel)
+        self._promises = PromiseCheck(tasks, self.loader, ack_timeout=self._ack_timeout)
         return self
 
     async def __aexit__(
@@ -46,11 +60,18 @@ class TriggerFactory:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
-        return await self._isolation.__aexit__(kind, error, trace)
+        return await self._stack.__aexit__(kind, error, trace)
 
     def prepare(self, row: TriggerRow) -> PreparedTrigger:
         """Begin to load the class of the row's trigger."""
-        return PreparedTrigger(row, self.loader, self._isolation)
+        return PreparedTrigger(row, self.begin_load, self._isolation)
+
+    def begin_load(self, row: TriggerRow) -> ClassLoad:
+        """Begin to load the row's class anew, and to look at its promise if its watchers ask for one."""
+        if row.guarantee is None:
+            return self.loader.begin(row.classpath)
+        assert self._promises is not None, "enter the factory first"
+        return self._promises.begin(row, Guarantee(row.guarantee))
 
 
 class PreparedTrigger:
@@ -59,16 +80,18 @@ class PreparedTrigger:
     Whoever calls it again waits for `load` first: the class's file may have changed.
     """
 
-    def __init__(self, row: TriggerRow, loader: ClassLoader, isolation: Isolation) -> None:
+    def __init__(
+        self, row: TriggerRow, begin: Callable[[TriggerRow], ClassLoad], isolation: Isolation
+    ) -> None:
         self.row: Final = row
-        self._loader = loader
+        self._begin = begin
         self._isolation = isolation
         self._placement: Placement | None = isolation.placement_of(row.classpath, row.watcher_names)
-        self.class_load: ClassLoad = loader.begin(row.classpath)
+        self.class_load: ClassLoad = begin(row)
 
     def load(self) -> ClassLoad:
         """Begin to load the class anew. What that raises, the next call raises."""
-        self.class_load = self._loader.begin(self.row.classpath)
+        self.class_load = self._begin(self.row)
         return self.class_load
 
     def __call__(self) -> BaseEventTrigger:

@@ -34,13 +34,17 @@ def canonical_kwargs(kwargs: Mapping[str, Any]) -> str:
         ) from error
 
 
-def trigger_digest(classpath: str, kwargs: Mapping[str, Any]) -> str:
+def trigger_digest(classpath: str, kwargs: Mapping[str, Any], guarantee: str | None = None) -> str:
     """Return the SHA-256 of the class path and the canonical JSON of the arguments.
 
+    Args:
+        guarantee: What its watchers ask for. Those that ask for different ones do not share a trigger: one may be
+            refused to start, and the other not.
     Raises:
         PluginError: JSON cannot hold the arguments.
     """
-    return _sha256(f"{len(classpath)}:{classpath}{canonical_kwargs(kwargs)}".encode())
+    asked = "" if guarantee is None else f"!{guarantee}"
+    return _sha256(f"{len(classpath)}:{classpath}{canonical_kwargs(kwargs)}{asked}".encode())
 
 
 def stream_digest(key: Hashable) -> str:

@@ -109,6 +109,7 @@ async def _start_triggerer(
             ),
             # What the DAG processor could import in this time can be imported here too.
             load_timeout=settings.dag_processor.parse_timeout,
+            ack_timeout=chosen.shared_stream_ack_timeout,
         ),
         runtime=RuntimeContext(
             recorder,

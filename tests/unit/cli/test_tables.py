@@ -183,6 +183,7 @@ WATCHER = WatcherView(
     traceback=None,
     positions=[PositionView('["orders",3]', ["topic-id", 17], 1_234, AT)],
     set_aside=3,
+    guarantee="at_least_once",
 )
 TASK = TaskRunView("publish_to_the_warehouse", "failed", 1, AT, AT, ERROR)
 

@@ -399,6 +399,7 @@ async def _ensure_triggers(
                 classpath=watcher.classpath,
                 kwargs=watcher.kwargs,
                 stream_digest=watcher.stream_digest,
+                guarantee=watcher.guarantee,
             )
             session.add(row)
         elif row.stream_digest != watcher.stream_digest:

@@ -37,6 +37,8 @@ class TriggerRow:
     """The lanes with messages that were set aside, and are to be given to its watchers once more."""
     replays: tuple[ReplayRequest, ...] = ()
     """What is asked of its watchers and not done yet, by watcher, in the order of the requests."""
+    guarantee: str | None = None
+    """The least that its watchers ask it to promise."""
 
     @property
     def display_name(self) -> str:
@@ -94,6 +96,7 @@ async def load_triggers(session: AsyncSession, stream_digests: Collection[str]) 
             (*(known.positions if known else ()), *positions.get(watcher_id, ())),
             (*(known.kept if known else ()), *kept.get(watcher_id, ())),
             (*(known.replays if known else ()), *replays.get(watcher_id, ())),
+            trigger.guarantee,
         )
     return list(found.values())
 

@@ -180,6 +180,7 @@ async def list_watchers(
             WatcherView,
             asset_name=asset_name,
             trigger=trigger.classpath,
+            guarantee=trigger.guarantee,
             stream=redact_text(key),
             error=None if row.error is None else redact_text(row.error),
             traceback=None if row.traceback is None else redact_text(row.traceback),

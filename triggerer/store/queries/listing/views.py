@@ -165,6 +165,8 @@ class WatcherView:
     """The lanes in which it is behind."""
     set_aside: int
     """Messages that it could not take, until they are replayed or discarded."""
+    guarantee: str | None
+    """The least that it asks its trigger to promise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,138 @@
+"""What watchers promise, as `triggerer check` says it."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from triggerer.dag_processing import CheckedPromises, check_promises, parse_once
+
+_TRIGGERS = """
+from triggerer import BaseEventTrigger
+from triggerer.abc import DeliveryFacts, Finding, Guarantee
+from triggerer.errors import BrokerUnavailable, ConfigurationError
+
+class Base(BaseEventTrigger):
+    def __init__(self, key="k", more=None):
+        self.key, self.more = key, more
+
+    def serialize(self):
+        return f"{__name__}.{type(self).__name__}", {"key": self.key, "more": self.more}
+
+    def shared_stream_key(self):
+        return (type(self).__name__, self.key)
+
+class Fast(Base):
+    pass
+
+class Queue(Base):
+    async def describe_delivery(self, *, ask):
+        lock = None
+        if ask:
+            lock = __import__("datetime").timedelta(seconds=30)
+        return DeliveryFacts(
+            is_acknowledged=True, because="deleted last", key="the message id", redelivers_after=lock
+        )
+
+class Away(Base):
+    async def describe_delivery(self, *, ask):
+        if ask:
+            raise BrokerUnavailable("nobody at q:1")
+        return DeliveryFacts(is_acknowledged=True, because="deleted last")
+
+class Wrong(Base):
+    async def describe_delivery(self, *, ask):
+        raise ConfigurationError("unknown key 'x'")
+"""
+
+
+async def checked(folder: Path, watchers: dict[str, str], *, ask: bool = True) -> CheckedPromises:
+    module = f"promises_of_{folder.name}"
+    (folder / f"{module}.py").write_text(_TRIGGERS)
+    lines = [f"from {module} import *", "from triggerer import Asset, AssetWatcher"]
+    lines += [
+        f"{name} = Asset({name!r}, watchers=[AssetWatcher('w', {trigger})])"
+        for name, trigger in watchers.items()
+    ]
+    (folder / "dag.py").write_text("\n".join(lines))
+    parsed = await parse_once(folder)
+    assert parsed.errors == ()
+    found = [watcher for file in parsed.files for watcher in file.watchers]
+    return await check_promises(
+        found, dags_folder=folder, ack_timeout=timedelta(minutes=5), ask=ask
+    )
+
+
+async def test_each_watcher_gets_its_promise_with_the_reason(tmp_path: Path) -> None:
+    found = await checked(tmp_path, {"fast": "Fast()", "queue": "Queue()", "away": "Away()"})
+    assert [(one.watcher.asset_name, str(one.promise)) for one in found.promises] == [
+        (
+            "fast",
+            "at most once: it takes the fast path, on which no message is acknowledged or given again",
+        ),
+        (
+            "queue",
+            "effectively once: deleted last; what comes again is recognised by the message id",
+        ),
+        ("away", "at least once: deleted last; a message that comes again is not recognised"),
+    ]
+    assert found.errors == ()
+    (warning,) = found.warnings
+    assert "watcher 'w' of asset 'queue': the source delivers again" in str(warning)
+
+
+async def test_nobody_is_asked_offline(tmp_path: Path) -> None:
+    found = await checked(tmp_path, {"queue": "Queue()"}, ask=False)
+    assert found.warnings == ()
+
+
+async def test_a_watcher_that_asks_for_more_is_an_error_and_its_sibling_is_not(
+    tmp_path: Path,
+) -> None:
+    found = await checked(
+        tmp_path,
+        {
+            "a": "Away(), guarantee='effectively_once'",
+            "b": "Away()",
+            "c": "Away(), guarantee='at_least_once'",
+            "d": "Queue(), guarantee='effectively_once'",
+        },
+    )
+    assert [str(error) for error in found.errors] == [
+        (
+            "dag.py:3: watcher 'w' of asset 'a': it asks for effectively once, and its trigger promises at least once:"
+            " deleted last; a message that comes again is not recognised (change what the reason names, or ask for"
+            " less: docs/guarantees.md)"
+        )
+    ]
+    assert [one.watcher.guarantee for one in found.promises] == [
+        "effectively_once",
+        None,
+        "at_least_once",
+        "effectively_once",
+    ]
+    # Refusing one must not stop the other: they do not share a trigger, and do share a stream.
+    a, b, *_ = (one.watcher for one in found.promises)
+    assert a.trigger_digest != b.trigger_digest
+    assert a.stream_digest == b.stream_digest
+
+
+async def test_what_cannot_be_said_is_an_error_only_where_something_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    found = await checked(tmp_path, {"a": "Wrong()", "b": "Wrong('2'), guarantee='at_least_once'"})
+    assert [one.promise for one in found.promises] == [None, None]
+    assert [str(error) for error in found.errors] == [
+        "dag.py:4: watcher 'w' of asset 'b': unknown key 'x'"
+    ]
+
+
+@pytest.mark.parametrize("guarantee", ["at_most_once", "exactly_once", ""])
+async def test_other_guarantees_cannot_be_asked_for(tmp_path: Path, guarantee: str) -> None:
+    (tmp_path / "dag.py").write_text(
+        "from triggerer import Asset, AssetWatcher\n"
+        "from watchers.directory import DirectoryFileDeleteTrigger\n"
+        f"AssetWatcher('w', DirectoryFileDeleteTrigger('/x', 'y'), guarantee={guarantee!r})\n"
+    )
+    (error,) = (await parse_once(tmp_path)).errors
+    assert 'guarantee must be "at_least_once" or "effectively_once"' in error.reason

@@ -1,0 +1,96 @@
+"""What the watchers of DAG files promise, for `triggerer check`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+
+from triggerer.dag_processing.sources import problem_of
+from triggerer.domain.guarantees import Finding, Guarantee, Promise
+from triggerer.domain.parsed import ParsedWatcher, Problem
+from triggerer.errors import BrokerUnavailable, TriggererError
+from triggerer.plugins import load_trigger_class
+from triggerer.runtime.cancellation import take_back_stray_cancellations
+from triggerer.runtime.promising import promise_of, too_weak
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedPromise:
+    """A watcher, and what it promises; None: nobody can say, and `errors` or `check_sources` says why."""
+
+    watcher: ParsedWatcher
+    promise: Promise | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedPromises:
+    """All in the order of the watchers."""
+
+    promises: tuple[CheckedPromise, ...] = ()
+    errors: tuple[Problem, ...] = ()
+    """Of watchers that ask for more than they get, or of which nobody can say what they get."""
+    warnings: tuple[Problem, ...] = ()
+    """One of each stream."""
+
+
+async def check_promises(
+    watchers: Iterable[ParsedWatcher],
+    *,
+    dags_folder: Path,
+    ack_timeout: timedelta,
+    ask: bool,
+    allowed_modules: tuple[str, ...] = (),
+) -> CheckedPromises:
+    """Compute what each watcher promises, by one trigger of each stream, all concurrently.
+
+    Runs users' code in this process, as `check_sources` does.
+
+    Args:
+        ask: Whether the sources may be asked. Of one that does not answer, what the settings tell counts.
+    """
+    watchers = list(watchers)
+    streams = {watcher.stream_digest: watcher for watcher in reversed(watchers)}
+    found: dict[str, Promise | Exception] = {}
+
+    async def look(watcher: ParsedWatcher) -> None:
+        try:
+            kind = load_trigger_class(
+                watcher.classpath, dags_folder=dags_folder, allowed_modules=allowed_modules
+            )
+            trigger = kind(**watcher.kwargs)
+            try:
+                promised = await promise_of(trigger, ask=ask, ack_timeout=ack_timeout)
+            except BrokerUnavailable:
+                promised = await promise_of(trigger, ask=False, ack_timeout=ack_timeout)
+            found[watcher.stream_digest] = promised
+        except Exception as error:  # noqa: BLE001  (the boundary to users' triggers)
+            found[watcher.stream_digest] = error
+        await take_back_stray_cancellations()
+
+    async with anyio.create_task_group() as tasks:
+        for watcher in streams.values():
+            tasks.start_soon(look, watcher)
+    promises: list[CheckedPromise] = []
+    errors: list[Problem] = []
+    warnings: list[Problem] = []
+    for watcher in watchers:
+        result = found[watcher.stream_digest]
+        promised = result if isinstance(result, Promise) else None
+        promises.append(CheckedPromise(watcher, promised))
+        wanted = None if watcher.guarantee is None else Guarantee(watcher.guarantee)
+        if promised is not None and wanted is not None and promised.is_below(wanted):
+            errors.append(problem_of(watcher, too_weak(promised, wanted)))
+        elif isinstance(result, Exception) and wanted is not None:
+            # Where nobody is asked, the settings may not be there either.
+            (errors if ask else warnings).append(problem_of(watcher, result))
+        if promised is not None and streams[watcher.stream_digest] is watcher:
+            warnings += [problem_of(watcher, _as_error(one)) for one in promised.warnings]
+    return CheckedPromises(tuple(promises), tuple(errors), tuple(warnings))
+
+
+def _as_error(finding: Finding) -> TriggererError:
+    return TriggererError(finding.text, hint=finding.hint)
