@@ -25,6 +25,10 @@ class ConfigurationError(TriggererError):
     """The operator has to change a setting before the service can start."""
 
 
+class UnknownConnection(ConfigurationError):
+    """The configuration has no connection of this id."""
+
+
 class DagError(TriggererError):
     """The author of a DAG file has to change it: an invalid URI, a cycle of tasks, an unknown argument."""
 

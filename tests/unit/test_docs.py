@@ -15,6 +15,7 @@ import orjson
 import pytest
 import typer
 
+from producers.http.settings import HttpSettings
 from producers.kafka.settings import KafkaSettings
 from producers.pubsub.settings import PubSubSettings
 from producers.servicebus.settings import ServiceBusSettings
@@ -30,6 +31,7 @@ from watchers.kafka import KafkaEventTrigger
 
 MESSAGE_TRIGGERS: tuple[type[MessageTrigger], ...] = (KafkaEventTrigger,)
 SETTINGS: Mapping[str, Any] = {
+    "http": HttpSettings,
     "pubsub": PubSubSettings,
     "servicebus": ServiceBusSettings,
     "sqs": SqsSettings,
@@ -156,7 +158,7 @@ def test_the_watchers_page_has_every_key_of_a_kafka_connection_with_its_default(
 def test_the_page_of_a_broker_has_every_key_of_its_connection_with_its_default(broker: str) -> None:
     shown = rows_under(DOCS / f"{broker}.md", "## Connection keys")
     assert sorted((key, default) for key, default, _ in shown) == sorted(
-        (f"`{field.name}`", as_written(field.default)) for field in fields(SETTINGS[broker])
+        (f"`{field.name}`", as_written(default_of(field))) for field in fields(SETTINGS[broker])
     )
 
 

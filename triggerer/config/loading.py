@@ -25,7 +25,7 @@ from triggerer.config.sections import (
     SparkSettings,
     TriggererSettings,
 )
-from triggerer.errors import ConfigurationError
+from triggerer.errors import ConfigurationError, UnknownConnection
 from triggerer.redaction import is_reference, redact, remember_secret, remember_secrets_in
 
 ENVIRONMENT_PREFIX: Final = "TRIGGERER__"
@@ -106,7 +106,7 @@ class Connections:
         try:
             connection = self.written[connection_id]
         except KeyError:
-            raise ConfigurationError(
+            raise UnknownConnection(
                 f"there is no connection {connection_id!r}{_nearest(connection_id, self.written)}",
                 hint=f"add [connections.{connection_id}] to {self.file or DEFAULT_FILE},"
                 " and restart a service that runs: it reads its settings once",
@@ -351,6 +351,9 @@ def _place(
 
 
 def _resolve(value: Any, name: str, environ: Mapping[str, str], base: Path) -> Any:
+    if isinstance(value, Mapping):
+        # A table within a connection: headers, for instance.
+        return {key: _resolve(one, f"{name}.{key}", environ, base) for key, one in value.items()}
     if not isinstance(value, str) or not is_reference(value):
         return value
     kind, _, where = value.partition(":")

@@ -1,0 +1,110 @@
+"""Translates what goes wrong with a request into the project's errors. None of them shows a header or a query."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Final
+from urllib.parse import urlsplit, urlunsplit
+
+import httpx
+
+from triggerer.errors import BrokerError, BrokerRefused, BrokerUnavailable
+
+MOST_PATIENCE_S: Final = 3600.0
+"""The longest that a server's `Retry-After` is followed."""
+
+CAUGHT: Final = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError)
+
+_HINTS: Final = {
+    401: "check the connection's token or headers",
+    403: "may this token read it?",
+    404: "check the URL",
+    407: "check the proxy's user and password",
+    410: "check the URL",
+}
+_LATER: Final = frozenset({408, 425, 429})
+
+
+class TryLater(BrokerUnavailable):
+    """The server says when to come again.
+
+    Attributes:
+        seconds: From now.
+    """
+
+    def __init__(self, message: str, seconds: float) -> None:
+        super().__init__(message)
+        self.seconds = seconds
+
+
+def shown(url: str) -> str:
+    """A URL without its query, which may hold a key."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def translate(error: BaseException, what: str) -> BrokerError:
+    """See `triggerer.pluginkit.guarding`."""
+    if isinstance(error, TimeoutError):
+        return BrokerUnavailable(
+            f"{what}: no complete answer in time", hint="timeout_s is too low, or it is down"
+        )
+    if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _causes(error)):
+        return BrokerRefused(
+            f"{what}: its certificate cannot be verified: {error}",
+            hint='verify = "/path/of/the/authority.pem" in the connection trusts a private one',
+        )
+    if isinstance(error, (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError)):
+        return BrokerRefused(f"{what}: {error}", hint="check the URL and the headers")
+    if isinstance(error, httpx.TimeoutException):
+        return BrokerUnavailable(
+            f"{what}: no answer in time", hint="is it up, and is timeout_s enough?"
+        )
+    said = str(error) or type(error).__name__
+    return BrokerUnavailable(f"{what}: {said}", hint="is it up, and reachable from here?")
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def raise_for_status(status: int, retry_after: str | None, what: str) -> None:
+    """Raise for an answer that is none.
+
+    Raises:
+        TryLater: It says when to come again.
+        BrokerUnavailable: A later request may succeed.
+        BrokerRefused: It will not.
+    """
+    if status < 400:
+        return
+    said = f"{what}: it answers {status} {httpx.codes.get_reason_phrase(status)}".rstrip()
+    if status < 500 and status not in _LATER:
+        raise BrokerRefused(said, hint=_HINTS.get(status))
+    seconds = read_retry_after(retry_after)
+    if seconds is not None:
+        raise TryLater(said, seconds)
+    raise BrokerUnavailable(said)
+
+
+def read_retry_after(value: str | None) -> float | None:
+    """The seconds of a `Retry-After`, as a number or an instant; None where there is none that can be read."""
+    if value is None:
+        return None
+    text = value.strip()
+    if text.isdecimal():
+        seconds = float(text)
+    else:
+        try:
+            instant = parsedate_to_datetime(text)
+        except ValueError:
+            return None
+        if instant.tzinfo is None:
+            instant = instant.replace(tzinfo=UTC)
+        seconds = (instant - datetime.now(UTC)).total_seconds()
+    return min(max(seconds, 0.0), MOST_PATIENCE_S)

@@ -1,0 +1,160 @@
+"""One conditional GET, with its redirects, within a deadline and a size."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urljoin, urlsplit
+
+import anyio
+import httpx
+from anyio import to_thread
+
+from producers.http.errors import CAUGHT, raise_for_status, shown, translate
+from producers.http.settings import HttpSettings, origin_of
+from triggerer.errors import BrokerRefused, ConfigurationError
+from triggerer.pluginkit.guarding import guarded
+
+_MOST_REDIRECTS: Final = 5
+_KEPT_HEADERS: Final = ("content-type", "etag", "last-modified", "date")
+
+
+@dataclass(frozen=True, slots=True)
+class Validators:
+    """By what a server recognises that nothing has changed. They hold for one URL."""
+
+    url: str
+    etag: str | None = None
+    last_modified: str | None = None
+
+    def headers_for(self, url: str) -> dict[str, str]:
+        if url != self.url:
+            return {}
+        found = {"If-None-Match": self.etag, "If-Modified-Since": self.last_modified}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a URL answers. `body` is None where nothing has changed (304)."""
+
+    body: bytes | None
+    headers: Mapping[str, str]
+    validators: Validators
+
+
+class Fetcher:
+    """Asks one server. `aclose` it."""
+
+    def __init__(self, settings: HttpSettings) -> None:
+        self._settings = settings
+        self._client: httpx.AsyncClient | None = None
+
+    async def fetch(
+        self, url: str, *, params: Mapping[str, Any] | None = None, known: Validators | None = None
+    ) -> Answer:
+        """Get a URL.
+
+        Args:
+            params: Put into its query.
+            known: Of the last answer.
+        Raises:
+            ConfigurationError: The file with the authorities cannot be read.
+            BrokerRefused: A repeat brings the same answer.
+            BrokerUnavailable: It may not; `TryLater` where the server says when.
+        Cancellation: Nothing was changed.
+        """
+        if self._client is None:
+            self._client = await self._open()
+        what = f"GET {shown(url)}"
+        return await guarded(
+            self._fetch(self._client, _with_query(url, params), what, known),
+            what,
+            translate=translate,
+            catch=CAUGHT,
+        )
+
+    async def _open(self) -> httpx.AsyncClient:
+        # Its log names each URL with its query.
+        logging.getLogger("httpx").setLevel(logging.WARNING)
+        # In a thread: it reads some hundred certificates.
+        context = await to_thread.run_sync(_ssl_context, self._settings.verify)
+        return httpx.AsyncClient(verify=context, timeout=self._settings.timeout_s)
+
+    async def _fetch(
+        self, client: httpx.AsyncClient, url: str, what: str, known: Validators | None
+    ) -> Answer:
+        asked, may_send_secrets = url, True
+        with anyio.fail_after(self._settings.timeout_s):
+            for _ in range(_MOST_REDIRECTS + 1):
+                headers = {"Accept": "application/json, */*;q=0.5"}
+                if may_send_secrets:
+                    headers |= self._settings.headers_for(url)
+                headers |= {} if known is None else known.headers_for(asked)
+                async with client.stream("GET", url, headers=headers) as response:
+                    location = response.headers.get("location")
+                    if response.status_code in (301, 302, 303, 307, 308) and location:
+                        following = urljoin(url, location)
+                        _check_redirect(url, following, what)
+                        # For good: back at its own origin it is asked by who could read the way there.
+                        may_send_secrets = may_send_secrets and origin_of(following) == origin_of(
+                            url
+                        )
+                        url = following
+                        continue
+                    return await self._read(response, asked, what)
+        raise BrokerRefused(f"{what}: it redirects more than {_MOST_REDIRECTS} times")
+
+    async def _read(self, response: httpx.Response, asked: str, what: str) -> Answer:
+        status, found = response.status_code, response.headers
+        raise_for_status(status, found.get("retry-after"), what)
+        headers = {name: found[name] for name in _KEPT_HEADERS if name in found}
+        validators = Validators(asked, found.get("etag"), found.get("last-modified"))
+        if status == 304:
+            return Answer(None, headers, validators)
+        if not 200 <= status < 300:
+            raise BrokerRefused(f"{what}: it answers {status}, which is no answer")
+        parts, size = [], 0
+        async for part in response.aiter_bytes():
+            size += len(part)
+            if size > self._settings.max_bytes:
+                raise BrokerRefused(
+                    f"{what}: its answer has more than {self._settings.max_bytes} bytes",
+                    hint="raise max_bytes in the connection, or ask for less",
+                )
+            parts.append(part)
+        return Answer(b"".join(parts), headers, validators)
+
+    async def aclose(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+
+
+def _with_query(url: str, params: Mapping[str, Any] | None) -> str:
+    return str(httpx.URL(url).copy_merge_params(dict(params))) if params else url
+
+
+def _check_redirect(url: str, following: str, what: str) -> None:
+    scheme = urlsplit(following).scheme
+    if scheme not in ("http", "https"):
+        raise BrokerRefused(f"{what}: it redirects to {shown(following)}")
+    if urlsplit(url).scheme == "https" and scheme == "http":
+        raise BrokerRefused(
+            f"{what}: it redirects to {shown(following)}, which is not encrypted",
+            hint="use that URL in the trigger if this is meant",
+        )
+
+
+def _ssl_context(verify: bool | str) -> ssl.SSLContext:
+    if isinstance(verify, bool):
+        return httpx.create_ssl_context(verify=verify)
+    try:
+        return ssl.create_default_context(cafile=verify)
+    except OSError as error:
+        raise ConfigurationError(
+            f"the authorities of the HTTP connection cannot be read from {verify}: {error}",
+            hint="verify is true, false, or the path of a PEM file",
+        ) from error

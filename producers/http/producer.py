@@ -1,0 +1,242 @@
+"""Polls one URL for all watchers of a shared stream."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import anyio
+
+from producers.http.errors import TryLater, shown
+from producers.http.fetching import Answer, Fetcher, Validators
+from producers.http.memory import Delivery, Memory
+from producers.http.reading import Page, Reader
+from triggerer.abc import AdvanceItem, BrokerMessage, SharedStreamProducer, StreamState
+from triggerer.pluginkit.delivery import DeliveryPolicy, Judgement, judge
+from triggerer.pluginkit.dumping import dump_message, get_size, load_message
+
+if TYPE_CHECKING:
+    from producers.http.settings import HttpSettings
+
+logger = logging.getLogger(__name__)
+
+MOST_PAGES: Final = 100
+"""How many pages are fetched in a row, before the poke interval passes again."""
+MOST_FAILED: Final = 1_000
+"""While so many items have failed and wait to be delivered again, no new ones are asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Polled:
+    """What is polled, and how; the arguments of the trigger that the siblings share."""
+
+    url: str
+    poke_interval: float
+    items: str | None = None
+    item_key: str | None = None
+    cursor_path: str | None = None
+    cursor_param: str | None = None
+    first: Literal["all", "skip"] = "all"
+
+
+class HttpSharedStreamProducer(SharedStreamProducer):
+    """Yields the items of a URL that are new, as messages whose payload is a `Delivery`.
+
+    An HTTP server keeps no position, so the place is a state in the store: what was settled, the cursor, and the
+    validators by which the server recognises that nothing has changed. A failed item is delivered again, from memory,
+    after growing delays, for as long as it fails; after a restart it comes again if the server still shows it.
+    """
+
+    def __init__(self, polled: Polled, *, settings: HttpSettings, connection: str) -> None:
+        self._polled = polled
+        self._url = settings.url_of(polled.url)
+        self._fetcher = Fetcher(settings)
+        self._reader = Reader(polled.items, polled.item_key, polled.cursor_path)
+        self._source = _source(connection, polled)
+        self._policy = DeliveryPolicy(max_deliveries=None, redelivery_delay_s=1.0)
+        self._state: StreamState | None = None
+        self._memory = Memory.restore(self._source, None, is_document=polled.items is None)
+        self._validators: Validators | None = None
+        self._cursor: Any = None
+        self._failed: dict[Delivery, None] = {}
+        self._due = 0.0
+        """When what has failed is delivered again."""
+        self._has_failed = anyio.Event()
+        self._saved: Any = None
+
+    def use_state(self, state: StreamState) -> None:
+        self._state = state
+        is_document = self._polled.items is None
+        self._memory = Memory.restore(self._source, state.value, is_document=is_document)
+        self._validators, self._cursor = self._memory.validators, self._memory.cursor
+        self._saved = state.value
+
+    async def open_stream(self) -> AsyncIterator[tuple[BrokerMessage, Delivery]]:
+        """Poll for as long as the stream lives.
+
+        Raises:
+            ConfigurationError, BrokerRefused, BrokerUnavailable: As `Fetcher.fetch` and `Reader.read`.
+        """
+        if not self._memory.has_begun:
+            await self._begin()
+        poll_at = 0.0
+        while True:
+            now = time.monotonic()
+            if self._failed and now >= self._due:
+                for delivery in self._take_failed():
+                    yield self._message(delivery), delivery
+            if now < poll_at or len(self._failed) >= MOST_FAILED:
+                await self._wait(poll_at)
+                continue
+            for _ in range(MOST_PAGES):
+                new, delay = await self._poll()
+                poll_at = time.monotonic() + delay
+                for delivery in new:
+                    yield self._message(delivery), delivery
+                if delay:
+                    break
+
+    async def _begin(self) -> None:
+        """Where nothing is stored yet."""
+        if self._polled.first == "skip":
+            for _ in range(MOST_PAGES):
+                page, answer = await self._ask()
+                if page is None or not self._skip(page, answer):
+                    break
+        self._memory.has_begun = True
+        await self._save()
+
+    def _skip(self, page: Page, answer: Answer) -> bool:
+        """Pass over a page; whether there is another."""
+        has_more = self._advances(page) and bool(page.found)
+        self._cursor = self._cursor if page.cursor is None else page.cursor
+        self._memory.skip(page.found, answer.validators, self._cursor)
+        self._validators = answer.validators
+        return has_more
+
+    async def _poll(self) -> tuple[list[Delivery], float]:
+        """Ask once; what is new, and how many seconds to wait before the next time: none if there is another page."""
+        interval = self._polled.poke_interval
+        try:
+            page, answer = await self._ask()
+        except TryLater as error:
+            delay = max(interval, error.seconds)
+            logger.warning("%s; it is asked again in %.0f s, as it says", error, delay)
+            return [], delay
+        if page is None:
+            return [], interval
+        has_more = self._advances(page)
+        self._cursor = self._cursor if page.cursor is None else page.cursor
+        self._validators = answer.validators
+        now = datetime.now(UTC)
+        new = self._memory.take(page.found, answer.validators, self._cursor, now)
+        for delivery in new:
+            delivery.size = get_size(self._message(delivery))
+        await self._save()
+        return new, 0.0 if has_more and new else interval
+
+    def _advances(self, page: Page) -> bool:
+        return page.cursor is not None and page.cursor != self._cursor
+
+    async def _ask(self) -> tuple[Page | None, Answer]:
+        """The answer, and what it holds: None where nothing has changed."""
+        param = self._polled.cursor_param
+        params = None if param is None or self._cursor is None else {param: self._cursor}
+        answer = await self._fetcher.fetch(self._url, params=params, known=self._validators)
+        if answer.body is None:
+            return None, answer
+        return self._reader.read(answer.body, f"GET {shown(self._url)}"), answer
+
+    async def _wait(self, poll_at: float) -> None:
+        """Until the next poll, or until what has failed is due."""
+        until = min(poll_at, self._due) if self._failed else poll_at
+        if len(self._failed) >= MOST_FAILED:
+            until = self._due
+        with anyio.move_on_after(max(until - time.monotonic(), 0.0)):
+            await self._has_failed.wait()
+        self._has_failed = anyio.Event()
+
+    def _take_failed(self) -> list[Delivery]:
+        taken = sorted(self._failed, key=lambda one: one.number)
+        self._failed.clear()
+        return taken
+
+    def _message(self, delivery: Delivery) -> BrokerMessage:
+        found = delivery.found
+        return BrokerMessage(
+            found.value,
+            position={"url": self._polled.url, "item_key": found.key},
+            published_at=delivery.seen_at,
+            deliveries=delivery.failures + 1,
+        )
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        failures = 0
+        for delivery, outcome in batch:
+            match judge(outcome):
+                case Judgement.FAIL:
+                    delivery.failures += 1
+                    failures = max(failures, delivery.failures)
+                    self._failed[delivery] = None
+                case Judgement.REJECT:
+                    logger.warning("an item of %s was rejected, and is passed", shown(self._url))
+                    self._memory.settle(delivery)
+                case Judgement.ACK:
+                    self._memory.settle(delivery)
+        if failures:
+            self._due = time.monotonic() + self._policy.delay(failures)
+            self._has_failed.set()
+        await self._save()
+
+    async def _save(self) -> None:
+        """Store the place, where it has changed."""
+        state = self._memory.dump()
+        if self._state is None or state == self._saved:
+            return
+        self._saved = state
+        await self._state.save(state)
+
+    def get_idempotency_key(self, broker_payload: Delivery) -> str:
+        return broker_payload.key
+
+    def get_size(self, broker_payload: Delivery) -> int:
+        return broker_payload.size
+
+    def dump_event(self, event: BrokerMessage) -> bytes:
+        return dump_message(event)
+
+    def load_event(self, data: bytes) -> BrokerMessage:
+        return load_message(data)
+
+    async def aclose(self) -> None:
+        await self._fetcher.aclose()
+
+
+async def check_url(polled: Polled, *, settings: HttpSettings) -> None:
+    """Ask once, and look whether the answer has what is to be read; without a deadline beyond `timeout_s`.
+
+    Raises:
+        ConfigurationError, BrokerRefused, BrokerUnavailable: As `open_stream`.
+    """
+    url = settings.url_of(polled.url)
+    reader = Reader(polled.items, polled.item_key, polled.cursor_path)
+    fetcher = Fetcher(settings)
+    try:
+        answer = await fetcher.fetch(url)
+        if answer.body is not None:
+            reader.read(answer.body, f"GET {shown(url)}")
+    finally:
+        with anyio.move_on_after(2.0, shield=True):
+            await fetcher.aclose()
+
+
+def _source(connection: str, polled: Polled) -> str:
+    """What tells this URL's items from another's, in their keys: how often it is polled does not count."""
+    parts = [connection, polled.url, polled.items, polled.item_key]
+    return "http/" + hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

@@ -1,0 +1,103 @@
+"""The settings of an HTTP connection, checked before anything connects.
+
+Imported when a connection is opened, not with the watchers: see `triggerer.pluginkit.connections`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Final, Self
+from urllib.parse import urljoin, urlsplit
+
+from pydantic import BeforeValidator
+
+from triggerer.errors import ConfigurationError, UnknownConnection
+from triggerer.pluginkit.connections import (
+    ConnectionSettings,
+    OptionalText,
+    Positive,
+    PositiveSeconds,
+)
+
+DEFAULT_CONNECTION: Final = "http"
+
+
+def _switch(value: Any) -> Any:
+    """Return a boolean for the text by which an environment variable says it."""
+    return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSettings(ConnectionSettings):
+    """`[connections.<id>]` of a server. Every field is a key of that section, and none is needed."""
+
+    examples: ClassVar[Mapping[str, str]] = {"base_url": "https://api.example.com/v1/"}
+
+    base_url: OptionalText = None
+    """What a URL without a scheme is joined to. With it, `headers` and `token` are sent to its origin only."""
+    headers: dict[str, str] = field(default_factory=dict, repr=False)
+    """Sent with each request."""
+    token: OptionalText = field(default=None, repr=False)
+    """Sent as `Authorization: Bearer …`."""
+    verify: Annotated[bool | str, BeforeValidator(_switch)] = True
+    """Whether the server's certificate is verified; a text is the path of a file with the authorities to trust."""
+    timeout_s: PositiveSeconds = 30.0
+    """For one request, from connecting to the last byte of the answer, redirects included."""
+    max_bytes: Positive = 16 << 20
+    """The largest answer, decompressed."""
+
+    @classmethod
+    def load(cls, connection: str) -> Self:
+        """As `ConnectionSettings.load`; the default connection may be left out, and has the defaults then."""
+        try:
+            # Named: the decorator has made a class of its own, with slots, that `super()` does not know.
+            return ConnectionSettings.load.__func__(cls, connection)  # type: ignore[attr-defined,no-any-return]
+        except UnknownConnection:
+            if connection != DEFAULT_CONNECTION:
+                raise
+            return cls()
+
+    def check(self, where: str) -> None:
+        if self.base_url is not None and not is_absolute(self.base_url):
+            raise ConfigurationError(
+                f"base_url in {where} must begin with http:// or https:// and name a host",
+                hint=f"for example: {self.examples['base_url']}",
+            )
+        if self.token and any(name.lower() == "authorization" for name in self.headers):
+            raise ConfigurationError(f"{where} has a token and an Authorization header: give one")
+
+    def url_of(self, url: str) -> str:
+        """The whole URL of a trigger's.
+
+        Raises:
+            ConfigurationError: It has no scheme, and there is no `base_url`.
+        """
+        if is_absolute(url):
+            return url
+        if self.base_url is None:
+            raise ConfigurationError(
+                f"the URL {url!r} has no scheme and host, and its connection no base_url",
+                hint=f"base_url = {self.examples['base_url']!r}",
+            )
+        return urljoin(self.base_url, url)
+
+    def headers_for(self, url: str) -> dict[str, str]:
+        """What may be sent to a URL: the secrets of a server go to no other."""
+        if self.base_url is not None and origin_of(url) != origin_of(self.base_url):
+            return {}
+        bearer = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        return self.headers | bearer
+
+
+def is_absolute(url: str) -> bool:
+    """Whether it says of itself where it is."""
+    parts = urlsplit(url)
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
+
+
+def origin_of(url: str) -> tuple[str, str | None, int | None]:
+    """Scheme, host and port."""
+    parts = urlsplit(url)
+    default = {"http": 80, "https": 443}.get(parts.scheme)
+    return parts.scheme, parts.hostname, parts.port or default

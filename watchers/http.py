@@ -1,0 +1,188 @@
+"""Asset events from what appears behind a URL, which is polled."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import urlsplit
+
+from producers.http import HttpSharedStreamProducer
+from producers.http.producer import Polled, check_url
+from triggerer.abc import BrokerMessage, DeliveryFacts, Finding
+from triggerer.errors import DagError
+from triggerer.pluginkit.matching import compile_path
+from triggerer.pluginkit.message_trigger import (
+    Attribute,
+    MessageTrigger,
+    text_argument,
+    timestamp_ms,
+)
+
+if TYPE_CHECKING:
+    from producers.http.settings import HttpSettings
+
+
+class HttpPollTrigger(MessageTrigger):
+    """Fires for each item that is new behind a URL, or for each change of what is there.
+
+    Watchers with equal arguments, but for the last five, share one request; each filters for itself.
+
+    Args:
+        url: Absolute, or joined to the connection's `base_url`. Without user and password: those are in the connection.
+        connection: The section `[connections.<connection>]` of the configuration; `http` may be left out.
+        poke_interval: Seconds from an answer to the next request.
+        items: The path to a list in the answer, which is JSON; `@value` where the answer is the list. Each new item
+            fires. None: the answer as a whole fires, whenever it is another than before.
+        item_key: The path, in an item, to what tells it from the next: an item with a known key does not fire again,
+            whatever else changes in it. None: all of it counts, so that one that was changed fires.
+        cursor: `{"path": …, "param": …}`: what stands at that path of an answer is sent as that parameter of the query
+            from then on. While an answer has something new and another cursor, the next is asked for at once.
+        first: What becomes of what is there when the stream begins: "all" fires, "skip" does not.
+        match, decode, extra, partition_key: See `MessageTrigger`; they are about the item. The default `extra` has
+            `value`, `url`, `item_key` (a digest where there is none) and `timestamp`: when it was first seen, in
+            milliseconds.
+    Raises:
+        DagError: An argument is not as described.
+    """
+
+    ATTRIBUTES: ClassVar[Mapping[str, Attribute]] = {
+        "url": lambda message: message.position["url"],
+        "item_key": lambda message: message.position["item_key"],
+        "timestamp": timestamp_ms,
+    }
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        connection: str = "http",
+        poke_interval: float = 30.0,
+        items: str | None = None,
+        item_key: str | None = None,
+        cursor: Mapping[str, str] | None = None,
+        first: str = "all",
+        match: Mapping[str, Any] | None = None,
+        decode: str | None = "json",
+        extra: Mapping[str, Any] | None = None,
+        partition_key: str | None = None,
+    ) -> None:
+        self.url = _url(url)
+        self.poke_interval = _seconds(poke_interval)
+        self.items = _path(items, "items")
+        self.item_key = _path(item_key, "item_key")
+        if item_key is not None and items is None:
+            raise DagError("item_key is the path in an item: items is missing")
+        self.cursor = _cursor(cursor)
+        if first not in ("all", "skip"):
+            raise DagError(f'first must be "all" or "skip", not {first!r}')
+        self.first = first
+        super().__init__(
+            connection=connection,
+            match=match,
+            decode=decode,
+            extra=extra,
+            partition_key=partition_key,
+        )
+
+    def source_arguments(self) -> dict[str, Any]:
+        return {
+            "url": self.url,
+            "poke_interval": self.poke_interval,
+            "items": self.items,
+            "item_key": self.item_key,
+            "cursor": self.cursor,
+            "first": self.first,
+        }
+
+    def shared_stream_key(self) -> Hashable:
+        cursor = None if self.cursor is None else (self.cursor["path"], self.cursor["param"])
+        shape = (self.items, self.item_key, cursor)
+        return ("http", self.connection, self.url, self.poke_interval, shape, self.first)
+
+    async def check_source(self) -> None:
+        await check_url(self._polled(), settings=self._settings())
+
+    async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
+        settings = self._settings()
+        settings.url_of(self.url)
+        key = "the number and the digest of its version"
+        if self.items is not None:
+            key = "the item's digest" if self.item_key is None else f"the item's {self.item_key}"
+        passing = Finding(
+            "what leaves the answer before it is polled, or before its events are durable, is not seen",
+            hint="have the server keep it for longer than poke_interval, or use a cursor",
+        )
+        return DeliveryFacts(
+            is_acknowledged=True,
+            because="the place in the source is stored after the events are durable",
+            key=key,
+            findings=() if self.cursor is not None else (passing,),
+        )
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> HttpSharedStreamProducer:
+        trigger = cls(**kwargs)
+        return HttpSharedStreamProducer(
+            trigger._polled(), settings=trigger._settings(), connection=trigger.connection
+        )
+
+    def _polled(self) -> Polled:
+        cursor = self.cursor or {}
+        return Polled(
+            url=self.url,
+            poke_interval=self.poke_interval,
+            items=self.items,
+            item_key=self.item_key,
+            cursor_path=cursor.get("path"),
+            cursor_param=cursor.get("param"),
+            first="skip" if self.first == "skip" else "all",
+        )
+
+    def _settings(self) -> HttpSettings:
+        # Not at the top: a DAG file that is parsed needs no settings, and no pydantic.
+        from producers.http.settings import HttpSettings
+
+        return HttpSettings.load(self.connection)
+
+    def default_extra(self, message: BrokerMessage, value: Any) -> dict[str, Any]:
+        return {"value": value, **message.position, "timestamp": timestamp_ms(message)}
+
+
+def _url(value: Any) -> str:
+    url = text_argument(value, "url")
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018  (raises for one that is none)
+    except ValueError as error:
+        raise DagError(f"url is none: {error}") from error
+    if parts.scheme not in ("", "http", "https") or (parts.scheme and not parts.hostname):
+        raise DagError(f"url must begin with http:// or https://, or be a path, not {url!r}")
+    if parts.username is not None or parts.password is not None:
+        raise DagError(
+            "url has a user or a password in it",
+            hint="put a token or an Authorization header into the connection, as env:NAME or file:PATH",
+        )
+    return url
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        raise DagError(f"poke_interval must be a number of seconds above 0, not {value!r}")
+    return float(value)
+
+
+def _path(value: Any, what: str) -> str | None:
+    if value is None:
+        return None
+    path = text_argument(value, what)
+    compile_path(path, {})
+    return path
+
+
+def _cursor(value: Any) -> dict[str, str] | None:
+    if value is None:
+        return None
+    if not isinstance(value, Mapping) or set(value) != {"path", "param"}:
+        raise DagError(f'cursor must be {{"path": …, "param": …}}, not {value!r}')
+    compile_path(value["path"], {})
+    return {"path": value["path"], "param": text_argument(value["param"], "cursor's param")}
