@@ -75,7 +75,7 @@ async def test_saves_of_one_stream_are_stored_in_their_order(watched: Database) 
         assert await writer.load(FENCE, "key") == 19
 
 
-@pytest.mark.rule("15: a fenced owner writes nothing, also when it comes back after a pause")
+@pytest.mark.rule("15: a fenced owner can write nothing")
 async def test_who_lost_the_stream_saves_nothing_and_is_told(watched: Database) -> None:
     fenced: list[Fence] = []
     async with writing(watched, fenced) as writer:
