@@ -13,8 +13,8 @@ from triggerer.testing.memory import (
     InMemoryQueueProducer,
 )
 from triggerer.testing.producers import ProducerConformance
-from triggerer.testing.timetables import TimetableConformance, frozen_clock
 from triggerer.testing.states import InMemoryState
+from triggerer.testing.timetables import TimetableConformance, frozen_clock
 from triggerer.testing.triggers import TriggerConformance
 
 __all__ = [
