@@ -46,6 +46,14 @@ COMMANDS: Final = {
     ),
     "dags": ("triggerer.cli.dags:app", "DAGs: list, show, trigger, pause."),
     "assets": ("triggerer.cli.assets:app", "Assets and their events."),
+    "why": (
+        "triggerer.cli.why:why",
+        "Show what made a run: its events, and the messages behind them.",
+    ),
+    "why-not": (
+        "triggerer.cli.why:why_not",
+        "Show what a DAG waits for, and what holds it back.",
+    ),
     "runs": ("triggerer.cli.runs:app", "Runs: list, show, logs, cancel."),
     "watchers": ("triggerer.cli.watchers:app", "Watchers: list, show."),
     "plan": (

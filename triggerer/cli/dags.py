@@ -23,6 +23,7 @@ from triggerer.errors import UnknownDag
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
 
+    from triggerer.scheduler.explaining import NextRun
     from triggerer.store.queries.listing.views import DagFileView, DagView
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -60,6 +61,7 @@ def list_(
                 Column("schedule", Kind.TEXT),
                 "state",
                 "queued events",
+                "next run",
                 Column("last run", Kind.MINOR),
                 "last state",
                 Column("file", Kind.MINOR),
@@ -70,6 +72,7 @@ def list_(
                     readable_schedule(row.schedule),
                     readable_state(row),
                     row.queued_events,
+                    row.next_run_after,
                     row.last_run_id,
                     row.last_run_state,
                     row.path,
@@ -112,10 +115,48 @@ def show(dag_id: DagId, json: options.Json = False, config: options.Config = Non
             ("params", row.params or None),
             ("max_active_runs", row.max_active_runs),
             ("events_per_run", row.events_per_run),
+            ("start_date", row.start_date),
+            ("end_date", row.end_date),
+            ("catchup", "yes" if row.catchup else None),
+            ("min_run_gap", row.min_run_gap and f"{row.min_run_gap:g} s"),
+            ("quiet_period", row.quiet_period and f"{row.quiet_period:g} s"),
+            ("depends_on_past", "yes" if row.depends_on_past else None),
+            ("priority", row.priority or None),
+            ("pools", row.pools),
+            ("next run", row.next_run_after),
             ("queued events", row.queued_events),
             ("last run", row.last_run_id and f"{row.last_run_id} ({row.last_run_state})"),
             ("tasks", "\n".join(_readable_task(task) for task in row.tasks)),
         ]
+    )
+
+
+@app.command("next")
+def next_(
+    dag_id: DagId,
+    count: Annotated[int, typer.Option("--count", min=1, max=1_000, help="So many runs.")] = 1,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Show the next runs that the DAG's timetable asks for. Those that are due already come first."""
+
+    async def ask(session: AsyncSession) -> list[NextRun]:
+        from triggerer.scheduler.explaining import next_runs
+
+        return await next_runs(session, dag_id, count)
+
+    found = read(config, ask)
+    if json:
+        print_json(found)
+        return
+    print_table(
+        ("run after", "logical date", "data interval starts", "and ends"),
+        (
+            (one.run_after, one.logical_date, one.data_interval_start, one.data_interval_end)
+            for one in found
+        ),
+        empty="Its timetable, if it has one, asks for no run.",
+        limit=0,
     )
 
 
@@ -170,6 +211,14 @@ def readable_schedule(schedule: dict[str, Any] | None, *, nested: bool = False) 
     """Return the expression as it is written in a DAG file."""
     if schedule is None:
         return "-"
+    if "timetable" in schedule:
+        return _readable_timetable(schedule["timetable"])
+    for kind, joint in (("either", "or"), ("both", "and")):
+        if kind in schedule:
+            timetable = _readable_timetable(schedule[kind]["timetable"])
+            return f"{readable_schedule(schedule[kind]['assets'], nested=True)} {joint} {timetable}"
+    if "partitioned" in schedule:
+        return f"{readable_schedule(schedule['partitioned']['assets'], nested=True)} by partition"
     for kind, sign in (("all", " & "), ("any", " | ")):
         if kind in schedule:
             joined = sign.join(readable_schedule(part, nested=True) for part in schedule[kind])
@@ -178,6 +227,17 @@ def readable_schedule(schedule: dict[str, Any] | None, *, nested: bool = False) 
         return f"alias {schedule['alias']}"
     asset: dict[str, str] = schedule["asset"]
     return asset["name"]
+
+
+def _readable_timetable(stored: dict[str, Any]) -> str:
+    from triggerer.domain.timetables import timetable_from_json
+    from triggerer.errors import TriggererError
+
+    try:
+        return timetable_from_json(stored).summary
+    except TriggererError:
+        # A timetable that is not installed where the command runs.
+        return str(stored.get("type"))
 
 
 def readable_error(error: dict[str, Any]) -> str:

@@ -398,3 +398,19 @@ def allot(looks: Sequence[Look], *, limit: int) -> list[Look]:
             counts[n] += 1
         left -= len(served)
     return [found.first(count) for found, count in zip(looks, counts, strict=True)]
+
+
+def upcoming(dag: DagSnapshot, count: int) -> list[DagRunInfo]:
+    """Return the next runs that the DAG's timetable asks for, up to so many; those that are due come first.
+
+    Raises:
+        Exception: From a timetable that is not ours.
+    """
+    found: list[DagRunInfo] = []
+    if timetable_in(dag.schedule) is None:
+        return found
+    runs = _Upcoming(dag)
+    while runs.info is not None and len(found) < count:
+        found.append(runs.info)
+        runs.advance()
+    return found

@@ -14,6 +14,13 @@ from triggerer.store.queries.listing.views import AssetEventView, view_of
 
 EVENT_STATES: Final = ("queued", "consumed", "unused")
 _LARGEST_WINDOW: Final = 16_000
+_IDS_AT_ONCE: Final = 500
+"""Below every database's bound on parameters."""
+_SELECTED: Final = (
+    select(AssetEvent, Asset.name, Asset.uri, Watcher.name)
+    .join(Asset, Asset.id == AssetEvent.asset_id)
+    .outerjoin(Watcher, Watcher.id == AssetEvent.watcher_id)
+)
 
 
 async def list_asset_events(
@@ -45,30 +52,38 @@ async def list_asset_events(
     if state == "queued":
         waiting = select(QueuedAssetEvent.asset_event_id).where(QueuedAssetEvent.run_pk.is_(None))
         wanted.append(AssetEvent.id.in_(waiting))
-    query = (
-        select(AssetEvent, Asset.name, Asset.uri, Watcher.name)
-        .join(Asset, Asset.id == AssetEvent.asset_id)
-        .outerjoin(Watcher, Watcher.id == AssetEvent.watcher_id)
-        .where(*wanted)
-        .order_by(AssetEvent.id.desc())
-    )
+    query = _SELECTED.where(*wanted).order_by(AssetEvent.id.desc())
     if state in ("consumed", "unused"):
         rows = await _walk(session, query, wanted, limit, are_consumed=state == "consumed")
     else:
         rows = list(await session.execute(limited(query, limit)))
-    return [
-        view_of(
-            event,
-            AssetEventView,
-            asset_name=asset_name,
-            asset_uri=asset_uri,
-            source_watcher=watcher,
-            idempotency_key=None
-            if event.idempotency_key.startswith("~")
-            else event.idempotency_key,
-        )
-        for event, asset_name, asset_uri, watcher in rows
-    ]
+    return [_view(*row) for row in rows]
+
+
+def _view(
+    event: AssetEvent, asset_name: str, asset_uri: str, watcher: str | None
+) -> AssetEventView:
+    key = event.idempotency_key
+    return view_of(
+        event,
+        AssetEventView,
+        asset_name=asset_name,
+        asset_uri=asset_uri,
+        source_watcher=watcher,
+        idempotency_key=None if key.startswith("~") else key,
+    )
+
+
+async def list_events_by_id(
+    session: AsyncSession, event_ids: Sequence[int]
+) -> list[AssetEventView]:
+    """Return these events, the oldest first; those that are gone are left out."""
+    found: list[AssetEventView] = []
+    for start in range(0, len(event_ids), _IDS_AT_ONCE):
+        some = event_ids[start : start + _IDS_AT_ONCE]
+        query = _SELECTED.where(AssetEvent.id.in_(some)).order_by(AssetEvent.id)
+        found += [_view(*row) for row in await session.execute(query)]
+    return found
 
 
 async def _walk(

@@ -28,6 +28,7 @@ from triggerer.store.models import (
     Watcher,
     WatcherPosition,
 )
+from triggerer.store.models.dags import NEVER
 from triggerer.store.queries.listing.filters import is_asset, limited
 from triggerer.store.queries.listing.parked import count_kept, count_set_aside
 from triggerer.store.queries.listing.views import (
@@ -133,6 +134,7 @@ async def list_dags(
             queued_events=waiting.get(row.dag_id, 0),
             last_run_id=last_run_id,
             last_run_state=last_run_state,
+            next_run_after=None if row.next_run_after == NEVER else row.next_run_after,
         )
         for row, missing_since, last_run_id, last_run_state in await session.execute(
             limited(query, limit)

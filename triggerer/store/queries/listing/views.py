@@ -93,6 +93,18 @@ class DagView:
     queued_events: int
     last_run_id: str | None
     last_run_state: str | None
+    start_date: datetime | None = None
+    end_date: datetime | None = None
+    catchup: bool = False
+    min_run_gap: float | None = None
+    """Seconds, as the quiet period."""
+    quiet_period: float | None = None
+    depends_on_past: bool = False
+    priority: int = 0
+    pools: str | None = None
+    """With commas between."""
+    next_run_after: datetime | None = None
+    """When its timetable makes it due next, as of the last run or change; None: never."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,88 @@
+"""Why a DAG has no run, when it will have one, and why a run exists."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from tests.store.scheduling import two_assets
+from tests.store.seeding import add_asset, emit, runs_of
+from tests.store.test_timed import FLIGHTS, HOUR, now_of, timed
+from triggerer.domain.schedules import OnBoth, OnTime
+from triggerer.domain.timetables import DeltaDataIntervalTimetable
+from triggerer.errors import DagError
+from triggerer.scheduler import Scheduler
+from triggerer.scheduler.explaining import next_runs, why, why_not
+from triggerer.scheduler.holds import HoldKind
+from triggerer.store.engine.database import Database
+from triggerer.store.recording.emitting import NewAssetEvent, record_events
+
+
+async def test_what_a_dag_waits_for_is_what_the_scheduler_decides(database: Database) -> None:
+    await two_assets(database)
+    await emit(database, 1, 3)
+    async with database.reading() as session:
+        found = await why_not(session, "join")
+    assert (found.runs_due, [hold.kind for hold in found.holds]) == (0, [HoldKind.ASSETS])
+    assert found.holds[0].reason == "no event waits for weather"
+    assert [one.asset_name for one in found.waiting] == ["flights"]
+    await emit(database, 2)
+    async with database.reading() as session:
+        assert (await why_not(session, "join")).runs_due == 1
+    assert await Scheduler(database).run_once() == 1
+    async with database.reading() as session:
+        assert (await why_not(session, "join")).runs_due == 0
+
+
+async def test_all_that_holds_a_dag_is_shown_with_its_end(database: Database) -> None:
+    await add_asset(database, 1, "flights")
+    start = await now_of(database) - 2 * HOUR + timedelta(minutes=1)
+    schedule = OnBoth(DeltaDataIntervalTimetable(2 * HOUR), FLIGHTS)
+    await timed(database, "report", schedule, assets=(1,), start_date=start, is_paused=True)
+    async with database.reading() as session:
+        found = await why_not(session, "report")
+    assert [(hold.kind, hold.until) for hold in found.holds] == [
+        (HoldKind.PAUSED, None),
+        (HoldKind.TIME, found.next_run and found.next_run.run_after),
+        (HoldKind.ASSETS, None),
+    ]
+
+
+async def test_the_next_runs_are_those_that_come(database: Database) -> None:
+    start = await now_of(database) - HOUR - timedelta(minutes=1)
+    schedule = OnTime(DeltaDataIntervalTimetable(HOUR))
+    await timed(database, "report", schedule, start_date=start, catchup=True)
+    async with database.reading() as session:
+        found = await next_runs(session, "report", 3)
+    assert [one.run_after for one in found] == [start + n * HOUR for n in (1, 2, 3)]
+    assert [one.logical_date for one in found] == [start + n * HOUR for n in range(3)]
+    assert await Scheduler(database).run_once() == 1
+    async with database.reading() as session:
+        assert (await next_runs(session, "report", 1))[0].run_after == start + 2 * HOUR
+
+
+async def test_a_run_shows_its_events_and_what_of_the_expression_they_made_true(
+    database: Database,
+) -> None:
+    await add_asset(database, 3, "unused")
+    await two_assets(database)
+    async with database.transaction() as session:
+        for asset in (1, 2, 1):
+            await record_events(session, [NewAssetEvent(asset, {"offset": 7})])
+    assert await Scheduler(database).run_once() == 1
+    (run,) = await runs_of(database, "join")
+    async with database.reading() as session:
+        found = await why(session, "join", run.run_id)
+        with pytest.raises(DagError, match="no run 'nope'"):
+            await why(session, "join", "nope")
+        with pytest.raises(DagError, match="nope"):
+            await why_not(session, "nope")
+    assert [event.asset_name for event in found.events] == ["flights", "weather", "flights"]
+    assert found.expression == {
+        "all": [
+            {"asset": "flights", "satisfied": True},
+            {"asset": "weather", "satisfied": True},
+        ],
+        "satisfied": True,
+    }

@@ -1,0 +1,131 @@
+"""`triggerer why` and `triggerer why-not`: what made a run, and what keeps a DAG from one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from triggerer.cli import options
+from triggerer.cli.output import print_fields, print_json, text
+from triggerer.cli.session import read
+from triggerer.cli.tables import Column, Kind, print_table
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession
+
+    from triggerer.scheduler.explaining import Why, WhyNot
+
+DagId = Annotated[str, typer.Argument(metavar="DAG_ID")]
+RunId = Annotated[str, typer.Argument(metavar="RUN_ID")]
+
+
+def why(
+    dag_id: DagId, run_id: RunId, json: options.Json = False, config: options.Config = None
+) -> None:
+    """Show what made a run: its events, and the messages behind them."""
+
+    async def ask(session: AsyncSession) -> Why:
+        from triggerer.scheduler.explaining import why as explain
+
+        return await explain(session, dag_id, run_id)
+
+    found = read(config, ask)
+    run = found.run
+    if json:
+        print_json(
+            {
+                "dag_id": run.dag_id,
+                "run_id": run.run_id,
+                "run_type": run.run_type,
+                "run_after": run.run_after,
+                "logical_date": run.logical_date,
+                "data_interval_start": run.data_interval_start,
+                "data_interval_end": run.data_interval_end,
+                "expression": found.expression,
+                "events": found.events,
+            }
+        )
+        return
+    print_fields(
+        [
+            ("run", f"{run.dag_id} {run.run_id}"),
+            ("because", _because(found)),
+            ("logical date", run.logical_date),
+            ("data interval", _interval(run.data_interval_start, run.data_interval_end)),
+            ("expression", found.expression and readable_state(found.expression)),
+        ]
+    )
+    print_table(
+        (
+            "event",
+            "asset",
+            "timestamp",
+            Column("source", Kind.TEXT),
+            Column("message", Kind.TEXT),
+        ),
+        (
+            (
+                event.id,
+                event.asset_name,
+                event.timestamp,
+                event.source_watcher or event.source_dag_id,
+                event.idempotency_key,
+            )
+            for event in found.events
+        ),
+        empty="It took no events.",
+        limit=0,
+    )
+
+
+def why_not(dag_id: DagId, json: options.Json = False, config: options.Config = None) -> None:
+    """Show what a DAG waits for, and what holds it back."""
+
+    async def ask(session: AsyncSession) -> WhyNot:
+        from triggerer.scheduler.explaining import why_not as explain
+
+        return await explain(session, dag_id)
+
+    found = read(config, ask)
+    if json:
+        print_json(found)
+        return
+    if found.runs_due:
+        typer.echo(f"{dag_id}: {found.runs_due} runs are due: a scheduler makes them, if one runs")
+    for hold in found.holds:
+        until = "" if hold.until is None else f", until {text(hold.until)}"
+        typer.echo(f"{dag_id}: {hold.kind}: {hold.reason}{until}")
+    for one in found.waiting:
+        typer.echo(f"  events of {one.asset_name} wait")
+    if found.next_run is not None:
+        interval = _interval(found.next_run.data_interval_start, found.next_run.data_interval_end)
+        typer.echo(f"  next run in time: {text(found.next_run.run_after)}, for {interval}")
+
+
+def readable_state(state: dict[str, Any], *, nested: bool = False) -> str:
+    """Return the expression, with what is missing in brackets."""
+    for kind, sign in (("all", " & "), ("any", " | ")):
+        if kind in state:
+            joined = sign.join(readable_state(part, nested=True) for part in state[kind])
+            return f"({joined})" if nested and len(state[kind]) > 1 else joined
+    name = state.get("asset") or f"alias {state['alias']}"
+    return str(name) if state["satisfied"] else f"[{name}]"
+
+
+def _because(found: Why) -> str:
+    match found.run.run_type:
+        case "scheduled":
+            return "its timetable asked for it"
+        case "asset_triggered" if found.run.logical_date is not None:
+            return f"its timetable asked for it, and {len(found.events)} events were there"
+        case "asset_triggered":
+            return f"{len(found.events)} events made its expression true"
+        case "backfill":
+            return "a backfill asked for it"
+        case _:
+            return "somebody triggered it"
+
+
+def _interval(start: Any, end: Any) -> str | None:
+    return None if start is None else f"{text(start)} to {text(end)}"

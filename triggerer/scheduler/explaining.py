@@ -1,0 +1,152 @@
+"""Why a DAG has no run now, when it will have one, and why a run exists: from the code that decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.assets import AssetAlias
+from triggerer.domain.conditions import AssetAll, AssetAny, Condition, Leaf, is_satisfied
+from triggerer.domain.schedules import condition_in_json
+from triggerer.domain.timetables import DagRunInfo
+from triggerer.errors import DagError, UnknownDag
+from triggerer.scheduler.decide import DagSnapshot, Look, look, upcoming
+from triggerer.scheduler.holds import Hold
+from triggerer.scheduler.plan import BOUND
+from triggerer.scheduler.snapshots import snapshot_of
+from triggerer.store.engine.script import perform
+from triggerer.store.queries.listing.asset_events import list_events_by_id
+from triggerer.store.queries.listing.dag_runs import list_runs
+from triggerer.store.queries.listing.definitions import list_dags
+from triggerer.store.queries.listing.views import AssetEventView, RunView
+from triggerer.store.queries.scheduling.reading import read_dags
+
+
+@dataclass(frozen=True, slots=True)
+class NextRun:
+    """A run that a timetable asks for."""
+
+    run_after: datetime
+    logical_date: datetime
+    data_interval_start: datetime
+    data_interval_end: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingEvents:
+    """Events of an asset that are queued for a DAG."""
+
+    asset_name: str
+    asset_uri: str
+    queued: int
+    """Exactly only where the DAG has `events_per_run`; otherwise 1 stands for any number."""
+
+
+@dataclass(frozen=True, slots=True)
+class WhyNot:
+    """What a DAG waits for, and what holds it."""
+
+    dag_id: str
+    runs_due: int
+    """Runs that a scheduler would make now: it is about to, or none is running."""
+    holds: tuple[Hold, ...]
+    """Of the run after these."""
+    next_run: NextRun | None
+    """Of its timetable."""
+    waiting: tuple[WaitingEvents, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a run exists."""
+
+    run: RunView
+    expression: dict[str, Any] | None
+    """The DAG's expression as it is now, each part with `satisfied`: whether the run's events made it true."""
+    events: list[AssetEventView]
+    """The oldest first."""
+
+
+async def why_not(session: AsyncSession, dag_id: str) -> WhyNot:
+    """Return what the scheduler would decide at this moment.
+
+    Raises:
+        UnknownDag: There is no such DAG.
+        DagError, PluginError: Its schedule cannot be read here.
+    """
+    dag, found = await _look(session, dag_id)
+    return WhyNot(
+        dag_id,
+        len(found.runs),
+        found.holds,
+        None if found.next_info is None else _shown(found.next_info),
+        tuple(WaitingEvents(one.name, one.uri, one.queued) for one in dag.waiting),
+    )
+
+
+async def next_runs(session: AsyncSession, dag_id: str, count: int) -> list[NextRun]:
+    """Return the next runs that the DAG's timetable asks for, those that are due first; empty: it asks for none.
+
+    Raises:
+        As `why_not`.
+    """
+    dag, _ = await _look(session, dag_id)
+    return [_shown(info) for info in upcoming(dag, count)]
+
+
+async def why(session: AsyncSession, dag_id: str, run_id: str) -> Why:
+    """Return the run with what made it.
+
+    Raises:
+        DagError: There is no such run.
+    """
+    runs = await list_runs(session, dag=dag_id, run_id=run_id, with_events=True)
+    if not runs:
+        raise DagError(f"the DAG {dag_id!r} has no run {run_id!r}")
+    events = await list_events_by_id(session, runs[0].asset_event_ids)
+    (dag,) = await list_dags(session, dag=dag_id)
+    condition = condition_in_json(dag.schedule)
+    names = {event.asset_name for event in events}
+    return Why(
+        runs[0],
+        None if condition is None else _state(condition, lambda leaf: _is_among(leaf, names)),
+        events,
+    )
+
+
+async def _look(session: AsyncSession, dag_id: str) -> tuple[DagSnapshot, Look]:
+    rows = await perform(session, read_dags([dag_id], bound=BOUND))
+    if not rows:
+        raise UnknownDag(dag_id)
+    dag = snapshot_of(rows)
+    return dag, look(dag, at_most=BOUND, bound=BOUND)
+
+
+def _shown(info: DagRunInfo) -> NextRun:
+    return NextRun(info.run_after, info.logical_date, *info.data_interval)
+
+
+def _is_among(leaf: Leaf, names: set[str]) -> bool:
+    # By which alias an event came is not kept with it.
+    return bool(names) if isinstance(leaf, AssetAlias) else leaf.name in names
+
+
+def _state(condition: Condition, has_event: Callable[[Leaf], bool]) -> dict[str, Any]:
+    satisfied = is_satisfied(condition, has_event)
+    match condition:
+        case AssetAll(objects=parts):
+            return {"all": _states(parts, has_event), "satisfied": satisfied}
+        case AssetAny(objects=parts):
+            return {"any": _states(parts, has_event), "satisfied": satisfied}
+        case AssetAlias():
+            return {"alias": condition.name, "satisfied": satisfied}
+        case _:
+            return {"asset": condition.name, "satisfied": satisfied}
+
+
+def _states(parts: Sequence[Condition], has_event: Callable[[Leaf], bool]) -> list[dict[str, Any]]:
+    return [_state(part, has_event) for part in parts]
