@@ -304,3 +304,12 @@ def test_os_environ_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
     monkeypatch.setenv("TRIGGERER__EXECUTOR__WORKERS", "5")
     assert load_settings().executor.workers == 5
+
+
+def test_pools_are_names_with_slots() -> None:
+    settings = load_settings(write("[pools]\ndb = 3\n"), {"TRIGGERER__POOLS__LAKE": "2"})
+    assert settings.pools == {"db": 3, "lake": 2}
+    assert settings.sources["pools", "lake"] == "TRIGGERER__POOLS__LAKE"
+    for wrong in ("0", "-1", "true", '"many"', "1.5"):
+        with pytest.raises(ConfigurationError, match=r"triggerer\.toml:2: pools\.db has to be"):
+            load_settings(write(f"[pools]\ndb = {wrong}\n"), {})

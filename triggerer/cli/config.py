@@ -29,6 +29,7 @@ def show(json: options.Json = False, config: options.Config = None) -> None:
         for section in SECTIONS
         for key, value in asdict(getattr(settings, section)).items()
     }
+    values |= {("pools", name): slots for name, slots in sorted(settings.pools.items())}
     for name, connection in sorted(settings.connections.items()):
         values |= {("connections", name, key): item for key, item in connection.items()}
     shown = [

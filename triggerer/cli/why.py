@@ -8,7 +8,7 @@ import typer
 
 from triggerer.cli import options
 from triggerer.cli.output import print_fields, print_json, text
-from triggerer.cli.session import read
+from triggerer.cli.session import read, settings_for
 from triggerer.cli.tables import Column, Kind, print_table
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def why_not(dag_id: DagId, json: options.Json = False, config: options.Config = 
     async def ask(session: AsyncSession) -> WhyNot:
         from triggerer.scheduler.explaining import why_not as explain
 
-        return await explain(session, dag_id)
+        return await explain(session, dag_id, pools=settings_for(config).pools)
 
     found = read(config, ask)
     if json:

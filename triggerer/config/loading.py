@@ -53,6 +53,8 @@ class Settings:
     executor: ExecutorSettings
     spark: SparkSettings
     api: ApiSettings
+    pools: Mapping[str, int]
+    """The slots of each pool, by name. A pool that is not here has one."""
     connections: Mapping[str, Mapping[str, Any]] = field(repr=False)
     file: Path | None
     sources: Mapping[tuple[str, ...], str] = field(repr=False)
@@ -141,10 +143,12 @@ def load_settings(
     for (section, key), given in (overrides or {}).items():
         sections.setdefault(section, {})[key] = given
     sources: dict[tuple[str, ...], str] = {}
-    built = {
+    pools = {name: _slots(name, given) for name, given in sections.pop(_POOLS, {}).items()}
+    built: dict[str, Any] = {
         name: _build_section(name, kind, sections.get(name, {}), sources)
         for name, kind in SECTIONS.items()
     }
+    sources |= {(_POOLS, name): given.source for name, given in pools.items()}
     for name, keys in connections.items():
         sources |= {("connections", name, key): given.source for key, given in keys.items()}
     base = file.parent if file else Path()
@@ -163,6 +167,7 @@ def load_settings(
         remember_secrets_in("", {key: given.value for key, given in keys.items()})
     return Settings(
         **built,
+        pools={name: given.value for name, given in pools.items()},
         service_variables=service_variables,
         connections={
             name: {key: given.value for key, given in keys.items()}
@@ -208,6 +213,7 @@ def _find_file(path: str | Path | None, environ: Mapping[str, str]) -> Path | No
     return file
 
 
+_POOLS: Final = "pools"
 Sections = dict[str, dict[str, RawValue]]
 
 
@@ -272,12 +278,23 @@ def _read_environment(
             connections.setdefault(known.get(name, name), {})[key] = given
         else:
             sections.setdefault(section, {})[rest] = given
-    if unknown := sections.keys() - SECTIONS.keys():
+    if unknown := sections.keys() - SECTIONS.keys() - {_POOLS}:
         name = min(unknown)
         source = next((given.source for given in sections[name].values()), "the configuration")
         raise ConfigurationError(
-            f"{source}: unknown section [{name}]{_nearest(name, [*SECTIONS, 'connections'])}"
+            f"{source}: unknown section [{name}]{_nearest(name, [*SECTIONS, 'connections', _POOLS])}"
         )
+
+
+def _slots(name: str, given: RawValue) -> RawValue:
+    value = given.value
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value)
+    if type(value) is not int or value < 1:
+        raise ConfigurationError(
+            f"{given.source}: pools.{name} has to be a number of slots from 1, not {given.value!r}"
+        )
+    return RawValue(value, given.source)
 
 
 def _build_section(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 import structlog
@@ -12,6 +12,10 @@ from triggerer.store.engine.database import Database
 from triggerer.store.engine.script import Row, Step
 from triggerer.store.queries.execution import transitions as queries
 from triggerer.store.queries.execution.orphans import recover_orphans
+from triggerer.store.queries.execution.pooled_claims import (
+    any_run_may_use_pools,
+    claim_with_pools,
+)
 from triggerer.store.queries.execution.results import HeldRun
 from triggerer.store.wakeups.signals import Signal, announce
 
@@ -21,7 +25,10 @@ _log = structlog.get_logger(__name__)
 class Claims:
     """Each coroutine is one transaction, and raises what `Database.transaction` raises."""
 
-    def __init__(self, database: Database, executor: str, home: Path) -> None:
+    def __init__(
+        self, database: Database, executor: str, home: Path, pools: Mapping[str, int]
+    ) -> None:
+        self._pools = pools
         self._database = database
         self._executor = executor
         self._home = str(home.resolve())
@@ -31,8 +38,22 @@ class Claims:
         return queries.claim_runs(executor=self._executor, limit=limit, log_home=self._home)
 
     def claimed(self, rows: Sequence[Row]) -> list[RunOrder]:
-        """The runs that `claim_step` made ours, oldest first."""
+        """The runs that `claim_step` made ours, in the order in which they are to be executed."""
         return queries.claimed_runs(rows, log_home=self._home)
+
+    async def claim_with_pools(self, limit: int) -> list[RunOrder]:
+        """Make up to `limit` queued runs ours: those with pools, too, as far as there are slots."""
+        rows = await self._database.perform(
+            claim_with_pools(
+                executor=self._executor, limit=limit, log_home=self._home, slots=self._pools
+            )
+        )
+        return self.claimed(rows)
+
+    async def uses_pools(self) -> bool:
+        """Whether there may be runs with pools."""
+        async with self._database.reading() as session:
+            return await any_run_may_use_pools(session)
 
     async def to_cancel(self) -> list[int]:
         """Return our running runs that are to be cancelled. Queued ones are cancelled here and now."""

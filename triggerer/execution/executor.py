@@ -66,6 +66,7 @@ class Executor:
         home: Path,
         dags_folder: Path,
         workers: int = 2,
+        pools: Mapping[str, int] | None = None,
         spark: Mapping[str, Any] | None = None,
         prewarm: bool = True,
         file_patience: timedelta = timedelta(seconds=10),
@@ -79,7 +80,7 @@ class Executor:
         self._prewarm = prewarm
         self._shutdown_grace = shutdown_grace
         self._sweep_every = sweep_every
-        self._claims = Claims(database, instance_id, home)
+        self._claims = Claims(database, instance_id, home, pools or {})
         self._result_writer = ResultWriter(database, instance_id)
         self._claimed_queue = ClaimedQueue()
         self._prefetch = PrefetchLimit(workers)
@@ -124,6 +125,7 @@ class Executor:
         self._changed = AutoResetEvent()
         self._more = self._cancels = self._dags = True
         self._wants_warm = False
+        self._uses_pools = False
         self._sweep_due = 0.0
         # Where others can take the runs, `note_lease_kept` is called before `run`.
         self._is_lease_held = True
@@ -168,7 +170,10 @@ class Executor:
             tasks.start_soon(self._work)
             try:
                 with self._wakeups.subscribe(
-                    Signal.RUNS_QUEUED, Signal.RUNS_CANCELLED, Signal.DAGS_CHANGED
+                    Signal.RUNS_QUEUED,
+                    Signal.RUNS_ENDED,
+                    Signal.RUNS_CANCELLED,
+                    Signal.DAGS_CHANGED,
                 ) as subscription:
                     async with anyio.create_task_group() as supervision:
                         supervision.start_soon(self._listen, subscription)
@@ -193,9 +198,12 @@ class Executor:
         while True:
             signals = await subscription.wait()
             self._more |= Signal.RUNS_QUEUED in signals
+            # Somebody's run may have given a slot of its pool back.
+            self._more |= self._uses_pools and Signal.RUNS_ENDED in signals
             self._cancels |= Signal.RUNS_CANCELLED in signals
             self._dags |= Signal.DAGS_CHANGED in signals
-            self._changed.set()
+            if self._more or self._cancels or self._dags:
+                self._changed.set()
 
     async def _supervise(self, tasks: TaskGroup) -> None:
         backoff = Backoff(first=0.2, longest=10.0)
@@ -243,12 +251,17 @@ class Executor:
             self._dags = False
             self._wants_warm = self._prewarm and await self._claims.needs_spark()
             self._warm_up()
+            self._uses_pools = await self._claims.uses_pools()
         if self._more and self._is_lease_held and (room := self._room()):
             self._more = False
             leases_lost = self._leases_lost
-            orders = self._claims.claimed(
-                await self._result_writer.perform_with_next_commit(self._claims.claim_step(room))
-            )
+            if self._uses_pools:
+                orders = await self._claims.claim_with_pools(room)
+            else:
+                step = self._claims.claim_step(room)
+                orders = self._claims.claimed(
+                    await self._result_writer.perform_with_next_commit(step)
+                )
             if leases_lost != self._leases_lost:
                 # The lease has ended meanwhile, so they may be somebody else's: a sweep tells.
                 return

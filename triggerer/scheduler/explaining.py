@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.assets import AssetAlias
 from triggerer.domain.conditions import AssetAll, AssetAny, Condition, Leaf, is_satisfied
+from triggerer.domain.pools import choose
 from triggerer.domain.schedules import condition_in_json
 from triggerer.domain.timetables import DagRunInfo
 from triggerer.errors import DagError, UnknownDag
@@ -19,6 +20,7 @@ from triggerer.scheduler.holds import Hold
 from triggerer.scheduler.plan import BOUND
 from triggerer.scheduler.snapshots import snapshot_of
 from triggerer.store.engine.script import perform
+from triggerer.store.queries.execution.pooled_claims import pooled_runs
 from triggerer.store.queries.listing.asset_events import list_events_by_id
 from triggerer.store.queries.listing.dag_runs import list_runs
 from triggerer.store.queries.listing.definitions import list_dags
@@ -71,9 +73,13 @@ class Why:
     """The oldest first."""
 
 
-async def why_not(session: AsyncSession, dag_id: str) -> WhyNot:
-    """Return what the scheduler would decide at this moment.
+async def why_not(
+    session: AsyncSession, dag_id: str, *, pools: Mapping[str, int] | None = None
+) -> WhyNot:
+    """Return what the scheduler would decide at this moment, and which runs wait for a pool.
 
+    Args:
+        pools: The slots of the pools, as configured.
     Raises:
         UnknownDag: There is no such DAG.
         DagError, PluginError: Its schedule cannot be read here.
@@ -82,7 +88,7 @@ async def why_not(session: AsyncSession, dag_id: str) -> WhyNot:
     return WhyNot(
         dag_id,
         len(found.runs),
-        found.holds,
+        (*found.holds, *(await _pool_holds(session, dag_id, pools or {}))),
         None if found.next_info is None else _shown(found.next_info),
         tuple(WaitingEvents(one.name, one.uri, one.queued) for one in dag.waiting),
     )
@@ -124,6 +130,21 @@ async def _look(session: AsyncSession, dag_id: str) -> tuple[DagSnapshot, Look]:
         raise UnknownDag(dag_id)
     dag = snapshot_of(rows)
     return dag, look(dag, at_most=BOUND, bound=BOUND)
+
+
+async def _pool_holds(session: AsyncSession, dag_id: str, slots: Mapping[str, int]) -> list[Hold]:
+    """What an executor with all the workers that there could be would leave in the queue."""
+    waiting = await perform(session, pooled_runs())
+    chosen = set(
+        choose(
+            [run for run, _, _ in waiting.queued], waiting.running, slots, limit=len(waiting.queued)
+        )
+    )
+    return [
+        Hold.pool(run_id, sorted(run.pools))
+        for run, owner, run_id in waiting.queued
+        if owner == dag_id and run.run_pk not in chosen
+    ]
 
 
 def _shown(info: DagRunInfo) -> NextRun:

@@ -19,6 +19,7 @@ class HoldKind(StrEnum):
     QUIET = "quiet"
     TIME = "time"
     ASSETS = "assets"
+    POOL = "pool"
     PARTITION = "partition"
     SCHEDULE = "schedule"
 
@@ -63,6 +64,11 @@ class Hold:
     def past(cls, run_id: str | None, state: str) -> Hold:
         name = "the run before" if run_id is None else f"the run before, {run_id},"
         return cls(HoldKind.PAST, f"{name} is {state}, and has to succeed (depends_on_past)")
+
+    @classmethod
+    def pool(cls, run_id: str, pools: Sequence[str]) -> Hold:
+        reason = f"its run {run_id} is queued, and waits for a slot of {', '.join(pools)}"
+        return cls(HoldKind.POOL, reason)
 
     @classmethod
     def quiet(cls, newest: datetime, period: timedelta) -> Hold:

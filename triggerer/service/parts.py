@@ -190,6 +190,7 @@ async def _start_executor(
         home=settings.core.home,
         dags_folder=settings.core.dags_folder,
         workers=settings.executor.workers,
+        pools=settings.pools,
         spark=asdict(settings.spark),
         file_patience=settings.dag_processor.removal_grace,
         prewarm=settings.executor.prewarm,

@@ -28,10 +28,11 @@ _TASKS: Final = typing.cast(Table, TaskRun.__table__)
 
 
 def claim_runs(*, executor: str, limit: int, log_home: str) -> BoundStatement:
-    """A step: move up to `limit` queued runs to running, oldest first, for this executor alone.
+    """A step: move up to `limit` queued runs to running for this executor alone.
 
-    Each claim is a new attempt; see also `begin_run`. Runs that other executors are claiming at this moment are
-    skipped. `claimed_runs` reads the rows.
+    Those with the highest priority come first, of equal ones the oldest. Runs that use pools are left to
+    `triggerer.store.queries.execution.pooled_claims`. Each claim is a new attempt; see also `begin_run`. Runs that
+    other executors are claiming at this moment are skipped. `claimed_runs` reads the rows.
     """
     now = datetime.now(UTC)
     return _CLAIM(executor=executor, limit=limit, log_home=log_home, now=now)
@@ -66,8 +67,15 @@ def note_wait(
 
 
 def claimed_runs(rows: Sequence[Row], *, log_home: str) -> list[RunOrder]:
-    """Return the runs that the step `claim_runs` has claimed, oldest first."""
-    return sorted((_order(row, log_home) for row in rows), key=lambda order: order.run_pk)
+    """Return the runs that the step `claim_runs` has claimed, in the order in which they are to be executed."""
+    ordered = sorted(rows, key=lambda row: (-row[-1], row[0]))
+    return [_order(row[:-1], log_home) for row in ordered]
+
+
+def claim_these(*, executor: str, run_pks: Sequence[int], log_home: str) -> BoundStatement:
+    """A step: the same of these runs, those that are still queued."""
+    now = datetime.now(UTC)
+    return _CLAIM_THESE(executor=executor, run_pks=list(run_pks), log_home=log_home, now=now)
 
 
 def _order(row: Row, log_home: str) -> RunOrder:
@@ -110,24 +118,35 @@ def _present(value: str | datetime) -> datetime:
 _PICKED: Final = """
 SELECT r.id FROM dag_run r {HINT}
 WHERE r.state IN ('queued', 'running') AND r.state = 'queued' AND NOT r.cancel_requested
-ORDER BY r.id
+  AND r.pools IS NULL
+ORDER BY r.priority DESC, r.id
 LIMIT {limit} {LOCK}"""
-_CLAIM: Final = Statement(
-    """
+_CLAIMED: Final = """
 UPDATE dag_run SET state = 'running', executor = {executor}, attempt = attempt + 1,
        started_at = CASE WHEN attempt = 0 THEN {NOW} END, log_home = {log_home}, error = NULL,
        exit_code = NULL, waiting_for = NULL, waiting_since = NULL
-WHERE id {PICKED}
+WHERE {PICKED}
 RETURNING id, dag_id, run_id, run_type, attempt, queued_at, run_after, logical_date,
           data_interval_start, data_interval_end, params, partition_key, again,
           (SELECT d.path FROM dag d WHERE d.dag_id = dag_run.dag_id),
           (SELECT d.tasks FROM dag d WHERE d.dag_id = dag_run.dag_id),
-          (SELECT d.callbacks FROM dag d WHERE d.dag_id = dag_run.dag_id)
-""",
-    PICKED=(f"IN ({_PICKED})", f"= ANY(ARRAY({_PICKED}))"),
+          (SELECT d.callbacks FROM dag d WHERE d.dag_id = dag_run.dag_id), priority
+"""
+_NOW: Final = ("{now}", "{now}::timestamptz")
+_CLAIM: Final = Statement(
+    _CLAIMED,
+    PICKED=(f"id IN ({_PICKED})", f"id = ANY(ARRAY({_PICKED}))"),
     HINT=("INDEXED BY ix_dag_run_active", ""),
     LOCK=("", "FOR UPDATE OF r SKIP LOCKED"),
-    NOW=("{now}", "{now}::timestamptz"),
+    NOW=_NOW,
+)
+_CLAIM_THESE: Final = Statement(
+    _CLAIMED,
+    PICKED=(
+        "id IN (SELECT value FROM json_each({run_pks})) AND state = 'queued' AND NOT cancel_requested",
+        "id = ANY({run_pks}::bigint[]) AND state = 'queued' AND NOT cancel_requested",
+    ),
+    NOW=_NOW,
 )
 _BEGIN: Final = Statement(
     """
