@@ -1,0 +1,121 @@
+"""Which runs must exist: a plain account of the contract's §4 to §6, that shares no code with the scheduler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+HOUR = timedelta(hours=1)
+ASSETS = ("a", "b")
+
+
+@dataclass(frozen=True)
+class DagSpec:
+    """A DAG; its timetable, if any, is hourly by data intervals."""
+
+    kind: str
+    """assets, time, either or both."""
+    needs: str = "a"
+    """The expression: `a`, `a & b` or `a | b`."""
+    catchup: bool = False
+    events_per_run: int | None = None
+    max_active_runs: int = 16
+    gap: timedelta | None = None
+    quiet: timedelta | None = None
+    depends_on_past: bool = False
+
+    def is_true(self, waiting: set[str]) -> bool:
+        match self.needs:
+            case "a & b":
+                return waiting == {"a", "b"}
+            case "a | b":
+                return bool(waiting)
+            case _:
+                return "a" in waiting
+
+    @property
+    def assets(self) -> tuple[str, ...]:
+        return ("a",) if self.needs == "a" else ASSETS
+
+
+@dataclass
+class ModelRun:
+    logical_date: datetime | None
+    run_after: datetime
+    events: frozenset[int]
+    state: str = "queued"
+
+
+@dataclass
+class ModelDag:
+    spec: DagSpec
+    start: datetime
+    is_paused: bool = False
+    runs: list[ModelRun] = field(default_factory=list)
+    waiting: dict[str, list[int]] = field(default_factory=dict)
+    newest: datetime | None = None
+    """Of the events that wait."""
+    times: dict[int, datetime] = field(default_factory=dict)
+    made_at: datetime | None = None
+
+    def emit(self, asset: str, event: int, now: datetime) -> None:
+        if self.spec.kind != "time" and asset in self.spec.assets:
+            self.waiting.setdefault(asset, []).append(event)
+            self.times[event] = now
+
+    def settle(self, now: datetime) -> None:
+        """Make all runs that may be made at this instant."""
+        while self._may_run(now) and self._make_one(now):
+            pass
+
+    def _may_run(self, now: datetime) -> bool:
+        spec, active = self.spec, [run for run in self.runs if run.state == "queued"]
+        if self.is_paused or len(active) >= spec.max_active_runs:
+            return False
+        last = self.made_at
+        if spec.gap is not None and last is not None and last <= now < last + spec.gap:
+            return False
+        return not spec.depends_on_past or not self.runs or self.runs[-1].state == "success"
+
+    def _make_one(self, now: datetime) -> bool:
+        spec, tick = self.spec, self._tick(now)
+        has_events = spec.is_true(set(self.waiting)) and not self._is_loud(now)
+        if spec.kind in ("time", "either") and tick is not None:
+            self._add(tick, tick + HOUR, frozenset(), now)
+        elif spec.kind in ("assets", "either") and has_events:
+            self._add(None, now, self._take(), now)
+        elif spec.kind == "both" and tick is not None and has_events:
+            self._add(tick, now, self._take(), now)
+        else:
+            return False
+        return True
+
+    def _tick(self, now: datetime) -> datetime | None:
+        """The start of the hour whose run is due, if one is."""
+        if self.spec.kind == "assets":
+            return None
+        asked = [run for run in self.runs if run.logical_date is not None and run.run_after <= now]
+        last = max(asked, key=lambda run: run.run_after, default=None)
+        following = self.start if last is None else last.logical_date + HOUR  # type: ignore[operator]
+        newest = now.replace(minute=0, second=0, microsecond=0) - HOUR
+        if following > newest:
+            return None
+        return following if self.spec.catchup else newest
+
+    def _is_loud(self, now: datetime) -> bool:
+        quiet = self.spec.quiet
+        newest = max((self.times[e] for some in self.waiting.values() for e in some), default=None)
+        return quiet is not None and newest is not None and newest <= now < newest + quiet
+
+    def _take(self) -> frozenset[int]:
+        each = self.spec.events_per_run
+        taken = [event for some in self.waiting.values() for event in some[:each]]
+        left = {} if each is None else {name: some[each:] for name, some in self.waiting.items()}
+        self.waiting = {name: some for name, some in left.items() if some}
+        return frozenset(taken)
+
+    def _add(
+        self, date: datetime | None, after: datetime, events: frozenset[int], now: datetime
+    ) -> None:
+        self.runs.append(ModelRun(date, after, events))
+        self.made_at = now
