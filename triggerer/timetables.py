@@ -1,36 +1,46 @@
-"""When the runs of a DAG are due: what DAG authors use, and what authors of timetables implement."""
+"""When the runs of a DAG are due: what DAG authors use, and what authors of timetables implement.
 
-from triggerer.domain.timetables import (
-    AfterWorkdayTimetable,
-    AllOf,
-    AnyOf,
-    AssetAndTimeSchedule,
-    AssetOrTimeSchedule,
-    Consecutive,
-    ContinuousTimetable,
-    CronDataIntervalTimetable,
-    CronTriggerTimetable,
-    DagRunInfo,
-    DataInterval,
-    Delayed,
-    DeltaDataIntervalTimetable,
-    DeltaTriggerTimetable,
-    EventsTimetable,
-    Except,
-    ExceptDays,
-    HasTicks,
-    MultipleCronTriggerTimetable,
-    NullTimetable,
-    OnceTimetable,
-    PartitionedAssetTimetable,
-    RollingWindow,
-    RollUp,
-    TickTimetable,
-    TimeRestriction,
-    Timetable,
-    WorkdaysOfMonthTimetable,
-    now,
-)
+Names are imported when they are first asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from triggerer.domain import timetables
+
+if TYPE_CHECKING:
+    from triggerer.domain.timetables import (
+        AfterWorkdayTimetable,
+        AllOf,
+        AnyOf,
+        AssetAndTimeSchedule,
+        AssetOrTimeSchedule,
+        Consecutive,
+        ContinuousTimetable,
+        CronDataIntervalTimetable,
+        CronTriggerTimetable,
+        DagRunInfo,
+        DataInterval,
+        Delayed,
+        DeltaDataIntervalTimetable,
+        DeltaTriggerTimetable,
+        EventsTimetable,
+        Except,
+        ExceptDays,
+        HasTicks,
+        MultipleCronTriggerTimetable,
+        NullTimetable,
+        OnceTimetable,
+        PartitionedAssetTimetable,
+        RollingWindow,
+        RollUp,
+        TickTimetable,
+        TimeRestriction,
+        Timetable,
+        WorkdaysOfMonthTimetable,
+        now,
+    )
 
 __all__ = [
     "AfterWorkdayTimetable",
@@ -63,3 +73,15 @@ __all__ = [
     "WorkdaysOfMonthTimetable",
     "now",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(timetables, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

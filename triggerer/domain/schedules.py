@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from triggerer.domain.timetables import (
         DagRunInfo,
         DataInterval,
-        PartitionedAssetTimetable,
         TimeRestriction,
         Timetable,
     )
@@ -100,7 +99,6 @@ def schedule_of(value: object, *, timezone: tzinfo = UTC) -> Schedule | None:
         AssetAndTimeSchedule,
         AssetOrTimeSchedule,
         NullTimetable,
-        PartitionedAssetTimetable,
         Timetable,
         timetable_of,
     )
@@ -110,7 +108,7 @@ def schedule_of(value: object, *, timezone: tzinfo = UTC) -> Schedule | None:
             return OnEither(timetable, assets)
         case AssetAndTimeSchedule(timetable=timetable, assets=assets):
             return OnBoth(timetable, assets)
-        case PartitionedAssetTimetable():
+        case Timetable(partitioned=True):
             return _partitioned(value)
         case NullTimetable():
             return None
@@ -124,8 +122,12 @@ def schedule_of(value: object, *, timezone: tzinfo = UTC) -> Schedule | None:
     )
 
 
-def _partitioned(timetable: PartitionedAssetTimetable) -> OnPartitions:
+def _partitioned(timetable: Timetable) -> OnPartitions:
     from triggerer.domain.partitions import mapper_to_json
+    from triggerer.domain.timetables import PartitionedAssetTimetable
+
+    if not isinstance(timetable, PartitionedAssetTimetable):
+        raise DagError(f"a partitioned schedule is a PartitionedAssetTimetable, not {timetable!r}")
 
     return OnPartitions(
         timetable.assets,

@@ -70,6 +70,8 @@ class Timetable(ABC):
     """A phrase for people, such as "every day at 06:00 (UTC)"."""
     can_be_scheduled: bool = True
     """Whether it ever asks for a run by itself."""
+    partitioned: bool = False
+    """Whether its runs are for partition keys."""
     active_runs_limit: int | None = None
     """At most so many runs may be active at once, whatever `max_active_runs` says; None: no limit of its own."""
 

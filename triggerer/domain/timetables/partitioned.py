@@ -45,6 +45,7 @@ class PartitionedAssetTimetable(Timetable):
     default_partition_mapper: PartitionMapper
 
     can_be_scheduled = False
+    partitioned = True
 
     def __init__(
         self,

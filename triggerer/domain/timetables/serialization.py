@@ -7,6 +7,7 @@ A stored timetable is a name and arguments. The name is one of ours, or that of 
 from __future__ import annotations
 
 from functools import lru_cache
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
@@ -15,12 +16,31 @@ from triggerer.errors import DagError, PluginError
 
 GROUP: Final = "triggerer.timetables"
 
-_built_in: dict[str, type[Timetable]] = {}
-
-
-def register_built_in(*classes: type[Timetable]) -> None:
-    """Make timetables of this package known by the names of their classes."""
-    _built_in.update((one.__name__, one) for one in classes)
+BUILT_IN: Final = {
+    "AfterWorkdayTimetable": "workdays",
+    "AllOf": "combined",
+    "AnyOf": "combined",
+    "AssetAndTimeSchedule": "with_assets",
+    "AssetOrTimeSchedule": "with_assets",
+    "Consecutive": "reshaped",
+    "ContinuousTimetable": "continuous",
+    "CronDataIntervalTimetable": "cron_intervals",
+    "CronTriggerTimetable": "cron_triggers",
+    "Delayed": "reshaped",
+    "DeltaDataIntervalTimetable": "delta_intervals",
+    "DeltaTriggerTimetable": "delta_triggers",
+    "EventsTimetable": "events",
+    "Except": "combined",
+    "ExceptDays": "combined",
+    "MultipleCronTriggerTimetable": "several_crons",
+    "NullTimetable": "never",
+    "OnceTimetable": "once",
+    "PartitionedAssetTimetable": "partitioned",
+    "RollUp": "reshaped",
+    "RollingWindow": "reshaped",
+    "WorkdaysOfMonthTimetable": "workdays",
+}
+"""The modules, beside this one, of our own timetables, by the names under which they are stored."""
 
 
 def timetable_to_json(timetable: Timetable) -> dict[str, Any]:
@@ -44,7 +64,7 @@ def timetable_from_json(value: Any) -> Timetable:
             pass
         case _:
             raise DagError(f"not a timetable: {value!r}")
-    kind = _built_in.get(name) or _load(name)
+    kind = _built_in(name) or _load(name)
     try:
         return kind.deserialize(arguments)
     except (DagError, PluginError):
@@ -65,8 +85,16 @@ def installed_timetables() -> dict[str, type[Timetable]]:
     return found
 
 
+def _built_in(name: str) -> type[Timetable] | None:
+    if name not in BUILT_IN:
+        return None
+    module = import_module(f"{__package__}.{BUILT_IN[name]}")
+    kind: type[Timetable] = getattr(module, name)
+    return kind
+
+
 def _name_of(kind: type[Timetable]) -> str:
-    if _built_in.get(kind.__name__) is kind:
+    if _built_in(kind.__name__) is kind:
         return kind.__name__
     for name, other in installed_timetables().items():
         if other is kind:
@@ -80,7 +108,7 @@ def _name_of(kind: type[Timetable]) -> str:
 @lru_cache(maxsize=1)
 def _points() -> dict[str, EntryPoint]:
     """Cached: what is installed does not change. Our own names cannot be taken."""
-    return {one.name: one for one in entry_points(group=GROUP) if one.name not in _built_in}
+    return {one.name: one for one in entry_points(group=GROUP) if one.name not in BUILT_IN}
 
 
 def _load(name: str) -> type[Timetable]:

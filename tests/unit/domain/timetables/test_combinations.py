@@ -363,3 +363,22 @@ def test_rolled_up_runs_cover_time_without_a_gap_or_a_repeat(
         following = timetable.after(info.run_after)
         assert info.run_after > now or following is None or following > now
         last, now = info.data_interval, max(now, info.run_after) + delay * timedelta(minutes=1)
+
+
+def test_the_wishes_of_aip_39_are_answered_as_their_author_wanted() -> None:
+    """Its tables: the days of work with the data of the day, and twice-a-month pay."""
+    weekdays = AfterWorkdayTimetable(timezone="UTC")
+    since = TimeRestriction(at("2021-03-01"), None, catchup=True)
+    table = [
+        (f"{info.logical_date:%A}", f"{info.run_after:%A %H:%M}")
+        for info in chain(weekdays, since, "2022-01-01", 6)
+    ]
+    assert table == [
+        ("Monday", "Tuesday 00:00"), ("Tuesday", "Wednesday 00:00"), ("Wednesday", "Thursday 00:00"),
+        ("Thursday", "Friday 00:00"), ("Friday", "Saturday 00:00"), ("Monday", "Tuesday 00:00"),
+    ]  # fmt: skip
+    # "15th or last working day before": 15 May 2021 is a Saturday, 15 August a Sunday.
+    pay = WorkdaysOfMonthTimetable(15, timezone="UTC")
+    assert [day[:5] for day in instants(pay, "2021-03-16", 6)] == [
+        "04-15", "05-14", "06-15", "07-15", "08-13", "09-15",
+    ]  # fmt: skip

@@ -12,4 +12,4 @@ def test_each_picture_is_as_it_is_drawn_now() -> None:
 
 def test_the_page_names_every_timetable() -> None:
     page = PAGE.read_text()
-    assert [name for name in serialization._built_in if name not in page] == []
+    assert [name for name in serialization.BUILT_IN if name not in page] == []

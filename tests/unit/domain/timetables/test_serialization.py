@@ -88,7 +88,7 @@ def test_a_timetable_comes_back_from_json_as_it_was(timetable: Timetable) -> Non
 
 
 def test_every_timetable_of_ours_is_among_them() -> None:
-    assert {type(one).__name__ for one in ALL} == set(serialization._built_in)
+    assert {type(one).__name__ for one in ALL} == set(serialization.BUILT_IN)
 
 
 @pytest.mark.parametrize(
