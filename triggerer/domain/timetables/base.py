@@ -123,3 +123,24 @@ def checked_instant(value: object, what: str) -> datetime:
             f"{what} must have a time zone, and {value!r} has none", hint="for instance tzinfo=UTC"
         )
     return value.astimezone(UTC)
+
+
+def in_utc(
+    last: DataInterval | None, restriction: TimeRestriction
+) -> tuple[DataInterval | None, TimeRestriction]:
+    """Return both with their instants in UTC. Adding hours to an instant of another zone moves its clock instead.
+
+    Raises:
+        DagError: One of the instants is naive.
+    """
+    earliest, latest, catchup = restriction
+    return (
+        None
+        if last is None
+        else DataInterval(*(checked_instant(one, "the last run") for one in last)),
+        TimeRestriction(
+            None if earliest is None else checked_instant(earliest, "the start"),
+            None if latest is None else checked_instant(latest, "the end"),
+            catchup,
+        ),
+    )

@@ -11,6 +11,7 @@ from triggerer.domain.timetables.base import (
     TimeRestriction,
     Timetable,
     checked_instant,
+    in_utc,
 )
 from triggerer.domain.timetables.clock import now
 
@@ -35,8 +36,9 @@ class ContinuousTimetable(Timetable):
         last_automated_data_interval: DataInterval | None,
         restriction: TimeRestriction,
     ) -> DagRunInfo | None:
+        last, restriction = in_utc(last_automated_data_interval, restriction)
         moment = now()
-        last, earliest = last_automated_data_interval, restriction.earliest or moment
+        earliest = restriction.earliest or moment
         if last is None:
             start, end = earliest, max(earliest, moment)
         elif last.end > moment:  # the start is still to come

@@ -12,6 +12,7 @@ from triggerer.domain.timetables.base import (
     DataInterval,
     TimeRestriction,
     checked_instant,
+    in_utc,
 )
 from triggerer.domain.timetables.clock import now
 from triggerer.domain.timetables.cron import Cron
@@ -55,18 +56,18 @@ class CronDataIntervalTimetable(HasTicks):
         last_automated_data_interval: DataInterval | None,
         restriction: TimeRestriction,
     ) -> DagRunInfo | None:
+        last, restriction = in_utc(last_automated_data_interval, restriction)
         earliest = restriction.earliest
         if earliest is not None and (earliest := self._ticks.at_or_after(earliest)) is None:
             return None
         if not restriction.catchup:
             over = self._start_of_last_interval()
             earliest = max((one for one in (over, earliest) if one is not None), default=None)
-        return next_interval(
-            self._ticks, last_automated_data_interval, earliest=earliest, latest=restriction.latest
-        )
+        return next_interval(self._ticks, last, earliest=earliest, latest=restriction.latest)
 
     def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
-        end = self._ticks.at_or_before(checked_instant(run_after, "run_after"))
+        run_after = checked_instant(run_after, "run_after")
+        end = self._ticks.at_or_before(run_after)
         start = None if end is None else self._ticks.before(end)
         if end is None or start is None:  # the expression's years have not begun
             return DataInterval.exact(run_after)

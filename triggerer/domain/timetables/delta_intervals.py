@@ -13,6 +13,7 @@ from triggerer.domain.timetables.base import (
     TimeRestriction,
     Timetable,
     checked_instant,
+    in_utc,
 )
 from triggerer.domain.timetables.clock import now
 from triggerer.domain.timetables.durations import checked_delta, duration_text
@@ -50,14 +51,13 @@ class DeltaDataIntervalTimetable(Timetable):
         last_automated_data_interval: DataInterval | None,
         restriction: TimeRestriction,
     ) -> DagRunInfo | None:
+        last, restriction = in_utc(last_automated_data_interval, restriction)
         earliest = restriction.earliest
         if not restriction.catchup:
             moment = now()
             over = moment - (moment - _EPOCH) % self.delta - self.delta
             earliest = over if earliest is None else max(over, earliest)
-        return next_interval(
-            self, last_automated_data_interval, earliest=earliest, latest=restriction.latest
-        )
+        return next_interval(self, last, earliest=earliest, latest=restriction.latest)
 
     def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
         run_after = checked_instant(run_after, "run_after")

@@ -13,6 +13,7 @@ from triggerer.domain.timetables.base import (
     TimeRestriction,
     Timetable,
     checked_instant,
+    in_utc,
 )
 from triggerer.domain.timetables.clock import now
 from triggerer.domain.timetables.durations import checked_delta, checked_interval, duration_text
@@ -51,9 +52,8 @@ class DeltaTriggerTimetable(Timetable):
         last_automated_data_interval: DataInterval | None,
         restriction: TimeRestriction,
     ) -> DagRunInfo | None:
-        return next_tick(
-            self, last_automated_data_interval, restriction, first=now, interval=self.interval
-        )
+        last, restriction = in_utc(last_automated_data_interval, restriction)
+        return next_tick(self, last, restriction, first=now, interval=self.interval)
 
     def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
         run_after = checked_instant(run_after, "run_after")

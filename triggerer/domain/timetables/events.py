@@ -13,6 +13,7 @@ from triggerer.domain.timetables.base import (
     DataInterval,
     TimeRestriction,
     checked_instant,
+    in_utc,
 )
 from triggerer.domain.timetables.clock import now
 from triggerer.domain.timetables.ticks import HasTicks
@@ -66,14 +67,14 @@ class EventsTimetable(HasTicks):
         last_automated_data_interval: DataInterval | None,
         restriction: TimeRestriction,
     ) -> DagRunInfo | None:
+        last, restriction = in_utc(last_automated_data_interval, restriction)
         position = 0
         if restriction.earliest is not None:
             position = bisect_left(self.event_dates, restriction.earliest)
         if not restriction.catchup:
             position = max(position, bisect_left(self.event_dates, now()))
-        if last_automated_data_interval is not None:
-            last = last_automated_data_interval.end
-            position = max(position, bisect_right(self.event_dates, last))
+        if last is not None:
+            position = max(position, bisect_right(self.event_dates, last.end))
         if position == len(self.event_dates):
             return None
         event = self.event_dates[position]

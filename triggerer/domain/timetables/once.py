@@ -11,6 +11,7 @@ from triggerer.domain.timetables.base import (
     TimeRestriction,
     Timetable,
     checked_instant,
+    in_utc,
 )
 from triggerer.domain.timetables.clock import now
 
@@ -31,7 +32,8 @@ class OnceTimetable(Timetable):
         last_automated_data_interval: DataInterval | None,
         restriction: TimeRestriction,
     ) -> DagRunInfo | None:
-        if last_automated_data_interval is not None:
+        last, restriction = in_utc(last_automated_data_interval, restriction)
+        if last is not None:
             return None
         # Catch-up or not: a start that is past is still the date of the only run.
         run_after = now() if restriction.earliest is None else restriction.earliest

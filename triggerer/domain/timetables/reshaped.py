@@ -13,6 +13,7 @@ from triggerer.domain.timetables.base import (
     TimeRestriction,
     Timetable,
     checked_instant,
+    in_utc,
 )
 from triggerer.domain.timetables.clock import now
 from triggerer.domain.timetables.durations import checked_delta, checked_duration, duration_text
@@ -154,18 +155,18 @@ class Consecutive(HasTicks):
         last_automated_data_interval: DataInterval | None,
         restriction: TimeRestriction,
     ) -> DagRunInfo | None:
+        last, restriction = in_utc(last_automated_data_interval, restriction)
         earliest = restriction.earliest
         if earliest is not None and (earliest := self.at_or_after(earliest)) is None:
             return None
         if not restriction.catchup:
             over = self._start_of_last_interval()
             earliest = max((one for one in (over, earliest) if one is not None), default=None)
-        return next_interval(
-            self, last_automated_data_interval, earliest=earliest, latest=restriction.latest
-        )
+        return next_interval(self, last, earliest=earliest, latest=restriction.latest)
 
     def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
-        end = self.at_or_before(checked_instant(run_after, "run_after"))
+        run_after = checked_instant(run_after, "run_after")
+        end = self.at_or_before(run_after)
         start = None if end is None else self.before(end)
         if end is None or start is None:
             return DataInterval.exact(run_after)

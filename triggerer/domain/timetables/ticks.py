@@ -14,6 +14,7 @@ from triggerer.domain.timetables.base import (
     TimeRestriction,
     Timetable,
     checked_instant,
+    in_utc,
 )
 from triggerer.domain.timetables.serialization import timetable_from_json
 from triggerer.errors import DagError
@@ -69,9 +70,10 @@ class TickTimetable(HasTicks):
         last_automated_data_interval: DataInterval | None,
         restriction: TimeRestriction,
     ) -> DagRunInfo | None:
+        last, restriction = in_utc(last_automated_data_interval, restriction)
         return next_tick(
             self,
-            last_automated_data_interval,
+            last,
             restriction,
             first=self._first,
             interval=self.interval,

@@ -13,6 +13,7 @@ from triggerer.domain.timetables.base import (
     DataInterval,
     TimeRestriction,
     checked_instant,
+    in_utc,
 )
 from triggerer.domain.timetables.clock import now
 from triggerer.domain.timetables.combined import checked_days
@@ -68,7 +69,8 @@ class AfterWorkdayTimetable(HasTicks):
         last_automated_data_interval: DataInterval | None,
         restriction: TimeRestriction,
     ) -> DagRunInfo | None:
-        last, starts = last_automated_data_interval, []
+        last, restriction = in_utc(last_automated_data_interval, restriction)
+        starts = []
         if last is not None:
             starts.append(max(last.end, last.start + timedelta(microseconds=1)))
         if restriction.earliest is not None:

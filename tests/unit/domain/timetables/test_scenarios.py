@@ -2,20 +2,27 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 import time_machine
 from croniter import croniter
 
 from tests.airflow.timetable_cases import clock_changes
+from triggerer.errors import DagError
 from triggerer.timetables import (
+    AfterWorkdayTimetable,
+    Consecutive,
+    ContinuousTimetable,
     CronDataIntervalTimetable,
     CronTriggerTimetable,
     DagRunInfo,
     DataInterval,
     DeltaDataIntervalTimetable,
     DeltaTriggerTimetable,
+    EventsTimetable,
     MultipleCronTriggerTimetable,
+    OnceTimetable,
     TimeRestriction,
     Timetable,
 )
@@ -270,3 +277,28 @@ def test_a_cron_of_years_that_are_over_asks_for_nothing_and_raises_nothing() -> 
     assert info.data_interval == (at("2040-01-01"), at("2041-01-01"))
     now = at("2026-01-01")
     assert future.infer_manual_data_interval(run_after=now) == (now, now)
+
+
+@pytest.mark.parametrize(
+    "timetable",
+    [*PERIODIC, OnceTimetable(), ContinuousTimetable(), EventsTimetable([at("2026-03-29 10:00")]),
+     AfterWorkdayTimetable(timezone="UTC"), Consecutive(PERIODIC[0])],
+    ids=lambda one: type(one).__name__,
+)  # fmt: skip
+def test_a_start_in_another_zone_is_an_instant_like_others(timetable: Timetable) -> None:
+    """Adding a day to Paris's clock in the night in which it is set would be 23 hours."""
+    start = at("2026-03-28 12:00")
+    paris_start = start.astimezone(ZoneInfo("Europe/Paris"))
+    last = DataInterval(start, start + HOUR)
+    paris_last = DataInterval(*(one.astimezone(paris_start.tzinfo) for one in last))
+    for now in (start, start + DAY, start + 3 * DAY):
+        for catchup in (False, True):
+            for one, other in ((None, None), (last, paris_last)):
+                expected = ask(timetable, now, one, TimeRestriction(start, None, catchup))
+                found = ask(timetable, now, other, TimeRestriction(paris_start, None, catchup))
+                assert found == expected
+                if found is not None:
+                    instants = (found.run_after, *found.data_interval)
+                    assert {one.tzinfo for one in instants} == {UTC}
+    with pytest.raises(DagError, match="time zone"):
+        ask(timetable, start, None, TimeRestriction(start.replace(tzinfo=None), None, catchup=True))
