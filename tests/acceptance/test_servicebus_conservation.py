@@ -1,0 +1,185 @@
+"""Queues of Service Bus, and everything cut and killed now and then: nothing lost, nothing twice, sessions in order.
+
+`make soak` runs it in full; `make test` runs a share of it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.acceptance.instance import Instance, wait_until
+from tests.acceptance.records import Records, conservation
+from tests.services.servicebus import ServiceBusServer
+from tests.services.servicebus.service import connection_string
+from tests.services.tcp_proxy import TcpProxy, open_tcp_proxy
+
+SESSIONS = 5
+
+DAGS = """
+from triggerer import DAG, Asset, AssetWatcher, task
+from watchers.servicebus import ServiceBusEventTrigger
+
+
+def watched(name, trigger):
+    return Asset(name=name, uri=f"x-soak://{name}", watchers=[AssetWatcher(name, trigger)])
+
+
+plain, ordered, extra = "QUEUE-plain", "QUEUE-ordered", {"n": "n", "session": "@session_id"}
+everything = watched("everything", ServiceBusEventTrigger(plain, extra=extra))
+evens = watched("evens", ServiceBusEventTrigger(plain, match={"parity": 0}, extra=extra))
+in_order = watched("in_order", ServiceBusEventTrigger(ordered, extra=extra))
+
+for asset in (everything, evens, in_order):
+    with DAG(f"on_{asset.name}", schedule=asset):
+
+        @task
+        def count(triggering_asset_events):
+            return sum(len(events) for events in triggering_asset_events.values())
+
+        count()
+"""
+
+
+class Scene:
+    """A queue without sessions and one with, behind a proxy that cuts connections, and one service."""
+
+    def __init__(self, server: ServiceBusServer, proxy: TcpProxy, folder: Path, seed: int) -> None:
+        self.server = server
+        self.proxy = proxy
+        self.random = random.Random(seed)
+        self.sent = 0
+        name = f"soak-{seed:x}"
+        self.plain = server.create(f"{name}-plain", lock_s=3.0, max_delivery_count=1_000)
+        self.ordered = server.create(
+            f"{name}-ordered", requires_session=True, lock_s=3.0, max_delivery_count=1_000
+        )
+        dags = folder / "dags"
+        dags.mkdir()
+        (dags / "soak.py").write_text(DAGS.replace("QUEUE", name))
+        url = f"sqlite:///{folder / 'triggerer.db'}"
+        self.records = Records(url)
+        self.instance = Instance(
+            folder / "home",
+            dags_folder=dags,
+            database_url=url,
+            bootstrap="127.0.0.1:1",
+            settings=(
+                "[connections.servicebus]\n"
+                f'connection_string = "{connection_string(proxy.port)}"\nmax_deliveries = 0\n'
+            ),
+        )
+
+    def publish(self, count: int) -> None:
+        """Send the next messages to both queues; those of a session in order."""
+        by_session = defaultdict(list)
+        for n in range(self.sent, self.sent + count):
+            by_session[self.random.randrange(SESSIONS)].append(
+                orjson.dumps({"n": n, "parity": n % 2})
+            )
+        self.sent += count
+        for session, bodies in by_session.items():
+            self.server.send(self.plain, bodies)
+            self.server.send(self.ordered, bodies, session_id=f"s{session}")
+
+    def kill(self) -> None:
+        """SIGKILL, and start again."""
+        self.instance.kill()
+        assert self.instance.orphans() == []
+        self.instance.start()
+
+    def cut(self) -> None:
+        """All connections are reset, and for a while none can be made."""
+        self.proxy.refuse()
+        time.sleep(self.random.uniform(0.2, 2.0))
+        self.proxy.heal()
+
+    def detach(self) -> None:
+        """The service drops all links, as when it is updated."""
+        for path in (self.plain, self.ordered):
+            self.server.order(
+                "detach", path=path, condition="amqp:link:detach-forced", description="updated"
+            )
+
+    def lose_locks(self) -> None:
+        for path in (self.plain, self.ordered):
+            self.server.order("expire_locks", path=path)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.server.values(self.plain) and not self.server.values(self.ordered)
+
+    def events(self) -> dict[str, list[dict[str, int | str]]]:
+        """What each asset has, in the order in which it was stored."""
+        found: dict[str, list[dict[str, int | str]]] = defaultdict(list)
+        for name, extra in self.records.rows(
+            "SELECT a.name, e.extra FROM asset_event e JOIN asset a ON a.id = e.asset_id ORDER BY e.id"
+        ):
+            found[name].append(orjson.loads(extra))
+        return found
+
+
+@pytest.fixture
+def scene(servicebus_server: ServiceBusServer, tmp_path: Path) -> Iterator[Scene]:
+    seed = int(os.environ.get("TRIGGERER_SEED") or random.SystemRandom().randrange(2**32))
+    print(f"repeat with TRIGGERER_SEED={seed}")
+    with open_tcp_proxy(servicebus_server.port) as proxy:
+        scene = Scene(servicebus_server, proxy, tmp_path, seed)
+        yield scene
+        if scene.instance.is_running:
+            scene.instance.kill()
+
+
+def _prove(scene: Scene, *, messages: int, kills: int, others: int) -> None:
+    scene.publish(messages // 4)
+    scene.instance.start()
+    acts: list[Callable[[], None]] = [scene.kill] * kills
+    acts += [scene.cut, scene.detach, scene.lose_locks] * others
+    scene.random.shuffle(acts)
+    for act in acts:
+        scene.publish(messages // 2 // len(acts))
+        time.sleep(scene.random.uniform(0.5, 3.0))
+        act()
+    scene.publish(messages - scene.sent)
+    wait_until(
+        lambda: scene.is_empty, within_s=300, what="the queues are empty", of=scene.instance
+    )
+    wait_until(
+        lambda: (now := conservation(scene.records)).queued == 0 and now.active_runs == 0,
+        within_s=120,
+        what="all events are in runs that ended",
+        of=scene.instance,
+    )
+    events = scene.events()
+    assert Counter(one["n"] for one in events["everything"]) == Counter(range(messages))
+    assert Counter(one["n"] for one in events["evens"]) == Counter(range(0, messages, 2))
+    assert Counter(one["n"] for one in events["in_order"]) == Counter(range(messages))
+    for session in range(SESSIONS):
+        numbers = [one["n"] for one in events["in_order"] if one["session"] == f"s{session}"]
+        assert numbers == sorted(numbers), f"session s{session} is out of order"
+    for path in (scene.plain, scene.ordered):
+        assert scene.server.dead_letters(path) == []
+    assert scene.instance.stop() == 0, scene.instance.tail()
+    assert scene.instance.orphans() == []
+
+
+@pytest.mark.long
+@pytest.mark.rule("S1, S2, S4: whole processes, killed")
+@pytest.mark.timeout(500)
+def test_each_message_of_a_queue_becomes_one_event_of_each_watcher(scene: Scene) -> None:
+    _prove(scene, messages=600, kills=2, others=1)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_each_of_5_000_messages_becomes_one_event_in_the_order_of_its_session(
+    scene: Scene,
+) -> None:
+    _prove(scene, messages=5_000, kills=10, others=4)
