@@ -148,9 +148,7 @@ def _prove(scene: Scene, *, messages: int, kills: int, others: int) -> None:
         time.sleep(scene.random.uniform(0.5, 3.0))
         act()
     scene.publish(messages - scene.sent)
-    wait_until(
-        lambda: scene.is_empty, within_s=300, what="the queues are empty", of=scene.instance
-    )
+    wait_until(lambda: scene.is_empty, within_s=300, what="the queues are empty", of=scene.instance)
     wait_until(
         lambda: (now := conservation(scene.records)).queued == 0 and now.active_runs == 0,
         within_s=120,

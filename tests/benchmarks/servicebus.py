@@ -1,0 +1,189 @@
+"""`python -m tests.benchmarks.servicebus`: our producer beside the vendor's bare client, receiving and completing.
+
+All read queues of one test Service Bus in the same run, in turn: `bare` receives up to a hundred and completes one
+after the other, as the SDK's samples do; `bare together` completes those of a batch side by side; `producer` is ours
+alone, and `runtime` ours under the real runtime with one watcher that makes an event of each message, without a
+database. Then single messages: how long from sending to receipt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any, Final
+
+import anyio
+from azure.servicebus.aio import ServiceBusClient
+
+from producers.servicebus import ServiceBusSharedStreamProducer
+from producers.servicebus.entity import EntityPath
+from producers.servicebus.settings import ServiceBusSettings
+from tests.services.servicebus import ServiceBusServer, open_servicebus
+from triggerer.abc import AdvanceItem, AdvanceOutcome
+from triggerer.testing import StreamHarness
+from watchers.servicebus import ServiceBusEventTrigger
+
+_ACKED: Final = AdvanceOutcome(acked=1, failed=0, rejected=0)
+_BATCH: Final = 100
+
+
+async def bare(server: ServiceBusServer, queue: str, count: int) -> None:
+    async with (
+        ServiceBusClient.from_connection_string(server.connection_string) as client,
+        client.get_queue_receiver(queue) as receiver,
+    ):
+        while count:
+            messages = await receiver.receive_messages(_BATCH, max_wait_time=5)
+            for message in messages:
+                await receiver.complete_message(message)
+            count -= len(messages)
+
+
+async def bare_together(server: ServiceBusServer, queue: str, count: int) -> None:
+    async with (
+        ServiceBusClient.from_connection_string(server.connection_string) as client,
+        client.get_queue_receiver(queue) as receiver,
+    ):
+        while count:
+            messages = await receiver.receive_messages(_BATCH, max_wait_time=5)
+            async with anyio.create_task_group() as tasks:
+                for message in messages:
+                    tasks.start_soon(receiver.complete_message, message)
+            count -= len(messages)
+
+
+def _producer(server: ServiceBusServer, queue: str) -> ServiceBusSharedStreamProducer:
+    settings = ServiceBusSettings.from_mapping(
+        "bench", {"connection_string": server.connection_string}
+    )
+    return ServiceBusSharedStreamProducer(EntityPath(queue), settings=settings)
+
+
+async def producer(server: ServiceBusServer, queue: str, count: int) -> None:
+    """Each message is a lane, and is advanced alone, as the runtime does it."""
+    made = _producer(server, queue)
+    left = count
+    done = anyio.Event()
+
+    async def advance(payload: Any) -> None:
+        nonlocal left
+        await made.advance([AdvanceItem(payload, _ACKED)])
+        left -= 1
+        if not left:
+            done.set()
+
+    async with anyio.create_task_group() as tasks:
+
+        async def pull() -> None:
+            async for _, payload in made.open_stream():
+                tasks.start_soon(advance, payload)
+
+        tasks.start_soon(pull)
+        tasks.start_soon(made.run)
+        await done.wait()
+        tasks.cancel_scope.cancel()
+    await made.aclose()
+
+
+def _trigger(server: ServiceBusServer, queue: str) -> ServiceBusEventTrigger:
+    class Trigger(ServiceBusEventTrigger):
+        def shared_stream_key(self) -> Hashable:
+            return ("bench", queue)
+
+        @classmethod
+        def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> Any:
+            return _producer(server, queue)
+
+    return Trigger(queue)
+
+
+async def runtime(server: ServiceBusServer, queue: str, count: int) -> None:
+    async with StreamHarness() as streams:
+        view = await streams.add(_trigger(server, queue))
+        while len(view.events) < count or any(one.outstanding for one in streams.groups.values()):
+            if view.error is not None:
+                raise view.error
+            await anyio.sleep(0.002)
+
+
+READERS: Final[dict[str, Callable[[ServiceBusServer, str, int], Awaitable[None]]]] = {
+    "bare": bare,
+    "bare together": bare_together,
+    "producer": producer,
+    "runtime": runtime,
+}
+
+
+async def measure_throughput(server: ServiceBusServer, count: int, rounds: int) -> None:
+    rates: dict[str, list[float]] = {name: [] for name in READERS}
+    for _ in range(rounds):
+        for name, read in READERS.items():
+            queue = server.create(f"b-{uuid.uuid4().hex[:8]}")
+            await asyncio.to_thread(server.send, queue, ['{"n": 1}'] * count)
+            began = time.perf_counter()
+            await read(server, queue, count)
+            rates[name].append(count / (time.perf_counter() - began))
+    base = statistics.median(rates["bare"])
+    for name, found in rates.items():
+        middle = statistics.median(found)
+        print(
+            f"{name:14} {middle:8.0f} messages/s  {middle / base:5.0%} of bare  {[round(r) for r in found]}"
+        )
+
+
+async def measure_latency(server: ServiceBusServer, count: int) -> None:
+    """One message at a time, from before it is sent until it is in hand."""
+    queue = server.create(f"b-{uuid.uuid4().hex[:8]}")
+    found = []
+    async with (
+        ServiceBusClient.from_connection_string(server.connection_string) as client,
+        client.get_queue_receiver(queue) as receiver,
+    ):
+        messages = aiter(receiver)
+        for _ in range(count):
+            began = time.perf_counter()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(asyncio.to_thread, server.send, queue, ["1"])
+                message = await anext(messages)
+                found.append(time.perf_counter() - began)
+            await receiver.complete_message(message)
+    _show("bare iterator", found)
+    queue = server.create(f"b-{uuid.uuid4().hex[:8]}")
+    found = []
+    async with StreamHarness() as streams:
+        view = await streams.add(_trigger(server, queue))
+        await anyio.sleep(1)
+        for number in range(count):
+            began = time.perf_counter()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(asyncio.to_thread, server.send, queue, ["1"])
+                while len(view.events) <= number:  # noqa: ASYNC110  (a view tells nobody)
+                    await anyio.sleep(0.001)
+                found.append(time.perf_counter() - began)
+    _show("runtime", found)
+
+
+def _show(name: str, found: list[float]) -> None:
+    found.sort()
+    print(
+        f"{name:14} p50 {found[len(found) // 2] * 1000:6.1f} ms"
+        f"  p95 {found[len(found) * 95 // 100] * 1000:6.1f} ms  ({len(found)} messages)"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=2_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    with open_servicebus() as server:
+        asyncio.run(measure_throughput(server, arguments.count, arguments.rounds))
+        asyncio.run(measure_latency(server, 100))
+
+
+if __name__ == "__main__":
+    main()
