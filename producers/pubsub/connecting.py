@@ -136,7 +136,11 @@ class Connection:
         self._blocking = channel
         return SubscriberGrpcTransport(channel=channel).modify_ack_deadline
 
-    async def aclose(self) -> None:
+    def close_blocking(self) -> None:
+        """End the thread's calls; from any thread."""
         if self._blocking is not None:
             self._blocking.close()
+
+    async def aclose(self) -> None:
+        self.close_blocking()
         await self._channel.close(_CLOSE_GRACE_S)

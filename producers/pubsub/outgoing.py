@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -138,7 +139,8 @@ class Outgoing:
 
     async def _acknowledge(self, acks: dict[str, tuple[float, _Waiter | None]]) -> None:
         backoff = Backoff(first=_RETRY_FIRST_S, longest=_RETRY_LONGEST_S)
-        give_up_at = anyio.current_time() + self._timeout_s
+        # The clock of the leases; an event loop may have another.
+        give_up_at = time.monotonic() + self._timeout_s
         while acks:
             what = self._what.format(f"acknowledging {len(acks)} messages")
             try:
@@ -159,7 +161,7 @@ class Outgoing:
             acks = again
             if not acks:
                 return
-            now = anyio.current_time()
+            now = time.monotonic()
             over = {one: acks.pop(one) for one, (end, _) in list(acks.items()) if end <= now}
             if over:
                 logger.warning(

@@ -165,16 +165,23 @@ class Receiving:
         with anyio.CancelScope(shield=True) as self._scope:
             if self._is_stopping:
                 return
+            call: Any = None
             try:
                 opening: Awaitable[Any] = self._client.streaming_pull(retry=None, timeout=None)
-                self._call = call = await guarded(opening, self._what)
+                call = await guarded(opening, self._what)
                 await guarded(call.write(self._first_request(deadline_s)), self._what)
+                self._call = call
+                if self._is_ending():
+                    # Asked for while the stream was being opened.
+                    await self._half_close()
                 await self._read(call, deadline_s)
             finally:
-                self._scope = None
-                await self._end_call()
+                self._scope = self._call = None
+                await self._end_call(call)
 
     def _first_request(self, deadline_s: int) -> StreamingPullRequest:
+        # What was asked for until now, this stream has.
+        self._is_opened_anew = False
         max_messages, max_bytes = self._make_room()
         return StreamingPullRequest(
             subscription=self._subscription,
@@ -186,7 +193,7 @@ class Receiving:
 
     async def _read(self, call: Any, deadline_s: int) -> None:
         while True:
-            while self._is_full() and not (self._is_stopping or self._is_opened_anew):
+            while self._is_full() and not self._is_ending():
                 self._room = anyio.Event()
                 await self._room.wait()
             answer = await guarded(call.read(), self._what)
@@ -195,8 +202,10 @@ class Receiving:
             self._has_received = True
             self._take(StreamingPullResponse.pb(answer).received_messages, deadline_s)
 
-    async def _end_call(self) -> None:
-        call, self._call = self._call, None
+    def _is_ending(self) -> bool:
+        return self._is_stopping or self._is_opened_anew
+
+    async def _end_call(self, call: Any) -> None:
         if call is None or call.done():
             return
         call.cancel()

@@ -33,6 +33,7 @@ class Renewing:
     Args:
         open_call: Called in the thread, when something has to be extended for the first time.
         on_lost: Called in the thread, with how many messages will come again although they are still held, and why.
+        abort_call: Ends the call that is under way, if there is one, and all later ones.
     """
 
     def __init__(
@@ -42,11 +43,13 @@ class Renewing:
         *,
         open_call: Callable[[], Modifies],
         on_lost: Callable[[int, str], None],
+        abort_call: Callable[[], None],
     ) -> None:
         self._leases = leases
         self._subscription = subscription
         self._open_call = open_call
         self._on_lost = on_lost
+        self._abort_call = abort_call
         self._call: Modifies | None = None
         self._stopping = Event()
         self._changed = Condition()
@@ -63,11 +66,12 @@ class Renewing:
 
     def stop(self) -> None:
         self._stopping.set()
+        self._abort_call()
         with self._changed:
             self._changed.notify()
 
     def run(self) -> None:
-        """Extend what falls due, until `stop`. A call that is under way is not awaited for longer than its timeout."""
+        """Extend what falls due, until `stop`."""
         while not self._stopping.is_set():
             due = self._leases.take_due(time.monotonic())
             if due.given_up:
@@ -98,7 +102,12 @@ class Renewing:
         try:
             self._call(request, timeout=min(_LONGEST_CALL_S, deadline_s / 4))
         except grpc.RpcError as error:
-            self._note_failure(error, ack_ids, deadline_s, asked_at)
+            if not self._stopping.is_set():
+                self._note_failure(error, ack_ids, deadline_s, asked_at)
+        except ValueError:
+            # The SDK's word for a channel that was closed.
+            if not self._stopping.is_set():
+                raise
         else:
             self._failures = 0
             self._leases.extended(ack_ids, asked_at, deadline_s)

@@ -71,6 +71,7 @@ class Session:
             subscription,
             open_call=connection.open_blocking_modify,
             on_lost=self._note_lost,
+            abort_call=connection.close_blocking,
         )
         self._ready = anyio.Event()
         self._has_held = anyio.Event()

@@ -15,7 +15,7 @@ import resource
 import statistics
 import threading
 import time
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from typing import Any, Final
 
 import anyio
@@ -29,8 +29,8 @@ from google.pubsub_v1.services.subscriber.transports import (
 
 from producers.pubsub import PubSubSharedStreamProducer
 from producers.pubsub.settings import PubSubSettings
-from tests.services.pubsub import open_pubsub_flood
-from triggerer.abc import AdvanceItem, AdvanceOutcome
+from tests.services.pubsub import PubSubServer, open_pubsub, open_pubsub_flood
+from triggerer.abc import AdvanceItem, AdvanceOutcome, TriggerEvent
 from triggerer.testing import StreamHarness
 from watchers.pubsub import PubSubEventTrigger
 
@@ -173,13 +173,81 @@ async def _run(
     await side(host, name, count)
 
 
+async def _latency(server: PubSubServer, count: int) -> None:
+    """One message at a time to two subscriptions of a topic; the bare client reads one, the runtime the other."""
+    await asyncio.to_thread(server.create, "latency")
+    await asyncio.to_thread(server.create_subscription, "latency-bare", "latency")
+    received: dict[str, float] = {}
+
+    async def read_bare() -> None:
+        channel = grpc.aio.insecure_channel(server.host)
+        client = SubscriberAsyncClient(transport=SubscriberGrpcAsyncIOTransport(channel=channel))
+        opening: Any = client.streaming_pull(retry=None, timeout=None)
+        call = await opening
+        try:
+            await call.write(
+                StreamingPullRequest(
+                    subscription="projects/tests/subscriptions/latency-bare",
+                    stream_ack_deadline_seconds=60,
+                )
+            )
+            while True:
+                for one in StreamingPullResponse.pb(await call.read()).received_messages:
+                    received[one.message.message_id] = time.perf_counter()
+        finally:
+            call.cancel()
+
+    came: dict[str, float] = {}
+
+    class Trigger(PubSubEventTrigger):
+        @classmethod
+        def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> Any:
+            settings = {"emulator_host": server.host, "project": "tests"}
+            return PubSubSharedStreamProducer(
+                "latency", settings=PubSubSettings.from_mapping("bench", settings)
+            )
+
+        async def filter_shared_stream(self, shared_stream: Any) -> AsyncIterator[TriggerEvent]:
+            async for event in super().filter_shared_stream(shared_stream):
+                came[event.payload["message_id"]] = time.perf_counter()
+                yield event
+
+    sent: dict[str, float] = {}
+    async with StreamHarness() as streams, anyio.create_task_group() as tasks:
+        await streams.add(Trigger("latency"))
+        tasks.start_soon(read_bare)
+        await anyio.sleep(2)
+        for number in range(count):
+            at = time.perf_counter()
+            (message_id,) = await asyncio.to_thread(
+                server.publish, "latency", [f'{{"n": {number}}}']
+            )
+            sent[message_id] = at
+            await anyio.sleep(0.03)
+        while len(came) < count or len(received) < count:  # noqa: ASYNC110
+            await anyio.sleep(0.05)
+        tasks.cancel_scope.cancel()
+    for side, times in (("bare", received), ("runtime", came)):
+        ordered = sorted((times[one] - sent[one]) * 1e3 for one in sent)
+        print(
+            f"  {side:10}p50 {ordered[count // 2]:6.1f} ms  p99 {ordered[count * 99 // 100]:6.1f} ms"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=50_000)
     parser.add_argument("--size", type=int, default=500, help="bytes of a message")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--sides", default=",".join(SIDES))
+    parser.add_argument(
+        "--latency", type=int, metavar="N", help="instead: N messages, one at a time"
+    )
     arguments = parser.parse_args()
+    if arguments.latency:
+        with open_pubsub() as server:
+            asyncio.run(_latency(server, arguments.latency))
+        return
     sides = arguments.sides.split(",")
     rates: dict[str, list[float]] = {side: [] for side in sides}
     costs: dict[str, list[float]] = {side: [] for side in sides}

@@ -259,6 +259,22 @@ async def test_a_network_that_is_silent_for_a_minute_is_noticed_and_survived(
             await driver.advanced_count(2)
 
 
+@pytest.mark.soak
+async def test_a_stop_is_not_held_up_by_a_network_that_is_silent(
+    double: PubSubDouble, name: str
+) -> None:
+    double.create(name)
+    double.publish(name, ["a"])
+    with open_tcp_proxy(double.port) as proxy:
+        producer = producer_on(f"127.0.0.1:{proxy.port}", name, ack_deadline_s=60)
+        async with driven(producer, nothing) as driver:
+            await driver.count(1)
+            await asyncio.to_thread(proxy.silence)
+            began = time.monotonic()
+        assert time.monotonic() - began < 15.0
+        await asyncio.to_thread(proxy.heal)
+
+
 @pytest.mark.rule("as many poison messages as slots, nacked at once: nothing else gets through")
 async def test_as_many_poison_messages_as_slots_keep_nobody_out(
     double: PubSubDouble, name: str

@@ -47,6 +47,15 @@ class PubSubAdmin:
             }
         )
 
+    def create_subscription(self, name: str, topic: str) -> None:
+        self._subscriber.create_subscription(
+            request={
+                "name": subscription_path(name),
+                "topic": topic_path(topic),
+                "ack_deadline_seconds": 10,
+            }
+        )
+
     def create_topic(self, name: str) -> None:
         self._publisher.create_topic(name=topic_path(name))
 

@@ -47,6 +47,8 @@ async def guarded(
         return await call
     except asyncio.CancelledError as error:
         if cancelled_from_outside():
+            # The library may have put one of its own in the place of ours (grpc does), at which no scope would end.
+            await anyio.lowlevel.checkpoint_if_cancelled()
             raise
         raise BrokerUnavailable(f"{what}: the client library cancelled itself") from error
     except BrokerError:

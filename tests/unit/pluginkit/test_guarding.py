@@ -57,3 +57,18 @@ async def test_a_cancellation_of_ours_passes() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_a_cancellation_that_the_library_puts_in_the_place_of_ours_is_still_ours() -> None:
+    async def replacing() -> None:
+        # As grpc does: the call is cancelled by that, and raises a cancellation of its own.
+        ended = asyncio.get_running_loop().create_future()
+        try:
+            await anyio.sleep_forever()
+        except asyncio.CancelledError:
+            ended.cancel()
+        await ended
+
+    with anyio.move_on_after(0.01) as scope:
+        await guarded(replacing(), "read", translate=translate, catch=(SdkError,))
+    assert scope.cancelled_caught
