@@ -406,9 +406,8 @@ def test_the_first_dag_of_the_readme_passes_check(shell: Shell) -> None:
     assert len(source.splitlines()) <= 25
     (shell.folder / "dags").mkdir()
     (shell.folder / "dags" / "orders.py").write_text(source)
-    (shell.folder / "triggerer.toml").write_text(
-        '[connections.kafka]\nbootstrap_servers = "127.0.0.1:9"\n'
-    )
+    with shell.config.open("a") as config:
+        config.write('[connections.kafka]\nbootstrap_servers = "127.0.0.1:9"\n')
     found = shell.json("check", "--offline")
     (promised,) = found.pop("watchers")
     assert promised["promises"] == "effectively_once"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -61,7 +63,9 @@ class Server:
 
 
 @contextmanager
-def serving() -> Iterator[Server]:
+def serving(certificate: Path | None = None, key: Path | None = None) -> Iterator[Server]:
+    """A server that runs; with a certificate for localhost it speaks TLS."""
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -90,6 +94,11 @@ def serving() -> Iterator[Server]:
     # What a client cuts off is no news.
     http.handle_error = lambda *_: None  # type: ignore[method-assign]
     server = Server(http.server_address[:2])  # type: ignore[arg-type]
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        http.socket = context.wrap_socket(http.socket, server_side=True)
+        server.url = f"https://localhost:{http.server_address[1]}"
     thread = threading.Thread(target=http.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,6 +20,7 @@ from triggerer.store.models import (
     DagScheduleAlias,
     DagScheduleAsset,
     Stream,
+    StreamState,
     Trigger,
     Watcher,
 )
@@ -188,6 +190,23 @@ async def test_a_file_that_is_gone_leaves_stale_dags_and_no_watchers(database: D
     async with database.reading() as session:
         assert (await read_incumbents(session)).watchers == {}
     assert [row.declared_in for row in await rows(database, Asset)] == [None, None]
+
+
+async def test_a_stream_keeps_its_state_as_long_as_it_has_a_watcher(database: Database) -> None:
+    assets = (asset("x"), asset("y"))
+    await sync(database, file(assets=assets, watchers=(watcher("x"), watcher("y", args="2"))))
+    async with database.transaction() as session:
+        session.add(StreamState(stream_digest="s", epoch=1, value={"n": 1}))
+    await sync(database, file(assets=assets, watchers=(watcher("y", args="2"),)))
+    assert [row.value for row in await rows(database, StreamState)] == [{"n": 1}]
+    await sync(database, file(assets=assets))
+    assert await rows(database, StreamState) == []
+
+
+async def test_what_a_watcher_asks_for_is_stored_with_its_trigger(database: Database) -> None:
+    asking = replace(watcher("x"), guarantee="at_least_once")
+    await sync(database, file(assets=FULL.assets, watchers=(asking,)))
+    assert [row.guarantee for row in await rows(database, Trigger)] == ["at_least_once"]
 
 
 @pytest.mark.parametrize("expires_in_s", [60, -60])
