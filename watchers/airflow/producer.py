@@ -24,6 +24,11 @@ class AirflowProducer(SharedStreamProducer):
         self._thread = StreamThread()
         self._identify = getattr(producer, "get_idempotency_key", None)
 
+    @property
+    def identifies(self) -> bool:
+        """Whether a message that comes again is recognised."""
+        return self._identify is not None
+
     async def open_stream(self) -> AsyncIterator[tuple[Any, Any]]:
         async with pulling(self._producer.open_stream(), self._thread) as pairs:
             async for event, payload in pairs:

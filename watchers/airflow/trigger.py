@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, ClassVar, Final, Self
 
-from triggerer.abc import AckTimeout, BaseEventTrigger, SharedStreamProducer, TriggerEvent
+from triggerer.abc import AckTimeout, BaseEventTrigger, DeliveryFacts, TriggerEvent
 from triggerer.errors import DagError
 from watchers.airflow.bridge import Bridge, bridge, check_class, load_class
 from watchers.airflow.iterating import pulling
@@ -90,6 +91,17 @@ class AirflowEventTrigger(BaseEventTrigger):
         key = self.inner.shared_stream_key()
         return None if key is None else ("airflow", key)
 
+    async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
+        facts = await super().describe_delivery(ask=ask)
+        if facts.key is None:
+            return facts
+        # Ours has the method, and asks Airflow's, which has it seldom.
+        producer = _make_producer(type(self), self.serialize()[1])
+        try:
+            return facts if producer.identifies else replace(facts, key=None)
+        finally:
+            await producer.aclose()
+
     async def run(self) -> AsyncIterator[TriggerEvent]:
         thread = StreamThread()
         try:
@@ -130,7 +142,7 @@ class AirflowEventTrigger(BaseEventTrigger):
         await self.inner.cleanup()
 
 
-def _make_producer(cls: type[AirflowEventTrigger], kwargs: dict[str, Any]) -> SharedStreamProducer:
+def _make_producer(cls: type[AirflowEventTrigger], kwargs: dict[str, Any]) -> AirflowProducer:
     kind = cls.airflow_class(kwargs)
     made = kind.create_shared_stream_producer(_from_json(kwargs["arguments"]))
     return AirflowProducer(made, bridge())
