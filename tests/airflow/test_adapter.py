@@ -315,3 +315,10 @@ def test_a_subclass_that_names_its_base_class_is_refused() -> None:
 def test_what_is_no_event_trigger_is_refused() -> None:
     with pytest.raises(DagError, match="not a BaseEventTrigger"):
         AirflowEventTrigger(object())
+
+
+async def test_a_producer_without_keys_is_not_said_to_recognise_what_comes_again() -> None:
+    acknowledged = await AcknowledgedHere(Acknowledged()).describe_delivery(ask=False)
+    assert (acknowledged.is_acknowledged, acknowledged.key) == (True, None)
+    fast = await FastHere(Fast()).describe_delivery(ask=False)
+    assert not fast.is_acknowledged
