@@ -1,11 +1,13 @@
-"""Consecutive data intervals, each with a run at its end: what the two timetables of that kind share."""
+"""Consecutive data intervals, each with a run at its end: what the timetables of that kind share."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Protocol
 
 from triggerer.domain.timetables.base import DagRunInfo, DataInterval
+from triggerer.domain.timetables.clock import now
 
 
 class Bounds(Protocol):
@@ -14,8 +16,18 @@ class Bounds(Protocol):
     def after(self, moment: datetime) -> datetime | None:
         """Return the first bound after `moment`."""
 
+    def at_or_after(self, moment: datetime) -> datetime | None:
+        """Return `moment` if it is a bound, otherwise the first after it."""
+
     def at_or_before(self, moment: datetime) -> datetime | None:
         """Return `moment` if it is a bound, otherwise the last before it."""
+
+
+class BoundsBothWays(Bounds, Protocol):
+    """Such as are told backwards, too."""
+
+    def before(self, moment: datetime) -> datetime | None:
+        """Return the last bound before `moment`."""
 
 
 def next_interval(
@@ -24,22 +36,37 @@ def next_interval(
     *,
     earliest: datetime | None,
     latest: datetime | None,
+    over: Callable[[], datetime | None] | None,
 ) -> DagRunInfo | None:
     """Return the run of the interval that follows `last`, and starts no earlier than `earliest`.
 
+    A step costs a tenth of a millisecond with cron, and a scheduler asks after each run: none is made in vain.
+
     Args:
-        earliest: A bound; None: whatever follows `last`, and nothing without one.
-        latest: Compared with the interval's start only.
+        earliest, latest: Compared with the interval's start.
+        over: Tells the start of the last interval that is over, before which none is made up for; None: all are.
     """
-    start = earliest
-    if last is not None:
-        # The last run may be of another schedule.
-        aligned = bounds.at_or_before(last.end)
-        start = max((one for one in (aligned, earliest) if one is not None), default=None)
-        # A coarser schedule's interval may have begun with, or before, the last run: its date is taken.
-        if start is not None and start <= last.start:
-            start = bounds.after(start)
+    # The last run may be of another schedule.
+    start = None if last is None else bounds.at_or_before(last.end)
+    end: datetime | None = None
+    if over is not None:
+        end = None if start is None else bounds.after(start)
+        if end is None or end <= now():
+            made_up = over()
+            if made_up is not None and (start is None or made_up > start):
+                start, end = made_up, None
+    if earliest is not None and (start is None or earliest > start):
+        start, end = bounds.at_or_after(earliest), None
+    # A coarser schedule's interval may have begun with, or before, the last run: its date is taken.
+    if last is not None and start is not None and start <= last.start:
+        start, end = bounds.after(start), None
     if start is None or (latest is not None and start > latest):
         return None
-    end = bounds.after(start)
+    end = end or bounds.after(start)
     return None if end is None else DagRunInfo.interval(start, end)
+
+
+def start_of_last(bounds: BoundsBothWays) -> datetime | None:
+    """Return the start of the interval that ended last; of the first, if none has; None: there is none."""
+    end = bounds.at_or_before(now())
+    return bounds.after(now()) if end is None else bounds.before(end) or end

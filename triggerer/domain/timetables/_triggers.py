@@ -39,18 +39,24 @@ def next_tick(
         first: The tick to begin with if there is neither a last run nor a start.
     """
     earliest = restriction.earliest
-    candidates: list[datetime | None] = []
+    # A step costs a tenth of a millisecond with cron, and a scheduler asks after each run: none is made in vain.
     if last is not None:
-        candidates.append(ticks.after(last.end))
+        tick = ticks.after(last.end)
     elif earliest is None:
-        candidates.append(first())
-    if earliest is not None and (last is None or not restriction.catchup):
-        candidates.append(ticks.at_or_after(earliest))
-    if None in candidates:
-        return None  # there are no more ticks
+        tick = first()
+    else:
+        tick = ticks.at_or_after(earliest)
+    if tick is None:
+        return None
     if not restriction.catchup:
-        candidates.append(ticks.at_or_before(now()))
-    tick = max(one for one in candidates if one is not None)
+        if tick <= now():
+            tick = max(tick, ticks.at_or_before(now()) or tick)
+        if (
+            earliest is not None
+            and earliest > tick
+            and (tick := ticks.at_or_after(earliest)) is None
+        ):
+            return None
     if restriction.latest is not None and tick > restriction.latest:
         return None
     return DagRunInfo.interval(tick - interval, tick)

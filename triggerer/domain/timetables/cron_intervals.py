@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from typing import Any
 
-from triggerer.domain.timetables._intervals import next_interval
+from triggerer.domain.timetables._intervals import next_interval, start_of_last
 from triggerer.domain.timetables.base import (
     DagRunInfo,
     DataInterval,
@@ -14,7 +14,6 @@ from triggerer.domain.timetables.base import (
     checked_instant,
     in_utc,
 )
-from triggerer.domain.timetables.clock import now
 from triggerer.domain.timetables.cron import Cron
 from triggerer.domain.timetables.describing import describe_cron
 from triggerer.domain.timetables.ticks import HasTicks
@@ -57,13 +56,13 @@ class CronDataIntervalTimetable(HasTicks):
         restriction: TimeRestriction,
     ) -> DagRunInfo | None:
         last, restriction = in_utc(last_automated_data_interval, restriction)
-        earliest = restriction.earliest
-        if earliest is not None and (earliest := self._ticks.at_or_after(earliest)) is None:
-            return None
-        if not restriction.catchup:
-            over = self._start_of_last_interval()
-            earliest = max((one for one in (over, earliest) if one is not None), default=None)
-        return next_interval(self._ticks, last, earliest=earliest, latest=restriction.latest)
+        return next_interval(
+            self._ticks,
+            last,
+            earliest=restriction.earliest,
+            latest=restriction.latest,
+            over=None if restriction.catchup else lambda: start_of_last(self._ticks),
+        )
 
     def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
         run_after = checked_instant(run_after, "run_after")
@@ -83,8 +82,3 @@ class CronDataIntervalTimetable(HasTicks):
 
     def serialize(self) -> dict[str, Any]:
         return {"cron": self.cron, "timezone": zone_to_json(self._ticks.zone)}
-
-    def _start_of_last_interval(self) -> datetime | None:
-        """Return the start of the interval that ended last; None: none has."""
-        end = self._ticks.at_or_before(now())
-        return self._ticks.after(now()) if end is None else self._ticks.before(end) or end

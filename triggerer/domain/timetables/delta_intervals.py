@@ -52,12 +52,13 @@ class DeltaDataIntervalTimetable(Timetable):
         restriction: TimeRestriction,
     ) -> DagRunInfo | None:
         last, restriction = in_utc(last_automated_data_interval, restriction)
-        earliest = restriction.earliest
-        if not restriction.catchup:
-            moment = now()
-            over = moment - (moment - _EPOCH) % self.delta - self.delta
-            earliest = over if earliest is None else max(over, earliest)
-        return next_interval(self, last, earliest=earliest, latest=restriction.latest)
+        return next_interval(
+            self,
+            last,
+            earliest=restriction.earliest,
+            latest=restriction.latest,
+            over=None if restriction.catchup else self._start_of_last,
+        )
 
     def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
         run_after = checked_instant(run_after, "run_after")
@@ -72,6 +73,14 @@ class DeltaDataIntervalTimetable(Timetable):
         """Return the end of the interval that starts at `moment`."""
         return moment + self.delta
 
+    def at_or_after(self, moment: datetime) -> datetime:
+        """Return `moment`: an interval may start at any."""
+        return moment
+
     def at_or_before(self, moment: datetime) -> datetime:
         """Return `moment`: an interval may start at any."""
         return moment
+
+    def _start_of_last(self) -> datetime:
+        moment = now()
+        return moment - (moment - _EPOCH) % self.delta - self.delta

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Self
 
-from triggerer.domain.timetables._intervals import next_interval
+from triggerer.domain.timetables._intervals import next_interval, start_of_last
 from triggerer.domain.timetables.base import (
     DagRunInfo,
     DataInterval,
@@ -156,13 +156,13 @@ class Consecutive(HasTicks):
         restriction: TimeRestriction,
     ) -> DagRunInfo | None:
         last, restriction = in_utc(last_automated_data_interval, restriction)
-        earliest = restriction.earliest
-        if earliest is not None and (earliest := self.at_or_after(earliest)) is None:
-            return None
-        if not restriction.catchup:
-            over = self._start_of_last_interval()
-            earliest = max((one for one in (over, earliest) if one is not None), default=None)
-        return next_interval(self, last, earliest=earliest, latest=restriction.latest)
+        return next_interval(
+            self,
+            last,
+            earliest=restriction.earliest,
+            latest=restriction.latest,
+            over=None if restriction.catchup else lambda: start_of_last(self),
+        )
 
     def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
         run_after = checked_instant(run_after, "run_after")
@@ -184,11 +184,6 @@ class Consecutive(HasTicks):
     @classmethod
     def deserialize(cls, data: dict[str, Any]) -> Self:
         return cls(ticks_from_json(data["timetable"]))
-
-    def _start_of_last_interval(self) -> datetime | None:
-        """Return the start of the interval that ended last; None: none has."""
-        end = self.at_or_before(now())
-        return self.after(now()) if end is None else self.before(end) or end
 
 
 class RollUp(Consecutive):
