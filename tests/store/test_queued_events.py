@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.store.seeding import add_asset, add_dag, asset_json, emit, queue_of, runs_of
+from triggerer.domain.timetables import CronDataIntervalTimetable, timetable_to_json
 from triggerer.errors import DagError, UnknownDag
 from triggerer.operations.queued_events import delete_queued_events, list_queued_events
 from triggerer.operations.triggering import trigger_dag
@@ -100,3 +101,14 @@ async def test_a_manual_run_may_have_a_logical_date(database: Database) -> None:
     assert dated.params == {"a": 1, "b": 2}
     assert dated.run_id == f"manual__{dated.run_after.isoformat(timespec='microseconds')}"
     assert (plain.run_id, plain.logical_date) == ("plain", None)
+
+
+async def test_the_timetable_infers_the_data_interval_of_a_manual_run(database: Database) -> None:
+    daily = timetable_to_json(CronDataIntervalTimetable("@daily", timezone="UTC"))
+    await add_dag(database, "d", {"timetable": daily})
+    async with database.transaction() as session:
+        await trigger_dag(session, "d", logical_date=datetime(2026, 1, 2, 7, tzinfo=UTC))
+    (run,) = await runs_of(database, "d")
+    assert run.logical_date == datetime(2026, 1, 2, 7, tzinfo=UTC)
+    assert run.data_interval_start == datetime(2026, 1, 1, tzinfo=UTC)
+    assert run.data_interval_end == datetime(2026, 1, 2, tzinfo=UTC)

@@ -57,6 +57,10 @@ class TaskState(StrEnum):
     """By itself, or since a task that it waits for was skipped. No outlet is updated."""
     UPSTREAM_FAILED = "upstream_failed"
 
+    @property
+    def is_final(self) -> bool:
+        return self is not TaskState.RUNNING
+
     def may_become(self, state: TaskState) -> bool:
         return state in _TASK_MOVES[self]
 

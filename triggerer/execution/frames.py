@@ -107,4 +107,7 @@ def read_frame(document: Any) -> Frame:
         end = frame["report"].end
         if end is not None and not end.state.is_final:
             raise MalformedFrame(f"a run does not end as {end.state}")
+        for task in frame["report"].tasks:
+            if not task.state.is_final:
+                raise MalformedFrame(f"a task does not end as {task.state}")
     return frame

@@ -8,7 +8,9 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from triggerer.domain.schedules import schedule_from_json, timetable_in
 from triggerer.store.queries.execution.dating import set_logical_date
+from triggerer.store.queries.listing.definitions import list_dags
 from triggerer.store.queries.scheduling.candidates import create_manual_run
 
 
@@ -25,7 +27,8 @@ async def trigger_dag(
     Args:
         run_id: None: made of the present instant.
         params: They replace those of the DAG with the same names.
-        logical_date: Also the bounds of its data interval; None: it has neither.
+        logical_date: From it the DAG's timetable infers the data interval; without a timetable both bounds are this
+            instant. None: the present instant where there is a timetable, otherwise it has none.
     Returns:
         The run's id.
     Raises:
@@ -35,7 +38,10 @@ async def trigger_dag(
     """
     created = await create_manual_run(session, dag_id, run_id=run_id, params=params)
     if logical_date is not None:
-        await set_logical_date(
-            session, created.pk, logical_date, start=logical_date, end=logical_date
-        )
+        (dag,) = await list_dags(session, dag=dag_id, limit=1)
+        timetable = timetable_in(schedule_from_json(dag.schedule))
+        start = end = logical_date
+        if timetable is not None:
+            start, end = timetable.infer_manual_data_interval(run_after=logical_date)
+        await set_logical_date(session, created.pk, logical_date, start=start, end=end)
     return created.run_id
