@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -98,7 +99,7 @@ class Request:
 class PubSubDouble(PubSubAdmin):
     """See `open_pubsub_double`. Everything may be called from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: tuple[Path, Path] | None = None) -> None:
         self._changed = threading.Condition()
         self._numbers = 0
         self.topics: dict[str, list[Subscription]] = {}
@@ -115,7 +116,15 @@ class PubSubDouble(PubSubAdmin):
         self._server.add_generic_rpc_handlers(
             (self._handlers("Subscriber"), self._handlers("Publisher"))
         )
+        self.tokens: set[str] | None = None
+        """Who comes over TLS needs one of these; None: nobody does."""
+        self.seen_tokens: set[str] = set()
         self.port = self._server.add_insecure_port("127.0.0.1:0")
+        if tls is not None:
+            certificate, key = tls
+            pair = (key.read_bytes(), certificate.read_bytes())
+            credentials = grpc.ssl_server_credentials([pair])
+            self.tls_port = self._server.add_secure_port("127.0.0.1:0", credentials)
         self._server.start()
         super().__init__(f"127.0.0.1:{self.port}")
 
@@ -181,11 +190,22 @@ class PubSubDouble(PubSubAdmin):
             self._changed.notify_all()
 
     def _refuse_if_asked(self, method: str, context: Any) -> None:
+        self._check_token(context)
         with self._changed:
             refusals = self._refusals.get(method)
             code = refusals.popleft() if refusals else self._always.get(method)
         if code is not None:
             context.abort(code, "the test wants it so")
+
+    def _check_token(self, context: Any) -> None:
+        is_tls = context.auth_context().get("transport_security_type") == [b"ssl"]
+        if self.tokens is None or not is_tls:
+            return
+        given = dict(context.invocation_metadata()).get("authorization", "")
+        token = given.removeprefix("Bearer ")
+        if token not in self.tokens:
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "Request had invalid credentials.")
+        self.seen_tokens.add(token)
 
     # What tests ask for
 
@@ -517,9 +537,13 @@ class PubSubDouble(PubSubAdmin):
 
 
 @contextmanager
-def open_pubsub_double() -> Iterator[PubSubDouble]:
-    """A server without topics, until the block ends."""
-    server = PubSubDouble()
+def open_pubsub_double(tls: tuple[Path, Path] | None = None) -> Iterator[PubSubDouble]:
+    """A server without topics, until the block ends.
+
+    Args:
+        tls: A certificate for localhost and its key: it also listens on `tls_port`, as the service does.
+    """
+    server = PubSubDouble(tls)
     try:
         yield server
     finally:
