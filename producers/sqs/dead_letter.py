@@ -68,7 +68,7 @@ class DeadLetters:
         url = await self._find()
         request: dict[str, Any] = {
             "QueueUrl": url,
-            "MessageBody": (message.value or b"").decode(),
+            "MessageBody": (message.value or b"").decode(errors="surrogatepass"),
             **self._fifo_arguments(url, message),
         }
         own = _typed(message.attributes) if attributes is None else attributes

@@ -93,7 +93,7 @@ def _message(raw: Mapping[str, Any], system: Mapping[str, str], queue: Queue) ->
     group = system.get("MessageGroupId")
     sent = system.get("SentTimestamp")
     return BrokerMessage(
-        raw["Body"].encode(),
+        raw["Body"].encode(errors="surrogatepass"),
         None if group is None else group.encode(),
         {name: _content(value) for name, value in raw.get("MessageAttributes", {}).items()},
         {

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from anyio.lowlevel import checkpoint
 
+from producers.sqs.attempts import Attempts
 from producers.sqs.batching import BATCH
 from producers.sqs.errors import Throttled, asked
 from producers.sqs.in_flight import InFlight
@@ -49,6 +50,7 @@ class Receiving:
         self._in_flight = in_flight
         self._settings = settings
         self._on_received = on_received
+        self._attempts = Attempts() if queue.is_fifo else None
         self._reserved = 0
         """How many messages the open polls may bring."""
         self._helpers = 0
@@ -135,20 +137,26 @@ class Receiving:
             # A poll that is cut off takes messages with it: they would be invisible until their time is over.
             deadline_s = wait_s + self._settings.request_timeout_s
             with anyio.move_on_after(deadline_s, shield=True):
-                answer: Mapping[str, Any] = await asked(
-                    self._client.receive_message(
-                        QueueUrl=self._queue.url,
-                        MaxNumberOfMessages=count,
-                        WaitTimeSeconds=min(wait_s, self._settings.receive_wait_s),
-                        VisibilityTimeout=self._queue.lease_s,
-                        MessageSystemAttributeNames=SYSTEM_ATTRIBUTES,
-                        MessageAttributeNames=["All"],
-                    ),
-                    self._what,
-                )
-                raws = answer.get("Messages") or ()
+                raws = await self._poll(count, min(wait_s, self._settings.receive_wait_s))
                 self._on_received(*self._in_flight.take(raws, anyio.current_time()))
                 return len(raws) >= count
         finally:
             self._reserved -= count
         raise BrokerUnavailable(f"{self._what}: no answer in {deadline_s:g} s")
+
+    async def _poll(self, count: int, wait_s: int) -> Sequence[Mapping[str, Any]]:
+        request: dict[str, Any] = {
+            "QueueUrl": self._queue.url,
+            "MaxNumberOfMessages": count,
+            "WaitTimeSeconds": wait_s,
+            "VisibilityTimeout": self._queue.lease_s,
+            "MessageSystemAttributeNames": SYSTEM_ATTRIBUTES,
+            "MessageAttributeNames": ["All"],
+        }
+        if self._attempts is None:
+            answer = await asked(self._client.receive_message(**request), self._what)
+        else:
+            with self._attempts.attempt() as identity:
+                request["ReceiveRequestAttemptId"] = identity
+                answer = await asked(self._client.receive_message(**request), self._what)
+        return answer.get("Messages") or ()

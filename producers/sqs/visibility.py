@@ -105,7 +105,9 @@ class Visibility:
 
     async def give_back_all(self) -> None:
         """Give back all that is held, without `run`; for the end of the stream, when nobody polls any more."""
-        left = [held for held in self._in_flight if not held.is_lost]
+        now = anyio.current_time()
+        # What others may have received meanwhile is theirs.
+        left = [held for held in self._in_flight if not held.is_lost and held.expires_at > now]
         for held in list(self._in_flight):
             self._in_flight.remove(held)
         limiter = anyio.CapacityLimiter(_CONCURRENCY)

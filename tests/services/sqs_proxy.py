@@ -27,7 +27,11 @@ Answer = tuple[int, dict[str, Any]]
 Before = Callable[[Exchange], Awaitable[Answer | None]]
 """Called before a request is passed on; what it returns is the answer, and None passes it on."""
 After = Callable[[Exchange], Awaitable[None]]
-"""Called with the service's answer, before it is passed on; may change it."""
+"""Called with the service's answer, before it is passed on; may change it, or raise `Lost`."""
+
+
+class Lost(Exception):
+    """The answer gets lost: the connection is closed without it."""
 
 
 class SqsProxy:
@@ -77,7 +81,11 @@ class SqsProxy:
                 answer = response.status, json.loads(await response.read() or b"{}")
         exchange.status, exchange.answer = answer
         if self.after is not None:
-            await self.after(exchange)
+            try:
+                await self.after(exchange)
+            except Lost:
+                assert request.transport is not None
+                request.transport.abort()
         return web.json_response(
             exchange.answer, status=exchange.status, content_type="application/x-amz-json-1.0"
         )

@@ -16,7 +16,7 @@ from producers.sqs.checking import check_queue
 from producers.sqs.settings import SqsSettings
 from tests.services.elasticmq import ElasticMqServer, open_elasticmq
 from tests.services.process import free_ports
-from tests.services.sqs_proxy import Answer, Exchange, refusal
+from tests.services.sqs_proxy import Answer, Exchange, Lost, refusal
 from tests.services.tcp_proxy import open_tcp_proxy
 from tests.sqs.conftest import Queue
 from tests.sqs.driving import driving, eventually, producer_on
@@ -96,6 +96,25 @@ async def test_a_network_that_is_cut_loses_nothing_and_ends_nothing(
             await eventually(lambda: elasticmq.count(url) == 0, "all are deleted")
             # What was handed out to a connection that was cut came when its time was over, under its key.
             assert len({one.key for one in driver.deliveries}) == sent
+
+
+async def test_an_answer_that_was_lost_blocks_no_group(fifo: Queue) -> None:
+    """The service has handed the messages out; asked again by the same name it hands out the same ones."""
+    lost = 0
+
+    async def lose(exchange: Exchange) -> None:
+        nonlocal lost
+        if exchange.answer.get("Messages") and lost < 2:
+            lost += 1
+            raise Lost
+
+    fifo.proxy.after = lose
+    await asyncio.to_thread(fifo.send, *"abc")
+    async with driving(fifo.producer()) as driver:
+        await driver.advanced_count(3)
+        assert lost == 2
+        assert driver.values == ["a", "b", "c"]
+    assert await asyncio.to_thread(fifo.counts) == (0, 0)
 
 
 async def test_a_service_that_is_restarted_ends_no_stream() -> None:
