@@ -22,7 +22,16 @@ if TYPE_CHECKING:
     from triggerer.config import CoreSettings
 
 # What a library says of each connection is of use to those who ask for "debug" only.
-_QUIET: Final = ("aiokafka", "kafka", "sqlalchemy", "alembic", "watchfiles", "asyncio", "py4j")
+_QUIET: Final = (
+    "aiokafka",
+    "alembic",
+    "asyncio",
+    "azure",
+    "kafka",
+    "py4j",
+    "sqlalchemy",
+    "watchfiles",
+)
 
 # Fields in which no secret can be; `exc_info` is rendered by whoever knows exceptions.
 _OURS: Final = frozenset({"level", "logger", "timestamp", "exc_info"})

@@ -24,8 +24,29 @@ from tests.services.tcp_proxy import TcpProxy, open_tcp_proxy
 SESSIONS = 5
 
 DAGS = """
+from pathlib import Path
+
 from triggerer import DAG, Asset, AssetWatcher, task
 from watchers.servicebus import ServiceBusEventTrigger
+
+TROUBLE = Path("TROUBLE-FILE")
+
+
+class Sick(ServiceBusEventTrigger):
+    # Raises on each seventh message for as long as a file is there.
+
+    def serialize(self):
+        return f"{__name__}.Sick", super().serialize()[1]
+
+    async def filter_shared_stream(self, shared_stream):
+        async def raising():
+            async for message in shared_stream:
+                if message.position["sequence_number"] % 7 == 3 and TROUBLE.exists():
+                    raise RuntimeError(f"trouble at {message!r}")
+                yield message
+
+        async for event in super().filter_shared_stream(raising()):
+            yield event
 
 
 def watched(name, trigger):
@@ -34,7 +55,7 @@ def watched(name, trigger):
 
 plain, ordered, extra = "QUEUE-plain", "QUEUE-ordered", {"n": "n", "session": "@session_id"}
 everything = watched("everything", ServiceBusEventTrigger(plain, extra=extra))
-evens = watched("evens", ServiceBusEventTrigger(plain, match={"parity": 0}, extra=extra))
+evens = watched("evens", Sick(plain, match={"parity": 0}, extra=extra))
 in_order = watched("in_order", ServiceBusEventTrigger(ordered, extra=extra))
 
 for asset in (everything, evens, in_order):
@@ -63,7 +84,10 @@ class Scene:
         )
         dags = folder / "dags"
         dags.mkdir()
-        (dags / "soak.py").write_text(DAGS.replace("QUEUE", name))
+        self.trouble = folder / "trouble"
+        (dags / "soak.py").write_text(
+            DAGS.replace("QUEUE", name).replace("TROUBLE-FILE", str(self.trouble))
+        )
         url = f"sqlite:///{folder / 'triggerer.db'}"
         self.records = Records(url)
         self.instance = Instance(
@@ -148,6 +172,12 @@ def _prove(scene: Scene, *, messages: int, kills: int, others: int) -> None:
         time.sleep(scene.random.uniform(0.5, 3.0))
         act()
     scene.publish(messages - scene.sent)
+    _check(scene)
+
+
+def _check(scene: Scene) -> None:
+    """All that was sent has become one event of each watcher, in a run that has ended."""
+    messages = scene.sent
     wait_until(lambda: scene.is_empty, within_s=300, what="the queues are empty", of=scene.instance)
     wait_until(
         lambda: (now := conservation(scene.records)).queued == 0 and now.active_runs == 0,
@@ -173,6 +203,28 @@ def _prove(scene: Scene, *, messages: int, kills: int, others: int) -> None:
 @pytest.mark.timeout(500)
 def test_each_message_of_a_queue_becomes_one_event_of_each_watcher(scene: Scene) -> None:
     _prove(scene, messages=600, kills=2, others=1)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(500)
+def test_a_sick_watcher_costs_its_siblings_no_delivery(scene: Scene) -> None:
+    """What it misses is kept for it (rule 18): the queue is emptied, and nothing is abandoned."""
+    scene.trouble.touch()
+    scene.instance.start()
+    scene.publish(200)
+    wait_until(lambda: scene.is_empty, within_s=120, what="the queues are empty", of=scene.instance)
+    assert scene.server.look(scene.plain)["abandoned"] == 0
+    everything = Counter(one["n"] for one in scene.events()["everything"])
+    assert everything == Counter(range(200))
+    scene.trouble.unlink()
+    wait_until(
+        lambda: len(scene.events()["evens"]) == 100,
+        within_s=120,
+        what="the sick one has caught up",
+        of=scene.instance,
+    )
+    assert scene.server.look(scene.plain)["abandoned"] == 0
+    _check(scene)
 
 
 @pytest.mark.soak

@@ -214,6 +214,21 @@ async def test_an_entity_that_is_deleted_ends_the_stream_with_an_error(queue: Qu
                 await driver.stay_quiet(0.1)
 
 
+async def test_an_idle_stream_asks_for_nothing(queue: Queue, sessions: Queue) -> None:
+    async with drive(queue.producer()) as one, drive(sessions.producer()) as other:
+        await asyncio.to_thread(queue.send, "a")
+        await one.advanced_count(1)
+        await anyio.sleep(1.0)
+        before = queue.server.stats()
+        await one.stay_quiet(2.0)
+        await other.stay_quiet(0.0)
+        after = queue.server.stats()
+    # One connection each; the one with sessions waits for the first.
+    assert before["connections"] == 2
+    assert before["waiting"] == 1
+    assert after == before
+
+
 async def test_as_many_poison_messages_as_places_let_others_through(queue: Queue) -> None:
     def resolve(delivery: Delivery) -> AdvanceOutcome:
         return FAILED if delivery.value.startswith("bad") else ACKED

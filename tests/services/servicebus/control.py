@@ -78,6 +78,7 @@ class Control:
         entity.expire()
         return {
             "completed": entity.completed,
+            "abandoned": entity.abandoned,
             "messages": [
                 {
                     "value": base64.b64encode(_body_of(one.body)).decode(),

@@ -95,6 +95,7 @@ class Entity:
         self.dead_letters = dead_letters
         self.disabled = False
         self.completed = 0
+        self.abandoned = 0
         self.sessions: dict[str, Session] = {}
         self.messages: dict[int, Stored] = {}
         """By sequence number, in order."""
@@ -270,6 +271,7 @@ class Entity:
 
     def abandon(self, token: uuid.UUID) -> None:
         self._give_up(self.find_locked(token), counts=True)
+        self.abandoned += 1
 
     def release(self, token: uuid.UUID) -> None:
         self._give_up(self.find_locked(token), counts=False)
