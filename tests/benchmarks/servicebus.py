@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Final
 
 import anyio
+import psutil
 from azure.servicebus.aio import ServiceBusClient
 
 from producers.servicebus import ServiceBusSharedStreamProducer
@@ -89,7 +90,9 @@ async def producer(server: ServiceBusServer, queue: str, count: int) -> None:
     await made.aclose()
 
 
-def _trigger(server: ServiceBusServer, queue: str) -> ServiceBusEventTrigger:
+def _trigger(
+    server: ServiceBusServer, queue: str, match: dict[str, Any] | None = None
+) -> ServiceBusEventTrigger:
     class Trigger(ServiceBusEventTrigger):
         def shared_stream_key(self) -> Hashable:
             return ("bench", queue)
@@ -98,7 +101,7 @@ def _trigger(server: ServiceBusServer, queue: str) -> ServiceBusEventTrigger:
         def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> Any:
             return _producer(server, queue)
 
-    return Trigger(queue)
+    return Trigger(queue, match=match)
 
 
 async def runtime(server: ServiceBusServer, queue: str, count: int) -> None:
@@ -167,6 +170,31 @@ async def measure_latency(server: ServiceBusServer, count: int) -> None:
     _show("runtime", found)
 
 
+async def measure_idle(
+    server: ServiceBusServer, queues: int, watchers: int, seconds: float
+) -> None:
+    """Memory that is added, and processor time, of streams without messages."""
+    names = [server.create(f"b-{uuid.uuid4().hex[:8]}") for _ in range(queues)]
+    process = psutil.Process()
+    before = process.memory_info().rss
+    async with StreamHarness() as streams:
+        for name in names:
+            for number in range(watchers):
+                await streams.add(_trigger(server, name, {"watcher": number}))
+        while server.stats()["links"] < queues:  # noqa: ASYNC110  (a server tells nobody)
+            await anyio.sleep(0.2)
+        await anyio.sleep(3)
+        began, stats = sum(process.cpu_times()[:2]), server.stats()
+        await anyio.sleep(seconds)
+        used = sum(process.cpu_times()[:2]) - began
+        quiet = server.stats() == stats
+        added = (process.memory_info().rss - before) / 2**20
+    print(
+        f"{queues} queues, {watchers} watchers each: {used / seconds:.1%} of a CPU, {added:.0f} MiB more,"
+        f" {'no request' if quiet else 'requests'} in {seconds:.0f} s"
+    )
+
+
 def _show(name: str, found: list[float]) -> None:
     found.sort()
     print(
@@ -179,10 +207,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=2_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--idle-s", type=float, default=20.0)
     arguments = parser.parse_args()
     with open_servicebus() as server:
         asyncio.run(measure_throughput(server, arguments.count, arguments.rounds))
         asyncio.run(measure_latency(server, 100))
+        asyncio.run(measure_idle(server, 1, 100, arguments.idle_s))
+        asyncio.run(measure_idle(server, 100, 1, arguments.idle_s))
 
 
 if __name__ == "__main__":
