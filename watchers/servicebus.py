@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from producers.servicebus import ServiceBusSharedStreamProducer, check_entity
-from producers.servicebus.entity import EntityPath
-from triggerer.abc import BrokerMessage
+from triggerer.abc import BrokerMessage, DeliveryFacts
 from triggerer.errors import DagError
 from triggerer.pluginkit.message_trigger import (
     Attribute,
@@ -18,6 +16,8 @@ from triggerer.pluginkit.message_trigger import (
 )
 
 if TYPE_CHECKING:
+    from producers.servicebus import ServiceBusSharedStreamProducer
+    from producers.servicebus.entity import EntityPath
     from producers.servicebus.settings import ServiceBusSettings
 
 _IN_POSITION = (
@@ -92,26 +92,37 @@ class ServiceBusEventTrigger(MessageTrigger):
     def source_arguments(self) -> dict[str, Any]:
         return {"queue": self.queue, "topic": self.topic, "subscription": self.subscription}
 
-    @property
-    def entity(self) -> EntityPath:
-        return EntityPath(self.queue or self.topic or "", self.subscription)
-
     def shared_stream_key(self) -> Hashable:
         # Names of entities are not case-sensitive.
-        return ("servicebus", self.connection, str(self.entity).lower())
+        names = [name.lower() for name in (self.queue, self.topic, self.subscription) if name]
+        return ("servicebus", self.connection, "/".join(names))
 
     async def check_source(self) -> None:
-        await check_entity(self._settings(), self.entity)
+        # Not at the top, here and below: a DAG file that is parsed needs no client library.
+        from producers.servicebus import check_entity
+
+        await check_entity(self._settings(), self._entity())
+
+    async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
+        from producers.servicebus import describe_delivery
+
+        return describe_delivery(self._settings())
 
     @classmethod
     def create_shared_stream_producer(
         cls, kwargs: dict[str, Any]
     ) -> ServiceBusSharedStreamProducer:
+        from producers.servicebus import ServiceBusSharedStreamProducer
+
         trigger = cls(**kwargs)
-        return ServiceBusSharedStreamProducer(trigger.entity, settings=trigger._settings())
+        return ServiceBusSharedStreamProducer(trigger._entity(), settings=trigger._settings())
+
+    def _entity(self) -> EntityPath:
+        from producers.servicebus.entity import EntityPath
+
+        return EntityPath(self.queue or self.topic or "", self.subscription)
 
     def _settings(self) -> ServiceBusSettings:
-        # Not at the top: a DAG file that is parsed needs no settings, and no pydantic.
         from producers.servicebus.settings import ServiceBusSettings
 
         return ServiceBusSettings.load(self.connection)

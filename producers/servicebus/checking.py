@@ -1,4 +1,4 @@
-"""Checks that an entity is there and may be read; for `triggerer check`."""
+"""Checks that an entity is there and may be read, and says what becomes of a message; for `triggerer check`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from producers.servicebus import sdk
 from producers.servicebus.errors import RequiresSessions, guarded
 from producers.servicebus.sdk_thread import THREAD, join
+from triggerer.abc import DeliveryFacts
 
 if TYPE_CHECKING:
     from producers.servicebus.entity import EntityPath
@@ -25,6 +26,19 @@ async def check_entity(settings: ServiceBusSettings, entity: EntityPath) -> None
         await join(THREAD.start(_attach(settings, entity)))
     finally:
         await THREAD.release()
+
+
+def describe_delivery(settings: ServiceBusSettings) -> DeliveryFacts:
+    """What becomes of a message, as far as the settings tell: who may only listen cannot ask for an entity's own."""
+    return DeliveryFacts(
+        is_acknowledged=True,
+        because="messages are completed after their events are durable",
+        key="entity, sequence number and time of storage",
+        is_renewed=True,
+        drops_after=settings.max_deliveries or None,
+        # Each entity has a dead-letter queue.
+        has_dead_letters=True,
+    )
 
 
 async def _attach(settings: ServiceBusSettings, entity: EntityPath) -> None:

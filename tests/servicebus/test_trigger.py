@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from producers.servicebus.settings import ServiceBusSettings
-from triggerer.abc import BaseEventTrigger, BrokerMessage
+from triggerer.abc import BaseEventTrigger, BrokerMessage, Guarantee
+from triggerer.domain.guarantees import promise
 from triggerer.errors import ConfigurationError, DagError
 from triggerer.testing import TriggerConformance
 from watchers.servicebus import ServiceBusEventTrigger
@@ -83,6 +86,28 @@ def test_by_default_an_event_has_what_identifies_the_message() -> None:
 def test_arguments_that_name_no_entity_are_refused(arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(DagError, match=says):
         ServiceBusEventTrigger(**arguments)
+
+
+async def test_what_comes_again_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = {"servicebus": {"connection_string": KEY, "max_deliveries": 5}}
+    monkeypatch.setattr("triggerer.abc._resolve_connection", connection.__getitem__)
+    facts = await ServiceBusEventTrigger("orders").describe_delivery(ask=True)
+    promised = promise(facts, ack_timeout=timedelta(minutes=5))
+    assert promised.guarantee is Guarantee.EFFECTIVELY_ONCE
+    assert "sequence number" in promised.reason
+    assert facts.drops_after == 5
+
+
+def test_a_trigger_is_made_without_the_sdk() -> None:
+    """A DAG file that is parsed needs no client library."""
+    program = (
+        "import sys, watchers.servicebus as it; it.ServiceBusEventTrigger('q').shared_stream_key()"
+    )
+    shown = "print([name for name in sys.modules if name.startswith(('azure', 'pydantic'))])"
+    found = subprocess.run(
+        [sys.executable, "-c", f"{program}; {shown}"], capture_output=True, text=True, check=True
+    )
+    assert found.stdout == "[]\n"
 
 
 KEY = "Endpoint=sb://example.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=secret="
