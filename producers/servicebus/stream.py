@@ -275,11 +275,12 @@ class _Retries:
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._backoff = Backoff(first=0.5, longest=5.0)
-        self._worked_at = anyio.current_time()
+        self._failing_since: float | None = None
+        self._opened_at: float | None = None
 
     def note_success(self) -> None:
-        self._worked_at = anyio.current_time()
-        self._backoff.reset()
+        self._failing_since = None
+        self._opened_at = anyio.current_time()
 
     async def wait(self, error: BrokerUnavailable) -> None:
         """Wait before the next attempt.
@@ -287,9 +288,15 @@ class _Retries:
         Raises:
             BrokerUnavailable: The error; it has been so for `connect_timeout_s`.
         """
-        if anyio.current_time() - self._worked_at > self._stream.connect_timeout_s:
+        now = anyio.current_time()
+        if self._failing_since is None:
+            self._failing_since = now
+        elif now - self._failing_since > self._stream.connect_timeout_s:
             raise error
-        delay = self._backoff.next_delay()
+        # A receiver that breaks as soon as it is open is no success: the delays go on growing.
+        ran_for = 0.0 if self._opened_at is None else now - self._opened_at
+        self._opened_at = None
+        delay = self._backoff.next_delay(ran_for)
         if is_worth_a_line(self._backoff.failures):
             logger.warning("%s; trying again in %.1f s", error, delay)
         await anyio.sleep(delay)

@@ -54,6 +54,15 @@ async def test_a_network_that_goes_and_comes_back_loses_nothing(
         assert driver.values == ["a", "b", "c"]
 
 
+async def test_a_connection_that_breaks_after_long_health_is_made_again(queue: Queue) -> None:
+    """It was open for longer than a stream may be without one."""
+    async with drive(queue.producer(connect_timeout_s=0.8)) as driver:
+        await driver.stay_quiet(2.0)
+        queue.order("cut")
+        await asyncio.to_thread(queue.send, "a")
+        await driver.advanced_count(1)
+
+
 async def test_a_network_that_is_silent_is_noticed(queue: Queue, proxy: TcpProxy) -> None:
     """Nothing is reset, nothing answers: found by the frames that do not come."""
     async with drive(queue.producer(idle_timeout_s=1.0, request_timeout_s=1.0)) as driver:
