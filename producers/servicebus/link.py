@@ -220,6 +220,9 @@ class Link:
         deliveries = []
         for received in messages:
             delivery = delivery_of(received, self, self._stream.entity)
+            before = self.held.get(delivery.sequence_number)
+            if before is not None:
+                self._lose(before)
             held = Held(delivery, now + _remaining_s(received.locked_until_utc))
             self.held[delivery.sequence_number] = held
             if not self.is_session:

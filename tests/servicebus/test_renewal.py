@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import anyio
 import pytest
 
+from producers.servicebus import ServiceBusSharedStreamProducer
 from tests.servicebus.conftest import LOCK_S, Queue
 from tests.servicebus.driving import drive
 from triggerer.abc import BaseEventTrigger, BrokerMessage, SharedStreamProducer, TriggerEvent
@@ -95,6 +96,10 @@ async def test_a_lock_that_is_lost_harms_nobody_and_the_message_comes_again(queu
         await driver.advance()
         await driver.until(lambda: queue.values == [], "it is completed")
         assert len({one.key for one in driver.deliveries}) == 1
+        # Nothing is taken for being in flight still.
+        producer = driver.producer
+        assert isinstance(producer, ServiceBusSharedStreamProducer)
+        assert producer._stream.room == producer._settings.max_in_flight
 
 
 async def test_a_failed_message_keeps_its_lock_until_it_may_come_again(queue: Queue) -> None:
