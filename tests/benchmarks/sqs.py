@@ -185,19 +185,23 @@ def _service_latency(server: ElasticMqServer, messages: int) -> list[float]:
         records = Records(store)
         instance.start()
         try:
-            server.send(url, ["{}"])
-            records.wait_until("SELECT count(*) = 1 FROM dag_run")
+            server.send(url, ['{"n": -1}'])
+            records.wait_until("SELECT count(*) = 1 FROM dag_run", within_s=120)
             sent: list[float] = []
-            for _ in range(messages):
+            for number in range(messages):
                 sent.append(time.time())
-                server.send(url, ["{}"])
-                time.sleep(0.05)
-            records.wait_until(f"SELECT count(*) = {messages + 1} FROM dag_run")
-            rows = records.rows("SELECT queued_at FROM dag_run ORDER BY id")[1:]
+                server.send(url, [f'{{"n": {number}}}'])
+                time.sleep(0.1)
+            in_runs = "FROM queued_asset_event q JOIN dag_run r ON r.id = q.run_pk"
+            records.wait_until(f"SELECT count(*) = {messages + 1} {in_runs}", within_s=120)
+            # A run may have several events.
+            rows = records.rows(
+                f"SELECT e.extra, r.queued_at {in_runs} JOIN asset_event e ON e.id = q.asset_event_id"
+            )
         finally:
             instance.stop()
-        queued = [_instant(row[0]) for row in rows]
-        return [at - began for at, began in zip(queued, sent, strict=True)]
+        queued = {orjson.loads(extra)["value"]["n"]: _instant(at) for extra, at in rows}
+        return [queued[number] - began for number, began in enumerate(sent)]
 
 
 def _instant(value: Any) -> float:
