@@ -99,7 +99,7 @@ async def queue_of(database: Database, dag_id: str) -> list[tuple[int, int | Non
             .where(QueuedAssetEvent.dag_id == dag_id)
             .order_by(QueuedAssetEvent.asset_event_id)
         )
-        return [tuple(row) for row in rows]
+        return [(event, run) for event, run in rows]
 
 
 async def runs_of(database: Database, dag_id: str) -> list[DagRun]:
