@@ -237,6 +237,7 @@ def test_the_runs_are_those_of_the_model(
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3_600)
 @given(*PLAYS)
 @settings(max_examples=3_000, deadline=None, suppress_health_check=_ANY)
 def test_the_runs_are_those_of_the_model_over_thousands_of_plays(
@@ -261,6 +262,7 @@ _ON_POSTGRES = SPECS.filter(lambda spec: spec.quiet is None)
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3_600)
 @pytest.mark.services
 @given(st.lists(_ON_POSTGRES, min_size=1, max_size=3), st.lists(STEPS, max_size=15))
 @settings(max_examples=2_000, deadline=None, suppress_health_check=_ANY)
