@@ -82,7 +82,7 @@ class ModelDag:
         has_events = spec.is_true(set(self.waiting)) and not self._is_loud(now)
         if spec.kind in ("time", "either") and tick is not None:
             self._add(tick, tick + HOUR, frozenset(), now)
-        elif spec.kind in ("assets", "either") and has_events:
+        elif spec.kind in ("assets", "either") and has_events and now >= self.start:
             self._add(None, now, self._take(), now)
         elif spec.kind == "both" and tick is not None and has_events:
             self._add(tick, now, self._take(), now)

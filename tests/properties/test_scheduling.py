@@ -12,7 +12,7 @@ import anyio
 import hypothesis.strategies as st
 import pytest
 import time_machine
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from sqlalchemy import delete, select, update
 
 from tests.properties.scheduling_model import ASSETS, HOUR, DagSpec, ModelDag
@@ -229,7 +229,8 @@ PLAYS = (st.lists(SPECS, min_size=1, max_size=3), st.lists(STEPS | CLOCKS, max_s
 
 
 @given(*PLAYS)
-@settings(max_examples=40, deadline=None, suppress_health_check=_ANY)
+@example([DagSpec("assets")], [("emit", 0), ("set", -3_000)])
+@settings(max_examples=30, deadline=None, suppress_health_check=_ANY)
 def test_the_runs_are_those_of_the_model(
     template: Path, specs: list[DagSpec], steps: list[tuple[str, int]]
 ) -> None:
