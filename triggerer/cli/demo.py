@@ -19,17 +19,41 @@ def demo(
         Path | None,
         typer.Option("--home", metavar="DIR", help="A new folder; default: .triggerer-demo/<time>"),
     ] = None,
+    broker: Annotated[
+        str,
+        typer.Option(
+            "--broker", metavar="NAME", help="kafka (embedded), sqs, pubsub or servicebus."
+        ),
+    ] = "kafka",
+    endpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--endpoint",
+            metavar="WHERE",
+            help="The broker, other than kafka: a URL (sqs), host:port (pubsub), a connection string"
+            " (servicebus). Default: embedded, where that is installed.",
+        ),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option("--config", metavar="FILE", help="Refused: the demo writes its own."),
     ] = None,
 ) -> None:
-    """Run the whole service on real data: flights and weather, from messages to an answer."""
+    """Run the whole service on real data: flights and weather, from messages to an answer.
+
+    With another broker than kafka: a thousand orders, counted.
+    """
     if config is not None:
         raise ConfigurationError(
             "the demo brings its own configuration and takes none",
             hint="triggerer standalone --config FILE runs your own DAGs",
         )
+    if broker != "kafka":
+        from triggerer.demo.brokers.trial import try_broker
+
+        sys.exit(try_broker(broker, home, endpoint=endpoint))
+    if endpoint is not None:
+        raise ConfigurationError("the demo on kafka brings its own broker and takes no --endpoint")
     try:
         from triggerer.demo.main import run_demo
     except ImportError as error:

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from triggerer.demo.checks import Check, asset_checks
 from triggerer.demo.data import FLIGHTS, WEATHER, Dataset
 from triggerer.demo.progress import JOIN
-from triggerer.store.queries.listing.counts import count_asset
 
 GROUPS = {FLIGHTS: "triggerer-demo-flights", WEATHER: "triggerer-demo-weather"}
 ASSETS = {FLIGHTS: "flights", WEATHER: "weather"}
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One count at one station, next to what it has to be."""
-
-    station: str
-    what: str
-    expected: int
-    found: int
-
-    @property
-    def holds(self) -> bool:
-        return self.expected == self.found
 
 
 def committed_offsets(bootstrap_servers: str, topic: str, partitions: int) -> int:
@@ -54,14 +39,7 @@ async def store_checks(session: AsyncSession, dataset: Dataset) -> list[Check]:
     """Count asset events and their places in runs."""
     checks = []
     for topic, expected in _expected(dataset).items():
-        name = ASSETS[topic]
-        counts = await count_asset(session, asset=name, dag_id=JOIN)
-        checks += [
-            Check("asset events", name, expected, counts.events),
-            Check("  of different messages", name, expected, counts.different),
-            Check("events in runs that succeeded", name, expected, counts.in_successful_runs),
-            Check("events that no run took", name, 0, counts.waiting),
-        ]
+        checks += await asset_checks(session, ASSETS[topic], dag_id=JOIN, expected=expected)
     return checks
 
 

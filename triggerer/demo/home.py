@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import resources
@@ -77,27 +78,39 @@ def choose_home(home: Path | None) -> Path:
 
 
 def make_home(path: Path, *, bootstrap_servers: str) -> DemoHome:
-    """Write the DAGs and the configuration.
+    """Write the DAGs and the configuration of the demo on the embedded Kafka broker.
+
+    Raises:
+        ConfigurationError: The folder cannot be written.
+    """
+    text = _CONFIG.format(
+        file=path / "triggerer.toml",
+        cores=os.cpu_count() or 2,
+        bootstrap_servers=bootstrap_servers,
+    )
+    sources = (resources.files("triggerer.demo") / "dags").iterdir()
+    dags = {
+        source.name: source.read_text("utf-8") for source in sources if source.name.endswith(".py")
+    }
+    return write_home(path, text, dags)
+
+
+def write_home(path: Path, configuration: str, dags: Mapping[str, str]) -> DemoHome:
+    """Write a configuration, and DAG files by their names.
 
     Raises:
         ConfigurationError: The folder cannot be written.
     """
     file = path / "triggerer.toml"
     try:
-        dags = path / "dags"
+        folder = path / "dags"
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        dags.mkdir()
+        folder.mkdir()
         # Whatever repository the demo was started in is to know nothing of it.
         (path / ".gitignore").write_text("*\n", "utf-8")
-        for source in (resources.files("triggerer.demo") / "dags").iterdir():
-            if source.name.endswith(".py"):
-                (dags / source.name).write_text(source.read_text("utf-8"), "utf-8")
-        file.write_text(
-            _CONFIG.format(
-                file=file, cores=os.cpu_count() or 2, bootstrap_servers=bootstrap_servers
-            ),
-            "utf-8",
-        )
+        for name, text in dags.items():
+            (folder / name).write_text(text, "utf-8")
+        file.write_text(configuration, "utf-8")
     except OSError as error:
         raise ConfigurationError(
             f"the demo cannot write to {path}: {error.strerror}",

@@ -12,8 +12,9 @@ import anyio
 from anyio import to_thread
 from rich.console import Console
 
-from triggerer.demo.accounts import ASSETS, Check, committed_offsets, parquet_checks, store_checks
+from triggerer.demo.accounts import ASSETS, committed_offsets, parquet_checks, store_checks
 from triggerer.demo.broker import MockBroker
+from triggerer.demo.checks import Check
 from triggerer.demo.data import Dataset, load_dataset
 from triggerer.demo.display import show
 from triggerer.demo.flow import Flow

@@ -13,7 +13,7 @@ from rich import box
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 
-from triggerer.demo.accounts import Check
+from triggerer.demo.checks import Check
 from triggerer.demo.latency import Latencies, Quantiles
 
 _LEGAL_FORM: Final = re.compile(r"( Airlines)? (Inc\.|Co\.|Corporation)$")

@@ -6,8 +6,9 @@ from typing import Any
 import orjson
 import pytest
 
-from triggerer.demo.accounts import Check, committed_offsets, parquet_checks
+from triggerer.demo.accounts import committed_offsets, parquet_checks
 from triggerer.demo.broker import MockBroker
+from triggerer.demo.checks import Check
 from triggerer.demo.data import FLIGHTS, WEATHER, Dataset, Outgoing, load_dataset
 from triggerer.demo.flow import split_live
 from triggerer.demo.home import choose_home, make_home

@@ -1,0 +1,74 @@
+"""`triggerer demo --broker`: a small job on each broker other than the demo's own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.services.availability import service
+from tests.services.pubsub import open_pubsub
+from tests.services.servicebus.service import open_servicebus
+
+ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("TRIGGERER")}
+
+
+def demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "triggerer", "demo", *arguments],
+        cwd=folder,
+        env={**ENVIRONMENT, "PUBSUB_EMULATOR_HOST": "", "SERVICEBUS_CONNECTION_STRING": ""},
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=240,
+        check=False,
+    )
+
+
+def test_the_trial_on_sqs_serves_itself_and_its_counts_agree(tmp_path: Path) -> None:
+    done = demo(tmp_path, "--broker", "sqs")
+    assert done.returncode == 0, done.stdout
+    assert "All 6 counts agree." in done.stdout
+
+
+def test_the_trial_on_pubsub_runs_on_the_emulator_that_is_named(tmp_path: Path) -> None:
+    with service(open_pubsub()) as server:
+        done = demo(tmp_path, "--broker", "pubsub", "--endpoint", server.host)
+    assert done.returncode == 0, done.stdout
+    assert "All 5 counts agree." in done.stdout
+
+
+def test_the_trial_on_servicebus_keeps_the_key_out_of_its_folder(tmp_path: Path) -> None:
+    with service(open_servicebus()) as server:
+        server.create("triggerer-demo-orders")
+        done = demo(
+            tmp_path, "--broker", "servicebus", "--endpoint", server.connection_string,
+            "--home", str(tmp_path / "home"),
+        )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert "All 5 counts agree." in done.stdout
+    (key,) = re.findall(r"SharedAccessKey=([^;]+)", server.connection_string)
+    for file in ("triggerer.toml", "service.log"):
+        assert key not in (tmp_path / "home" / file).read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("--broker", "pubsub"), "gcloud beta emulators pubsub start"),
+        (("--broker", "servicebus"), "UseDevelopmentEmulator=true"),
+        (("--broker", "rabbitmq"), "known: kafka, sqs, pubsub, servicebus"),
+        (("--endpoint", "http://localhost:1"), "takes no --endpoint"),
+        (("--broker", "sqs", "--endpoint", "http://127.0.0.1:1"), "running there?"),
+    ],
+)
+def test_what_is_missing_is_said(tmp_path: Path, arguments: tuple[str, ...], hint: str) -> None:
+    done = demo(tmp_path, *arguments)
+    assert done.returncode == 1
+    assert hint in " ".join(done.stdout.split())

@@ -1,0 +1,77 @@
+"""The trial on Service Bus: on the vendor's emulator, or on a namespace that the user names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any, Self
+
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.exceptions import ServiceBusError
+
+from triggerer.demo.brokers.source import NAME, TrialSource
+from triggerer.errors import BrokerUnavailable, ConfigurationError
+
+_BATCH = 100
+_VARIABLE = "SERVICEBUS_CONNECTION_STRING"
+
+
+class ServiceBusTrial(TrialSource):
+    """A queue, which has to exist: neither the emulator nor the SDK makes one."""
+
+    trigger = (
+        f'ServiceBusEventTrigger("{NAME}")',
+        "from watchers.servicebus import ServiceBusEventTrigger",
+    )
+
+    def __init__(self, endpoint: str | None) -> None:
+        connection_string = endpoint or os.environ.get(_VARIABLE)
+        if not connection_string:
+            raise ConfigurationError(
+                "no Service Bus is at hand",
+                hint="start the emulator (deploy/compose.yaml has it), and name it:"
+                ' --endpoint "Endpoint=sb://localhost;SharedAccessKeyName=RootManageSharedAccessKey;'
+                'SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true;"',
+            )
+        self._connection_string = connection_string
+        # The configuration names it, and does not have the key in it; children inherit the environment.
+        os.environ[_VARIABLE] = connection_string
+        where = connection_string.partition("Endpoint=")[2].partition(";")[0]
+        self.where = f"Service Bus at {where}"
+        self.connection = "servicebus", {"connection_string": f"env:{_VARIABLE}"}
+        self._stack = AsyncExitStack()
+        self._sender: Any = None
+
+    async def __aenter__(self) -> Self:
+        client = ServiceBusClient.from_connection_string(self._connection_string, retry_total=1)
+        try:
+            await self._stack.enter_async_context(client)
+            self._sender = await self._stack.enter_async_context(client.get_queue_sender(NAME))
+        except (ServiceBusError, OSError, ValueError) as error:
+            await self._stack.aclose()
+            raise BrokerUnavailable(
+                f"{self.where}: {error}", hint=f"is it running, and has it a queue {NAME!r}?"
+            ) from error
+        return self
+
+    async def publish(self, values: Sequence[bytes]) -> None:
+        for start in range(0, len(values), _BATCH):
+            messages = [ServiceBusMessage(value) for value in values[start : start + _BATCH]]
+            try:
+                await self._sender.send_messages(messages)
+            except ServiceBusError as error:
+                raise BrokerUnavailable(
+                    f"Service Bus did not take a message: {error}",
+                    hint=f"has it a queue {NAME!r}?",
+                ) from error
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._stack.aclose()
