@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.services.availability import service
+from tests.services.elasticmq import open_elasticmq
 from tests.services.pubsub import open_pubsub
 from tests.services.servicebus.service import open_servicebus
 
@@ -31,7 +32,15 @@ def demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_trial_on_sqs_serves_itself_and_its_counts_agree(tmp_path: Path) -> None:
+def test_the_trial_on_sqs_runs_on_the_server_that_is_named(tmp_path: Path) -> None:
+    with service(open_elasticmq()) as server:
+        done = demo(tmp_path, "--broker", "sqs", "--endpoint", server.endpoint)
+    assert done.returncode == 0, done.stdout
+    assert "All 6 counts agree." in done.stdout
+
+
+@pytest.mark.soak
+def test_the_trial_on_sqs_serves_itself_where_no_server_is_named(tmp_path: Path) -> None:
     done = demo(tmp_path, "--broker", "sqs")
     assert done.returncode == 0, done.stdout
     assert "All 6 counts agree." in done.stdout

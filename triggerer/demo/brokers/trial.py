@@ -31,7 +31,7 @@ BROKERS: Final[Mapping[str, str]] = {
 }
 ORDERS: Final = 1_000
 _STALLED_S: Final = 60.0
-_ACKNOWLEDGED_S: Final = 30.0
+_ACKNOWLEDGED_S: Final = 60.0
 INTERRUPTED: Final = 130
 DAG_ID: Final = "count_orders"
 
@@ -137,14 +137,15 @@ class Trial:
     async def work(self, service: Service) -> None:
         """Publish, wait, count."""
         async with self._source as source:
+            values = [json.dumps({"id": n, "amount": n % 97}).encode() for n in range(ORDERS)]
+            # Before there is a watcher. Without a queue it would fail, and be tried again later and later; and moto
+            # loses a message now and then that is sent while others are deleted.
+            await source.publish(values)
             trigger, imported = source.trigger
-            # Only now: before there is a queue, its watcher would fail, and be tried again later and later.
             (self._dags / "orders.py").write_text(
                 _DAG.format(trigger=trigger, imported=imported), "utf-8"
             )
-            values = [json.dumps({"id": n, "amount": n % 97}).encode() for n in range(ORDERS)]
             began = time.monotonic()
-            await source.publish(values)
             await self._until_done(service)
             self._seconds = time.monotonic() - began
             async with service.database.reading() as session:
@@ -178,7 +179,7 @@ class Trial:
         print_checks(self._console, self._checks)
         self._console.print(
             f"{ORDERS} messages went from the broker through runs that succeeded in {self._seconds:.1f} s,"
-            " publishing and the first look at the DAG file included.",
+            " the first look at the DAG file included.",
             soft_wrap=True,
         )
         wrong = [check for check in self._checks if not check.holds]
