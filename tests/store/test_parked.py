@@ -315,6 +315,7 @@ async def test_at_a_bound_nothing_more_is_kept_until_there_is_room(
         answers = await _store(writer, *map(_kept, range(5)))
         assert [type(answer) for answer in answers] == [type(None)] * 3 + [ParkedFull] * 2
         assert isinstance((await _store(writer, _kept(3)))[0], ParkedFull)
+        assert await _store(writer, _kept(1)) == [None], "a repeat confirms"
         await _store(writer, Passed(("queue/0",)))
         assert await _store(writer, _kept(3)) == [None]
 

@@ -318,6 +318,9 @@ class CatchingUp:
             async with aclosing(self._missed.slice(lag)) as bursts:
                 async for burst in bursts:
                     for message in burst:
+                        if not self._may_give(lag, message):
+                            goes_on = False
+                            break
                         self._give_from(lag, message)
                         yield message.event
                         goes_on = self._resolve()
@@ -329,6 +332,13 @@ class CatchingUp:
     async def _next_kept(self) -> TakenAgain | None:
         assert self._kept is not None
         return await self._kept.next()
+
+    @staticmethod
+    def _may_give(lag: Lag, message: Readable) -> bool:
+        """Whether it still comes next; False if it was kept meanwhile: then it is read from the store."""
+        if lag.kept is None or not isinstance(message, QueueMessage) or message.id is not None:
+            return True
+        return bool(message.position[1] >= lag.kept.decided_to)
 
     def _give_from(self, lag: Lag, message: Readable) -> None:
         producer = self._state.producer
@@ -348,6 +358,8 @@ class CatchingUp:
     def _note_given(lag: Lag, message: QueueMessage) -> None:
         assert lag.kept is not None
         lag.failures = lag.failures or message.failures
+        if message.id is None:
+            lag.kept.handed_to = message.end[1]
         if message.key is not None:
             lag.kept.under_way.add(message.key)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
 from contextlib import aclosing
 from datetime import datetime
+from random import Random
 from typing import Any
 
 import anyio
@@ -78,6 +79,7 @@ class Group:
         parked: ParkedStore | None = None,
         load_state: Callable[[], Awaitable[StreamState]] = no_state,
         hands_over_at_bound: bool = False,
+        random: Random | None = None,
         on_open: Callable[[GroupState], None] = _ignore,
         on_holders: Callable[[], None] = _ignore_holders,
     ) -> None:
@@ -101,6 +103,7 @@ class Group:
             on_holders=self._note_holders,
         )
         self._load_state = load_state
+        self._random = random or Random()
         self._on_open = on_open
         self._on_holders = on_holders
         self.subscribers = Subscribers(
@@ -193,7 +196,7 @@ class Group:
         state = self.state
         if state.keeps_messages and state.lags.are_kept:
             assert state.parked is not None
-            self._keeping = keeping = Keeping(state, self.subscribers, state.parked)
+            self._keeping = keeping = Keeping(state, self.subscribers, state.parked, self._random)
             lanes = state.lanes
             lanes.decide, lanes.on_failed = keeping.decide, keeping.note_redelivery
             lanes.decided_lanes = state.lags.by_lane

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
+from random import Random
 from typing import Final
 
 import structlog
@@ -32,13 +33,14 @@ _RETRY_LONGEST_S: Final = 5.0
 class _Keeping:
     """A message that is being kept for one watcher."""
 
-    __slots__ = ("change", "entry", "is_held", "lag")
+    __slots__ = ("change", "entry", "is_submitted", "lag")
 
     def __init__(self, entry: Entry, lag: Lag) -> None:
         self.entry = entry
         self.lag = lag
         self.change: ParkedChange | None = None
-        self.is_held = False
+        self.is_submitted = True
+        """Whether the store has still to answer."""
 
 
 class Keeping(FallingBehind):
@@ -50,8 +52,11 @@ class Keeping(FallingBehind):
     At a bound the stream is held until there is room, or the producer hands the message over.
     """
 
-    def __init__(self, state: GroupState, subscribers: Subscribers, parked: ParkedStore) -> None:
+    def __init__(
+        self, state: GroupState, subscribers: Subscribers, parked: ParkedStore, random: Random
+    ) -> None:
         super().__init__(state, subscribers)
+        self._random = random
         self._parked = parked
         self._held: dict[_Keeping, None] = {}
         self._refused: set[int] = set()
@@ -77,9 +82,10 @@ class Keeping(FallingBehind):
         assert lane is not None
         if entry.seq in self._refused:
             self._refused.discard(entry.seq)
-            return AdvanceOutcome(outcome.acked, max(outcome.failed, 1), outcome.rejected)
+            return outcome if outcome.failed else _failed(outcome, 1)
         lags = state.lags.by_lane.get(lane.key, {})
-        failed, behind, missing = dict[WatcherRef, Fence | None](), set[WatcherRef](), set[Lag]()
+        failed, behind = dict[WatcherRef, Fence | None](), set[WatcherRef]()
+        missing = list[Lag]()
         has_read = False
         for lag in lags.values():
             if state.source_of(lag.watcher) is None:
@@ -90,10 +96,10 @@ class Keeping(FallingBehind):
                 has_read = True
             elif entry.seq < lag.read_to[1]:
                 has_read = True
-                missing.add(lag)
+                missing.append(lag)
             elif not lag.is_live:
                 behind.add(lag.watcher)
-                missing.add(lag)
+                missing.append(lag)
         for watcher in self._who_failed(entry):
             source, other = state.source_of(watcher), lags.get(watcher.watcher_id)
             if source is None:
@@ -108,46 +114,63 @@ class Keeping(FallingBehind):
             or (acked <= 0 and not has_read)
             or self._is_redelivered(entry, lane, [None, entry.seq])
         ):
-            return outcome
+            return self._comes_again(entry, outcome, missing)
         if not (failed or missing):
             return AdvanceOutcome(outcome.acked + outcome.failed, 0, outcome.rejected)
         if lane.key in self._unsuitable or self._is_redelivered(entry, lane, [None, entry.seq]):
-            return AdvanceOutcome(outcome.acked, max(outcome.failed, 1), outcome.rejected)
+            return self._comes_again(entry, outcome, missing)
         return self._keep(entry, lane, failed, missing, outcome)
+
+    def _comes_again(
+        self, entry: Entry, outcome: AdvanceOutcome, missing: Sequence[Lag]
+    ) -> AdvanceOutcome:
+        """Of those that count as having acked it, these have missed it, and it is not kept for them."""
+        selectors = self._state.selectors
+        missed_by = {
+            lag.watcher
+            for lag in missing
+            if is_wanted(selectors.get(lag.watcher.watcher_id), entry.event)
+        }
+        count = self._passing(entry, missed_by)
+        return _failed(outcome, count if outcome.failed else max(count, 1))
 
     def _keep(
         self,
         entry: Entry,
         lane: Lane,
         failed: Mapping[WatcherRef, Fence | None],
-        missing: set[Lag],
+        missing: Sequence[Lag],
         outcome: AdvanceOutcome,
     ) -> AdvanceOutcome | None:
         state = self._state
-        wanting = {
+        # In this order: what a selector does is the plugin's affair, and it is to be the same each time.
+        wanting = [
             lag
             for lag in missing
             if is_wanted(state.selectors.get(lag.watcher.watcher_id), entry.event)
-        }
+        ]
+        for lag in missing:
+            if lag not in wanting:
+                _note_decided(lag, entry)
         stored_as = encode_lane(lane.key)
         data = None if not (failed or wanting) else self._dump(entry)
         everybody = AdvanceOutcome(outcome.acked + outcome.failed, 0, outcome.rejected)
         if data is None:
-            for lag in missing:
+            for lag in wanting:
                 _note_decided(lag, entry)
             return everybody
         if stored_as is None or None in failed.values():
             self._unsuitable.add(lane.key)
-            return outcome if failed else AdvanceOutcome(outcome.acked, 1, outcome.rejected)
-        for watcher in sorted(failed, key=_by_id):
-            wanting.add(self._fall_behind(watcher, lane.key, stored_as, failed[watcher], entry))
+            return self._comes_again(entry, outcome, missing)
+        wanting += [
+            self._fall_behind(watcher, lane.key, stored_as, failed[watcher], entry)
+            for watcher in sorted(failed, key=_by_id)
+        ]
         kept = Kept(stored_as, self._key_of(entry, stored_as), data, state.now())
         # First this: what is submitted may be durable at once.
         entry.unresolved += 1
         for lag in sorted(wanting, key=_by_watcher):
             self._submit(_Keeping(entry, lag), kept)
-        for lag in missing - wanting:
-            _note_decided(lag, entry)
         entry.unresolved -= 1
         return None if entry.unresolved else everybody
 
@@ -238,6 +261,7 @@ class Keeping(FallingBehind):
     # At a bound
 
     def _hold(self, keeping: _Keeping, error: ParkedFull) -> None:
+        keeping.is_submitted = False
         self._held[keeping] = None
         if keeping.lag.watcher not in self._state.holders:
             _log.error(
@@ -262,7 +286,7 @@ class Keeping(FallingBehind):
 
         Cancellation: when the group ends. What was not kept is redelivered.
         """
-        backoff = Backoff(first=_RETRY_FIRST_S, longest=_RETRY_LONGEST_S)
+        backoff = Backoff(first=_RETRY_FIRST_S, longest=_RETRY_LONGEST_S, random=self._random)
         clock = self._state.clock
         while True:
             if not self._held:
@@ -271,12 +295,13 @@ class Keeping(FallingBehind):
             await clock.sleep_until(clock.monotonic() + backoff.next_delay())
             for keeping in list(self._held):
                 change = keeping.change
-                if change is None or keeping not in self._held:
+                if change is None or keeping not in self._held or keeping.is_submitted:
                     continue
                 if self._state.source_of(keeping.lag.watcher) is None:
                     # Its watcher was deleted: nobody misses it.
                     change.on_done(None)
                 elif not await self._hand_over(keeping):
+                    keeping.is_submitted = True
                     self._parked.submit_nowait(change)
 
     async def _hand_over(self, keeping: _Keeping) -> bool:
@@ -299,6 +324,15 @@ class Keeping(FallingBehind):
         _log.warning("a message was dead-lettered", watcher=change.watcher_id, reason=reason)
         change.on_done(None)
         return True
+
+
+def _failed(outcome: AdvanceOutcome, count: int) -> AdvanceOutcome:
+    """So many of those that count as having acked it, or else rejected it, have failed it."""
+    acked = min(count, outcome.acked)
+    rejected = min(count - acked, outcome.rejected)
+    return AdvanceOutcome(
+        outcome.acked - acked, outcome.failed + acked + rejected, outcome.rejected - rejected
+    )
 
 
 def _note_decided(lag: Lag, entry: Entry) -> None:

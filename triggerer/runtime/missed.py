@@ -113,6 +113,10 @@ class MissedMessages:
         """
         self._turns.postpone(lag, is_patient=is_patient)
 
+    def rest(self, lag: Lag, seconds: float) -> None:
+        """Look at it again later."""
+        self._turns.rest(lag, seconds)
+
     def note_failure(self) -> None:
         """The filter has failed with a message, of whatever lane."""
         self._turns.note_failure()
@@ -169,7 +173,6 @@ class MissedMessages:
                     assert burst[-1].id is not None
                     kept.note_given(burst[-1].id)
             elif not kept.being_written and (burst_in_memory := queue.undecided(lag, _BURST)):
-                kept.handed_to = burst_in_memory[-1].end[1]
                 yield burst_in_memory
                 given += len(burst_in_memory)
                 await checkpoint()

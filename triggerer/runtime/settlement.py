@@ -7,6 +7,7 @@ from typing import Final
 
 import structlog
 
+from triggerer.backoff import Backoff
 from triggerer.domain.parked import Failed, Passed
 from triggerer.errors import LeaseLost, PluginError
 from triggerer.runtime.context import RuntimeContext
@@ -64,6 +65,8 @@ class Settlement:
         self._kept = kept
         self._on_failure = on_failure
         self._on_success = on_success
+        self._standing: dict[Lag, Backoff] = {}
+        """Lanes that stand at a message for which there is no room, until it is set aside."""
 
     def add(self, taken: TakenFromLane) -> None:
         """A message is about to be given to the filter."""
@@ -209,17 +212,28 @@ class Settlement:
             if taken.is_dropped:
                 return
             if refusal is None:
+                self._standing.pop(taken.lag, None)
                 self._settle(taken)
             elif not isinstance(refusal, LeaseLost):
                 self._on_failure(refusal)
                 self._rewind(taken)
-                self._missed.postpone(taken.lag)
+                self._stand(taken.lag)
 
         if self._setting_aside.is_possible:
             self._setting_aside.submit(taken, error, note)
         else:
             note(error)
         return not taken.is_dropped
+
+    def _stand(self, lag: Lag) -> None:
+        """There is no room for its message. The filter takes it each time, so the lane has no growing delay for it."""
+        backoff = self._standing.get(lag)
+        if backoff is None:
+            backoff = self._standing[lag] = self._context.restart_backoff()
+        if self._context.restarts:
+            self._missed.rest(lag, backoff.next_delay())
+        else:
+            self._missed.postpone(lag)
 
     def _rewind(self, taken: TakenFromLane) -> None:
         """The lane is read again from this message on."""
@@ -233,3 +247,6 @@ class Settlement:
         lag.read_to = taken.message.position
         self._move(lag)
         self._state.store_position(lag)
+        if lag.kept is not None:
+            # It may have been live, and nobody reads it again then.
+            self._state.lags.note_change(lag)

@@ -223,10 +223,12 @@ class GroupState:
             self._end(lag)
 
     def _end_in_queue(self, lag: Lag) -> None:
-        """Forget one that has caught up, if nothing is outstanding any more that it has read."""
+        """Forget one that has caught up, if nothing that it has read is outstanding, and all of it is durable."""
         head = self.head_of(lag.lane)
+        assert lag.kept is not None
         if (
             not self.is_ending
+            and not lag.kept.under_way
             and lag.is_live
             and not lag.is_gone
             and lag.position == lag.read_to

@@ -376,6 +376,7 @@ class SharedStream:
             parked=self._context.parked,
             load_state=partial(load_state, self._context.states, made[0].source.fence, self.key),
             hands_over_at_bound=self._context.parked_at_bound == "dead_letter",
+            random=self._context.random,
             on_open=self._note_open,
             on_holders=self._note_holders,
         )

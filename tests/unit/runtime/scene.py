@@ -53,6 +53,8 @@ class Scene:
         self.rejects: Callable[[Any], bool] = lambda event: False
         self.ignores: Callable[[Any], bool] = lambda event: False
         """From which messages no filter derives anything."""
+        self.returns: set[tuple[str, Any]] = set()
+        """By watcher after which messages its filter returns."""
         self.gates: dict[tuple[str, Any], anyio.Event] = {}
         """By watcher and message what its filter waits for, with the message open."""
         self.opened: list[tuple[str, Any]] = []
@@ -143,6 +145,8 @@ class Watching(BaseEventTrigger):
             if fails is not None and fails(event):
                 raise RuntimeError(f"cannot take {event}")
             yield TriggerEvent(event)
+            if (self.name, event) in scene.returns:
+                return
 
 
 class Selecting(Watching):

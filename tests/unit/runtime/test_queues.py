@@ -12,7 +12,7 @@ import pytest
 from tests.unit.runtime.scene import Scene, Selecting, Sink
 from triggerer.abc import BaseEventTrigger
 from triggerer.domain.events import EventSource, WatcherRef
-from triggerer.domain.parked import ParkedState
+from triggerer.domain.parked import Kept, ParkedState
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings
 
 MAX_DELIVERIES = 3
@@ -263,6 +263,25 @@ async def test_at_the_bound_the_stream_is_held_and_its_siblings_name_the_holder(
         await sink.until(lambda: sink.taken(1) == ["a", *range(100)])
 
 
+async def test_what_is_held_is_kept_once_however_slow_the_store_is(scene: Scene) -> None:
+    sink = Sink()
+    sink.is_full_of_parked = True
+    scene.fails["sick"] = lambda event: True
+    async with Manager(context(sink)) as manager:
+        (_, well) = manager.add(scene.specs("sick", "well"))
+        scene.publish("a", "b")
+        await sink.until(lambda: well.held_by == "sick")
+        sink.held_parked = []
+        sink.is_full_of_parked = False
+        await sink.until(lambda: bool(sink.held_parked))
+        # In this time it would be tried again, if its answer were not waited for.
+        await anyio.sleep(1.0)
+        assert [type(change.what) for change in sink.held_parked].count(Kept) == 1
+        sink.release_parked()
+        await sink.until(lambda: scene.broker.committed() == 2)
+        assert sink.kept(1) == ["a", "b"]
+
+
 async def test_who_held_the_stream_and_is_deleted_holds_it_no_more(scene: Scene) -> None:
     sink = Sink()
     sink.is_full_of_parked = True
@@ -337,6 +356,30 @@ async def test_a_message_that_is_passed_while_it_is_being_kept_leaves_no_row(sce
         sink.release_parked()
         await sink.until(lambda: sink.taken(1) == ["a", "b", "c"])
         await sink.until(lambda: not sink.parked and scene.broker.committed() == 3)
+
+
+async def test_what_it_was_not_given_before_it_returned_is_not_passed_over(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "a"
+    scene.gates["well", "b"] = resolve = anyio.Event()
+    scene.gates["sick", "b"] = go_on = anyio.Event()
+    async with Manager(context(sink)) as manager:
+        (sick, _) = manager.add(scene.specs("sick", "well"))
+        scene.publish("a")
+        await sink.until(lambda: sink.kept(1) == ["a"])
+        scene.gates["sick", "a"] = catch_up = anyio.Event()
+        scene.fails.clear()
+        scene.publish("b", "c", "d")
+        await sink.until(lambda: ("well", "b") in scene.opened)
+        catch_up.set()
+        await sink.until(lambda: ("sick", "b") in scene.opened)
+        # It has b open, and was to be given c and d next; they are decided first.
+        scene.returns.add(("sick", "b"))
+        resolve.set()
+        await sink.until(lambda: scene.broker.committed() == 4)
+        go_on.set()
+        await sink.until(lambda: sink.taken(1) == ["a", "b", "c", "d"])
+        await sink.until(lambda: not sick.catching_up and not sink.parked)
 
 
 async def test_one_that_it_had_open_while_that_was_being_kept_is_waited_for(scene: Scene) -> None:

@@ -27,28 +27,28 @@ from triggerer.store.engine.statement import ParameterRows, Statement, in_list, 
 from triggerer.store.models import ParkedBody, ParkedMessage, Trigger, Watcher
 from triggerer.store.queries.held_fences import held_fences
 
-_USAGE: Final = Statement(
+USAGE: Final = Statement(
     "SELECT m.watcher_id, count(m.id), coalesce(sum(b.size_bytes), 0) "
     "FROM parked_message m JOIN parked_body b ON b.id = m.body_id "
     "WHERE m.watcher_id {WATCHERS} GROUP BY m.watcher_id",
     WATCHERS=in_list("watchers", "bigint"),
 )
-_TOTAL: Final = Statement("SELECT coalesce(sum(size_bytes), 0) FROM parked_body")
+TOTAL: Final = Statement("SELECT coalesce(sum(size_bytes), 0) FROM parked_body")
 # Without the message itself: that of a repeat is there already.
-_USED: Final = Statement(
+USED: Final = Statement(
     "SELECT count(m.id), coalesce(sum(b.size_bytes), 0), "
     "(SELECT coalesce(sum(size_bytes), 0) FROM parked_body "
     "WHERE NOT (stream_digest = {digest} AND idempotency_key = {key})) "
     "FROM parked_message m JOIN parked_body b ON b.id = m.body_id "
     "WHERE m.watcher_id = {watcher_id} AND m.idempotency_key <> {key}"
 )
-_KEEP_BODY: Final = Statement(
+KEEP_BODY: Final = Statement(
     "INSERT INTO parked_body (stream_digest, idempotency_key, data, size_bytes) "
     "VALUES ({digest}, {key}, {data}, {size_bytes}) "
     "ON CONFLICT (stream_digest, idempotency_key) DO UPDATE SET size_bytes = excluded.size_bytes "
     "RETURNING id"
 )
-_SET_ASIDE: Final = Statement(
+SET_ASIDE: Final = Statement(
     "INSERT INTO parked_message "
     "(watcher_id, body_id, lane, idempotency_key, state, failures, error, traceback, parked_at) "
     "VALUES ({watcher_id}, {body_id}, {lane}, {key}, {state}, {failures}, {error}, {traceback}, {parked_at}) "
@@ -56,7 +56,7 @@ _SET_ASIDE: Final = Statement(
     "failures = excluded.failures, error = excluded.error, traceback = excluded.traceback"
 )
 # What is known already keeps its place, and what became of it.
-_KEEP: Final = Statement(
+KEEP: Final = Statement(
     "INSERT INTO parked_message (watcher_id, body_id, lane, idempotency_key, state, failures, parked_at) "
     "SELECT g.watcher_id, g.body_id, g.lane, g.key, {state}, 0, g.parked_at FROM {MESSAGES} g "
     "ORDER BY g.place ON CONFLICT (watcher_id, idempotency_key) DO NOTHING",
@@ -69,27 +69,47 @@ _KEEP: Final = Statement(
         parked_at="timestamptz",
     ),
 )
-_PASS: Final = Statement(
+KNOWN: Final = Statement(
+    "SELECT m.watcher_id, m.idempotency_key FROM {KEYS} g JOIN parked_message m "
+    "ON m.watcher_id = g.watcher_id AND m.idempotency_key = g.key",
+    KEYS=parameter_rows(watcher_id="bigint", key="text"),
+)
+PASS: Final = Statement(
     "DELETE FROM parked_message WHERE state = {state} AND (watcher_id, idempotency_key) IN "
     "(SELECT g.watcher_id, g.key FROM {KEYS} g) RETURNING body_id",
     KEYS=parameter_rows(watcher_id="bigint", key="text"),
 )
-_NOTE_FAILURES: Final = Statement(
+NOTE_FAILURES: Final = Statement(
     "UPDATE parked_message SET failures = {failures} "
     "WHERE watcher_id = {watcher_id} AND idempotency_key = {key} AND state = {state}"
 )
-_RETURN: Final = Statement(
+RETURN: Final = Statement(
     "UPDATE parked_message SET state = {state}, failures = failures + 1, error = {error}, "
     "traceback = {traceback} WHERE id = {id}"
 )
-_DROP: Final = Statement(
+DROP: Final = Statement(
     "DELETE FROM parked_message WHERE id {IDS} RETURNING body_id", IDS=in_list("ids", "bigint")
 )
-_DROP_BODIES: Final = Statement(
+DROP_BODIES: Final = Statement(
     "DELETE FROM parked_body WHERE id {IDS} "
     "AND NOT EXISTS (SELECT 1 FROM parked_message m WHERE m.body_id = parked_body.id)",
     IDS=in_list("ids", "bigint"),
 )
+PARKING: Final = {
+    USAGE,
+    TOTAL,
+    USED,
+    KEEP_BODY,
+    SET_ASIDE,
+    KEEP,
+    KNOWN,
+    PASS,
+    NOTE_FAILURES,
+    RETURN,
+    DROP,
+    DROP_BODIES,
+}
+"""All of them, for those who answer them in the place of a database."""
 
 # Written out: a parameter's value is not known when an index is chosen.
 _IS_KEPT: Final = text(f"parked_message.state = '{ParkedState.KEPT.value}'")
@@ -130,9 +150,9 @@ class ParkedUsage:
     def read(self, watcher_ids: Iterable[int]) -> Script[None]:
         """Read what is not known yet."""
         if self.total_bytes is None:
-            ((self.total_bytes,),) = yield _TOTAL()
+            ((self.total_bytes,),) = yield TOTAL()
         if missing := sorted(set(watcher_ids).difference(self.of_watchers)):
-            rows = yield _USAGE(watchers=missing)
+            rows = yield USAGE(watchers=missing)
             self.of_watchers.update(dict.fromkeys(missing, (0, 0)))
             self.of_watchers.update((one, (count, size)) for one, count, size in rows)
 
@@ -160,14 +180,14 @@ def write_parked(
             if not (yield from _set_aside(change.fence, change.watcher_id, what, bounds)):
                 refused.append(change)
         elif isinstance(what, Returned):
-            yield _RETURN(
+            yield RETURN(
                 id=what.id,
                 state=ParkedState.SET_ASIDE.value,
                 error=what.error,
                 traceback=what.traceback,
             )
         elif isinstance(what, Failed):
-            yield _NOTE_FAILURES(
+            yield NOTE_FAILURES(
                 watcher_id=change.watcher_id,
                 key=what.key,
                 failures=what.failures,
@@ -179,7 +199,7 @@ def write_parked(
             passed += [(change.watcher_id, key) for key in what.keys]
     yield from drop_parked(gone)
     if passed:
-        rows = yield _PASS(rows=ParameterRows(sorted(passed)), state=ParkedState.KEPT.value)
+        rows = yield PASS(rows=ParameterRows(sorted(passed)), state=ParkedState.KEPT.value)
         yield from _drop_bodies(rows)
     return frozenset(fences) - held, refused
 
@@ -194,20 +214,27 @@ def _keep(
     watchers = [change.watcher_id for change, _ in kept]
     yield from usage.read(watchers)
     size_bytes = sum(len(what.data) for _, what in kept)
+    known: set[tuple[int, str]] = set()
     if any(not usage.has_room(one, len(kept), size_bytes, bounds) for one in set(watchers)):
         # Perhaps not for all: rows may have gone since it was read.
         usage.forget()
         yield from usage.read(watchers)
+        keys = sorted({(change.watcher_id, what.key) for change, what in kept})
+        found = yield KNOWN(rows=ParameterRows(keys))
+        known.update((watcher_id, key) for watcher_id, key in found)
     bodies: dict[tuple[str, str], int] = {}
     rows, refused = [], []
     for place, (change, what) in enumerate(kept):
         size_bytes = len(what.data)
+        if (change.watcher_id, what.key) in known:
+            # A repeat, perhaps of a commit whose outcome was unknown.
+            continue
         if not usage.has_room(change.watcher_id, 1, size_bytes, bounds):
             refused.append(change)
             continue
         body = change.fence.stream_digest, what.key
         if body not in bodies:
-            ((bodies[body],),) = yield _KEEP_BODY(
+            ((bodies[body],),) = yield KEEP_BODY(
                 digest=body[0], key=body[1], data=what.data, size_bytes=size_bytes
             )
             assert usage.total_bytes is not None
@@ -215,23 +242,23 @@ def _keep(
         usage.add(change.watcher_id, size_bytes)
         rows.append((place, change.watcher_id, bodies[body], what.lane, what.key, what.parked_at))
     if rows:
-        yield _KEEP(rows=ParameterRows(rows), state=ParkedState.KEPT.value)
+        yield KEEP(rows=ParameterRows(rows), state=ParkedState.KEPT.value)
     return refused
 
 
 def _set_aside(fence: Fence, watcher_id: int, what: SetAside, bounds: ParkedBounds) -> Script[bool]:
     digest, size_bytes = fence.stream_digest, len(what.data)
-    ((messages, used, total),) = yield _USED(digest=digest, key=what.key, watcher_id=watcher_id)
+    ((messages, used, total),) = yield USED(digest=digest, key=what.key, watcher_id=watcher_id)
     if (
         messages >= bounds.max_messages
         or used + size_bytes > bounds.max_bytes
         or total + size_bytes > bounds.total_bytes
     ):
         return False
-    ((body_id,),) = yield _KEEP_BODY(
+    ((body_id,),) = yield KEEP_BODY(
         digest=digest, key=what.key, data=what.data, size_bytes=size_bytes
     )
-    yield _SET_ASIDE(
+    yield SET_ASIDE(
         watcher_id=watcher_id,
         body_id=body_id,
         lane=what.lane,
@@ -249,14 +276,14 @@ def drop_parked(ids: Collection[int]) -> Script[int]:
     """Delete these messages, and the bytes to which none refers any more; return how many there were."""
     if not ids:
         return 0
-    rows = yield _DROP(ids=sorted(ids))
+    rows = yield DROP(ids=sorted(ids))
     yield from _drop_bodies(rows)
     return len(rows)
 
 
 def _drop_bodies(rows: Iterable[Row]) -> Script[None]:
     if ids := sorted({body_id for (body_id,) in rows}):
-        yield _DROP_BODIES(ids=ids)
+        yield DROP_BODIES(ids=ids)
 
 
 async def read_kept(

@@ -33,12 +33,14 @@ class ParkedWriter(FencedWriter[ParkedChange]):
         on_fenced: Callable[[Fence], None],
         bounds: ParkedBounds,
         random: Random | None = None,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         super().__init__(database, on_fenced=on_fenced, random=random)
         self._bounds = bounds
         self._waiting: list[ParkedChange] = []
         self._usage = ParkedUsage()
         self._usage_read_at = -math.inf
+        self._clock = clock
 
     def submit_nowait(self, change: ParkedChange) -> None:
         self._waiting.append(change)
@@ -58,7 +60,7 @@ class ParkedWriter(FencedWriter[ParkedChange]):
         return group
 
     async def _write(self, group: list[ParkedChange]) -> None:
-        now = monotonic()
+        now = self._clock()
         if now - self._usage_read_at >= _USAGE_HOLDS_S:
             self._usage.forget()
             self._usage_read_at = now

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from triggerer.domain.parked import ParkedState
+
 if TYPE_CHECKING:
     from datetime import datetime
 
@@ -46,6 +48,25 @@ class Standing:
     offset: int
     position: Position
     since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedRow:
+    """A message of a watcher, with the key of its bytes, which are that key."""
+
+    id: int
+    watcher: int
+    body: tuple[str, str]
+    """The stream's digest, and the message's key."""
+    lane: str
+    key: str
+    state: str
+    failures: int
+    parked_at: datetime
+
+    @property
+    def is_kept(self) -> bool:
+        return self.state == ParkedState.KEPT.value
 
 
 @dataclass(frozen=True, slots=True)

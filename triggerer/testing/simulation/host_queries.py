@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from triggerer.domain.events import Fence
@@ -16,6 +17,7 @@ from triggerer.store.queries.hosting import StreamLoad, TriggerRow
 from triggerer.testing.simulation.store import LoadsShown
 
 if TYPE_CHECKING:
+    from triggerer.testing.simulation.delivery import ParkedRow
     from triggerer.testing.simulation.transactions import Transaction
 
 
@@ -110,7 +112,16 @@ class SimulatedHostingQueries:
     async def load_kept_lanes(
         self, session: Transaction, stream_digests: Iterable[str]
     ) -> dict[int, list[KeptLane]]:
-        return {}
+        await session.store.faults.delay()
+        lanes: dict[tuple[int, str], list[ParkedRow]] = {}
+        for row in sorted(session.store.parked.values(), key=attrgetter("id")):
+            if row.is_kept and row.body[0] in set(stream_digests):
+                lanes.setdefault((row.watcher, row.lane), []).append(row)
+        found: dict[int, list[KeptLane]] = {}
+        for (watcher, lane), rows in lanes.items():
+            kept = KeptLane(watcher, lane, min(row.parked_at for row in rows), len(rows))
+            found.setdefault(watcher, []).append(kept)
+        return found
 
     async def load_triggers(
         self, session: Transaction, stream_digests: Iterable[str]

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from triggerer.abc import BaseEventTrigger
 from triggerer.domain.events import EventSource, Fence, HasPayload, PendingEvent
+from triggerer.domain.parked import KeptMessage, ParkedBounds
 from triggerer.errors import RowRefused
 from triggerer.hosting.class_loader import Loaded
 from triggerer.hosting.factory import PreparedTrigger, TriggerFactory
@@ -21,6 +23,7 @@ from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerS
 from triggerer.runtime.hosted import HostedTrigger
 from triggerer.store.queries.hosting import TriggerRow
 from triggerer.store.recording.encoding import encode_extra
+from triggerer.store.recording.parked_writer import ParkedWriter
 from triggerer.store.recording.position_writer import PositionWriter
 from triggerer.store.recording.recorder import EventRecorder
 from triggerer.testing.simulation.connection import Connection
@@ -151,6 +154,25 @@ def _load(_: str) -> type[BaseEventTrigger]:
     return BaseEventTrigger
 
 
+class SimulatedParkedWriter(ParkedWriter):
+    """Reads the model's rows."""
+
+    async def read_kept(
+        self, watcher_id: int, after: int, limit: int, lane: str | None = None
+    ) -> list[KeptMessage]:
+        async with self._database.reading() as session:
+            rows = cast("Any", session).store.parked.values()
+            found = [
+                KeptMessage(row.id, row.lane, row.key, row.key.encode(), row.failures)
+                for row in sorted(rows, key=attrgetter("id"))
+                if row.watcher == watcher_id
+                and row.id > after
+                and row.is_kept
+                and lane in {None, row.lane}
+            ]
+            return found[:limit]
+
+
 class Instance:
     """One `triggerer` service: a recorder and a host."""
 
@@ -179,6 +201,14 @@ class Instance:
         self.positions = PositionWriter(
             cast("Any", self.connection), on_fenced=self._note_fenced, random=world.jitter
         )
+        lagging = world.lagging
+        self.parked = SimulatedParkedWriter(
+            cast("Any", self.connection),
+            on_fenced=self._note_fenced,
+            bounds=ParkedBounds(max_messages=lagging.max_messages),
+            random=world.jitter,
+            clock=loop.time,
+        )
         self.host = TriggerHost(
             cast("Any", self.connection),
             instance_id=name,
@@ -186,6 +216,8 @@ class Instance:
             runtime=RuntimeContext(
                 self,
                 positions=self.positions if world.lagging.is_on else None,
+                parked=self.parked if lagging.is_on and lagging.is_queue else None,
+                parked_at_bound="dead_letter" if lagging.hands_over else "hold",
                 falls_behind=world.falls_behind,
                 clock=LoopClock(loop),
                 now=world.store.now,
@@ -199,6 +231,7 @@ class Instance:
                     max_outstanding_bytes_per_lane=scenario.max_outstanding_bytes_per_lane,
                     max_pending=scenario.max_pending,
                     burst=scenario.burst,
+                    max_deliveries=lagging.max_deliveries,
                 ),
                 restart_longest=scenario.restart_longest,
                 random=world.jitter,

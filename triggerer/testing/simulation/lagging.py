@@ -23,25 +23,40 @@ class Unwell(Exception):
     """Raised in the place of a plugin whose watcher is unwell."""
 
 
+AMPLE_MESSAGES = 10_000
+"""A bound that nothing reaches in a simulation."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lagging:
     """Drawn once for each seed, by a generator of its own: the other draws of a seed stay what they were."""
 
     is_on: bool
-    """Whether positions are stored, and the broker's lanes can be read again."""
+    """Whether positions are stored, and the broker's lanes can be read again; of a queue, whether messages are."""
+    is_queue: bool
     redeliver_share: float
     """At how many of the starts of a process `on_failure` is "redeliver"."""
     interval_s: float
     """How long it takes on average until a watcher falls ill."""
     longest_s: float
+    max_messages: int
+    """What may be parked for each watcher of a queue."""
+    hands_over: bool
+    """Whether the producer is handed what is beyond that; otherwise the stream is held."""
+    max_deliveries: int
 
 
 def draw_lagging(scenario: Scenario) -> Lagging:
-    """Draw it for a seed; off where the source is no log that is acknowledged."""
+    """Draw it for a seed; off on the fast path."""
     rng = Random(f"{scenario.seed}/lagging")
-    is_on = rng.random() < 0.8 and scenario.is_log and scenario.is_acknowledged
+    is_on = rng.random() < 0.8 and scenario.is_acknowledged
+    bounds = Random(f"{scenario.seed}/parked")
     return Lagging(
         is_on=is_on,
+        is_queue=not scenario.is_log,
+        max_messages=bounds.choice((2, 10, AMPLE_MESSAGES, AMPLE_MESSAGES)),
+        hands_over=bounds.random() < 0.5,
+        max_deliveries=bounds.choice((2, 10, 10_000)),
         redeliver_share=rng.choice((0.0, 0.0, 0.0, 0.0, 0.5, 1.0)),
         interval_s=rng.choice((1.0, 5.0, 20.0)),
         longest_s=rng.choice((5.0, 20.0, 2 * scenario.ack_timeout)),

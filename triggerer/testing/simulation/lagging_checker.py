@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from triggerer.testing.simulation.delivery import Delivery, Message, Standing
+    from triggerer.testing.simulation.delivery import Delivery, Message, ParkedRow, Standing
 
 Identity = tuple[int, str, int]
 """Watcher, idempotency key, ordinal."""
@@ -28,6 +28,8 @@ class LaggingChecker:
         self.is_on = False
         self.rows: dict[tuple[int, int], Standing] = {}
         """By watcher and lane, where it stands: the rows of the store."""
+        self.parked: dict[tuple[int, str], ParkedRow] = {}
+        """By watcher and message what is parked for it, of queues: the rows of the store."""
         self.lanes: Callable[[str], Sequence[Lane]] = lambda _: []
         """Of a topic."""
         self.is_selected: dict[int, Callable[[Any], bool]] = {}
@@ -51,6 +53,12 @@ class LaggingChecker:
 
     def on_opened(self, watcher: int, message: Message) -> None:
         """A filter of the watcher's, live or not, is given a message: nothing that it has missed lies before it."""
+        for kept in self._kept_before(watcher, message.topic, message.lane, message.key):
+            if not ((watcher, kept) in self._derived or (watcher, kept) in self._excused):
+                self._fail(
+                    "S13", f"watcher {watcher} is given {message.key}, and {kept} is kept for it"
+                )
+                return
         row = self.rows.get((watcher, message.lane))
         if row is None or row.topic != message.topic:
             return
@@ -118,6 +126,8 @@ class LaggingChecker:
         row = self.rows.get((watcher, message.lane))
         if row is not None and row.topic == message.topic and row.offset <= message.offset:
             return True
+        if (watcher, message.key) in self.parked:
+            return True
         return self._is_settled(watcher, message)
 
     # What becomes durable
@@ -125,6 +135,13 @@ class LaggingChecker:
     def on_stored(self, watcher: int, key: str) -> None:
         """An event of a message is durable for the first time: all that it has missed before it in the lane was."""
         topic, lane, offset = key.rsplit("/", 2)
+        for kept in self._kept_before(watcher, topic, int(lane), key):
+            at = watcher, kept
+            if not (self._is_settled_key(*at) or any(one[:2] == at for one in self._answered[1])):
+                self._fail(
+                    "S13", f"an event of {key} is stored for watcher {watcher} before {kept}"
+                )
+                return
         row = self.rows.get((watcher, int(lane)))
         if row is None or row.topic != topic:
             return
@@ -168,10 +185,26 @@ class LaggingChecker:
                 f" {sorted(early)}",
             )
 
+    def on_row_gone(self, watcher: int, key: str) -> None:
+        """A message is not kept any more: what the watcher has derived from it is durable."""
+        if not self._is_settled_key(watcher, key):
+            self._fail("S13", f"{key} is kept for watcher {watcher} no more, and is not durable")
+
+    def on_set_aside(self, watcher: int, key: str) -> None:
+        """It is for a person to decide about it."""
+        self._excused.add((watcher, key))
+
+    def on_handed_over(self, watcher: int, message: Message) -> None:
+        """At a bound the producer was handed it in the watcher's place."""
+        self._excused.add((watcher, message.key))
+
     # At the end
 
     def find_unread(self, topic: str) -> str | None:
         """Who has not caught up in the topic; None: everybody has."""
+        for kept in self.parked.values():
+            if kept.is_kept and kept.body[0] == topic:
+                return f"{kept.key} is kept for watcher {kept.watcher}"
         for (watcher, lane), row in sorted(self.rows.items()):
             messages = self.lanes(topic)[lane].messages
             if row.topic != topic or row.offset >= len(messages):
@@ -190,6 +223,22 @@ class LaggingChecker:
 
     # Evidence
 
+    def _kept_before(self, watcher: int, topic: str, lane: int, key: str) -> Iterator[str]:
+        """What is kept for the watcher in the lane, before this message if that is kept too."""
+        if not self.parked:
+            return
+        own = self.parked.get((watcher, key))
+        for row in self.parked.values():
+            if (
+                row.watcher == watcher
+                and row.is_kept
+                and row.body[0] == topic
+                and int(row.lane) == lane
+                and row.key != key
+                and (own is None or not own.is_kept or row.id < own.id)
+            ):
+                yield row.key
+
     def _between(self, row: Standing, offset: int) -> Iterator[Message]:
         yield from self.lanes(row.topic)[row.lane].messages[row.offset : offset]
 
@@ -198,14 +247,17 @@ class LaggingChecker:
         return at in self._derived or at in self._excused or self._is_left_out(watcher, message)
 
     def _is_settled(self, watcher: int, message: Message) -> bool:
-        at = watcher, message.key
+        return self._is_settled_key(watcher, message.key) or self._is_left_out(watcher, message)
+
+    def _is_settled_key(self, watcher: int, key: str) -> bool:
+        at = watcher, key
         count = self._derived.get(at)
         if count is not None and all(
             any((*at, ordinal) in answered for answered in self._answered)
             for ordinal in range(count)
         ):
             return True
-        return at in self._excused or self._is_left_out(watcher, message)
+        return at in self._excused
 
     def _is_left_out(self, watcher: int, message: Message) -> bool:
         is_selected = self.is_selected.get(watcher)

@@ -86,6 +86,7 @@ class Process:
             for instance in self.instances:
                 tasks.start_soon(instance.recorder.run)
                 tasks.start_soon(instance.positions.run)
+                tasks.start_soon(instance.parked.run)
             for scheduler in self.schedulers:
                 await tasks.start(scheduler.run)
             tasks.start_soon(self._execute)

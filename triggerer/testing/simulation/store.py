@@ -16,7 +16,7 @@ from triggerer.store.wakeups.signals import Wakeups
 if TYPE_CHECKING:
     from triggerer.store.queries.hosting import StreamLoad, TriggerRow
     from triggerer.testing.simulation.checker import Checker
-    from triggerer.testing.simulation.delivery import Standing
+    from triggerer.testing.simulation.delivery import ParkedRow, Standing
     from triggerer.testing.simulation.faults import FaultInjector
     from triggerer.testing.simulation.scenario import Scenario
 
@@ -92,6 +92,10 @@ class Store:
         self.triggers: dict[int, TriggerRow] = {}
         self.positions: dict[tuple[int, int], Standing] = {}
         """By watcher and lane."""
+        self.parked: dict[tuple[int, str], ParkedRow] = {}
+        """By watcher and key."""
+        self.discards_set_aside = False
+        """Whether somebody discards what is set aside as soon as it is: it counts for the bounds."""
         self.closed_until: dict[str, datetime | None] = {}
         """By the digest of a stream; see `triggerer.domain.new_streams`."""
         self.shown: dict[str, LoadsShown] = {}

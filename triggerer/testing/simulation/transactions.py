@@ -23,6 +23,7 @@ from triggerer.store.recording.bulk import EventRow, InsertEvents
 from triggerer.store.recording.record_step import RecordEvents
 from triggerer.store.wakeups.signals import Announced, Wakeups, announce, announced_in
 from triggerer.synchronization import Notifier
+from triggerer.testing.simulation.parked_writes import PARKED, ParkedWrites
 from triggerer.testing.simulation.position_writes import POSITIONS, PositionWrites
 from triggerer.testing.simulation.store import REFUSED, Dag, Owners, Run, Store
 
@@ -166,6 +167,7 @@ class Transaction:
         self._database = database
         self._rows: list[tuple[int, int, datetime, int, str, int]] = []
         self._positions = PositionWrites()
+        self._parked = ParkedWrites()
         self._made: list[Run] = []
         self._taken: dict[tuple[str, int], int] = {}
         self._owners: Owners | None = None
@@ -202,6 +204,8 @@ class Transaction:
             case BoundStatement(statement=statement, values=values) if statement in POSITIONS:
                 await self.store.faults.delay()
                 return await self._positions.perform(self, statement, values["rows"].rows)
+            case BoundStatement(statement=statement, values=values) if statement in PARKED:
+                return await self._parked.perform(self, statement, values)
             case InsertEvents(rows=rows):
                 await self.store.faults.delay()
                 return [(self._insert(rows), None)]
@@ -354,6 +358,7 @@ class Transaction:
                 if asset in {store.asset_ids[one.name] for one in assets_of(dag.condition)}:
                     store.queues[dag.dag_id][event] = None
         self._positions.apply(store)
+        self._parked.apply(store)
         self._apply_runs()
         for pk in self._ended:
             store.runs[pk].is_ended = True

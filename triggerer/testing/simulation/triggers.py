@@ -18,9 +18,11 @@ from triggerer.abc import (
 from triggerer.abc import is_acknowledged as is_acknowledging
 from triggerer.runtime.selection import is_selecting
 from triggerer.runtime.subscriber import Subscriber
+from triggerer.runtime.taken import Trial
 from triggerer.testing.simulation.delivery import Answer, Delivery
 from triggerer.testing.simulation.log_producer import SimulatedLog
 from triggerer.testing.simulation.producer import SimulatedProducer, read_unacknowledged
+from triggerer.testing.simulation.queue_producer import SimulatedQueue
 
 if TYPE_CHECKING:
     from triggerer.testing.simulation.delivery import Message
@@ -105,7 +107,9 @@ class Acknowledged(SimulatedTrigger):
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
         leased = cls.leased
-        make = SimulatedLog if leased.checker.lagging.is_on else SimulatedProducer
+        make = SimulatedProducer
+        if leased.checker.lagging.is_on:
+            make = SimulatedLog if leased.scenario.is_log else SimulatedQueue
         return make(leased.stream.broker, leased, leased.cohort)
 
 
@@ -199,13 +203,20 @@ class RereadingProbe:
         self._leased = leased
         self._watcher = watcher
         self._open: Message | None = None
+        self._is_trial = False
+
+    @property
+    def _is_noted(self) -> bool:
+        """Whether what the filter does with its message counts: what it is tried with is no evidence."""
+        return self._leased.is_alive and not self._is_trial
 
     async def reading(self, shared_stream: AsyncIterator[Any]) -> AsyncGenerator[Any]:
         leased, watcher = self._leased, self._watcher
         async for event in shared_stream:
             message = self._open = leased.stream.broker.message_of(event)
             leased.checker.trace("opened again", message=message.key, watcher=watcher)
-            if leased.is_alive and leased.checker.is_owner(leased):
+            self._is_trial = getattr(self._subscriber, "_open", None).__class__ is Trial
+            if self._is_noted and leased.checker.is_owner(leased):
                 leased.checker.lagging.on_opened(watcher, message)
             self.yielded = 0
             current_subscriber.set(Rejecting(self._subscriber, self._note_rejection))
@@ -216,13 +227,13 @@ class RereadingProbe:
             self.note_answer()
 
     def _note_rejection(self) -> None:
-        if self._open is not None and self._leased.is_alive:
+        if self._open is not None and self._is_noted:
             self._leased.checker.lagging.on_rejected(self._watcher, self._open)
 
     def note_answer(self) -> None:
         """The filter is done with the message that it has open, if any."""
         message, self._open = self._open, None
-        if message is not None and self._leased.is_alive:
+        if message is not None and self._is_noted:
             self._leased.checker.lagging.on_passed(self._watcher, message, self.yielded)
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from triggerer.abc import BaseEventTrigger
 from triggerer.domain.assets import Asset
 from triggerer.domain.events import WatcherRef
+from triggerer.domain.parked import ParkedState
 from triggerer.store.queries.hosting import TriggerRow
 from triggerer.testing.simulation.broker import Broker
 from triggerer.testing.simulation.checker import Checker
 from triggerer.testing.simulation.example import ExampleTrigger
 from triggerer.testing.simulation.faults import FaultInjector
 from triggerer.testing.simulation.files import Files
-from triggerer.testing.simulation.lagging import Health, draw_lagging
+from triggerer.testing.simulation.lagging import AMPLE_MESSAGES, Health, draw_lagging
 from triggerer.testing.simulation.scenario import AMPLE, Scenario, has_slow_modules
 from triggerer.testing.simulation.store import Dag, Store
 from triggerer.testing.simulation.stream import Declared, Stream, WatcherTemplate
@@ -48,6 +50,8 @@ class World:
         self.health.now = lambda: self.time()  # noqa: PLW0108  (it is replaced for each process)
         self.checker.lagging.is_on = self.lagging.is_on
         self.checker.lagging.rows = self.store.positions
+        self.checker.lagging.parked = self.store.parked
+        self.store.discards_set_aside = self.lagging.max_messages < AMPLE_MESSAGES
         self.checker.lagging.lanes = lambda topic: self.stream(topic).broker.lanes
         self.checker.is_taken_over = self.store.is_taken_over
         self.streams: list[Stream] = []
@@ -164,6 +168,9 @@ class World:
         del self.store.triggers[stream.watchers.pop(watcher).trigger_id]
         for at in [at for at in self.store.positions if at[0] == watcher]:
             del self.store.positions[at]
+        for key, row in self.store.parked.items():
+            if key[0] == watcher:
+                self.store.parked[key] = replace(row, state=ParkedState.SET_ASIDE.value)
 
     def declare(self, stream: Stream, declared: Declared) -> None:
         """Store the watcher, with a trigger of its own."""
