@@ -9,12 +9,11 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar, Final, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
-import orjson
-
+from triggerer.broker_message import BrokerMessage
 from triggerer.domain.guarantees import DeliveryFacts, Finding, Guarantee
 from triggerer.domain.occurrences import ReportsOccurrences
 from triggerer.errors import AckTimeout, SubscriberOverflow
@@ -65,83 +64,6 @@ class TriggerEvent:
     def __repr__(self) -> str:
         key = "" if self.partition_key is None else f", partition_key={self.partition_key!r}"
         return f"TriggerEvent({self.payload!r}{key})"
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerMessage:
-    """A message as filters see it, whatever broker it is from.
-
-    Attributes:
-        value: The body; None where the broker has messages without one (a Kafka tombstone).
-        key: What orders messages at the broker: a Kafka record's key, a message group, an ordering key, a session.
-        attributes: Headers, attributes or properties. Of several with one name the last counts.
-        position: Where the broker has it, JSON: topic, partition and offset; queue and message id; and so on.
-        published_at: When it was published, by the broker's or the publisher's clock (aware, UTC).
-        deliveries: How often the broker has delivered it, this time included; None where it does not say.
-    """
-
-    value: bytes | None
-    key: bytes | None = None
-    attributes: Mapping[str, str | bytes] = field(default_factory=dict)
-    position: Mapping[str, Any] = field(default_factory=dict)
-    published_at: datetime | None = None
-    deliveries: int | None = None
-    _decoded: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
-
-    def decoded(self, name: str, decode: Callable[[BrokerMessage], Any]) -> Any:
-        """Return what `decode` makes of the message: computed for whoever asks first, and kept under `name`.
-
-        It is shared by all subscribers of the stream: do not change it. Where `decode` raises, nothing is kept.
-        """
-        kept = self._decoded
-        if name not in kept:
-            kept[name] = decode(self)
-        return kept[name]
-
-    def json(self) -> Any:
-        """Return the value decoded as JSON; None where there is none. It is shared: do not change it.
-
-        Raises:
-            ValueError: The value is not JSON.
-            MemoryError: It may be.
-        """
-        return self.decoded("json", _read_json)
-
-    def __repr__(self) -> str:
-        """Where it has its place, and how large it is; not what is in it, which may be long or nobody's business."""
-        place = " ".join(f"{name}={value}" for name, value in self.position.items())
-        return f"<{type(self).__name__} {place} of {len(self.value or b'')} bytes>"
-
-    # Pickled for a filter in another process: without what was decoded.
-
-    def __getstate__(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, name) for name in _MESSAGE_STATE)
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        for name, value in zip(_MESSAGE_STATE, state, strict=True):
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "_decoded", {})
-
-
-_MESSAGE_STATE: Final = (
-    "value",
-    "key",
-    "attributes",
-    "position",
-    "published_at",
-    "deliveries",
-)
-
-
-def _read_json(message: BrokerMessage) -> Any:
-    value = message.value
-    try:
-        return None if value is None else orjson.loads(value)
-    except orjson.JSONDecodeError as error:
-        # It says so of JSON for which there is no memory, too; such a message must not be rejected.
-        if error.msg.startswith("Not enough memory"):
-            raise MemoryError(error.msg) from error
-        raise
 
 
 @dataclass(frozen=True, slots=True)
