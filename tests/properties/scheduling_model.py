@@ -95,7 +95,8 @@ class ModelDag:
         if self.spec.kind == "assets":
             return None
         asked = [run for run in self.runs if run.logical_date is not None and run.run_after <= now]
-        last = max(asked, key=lambda run: run.run_after, default=None)
+        # Of several that were made at one instant, the one that was made last.
+        last = max(reversed(asked), key=lambda run: run.run_after, default=None)
         following = self.start if last is None else last.logical_date + HOUR  # type: ignore[operator]
         newest = now.replace(minute=0, second=0, microsecond=0) - HOUR
         if following > newest:

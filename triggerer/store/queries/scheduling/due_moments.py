@@ -19,6 +19,7 @@ from triggerer.store.engine.script import Row
 from triggerer.store.engine.statement import Statement
 from triggerer.store.models import Dag, DagRun
 from triggerer.store.models.dags import NEVER
+from triggerer.store.queries.scheduling.reading import CLOCK_STEP
 
 if TYPE_CHECKING:
     from triggerer.domain.timetables import DataInterval, TimeRestriction
@@ -109,7 +110,7 @@ async def _last_interval(session: AsyncSession, dag_id: str) -> DataInterval | N
                 DagRun.dag_id == dag_id,
                 DagRun.logical_date.is_not(None),
                 DagRun.run_type.in_(("scheduled", "asset_triggered")),
-                DagRun.run_after <= now,
+                DagRun.run_after <= now + CLOCK_STEP,
             )
             .order_by(DagRun.run_after.desc())
             .limit(1)

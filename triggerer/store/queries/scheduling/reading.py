@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from triggerer.store.engine.clock import Now
@@ -24,6 +24,9 @@ NEWEST_EVENTS: Final = 16
 """Of each asset, by id, which follows the order of the inserts: the latest of their instants counts for the quiet
 period."""
 
+CLOCK_STEP: Final = timedelta(minutes=1)
+"""A last run that lies no further ahead counts: a clock that is corrected must not have a timetable ask twice."""
+
 # One row for each asset of the DAG with events queued, which one index lookup finds, or one row without an asset. (With
 # EXISTS, PostgreSQL would join with the whole queue.) Queued events are never counted beyond the bound. The assets are
 # those that the DAG waits for, directly or through an alias.
@@ -37,7 +40,7 @@ SELECT d.dag_id, d.schedule, d.params, d.max_active_runs, d.events_per_run, d.is
         WHERE r.dag_id = d.dag_id AND r.state IN ('queued', 'running')) AS active_runs,
        (SELECT {LAST} FROM dag_run r
         WHERE r.dag_id = d.dag_id AND r.logical_date IS NOT NULL
-          AND r.run_type IN ('scheduled', 'asset_triggered') AND r.run_after <= {NOW}
+          AND r.run_type IN ('scheduled', 'asset_triggered') AND r.run_after <= {SOON}
         ORDER BY r.run_after DESC LIMIT 1) AS last_automated,
        CASE WHEN d.depends_on_past THEN
            (SELECT {PAST} FROM dag_run r WHERE r.dag_id = d.dag_id AND r.run_type <> 'backfill'
@@ -76,6 +79,7 @@ ORDER BY d.dag_id, w.asset_id
     IN_DAGS=in_list("dag_ids", "text"),
     # That of the statement, which begins when the lock is held; the same for all rows.
     NOW=(":now", "statement_timestamp()"),
+    SOON=(":soon", f"statement_timestamp() + interval '{CLOCK_STEP.total_seconds():g} s'"),
     VERSION=("NULL", "d.xmin::text"),
     LAST=(
         "json_array(r.run_after, r.data_interval_start, r.data_interval_end)",
@@ -98,7 +102,9 @@ class ReadDags:
     bound: int
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
-        return self._bound(now=sqlite_instant(now())).on_sqlite(connection, now)
+        here = now()
+        values = {"now": sqlite_instant(here), "soon": sqlite_instant(here + CLOCK_STEP)}
+        return self._bound(**values).on_sqlite(connection, now)
 
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
         return self._bound().on_postgres()
