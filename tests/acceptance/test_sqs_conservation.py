@@ -110,6 +110,12 @@ class Scene:
         self.server.stop()
         time.sleep(self.random.uniform(0.2, 1.0))
         self.server.start()
+        # It listens before it has found its queues again.
+        wait_until(self._has_its_queues, within_s=60, what="the queues are there", of=self.instance)
+
+    def _has_its_queues(self) -> bool:
+        names = {url.rpartition("/")[2] for url in self.queues}
+        return names <= self.server.queue_names()
 
     def events(self) -> dict[str, list[dict[str, int]]]:
         """What each asset has, in the order in which it was stored."""

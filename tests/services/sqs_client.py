@@ -76,6 +76,11 @@ class SqsClient:
         with self._lock:
             self.sdk.delete_queue(QueueUrl=url)
 
+    def queue_names(self) -> set[str]:
+        with self._lock:
+            urls = self.sdk.list_queues().get("QueueUrls", [])
+        return {url.rpartition("/")[2] for url in urls}
+
     def attributes(self, url: str) -> dict[str, str]:
         """Of a queue."""
         with self._lock:
