@@ -61,6 +61,9 @@ RULES = {
     "one_falls_behind_beyond_what_comes_again": "S13|S2/S7",
     "only_the_first_that_failed_is_remembered": "S13|S2/S7",
     "who_becomes_active_is_not_waited_for": "S3|S1|S2/S7",
+    "a_kept_message_goes_before_its_events_are_durable": "S13",
+    "a_live_message_overtakes_what_is_kept": "S13|L1",
+    "what_is_kept_is_lost_at_a_change_of_owner": "S13|L1|S2/S7",
 }
 # The others go through the soak: copying, starting and searching takes some seconds for each.
 QUICK = {

@@ -246,7 +246,9 @@ class Keeping(FallingBehind):
         lags = self._state.lags
         if not lag.is_gone:
             assert lag.kept is not None
-            lag.kept.note_more()
+            lag.kept.look_from_first()
+            # It may have caught up without that: it is given it once more, and keys absorb what derives.
+            lags.leave_live(lag)
         elif self._state.source_of(lag.watcher) is not None:
             other = lags.find(lag.lane, lag.watcher.watcher_id)
             if other is not None and other.kept is not None:
