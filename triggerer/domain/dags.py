@@ -14,7 +14,7 @@ from typing import Any, Final, Self, TypeAlias
 from triggerer.domain.arguments import Arguments
 from triggerer.domain.assets import checked_json
 from triggerer.domain.runs import RunState
-from triggerer.domain.schedules import Schedule, schedule_of, schedule_to_json
+from triggerer.domain.schedules import OnPartitions, Schedule, schedule_of, schedule_to_json
 from triggerer.domain.source_locations import importing_location
 from triggerer.domain.tasks import OPTION_NAMES, Task, TaskOptions
 from triggerer.errors import DagError
@@ -207,9 +207,16 @@ class DAG:
     def _checked_schedule(self, value: object) -> Schedule | None:
         zone = None if self.start_date is None else self.start_date.tzinfo
         try:
-            return schedule_of(value, timezone=zone or UTC)
+            schedule = schedule_of(value, timezone=zone or UTC)
         except DagError as error:
             raise DagError(f"{self!r}: {error.message}", hint=error.hint) from error
+        if isinstance(schedule, OnPartitions):
+            # Rather than a DAG that is taken and never runs.
+            raise DagError(
+                f"{self!r}: this release makes no runs for partitions",
+                hint="schedule it by its assets; the events have their partition_key",
+            )
+        return schedule
 
     def _checked_date(self, name: str, value: object) -> datetime | None:
         """Return the instant; one without a time zone is taken for UTC, as Airflow does."""

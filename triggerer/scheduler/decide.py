@@ -203,12 +203,9 @@ def _standing(dag: DagSnapshot) -> tuple[Hold, ...]:
     if gap is not None and last is not None and last <= dag.now < last + gap:
         holds.append(Hold.gap(last, gap))
     past = dag.last_run
-    if dag.depends_on_past and past is not None and past.state not in _GOOD_ENDS:
+    if dag.depends_on_past and past is not None and past.state != RunState.SUCCESS.value:
         holds.append(Hold.past(past.run_id, past.state))
     return tuple(holds)
-
-
-_GOOD_ENDS: Final = (RunState.SUCCESS.value, "skipped")
 
 
 def _after_a_run(dag: DagSnapshot) -> tuple[Hold, ...]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triggerer import Asset
+from triggerer import DAG, Asset
 from triggerer.domain.partitions import downstream_keys, mapper_from_json, mapper_to_json
 from triggerer.domain.schedules import (
     OnPartitions,
@@ -353,3 +353,9 @@ def test_what_a_run_waits_for_is_just_what_is_for_it(moment, zone, rollup, input
     assert {mapper.canonical_upstream(one) for one in needed} == needed
     before = upstream.decode_downstream(run) - step
     assert mapper.to_downstream(upstream.encode_upstream(before)[0]) != run
+
+
+def test_a_dag_by_partitions_is_refused_rather_than_taken_and_never_run() -> None:
+    timetable = PartitionedAssetTimetable(assets=Asset("s3://b/a"))
+    with pytest.raises(DagError, match="no runs for partitions"):
+        DAG("daily", schedule=timetable)
