@@ -19,6 +19,26 @@ def test_a_url_makes_the_trigger_of_its_broker() -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "classpath", "source"),
+    [
+        ("sqs:///orders.fifo", "watchers.sqs.SqsEventTrigger", {"queue": "orders.fifo"}),
+        ("pubsub:///s", "watchers.pubsub.PubSubEventTrigger", {"subscription": "s"}),
+        ("servicebus:///q", "watchers.servicebus.ServiceBusEventTrigger", {"queue": "q"}),
+        (
+            "servicebus:///t/s",
+            "watchers.servicebus.ServiceBusEventTrigger",
+            {"topic": "t", "subscription": "s"},
+        ),
+    ],
+)
+def test_each_broker_has_its_scheme(url: str, classpath: str, source: dict[str, str]) -> None:
+    found, arguments = MessageQueueTrigger(f"{url}?connection=c", decode="text").serialize()
+    assert found == classpath
+    assert source.items() <= arguments.items()
+    assert (arguments["connection"], arguments["decode"]) == ("c", "text")
+
+
+@pytest.mark.parametrize(
     ("url", "arguments", "message"),
     [
         (
