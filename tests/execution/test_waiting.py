@@ -22,7 +22,7 @@ async def test_a_wait_is_written_in_order_with_other_results(any_house: House) -
     house = any_house
     await house.add_dag("nothing", NOTHING)
     pks = await house.queue("nothing", 2)
-    claims = Claims(house.database, "me", house.home)
+    claims = Claims(house.database, "me", house.home, {})
     (rows,) = await house.database.perform_steps([claims.claim_step(2)])
     first, second = claims.claimed(rows)
     result_writer = ResultWriter(house.database, "me")

@@ -54,6 +54,7 @@ async def test_members_come_and_go_with_work_in_flight_and_everything_is_deliver
     servers = kafka_server.bootstrap_servers
     written = 0
     writing = True
+    all_written = anyio.Event()
 
     async def write() -> None:
         nonlocal written
@@ -61,6 +62,7 @@ async def test_members_come_and_go_with_work_in_flight_and_everything_is_deliver
             mark = str(written)
             await anyio.to_thread.run_sync(fill, kafka_server, topic, 25, mark)
             written += 25
+        all_written.set()
 
     async with driving(producer_on(servers, topic, topic)) as one, anyio.create_task_group() as tg:
         tg.start_soon(write)
@@ -72,6 +74,7 @@ async def test_members_come_and_go_with_work_in_flight_and_everything_is_deliver
             await until(lambda: len(one.seen) + len(two.seen) > both + 200)
         await until(lambda: len(lanes(one)) == PARTITIONS)
         writing = False
+        await all_written.wait()
         await until(lambda: all_committed(kafka_server, topic))
     keys = Counter(one.keys) + Counter(two.keys)
     assert set(kafka_server.end_offsets(topic).values()) == {written}

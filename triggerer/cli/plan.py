@@ -35,7 +35,7 @@ def plan(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Show which runs the DAG files of a folder would have made of the recorded events, and what is due with them.
+    """Show which runs other DAG files would have made, and what they change for what is queued now.
 
     Nothing is changed. Exit code 1 if a file of the folder cannot be read.
     """

@@ -177,7 +177,7 @@ def test_a_plugin_whose_sdk_is_missing_is_listed_with_the_reason_and_the_rest_wo
         ("aiokafka", "pip install 'triggerer[kafka]'"),
         ("aiokafka.errors", "pip install 'triggerer[kafka]'"),
         ("pyspark.sql", "pip install 'triggerer[spark]'"),
-        ("confluent_kafka", "pip install 'triggerer[demo]'"),
+        ("confluent_kafka", "pip install 'triggerer[schema-registry]'"),
         ("boto3", "install what provides the module boto3"),
     ],
 )
