@@ -186,4 +186,8 @@ async def _abort(consumer: Any) -> None:
         task.cancel()
     if left:
         await asyncio.wait(left)
-    await consumer._client.close()  # noqa: SLF001
+    try:
+        await guarded(consumer._client.close(), "closing of the connections")  # noqa: SLF001
+    except BrokerError as error:
+        # One whose closing was cancelled together with the consumer's own stop, and says so again.
+        logger.info("%s", error)

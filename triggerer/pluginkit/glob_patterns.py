@@ -48,4 +48,6 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
 def _set(content: str) -> str:
     negated = content.startswith("!")
     members = re.sub(r"[\\\[\]^&~|]", lambda found: "\\" + found[0], content[negated:])
+    # Two in a row are kept by the language for set differences, and warned of.
+    members = re.sub(r"(?<=-)-", r"\\-", members)
     return f"[^/{members}]" if negated else f"(?!/)[{members}]"

@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from triggerer.errors import DagError
@@ -39,6 +39,8 @@ def test_a_text_without_wildcards_matches_itself(text: str) -> None:
     assert compile_glob(text).fullmatch(text)
 
 
+@example("[?--]", "")
+@example("[---]", "-")
 @given(st.text(alphabet="ab*?[]!-/", max_size=12), st.text(alphabet="ab/", max_size=12))
 def test_any_pattern_compiles_or_is_refused(pattern: str, text: str) -> None:
     with suppress(ValueError):
