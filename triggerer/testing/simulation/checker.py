@@ -73,6 +73,10 @@ class Checker:
         """These watchers have to see each message of the stream from its first one on."""
         self._owed[topic] = watchers
 
+    def forgive(self, topic: str, watcher: int) -> None:
+        """This watcher need not see the messages of the stream, until it is one of those that have to answer."""
+        self._owed.get(topic, set()).discard(watcher)
+
     def check_members(self, delivery: Delivery) -> None:
         """Who is one of those that have to answer stays one, until its watcher is deleted."""
         owed = self._owed.setdefault(delivery.message.topic, set())

@@ -134,6 +134,8 @@ class FileReader:
             # Every file that has been seen by now declares watchers that must not miss its first message.
             stream = world.stream(key)
             world.checker.owe(key, {one for one in files.of(stream) if f"{one}.py" in self._seen})
+        if is_start:
+            self._forgive_unread()
         never_read = {
             stream.key: store.closed_until.get(stream.key)
             for stream in world.streams
@@ -151,6 +153,13 @@ class FileReader:
         world.trace("files stored", changed=sorted(changed), closed=closing)
         if changed or closing:
             self._database.wakeups.publish(Signal.STREAMS_CHANGED, *sorted(changed | set(closing)))
+
+    def _forgive_unread(self) -> None:
+        """Owe nothing to a file that nobody has read and that is away while the service starts: it cannot be known."""
+        known = self._seen.keys() | self._files.stored.keys()
+        for path, file in self._files.by_path.items():
+            if path not in known:
+                self._world.checker.forgive(file.stream.key, file.declared.ref.watcher_id)
 
     def _withdraw(self, path: str) -> str:
         """Remove what the file declared; return its stream."""
