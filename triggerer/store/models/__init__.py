@@ -11,6 +11,7 @@ from triggerer.store.models.backfills import Backfill, BackfillInterval
 from triggerer.store.models.base import Base
 from triggerer.store.models.dags import Dag, DagFile, DagScheduleAlias, DagScheduleAsset
 from triggerer.store.models.parked import ParkedBody, ParkedMessage
+from triggerer.store.models.partitions import DagPartition, DagPartitionEvent, DagPartitionPart
 from triggerer.store.models.positions import WatcherPosition, WatcherReplay
 from triggerer.store.models.runs import DagRun, TaskRun
 from triggerer.store.models.stream_states import StreamState
@@ -26,6 +27,9 @@ __all__ = [
     "Base",
     "Dag",
     "DagFile",
+    "DagPartition",
+    "DagPartitionEvent",
+    "DagPartitionPart",
     "DagRun",
     "DagScheduleAlias",
     "DagScheduleAsset",

@@ -1,0 +1,200 @@
+"""For which runs of a DAG an event is, and when the run of a key may start: plain computation, no clock, no database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from triggerer.domain.assets import AssetAlias
+from triggerer.domain.conditions import Condition, Leaf, is_satisfied, leaves_of
+from triggerer.domain.partitions.base import PartitionMapper, downstream_keys
+from triggerer.domain.partitions.rolling_up import Progress, RollupMapper
+from triggerer.domain.storable import check_partition_key
+from triggerer.errors import DagError, InvalidPartitionKey, RowRefused
+
+_COMPUTING: Final = (DagError, RowRefused, ValueError, ArithmeticError)
+"""What a key that nobody thought of may bring: a year that is too far away, for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedEvent:
+    """An asset event that waits for a DAG."""
+
+    id: int
+    asset_id: int
+    asset_name: str
+    asset_uri: str
+    key: str | None
+    timestamp: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """An event, as far as it is for the run of one key."""
+
+    partition_key: str
+    event: KeyedEvent
+    part: str
+    """Of what the run waits for; "": its mapper knows no parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """The shares of some events."""
+
+    shares: tuple[Share, ...] = ()
+    divided: tuple[int, ...] = ()
+    """The ids of the events that have shares; those that are not here and not refused were not looked at."""
+    refused: Mapping[int, str] = field(default_factory=dict)
+    """Event id to the reason why it is for no run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """That some part of what a run waits for is there."""
+
+    asset_id: int
+    asset_name: str
+    asset_uri: str
+    part: str
+    first_at: datetime
+    """The instant of its first event."""
+    aliases: frozenset[str] = frozenset()
+    """The names of the DAG's aliases that resolve to the asset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """An asset, or an alias, for which the run of a key waits."""
+
+    name: str
+    missing: tuple[str, ...] = ()
+    """Keys of events, in order; empty: any event for the key will do."""
+    deadline: datetime | None = None
+    unreachable: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Partitioner:
+    """What a `PartitionedAssetTimetable` computes."""
+
+    condition: Condition
+    mappers: Mapping[str, PartitionMapper] = field(hash=False)
+    """By the name of an asset."""
+    default: PartitionMapper
+
+    def divide(self, events: Iterable[KeyedEvent], *, most: int) -> Division:
+        """Return for which runs the events are, as far as these are no more than `most` shares; at least of one."""
+        shares: list[Share] = []
+        divided: list[int] = []
+        refused: dict[int, str] = {}
+        for event in events:
+            try:
+                found = self._shares(event)
+            except _COMPUTING as error:
+                refused[event.id] = str(error)
+                continue
+            if divided and len(shares) + len(found) > most:
+                break
+            shares += found
+            divided.append(event.id)
+        return Division(tuple(shares), tuple(divided), refused)
+
+    def due_at(
+        self, key: str, parts: Sequence[Part], *, has_run: bool, now: datetime
+    ) -> datetime | None:
+        """Return when the run of a key may start with these parts; None: only once another event has come.
+
+        Args:
+            has_run: The key has had its run: what comes later is for a run of its own, whatever else is there.
+            now: Returned, where it may start at once.
+        """
+        try:
+            moments = [now, *sorted(at for at in self._deadlines(key, parts) if at > now)]
+            return next((at for at in moments if self._holds(key, parts, has_run, at)), None)
+        except _COMPUTING:
+            return None
+
+    def lacks(self, key: str, parts: Sequence[Part], *, now: datetime) -> tuple[Lack, ...]:
+        """Return for what the run of a key that has had none waits, by asset and alias of the expression."""
+        found = []
+        for leaf in dict.fromkeys(leaves_of(self.condition)):
+            if self._has(leaf, key, parts, now):
+                continue
+            found.append(self._lack(leaf, key, parts, now))
+        return tuple(found)
+
+    def _shares(self, event: KeyedEvent) -> list[Share]:
+        if event.key is None:
+            raise DagError("the event has no partition key")
+        mapper = self._mapper(event.asset_name)
+        part = mapper.canonical_upstream(event.key) if isinstance(mapper, RollupMapper) else ""
+        keys = downstream_keys(mapper, event.key)
+        for key in keys:
+            check_partition_key(key)
+        return [Share(key, event, part) for key in keys]
+
+    def _mapper(self, asset_name: str) -> PartitionMapper:
+        return self.mappers.get(asset_name, self.default)
+
+    def _holds(self, key: str, parts: Sequence[Part], has_run: bool, at: datetime) -> bool:
+        if has_run:
+            return any(_of(leaf, parts) for leaf in leaves_of(self.condition))
+        return is_satisfied(self.condition, lambda leaf: self._has(leaf, key, parts, at))
+
+    def _has(self, leaf: Leaf, key: str, parts: Sequence[Part], at: datetime) -> bool:
+        return any(
+            progress is None or progress.is_satisfied
+            for progress in self._progress(key, _of(leaf, parts), at)
+        )
+
+    def _progress(
+        self, key: str, parts: Sequence[Part], at: datetime
+    ) -> Iterator[Progress | None]:
+        """Yield how far each asset of these parts is; None: it knows no parts, and is there."""
+        for asset_name in dict.fromkeys(part.asset_name for part in parts):
+            mapper = self._mapper(asset_name)
+            if not isinstance(mapper, RollupMapper):
+                yield None
+                continue
+            ours = [part for part in parts if part.asset_name == asset_name]
+            yield mapper.progress(
+                key,
+                [part.part for part in ours],
+                now=at,
+                first_event_at=min(part.first_at for part in ours),
+            )
+
+    def _deadlines(self, key: str, parts: Sequence[Part]) -> Iterator[datetime]:
+        for asset_name in dict.fromkeys(part.asset_name for part in parts):
+            mapper = self._mapper(asset_name)
+            if isinstance(mapper, RollupMapper):
+                first = min(part.first_at for part in parts if part.asset_name == asset_name)
+                at = mapper.deadline(key, first_event_at=first)
+                if at is not None:
+                    yield at
+
+    def _lack(self, leaf: Leaf, key: str, parts: Sequence[Part], now: datetime) -> Lack:
+        ours = _of(leaf, parts)
+        for progress in self._progress(key, ours, now):
+            assert progress is not None
+            missing = tuple(sorted(progress.missing))
+            return Lack(leaf.name, missing, progress.deadline, progress.unreachable)
+        mapper = self._mapper(leaf.name)
+        if isinstance(leaf, AssetAlias) or not isinstance(mapper, RollupMapper):
+            return Lack(leaf.name)
+        try:
+            return Lack(leaf.name, tuple(sorted(mapper.to_upstream(key))))
+        except InvalidPartitionKey as error:
+            # A key that another asset's mapper has made.
+            return Lack(leaf.name, unreachable=str(error))
+
+
+def _of(leaf: Leaf, parts: Sequence[Part]) -> list[Part]:
+    if isinstance(leaf, AssetAlias):
+        return [part for part in parts if leaf.name in part.aliases]
+    return [
+        part for part in parts if (part.asset_name, part.asset_uri) == (leaf.name, leaf.uri)
+    ]
