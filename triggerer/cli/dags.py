@@ -170,6 +170,9 @@ def trigger(
     logical_date: Annotated[
         str | None, typer.Option("--logical-date", metavar="TIME", help="ISO 8601; default: none.")
     ] = None,
+    partition_key: Annotated[
+        str | None, typer.Option("--partition-key", metavar="KEY", help="The run's own.")
+    ] = None,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
@@ -180,7 +183,14 @@ def trigger(
     async def change(session: AsyncSession) -> str:
         from triggerer.operations.triggering import trigger_dag
 
-        return await trigger_dag(session, dag_id, run_id=run_id, params=values, logical_date=date)
+        return await trigger_dag(
+            session,
+            dag_id,
+            run_id=run_id,
+            params=values,
+            logical_date=date,
+            partition_key=partition_key,
+        )
 
     created = write(config, change)
     if json:

@@ -14,7 +14,11 @@ from triggerer.cli.tables import Column, Kind, print_table
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
 
+    from triggerer.domain.partitions.dividing import Lack
     from triggerer.scheduler.explaining import Why, WhyNot
+    from triggerer.scheduler.explaining_partitions import WaitingPartition
+
+_KEYS_SHOWN = 5
 
 DagId = Annotated[str, typer.Argument(metavar="DAG_ID")]
 RunId = Annotated[str, typer.Argument(metavar="RUN_ID")]
@@ -39,6 +43,7 @@ def why(
                 "run_id": run.run_id,
                 "run_type": run.run_type,
                 "run_after": run.run_after,
+                "partition_key": run.partition_key,
                 "logical_date": run.logical_date,
                 "data_interval_start": run.data_interval_start,
                 "data_interval_end": run.data_interval_end,
@@ -51,6 +56,7 @@ def why(
         [
             ("run", f"{run.dag_id} {run.run_id}"),
             ("because", _because(found)),
+            ("partition key", run.partition_key),
             ("logical date", run.logical_date),
             ("data interval", _interval(run.data_interval_start, run.data_interval_end)),
             ("expression", found.expression and readable_state(found.expression)),
@@ -98,6 +104,8 @@ def why_not(dag_id: DagId, json: options.Json = False, config: options.Config = 
         typer.echo(f"{dag_id}: {hold.kind}: {hold.reason}{until}")
     for one in found.waiting:
         typer.echo(f"  events of {one.asset_name} wait")
+    for key in found.partitions:
+        typer.echo(f"  {_readable_key(key)}")
     if found.next_run is not None:
         interval = _interval(found.next_run.data_interval_start, found.next_run.data_interval_end)
         typer.echo(f"  next run in time: {text(found.next_run.run_after)}, for {interval}")
@@ -113,12 +121,33 @@ def readable_state(state: dict[str, Any], *, nested: bool = False) -> str:
     return str(name) if state["satisfied"] else f"[{name}]"
 
 
+def _readable_key(key: WaitingPartition) -> str:
+    lacks = "; ".join(map(_readable_lack, key.lacks))
+    when = "is due" if not lacks else f"waits for {lacks}"
+    if key.due_at is not None:
+        when += f", and runs with what is there from {text(key.due_at)}" if lacks else ""
+    again = f" (it has run {key.runs} times)" if key.runs else ""
+    return f"{key.partition_key} {when}{again}"
+
+
+def _readable_lack(lack: Lack) -> str:
+    if lack.unreachable is not None:
+        return f"{lack.name}, in vain: {lack.unreachable}"
+    if not lack.missing:
+        return lack.name
+    shown = ", ".join(lack.missing[:_KEYS_SHOWN])
+    more = len(lack.missing) - _KEYS_SHOWN
+    return f"{lack.name} {shown}" + (f" and {more} more" if more > 0 else "")
+
+
 def _because(found: Why) -> str:
     match found.run.run_type:
         case "scheduled":
             return "its timetable asked for it"
         case "asset_triggered" if found.run.logical_date is not None:
             return f"its timetable asked for it, and {len(found.events)} events were there"
+        case "asset_triggered" if found.run.partition_key is not None:
+            return f"{len(found.events)} events were all that {found.run.partition_key} waited for"
         case "asset_triggered":
             return f"{len(found.events)} events made its expression true"
         case "backfill":

@@ -111,6 +111,11 @@ class DAG:
         self.events_per_run = (
             None if events_per_run is None else self._at_least_one("events_per_run", events_per_run)
         )
+        if self.events_per_run is not None and isinstance(self.schedule, OnPartitions):
+            raise DagError(
+                f"{self!r}: events_per_run does not go with partitions",
+                hint="the run of a partition key takes all events that are there for it",
+            )
         if description is not None and not isinstance(description, str):
             raise DagError(f"{self!r}: description must be a string, not {description!r}")
         self.description = description
@@ -207,16 +212,9 @@ class DAG:
     def _checked_schedule(self, value: object) -> Schedule | None:
         zone = None if self.start_date is None else self.start_date.tzinfo
         try:
-            schedule = schedule_of(value, timezone=zone or UTC)
+            return schedule_of(value, timezone=zone or UTC)
         except DagError as error:
             raise DagError(f"{self!r}: {error.message}", hint=error.hint) from error
-        if isinstance(schedule, OnPartitions):
-            # Rather than a DAG that is taken and never runs.
-            raise DagError(
-                f"{self!r}: this release makes no runs for partitions",
-                hint="schedule it by its assets; the events have their partition_key",
-            )
-        return schedule
 
     def _checked_date(self, name: str, value: object) -> datetime | None:
         """Return the instant; one without a time zone is taken for UTC, as Airflow does."""

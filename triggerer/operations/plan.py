@@ -16,7 +16,8 @@ from triggerer.domain.conditions import leaves_of
 from triggerer.domain.parsed import ParsedDag
 from triggerer.domain.schedules import condition_of, schedule_from_json
 from triggerer.domain.timetables import TimeRestriction
-from triggerer.scheduler.decide import DagSnapshot, WaitingAsset, look
+from triggerer.scheduler.decide import look
+from triggerer.scheduler.looks import DagSnapshot, WaitingAsset
 from triggerer.scheduler.replay import Definition, RecordedEvent, Replayed, replay
 from triggerer.scheduler.snapshots import rows_by_dag, snapshot_of
 from triggerer.store.engine.database import database_now

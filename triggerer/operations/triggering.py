@@ -21,6 +21,7 @@ async def trigger_dag(
     run_id: str | None = None,
     params: Mapping[str, Any] | None = None,
     logical_date: datetime | None = None,
+    partition_key: str | None = None,
 ) -> str:
     """Queue a manual run, also if the DAG is paused or has `max_active_runs`; it takes no queued events.
 
@@ -29,14 +30,17 @@ async def trigger_dag(
         params: They replace those of the DAG with the same names.
         logical_date: From it the DAG's timetable infers the data interval; without a timetable both bounds are this
             instant. None: the present instant where there is a timetable, otherwise it has none.
+        partition_key: What the run has as its own; any DAG's may have one.
     Returns:
         The run's id.
     Raises:
         UnknownDag: There is no such DAG.
         DagError: Its file is gone.
-        RowRefused: The DAG has a run of this id, or the id cannot be one.
+        RowRefused: The DAG has a run of this id; or the id, or the key, cannot be one.
     """
-    created = await create_manual_run(session, dag_id, run_id=run_id, params=params)
+    created = await create_manual_run(
+        session, dag_id, run_id=run_id, params=params, partition_key=partition_key
+    )
     if logical_date is not None:
         (dag,) = await list_dags(session, dag=dag_id, limit=1)
         timetable = timetable_in(schedule_from_json(dag.schedule))

@@ -7,8 +7,7 @@ the DAG's row is still as the snapshot saw it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -20,129 +19,16 @@ from triggerer.domain.schedules import (
     OnEither,
     OnPartitions,
     OnTime,
-    Schedule,
     condition_of,
     next_info,
     timetable_in,
 )
-from triggerer.domain.timetables import DagRunInfo, DataInterval, TimeRestriction, now
-from triggerer.scheduler.holds import Hold, HoldKind
+from triggerer.domain.timetables import DagRunInfo, DataInterval, now
+from triggerer.scheduler.holds import Hold
+from triggerer.scheduler.looks import DagSnapshot, Look, NewRun, WaitingAsset
 
-_UNRESTRICTED: Final = TimeRestriction(None, None, catchup=False)
 _MOST_SKIPPED: Final = 10_000
 """Runs of a timetable that are passed over in one look; more would hold up the other DAGs."""
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingAsset:
-    """An asset with events that are queued for a DAG."""
-
-    asset_id: int
-    name: str
-    uri: str
-    queued: int
-    """How many, at least 1; not counted beyond the snapshot's bound."""
-    aliases: frozenset[str] = frozenset()
-    """The names of the DAG's aliases that resolve to it."""
-
-
-@dataclass(frozen=True, slots=True)
-class LastRun:
-    """The newest run of a DAG."""
-
-    run_id: str
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
-class DagSnapshot:
-    """A DAG that may be due, as read from the database at the instant `now`."""
-
-    dag_id: str
-    schedule: Schedule | None
-    now: datetime
-    """By the database's clock, as all instants here."""
-    max_active_runs: int = 16
-    active_runs: int = 0
-    events_per_run: int | None = None
-    """None: a run takes everything that is queued."""
-    waiting: tuple[WaitingAsset, ...] = ()
-    is_paused: bool = False
-    is_stale: bool = False
-    restriction: TimeRestriction = _UNRESTRICTED
-    last_interval: DataInterval | None = None
-    """Of the last run, due by now, that the timetable has asked for."""
-    last_run_after: datetime | None = None
-    """Of the same run."""
-    stored_info: DagRunInfo | None = None
-    """What the timetable asked for next after that run, or when the file or the pause last changed."""
-    last_run_at: datetime | None = None
-    """When the last run was made that was not asked for by hand."""
-    min_run_gap: timedelta | None = None
-    quiet_period: timedelta | None = None
-    newest_event: datetime | None = None
-    """The instant of the newest event that waits; only known where there is a quiet period."""
-    depends_on_past: bool = False
-    last_run: LastRun | None = None
-    """The newest run that is no backfill's; only known where the DAG depends on it."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewRun:
-    """A run that is to be made.
-
-    It takes events where it has `asset_ids`, and has a data interval where a timetable has asked for it.
-    """
-
-    dag_id: str
-    run_type: RunType
-    asset_ids: tuple[int, ...] = ()
-    """The assets for which events wait."""
-    events_per_run: int | None = None
-    """How many of each asset it takes, the oldest; None: all that wait when it is made."""
-    info: DagRunInfo | None = None
-
-    @property
-    def run_after(self) -> datetime | None:
-        """The instant that its timetable says; None: that at which it is made, when all that it waits for is there."""
-        return self.info.run_after if self.info and self.run_type is RunType.SCHEDULED else None
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What one look at a DAG has found."""
-
-    dag_id: str
-    runs: tuple[NewRun, ...] = ()
-    """That may be made now, in order."""
-    holds: tuple[Hold, ...] = ()
-    """What the run after these waits for, and what holds it."""
-    next_info: DagRunInfo | None = None
-    """The run that its timetable asks for after these, due or not."""
-    is_cut_short: bool = False
-    """More may be due as soon as these exist: a bound of the look was reached."""
-
-    def first(self, count: int) -> Look:
-        """Return the same look with only so many of its runs."""
-        if count >= len(self.runs):
-            return self
-        cut = [run.info for run in self.runs[count:] if run.info is not None]
-        return replace(
-            self,
-            runs=self.runs[:count],
-            next_info=cut[0] if cut else self.next_info,
-            is_cut_short=True,
-        )
-
-    def wake_at(self, now: datetime) -> datetime | None:
-        """Return when to look again if nothing else happens; None: time alone changes nothing."""
-        moments = [hold.until for hold in self.holds if hold.until is not None and hold.until > now]
-        return min(moments, default=None)
-
-    @property
-    def waits_for_end(self) -> bool:
-        """Whether the end of a run may make the DAG due."""
-        return any(hold.kind in (HoldKind.CAP, HoldKind.PAST) for hold in self.holds)
 
 
 def look(dag: DagSnapshot, *, at_most: int, bound: int) -> Look:
@@ -158,12 +44,9 @@ def look(dag: DagSnapshot, *, at_most: int, bound: int) -> Look:
     if dag.schedule is None:
         return Look(dag.dag_id, holds=(*_standing(dag), Hold.by_hand()))
     if isinstance(dag.schedule, OnPartitions):
-        return Look(dag.dag_id, holds=(*_standing(dag), Hold.partitions()))
+        return _look_at_partitions(dag, at_most)
     standing = _standing(dag)
-    room = 0 if standing else min(at_most, _room(dag))
-    if dag.min_run_gap is not None or dag.depends_on_past:
-        # The first run made holds the others back.
-        room = min(room, 1)
+    room = 0 if standing else min(at_most, _room_for_one(dag, _room(dag)))
     upcoming = _Upcoming(dag)
     runs: list[NewRun] = []
     queue = _Queue(dag)
@@ -187,6 +70,32 @@ def look(dag: DagSnapshot, *, at_most: int, bound: int) -> Look:
     is_cut_short = bool(runs) and not standing and (len(runs) == room or counted_short)
     holds = (*standing, *_missing(dag, upcoming, queue))
     return Look(dag.dag_id, tuple(runs), holds, upcoming.info, is_cut_short)
+
+
+def _look_at_partitions(dag: DagSnapshot, at_most: int) -> Look:
+    queue = dag.partitions
+    standing = _standing(dag)
+    if queue.is_behind:
+        # Otherwise how many events a run has would depend on how far the division is.
+        return Look(dag.dag_id, holds=standing, is_cut_short=not (dag.is_paused or dag.is_stale))
+    season = _out_of_season(dag)
+    room = 0 if standing or season else min(at_most, _room_for_one(dag, _room(dag)))
+    runs = tuple(
+        NewRun(dag.dag_id, RunType.ASSET_TRIGGERED, partition_key=key) for key in queue.due[:room]
+    )
+    if runs:
+        standing = _after_a_run(replace(dag, active_runs=dag.active_runs + len(runs)))
+    is_left = len(queue.due) > len(runs)
+    missing: tuple[Hold, ...] = () if season is None else (season,)
+    if not is_left:
+        missing += (Hold.partitions(queue.next_at),)
+    is_cut_short = is_left and bool(runs) and not standing
+    return Look(dag.dag_id, runs, (*standing, *missing), is_cut_short=is_cut_short)
+
+
+def _room_for_one(dag: DagSnapshot, room: int) -> int:
+    """Return the room, or 1 where the first run made holds the others back."""
+    return min(room, 1) if dag.min_run_gap is not None or dag.depends_on_past else room
 
 
 def _standing(dag: DagSnapshot) -> tuple[Hold, ...]:

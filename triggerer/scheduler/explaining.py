@@ -15,8 +15,15 @@ from triggerer.domain.pools import choose
 from triggerer.domain.schedules import condition_in_json
 from triggerer.domain.timetables import DagRunInfo
 from triggerer.errors import DagError, UnknownDag
-from triggerer.scheduler.decide import DagSnapshot, Look, look, upcoming
+from triggerer.scheduler.decide import look, upcoming
+from triggerer.scheduler.dividing import is_partitioned
+from triggerer.scheduler.explaining_partitions import (
+    WaitingPartition,
+    WaitingPartitions,
+    waiting_partitions,
+)
 from triggerer.scheduler.holds import Hold
+from triggerer.scheduler.looks import DagSnapshot, Look, PartitionQueue
 from triggerer.scheduler.plan import BOUND
 from triggerer.scheduler.snapshots import snapshot_of
 from triggerer.store.engine.script import perform
@@ -60,6 +67,8 @@ class WhyNot:
     next_run: NextRun | None
     """Of its timetable."""
     waiting: tuple[WaitingEvents, ...]
+    partitions: tuple[WaitingPartition, ...] = ()
+    """The first keys for which something is there, of a DAG that is scheduled by them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +93,14 @@ async def why_not(
         UnknownDag: There is no such DAG.
         DagError, PluginError: Its schedule cannot be read here.
     """
-    dag, found = await _look(session, dag_id)
+    dag, keys, found = await _look(session, dag_id)
     return WhyNot(
         dag_id,
         len(found.runs),
-        (*found.holds, *(await _pool_holds(session, dag_id, pools or {}))),
+        (*found.holds, *keys.refusals, *(await _pool_holds(session, dag_id, pools or {}))),
         None if found.next_info is None else _shown(found.next_info),
         tuple(WaitingEvents(one.name, one.uri, one.queued) for one in dag.waiting),
+        keys.keys,
     )
 
 
@@ -100,7 +110,7 @@ async def next_runs(session: AsyncSession, dag_id: str, count: int) -> list[Next
     Raises:
         As `why_not`.
     """
-    dag, _ = await _look(session, dag_id)
+    dag, _, _ = await _look(session, dag_id)
     return [_shown(info) for info in upcoming(dag, count)]
 
 
@@ -124,12 +134,15 @@ async def why(session: AsyncSession, dag_id: str, run_id: str) -> Why:
     )
 
 
-async def _look(session: AsyncSession, dag_id: str) -> tuple[DagSnapshot, Look]:
+async def _look(session: AsyncSession, dag_id: str) -> tuple[DagSnapshot, WaitingPartitions, Look]:
     rows = await perform(session, read_dags([dag_id], bound=BOUND))
     if not rows:
         raise UnknownDag(dag_id)
-    dag = snapshot_of(rows)
-    return dag, look(dag, at_most=BOUND, bound=BOUND)
+    keys = WaitingPartitions(PartitionQueue())
+    if is_partitioned(rows[0]):
+        keys = await perform(session, waiting_partitions(rows[0], bound=BOUND))
+    dag = snapshot_of(rows, keys.queue)
+    return dag, keys, look(dag, at_most=BOUND, bound=BOUND)
 
 
 async def _pool_holds(session: AsyncSession, dag_id: str, slots: Mapping[str, int]) -> list[Hold]:

@@ -49,8 +49,13 @@ class Hold:
         return cls(HoldKind.SCHEDULE, "it has no schedule: runs are triggered by hand")
 
     @classmethod
-    def partitions(cls) -> Hold:
-        return cls(HoldKind.PARTITION, "this release makes no runs for partitions")
+    def partitions(cls, next_at: datetime | None) -> Hold:
+        return cls(HoldKind.PARTITION, "no partition key has all that its run waits for", next_at)
+
+    @classmethod
+    def refused(cls, event_id: int, asset: str, why: str) -> Hold:
+        reason = f"the newest event of {asset}, {event_id}, is for no run: {why}"
+        return cls(HoldKind.PARTITION, reason)
 
     @classmethod
     def cap(cls, active: int, most: int) -> Hold:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from triggerer.domain.runs import RunType
 from triggerer.errors import OutcomeUnknown
-from triggerer.scheduler.decide import NewRun
+from triggerer.scheduler.dividing import is_partitioned
+from triggerer.scheduler.looks import NewRun
 from triggerer.scheduler.plan import BOUND, Plan, evaluate, is_noted, selection_of
 from triggerer.store.engine.database import Database
 from triggerer.store.queries.scheduling.new_run import CreateRun, Unchanged
@@ -32,6 +33,8 @@ class OptimisticPlanner:
             StoreError: As `Database.perform_step`. The run may exist where the outcome is unknown.
         """
         rows = dag_rows(await self._database.perform_step(ReadDags([dag_id], BOUND)))
+        if rows and is_partitioned(rows[0]):
+            return None
         plan = evaluate(rows, [dag_id], limit=self._limit)
         if not plan.looks:
             return plan

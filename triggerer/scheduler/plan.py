@@ -8,12 +8,15 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from triggerer.domain.runs import RunType
-from triggerer.scheduler.decide import Look, NewRun, allot, look
+from triggerer.scheduler.decide import allot, look
+from triggerer.scheduler.dividing import NOTHING_DIVIDED, Divided, divide_all, is_partitioned
+from triggerer.scheduler.looks import Look, NewRun
 from triggerer.scheduler.snapshots import rows_by_dag, snapshot_of
 from triggerer.store.engine.script import Announcement, Script
 from triggerer.store.queries.scheduling.candidates import create_run, lock_and_read
 from triggerer.store.queries.scheduling.due_moments import NoteNext
 from triggerer.store.queries.scheduling.new_run import CreateRun, EventSelection
+from triggerer.store.queries.scheduling.partitions import NotePartitions, TakePartition
 from triggerer.store.queries.scheduling.reading import DagRow
 from triggerer.store.wakeups.signals import Signal
 
@@ -39,14 +42,27 @@ class Plan:
     runs_created: int = 0
 
 
-def evaluate(rows: Sequence[DagRow], dag_ids: Sequence[str], *, limit: int) -> Plan:
-    """Decide by what was read of these DAGs, in this order."""
+def evaluate(
+    rows: Sequence[DagRow],
+    dag_ids: Sequence[str],
+    *,
+    limit: int,
+    divided: Divided = NOTHING_DIVIDED,
+) -> Plan:
+    """Decide by what was read of these DAGs, in this order.
+
+    Args:
+        divided: Of those that are partitioned.
+    """
     looks: dict[str, Look] = {}
-    unreadable: dict[str, str] = {}
+    unreadable: dict[str, str] = dict(divided.unreadable)
     for group in rows_by_dag(rows):
         dag_id = group[0].dag_id
+        if dag_id in unreadable:
+            continue
         try:
-            looks[dag_id] = look(snapshot_of(group), at_most=limit, bound=BOUND)
+            snapshot = snapshot_of(group, divided.queues.get(dag_id))
+            looks[dag_id] = look(snapshot, at_most=limit, bound=BOUND)
         except Exception as error:  # noqa: BLE001  (the boundary to users' timetables)
             unreadable[dag_id] = str(error) or repr(error)
     wanted = [looks[dag_id] for dag_id in dag_ids if dag_id in looks]
@@ -71,7 +87,8 @@ def plan_locked(dag_ids: Sequence[str], *, limit: int, waits: bool = True) -> Sc
         waits: See `lock_and_read`.
     """
     rows = yield from lock_and_read(dag_ids, bound=BOUND, waits=waits)
-    plan = evaluate(rows, dag_ids, limit=limit)
+    divided = yield from divide_all(rows, limit=limit)
+    plan = evaluate(rows, dag_ids, limit=limit, divided=divided)
     by_dag = {row.dag_id: row for row in rows}
     created = 0
     for found in plan.looks:
@@ -98,6 +115,8 @@ def is_noted(found: Look, row: DagRow) -> bool:
 
 
 def _carry_out(found: Look, row: DagRow) -> Script[int]:
+    if is_partitioned(row):
+        return (yield from _carry_out_partitions(found, row))
     created, least = 0, None
     for run in found.runs:
         if run.run_type is RunType.SCHEDULED:
@@ -126,6 +145,23 @@ def _carry_out(found: Look, row: DagRow) -> Script[int]:
             has_run=has_scheduled,
         )
     return created
+
+
+def _carry_out_partitions(found: Look, row: DagRow) -> Script[int]:
+    least = None
+    for run in found.runs:
+        assert run.partition_key is not None
+        made = yield from create_run(
+            run.dag_id,
+            run_type=run.run_type,
+            run_after=least,
+            params=row.params,
+            partition_key=run.partition_key,
+        )
+        least = made.run_after + _TICK
+        yield TakePartition(run.dag_id, run.partition_key, made.pk)
+    yield NotePartitions(found.dag_id, has_run=bool(found.runs))
+    return len(found.runs)
 
 
 def _create_scheduled(run: NewRun, params: Mapping[str, Any]) -> Script[int]:

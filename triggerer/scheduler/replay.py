@@ -16,7 +16,8 @@ from triggerer.domain.conditions import aliases_of, assets_of
 from triggerer.domain.runs import RunType
 from triggerer.domain.schedules import OnBoth, OnPartitions, Schedule, condition_of, next_info
 from triggerer.domain.timetables import DataInterval, TimeRestriction
-from triggerer.scheduler.decide import DagSnapshot, NewRun, WaitingAsset, look
+from triggerer.scheduler.decide import look
+from triggerer.scheduler.looks import DagSnapshot, NewRun, WaitingAsset
 
 MOST_RUNS: Final = 10_000
 """Of a DAG; a replay ends there."""

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from triggerer.domain.schedules import schedule_from_json
 from triggerer.domain.timetables import DagRunInfo, DataInterval, TimeRestriction
-from triggerer.scheduler.decide import DagSnapshot, LastRun, WaitingAsset
+from triggerer.scheduler.looks import DagSnapshot, LastRun, PartitionQueue, WaitingAsset
 from triggerer.store.queries.scheduling.reading import DagRow
 
 
@@ -18,9 +18,11 @@ def rows_by_dag(rows: Sequence[DagRow]) -> Iterator[list[DagRow]]:
         yield list(group)
 
 
-def snapshot_of(rows: Sequence[DagRow]) -> DagSnapshot:
+def snapshot_of(rows: Sequence[DagRow], partitions: PartitionQueue | None = None) -> DagSnapshot:
     """Return the snapshot of one DAG.
 
+    Args:
+        partitions: Its keys, if it is partitioned.
     Raises:
         DagError, PluginError: Its schedule cannot be read here.
     """
@@ -47,6 +49,7 @@ def snapshot_of(rows: Sequence[DagRow]) -> DagSnapshot:
         newest_event=max(newest, default=None),
         depends_on_past=first.depends_on_past,
         last_run=None if first.last_run is None else LastRun(*first.last_run),
+        partitions=partitions or PartitionQueue(),
     )
 
 

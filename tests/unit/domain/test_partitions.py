@@ -355,7 +355,8 @@ def test_what_a_run_waits_for_is_just_what_is_for_it(moment, zone, rollup, input
     assert mapper.to_downstream(upstream.encode_upstream(before)[0]) != run
 
 
-def test_a_dag_by_partitions_is_refused_rather_than_taken_and_never_run() -> None:
+def test_a_dag_by_partitions_takes_no_number_of_events_per_run() -> None:
     timetable = PartitionedAssetTimetable(assets=Asset("s3://b/a"))
-    with pytest.raises(DagError, match="no runs for partitions"):
-        DAG("daily", schedule=timetable)
+    assert isinstance(DAG("daily", schedule=timetable).schedule, OnPartitions)
+    with pytest.raises(DagError, match="events_per_run does not go with partitions"):
+        DAG("daily", schedule=timetable, events_per_run=1)

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from triggerer.domain.assets import Asset, AssetAlias
 from triggerer.domain.conditions import AssetAll, AssetAny, Condition
 from triggerer.domain.schedules import OnAssets
-from triggerer.scheduler.decide import DagSnapshot, Look, WaitingAsset, allot, look
+from triggerer.scheduler.decide import allot, look
+from triggerer.scheduler.looks import DagSnapshot, Look, WaitingAsset
 
 A, B, C = (Asset(f"x-test://{name}", name=name) for name in "abc")
 BOUND = 1_000

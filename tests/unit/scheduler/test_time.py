@@ -25,8 +25,9 @@ from triggerer.domain.timetables import (
     TimeRestriction,
     Timetable,
 )
-from triggerer.scheduler.decide import DagSnapshot, LastRun, Look, WaitingAsset, look
+from triggerer.scheduler.decide import look
 from triggerer.scheduler.holds import HoldKind
+from triggerer.scheduler.looks import DagSnapshot, LastRun, Look, WaitingAsset
 
 A, B = Asset("x-test://a", name="a"), Asset("x-test://b", name="b")
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

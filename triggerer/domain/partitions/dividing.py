@@ -1,4 +1,4 @@
-"""For which runs of a DAG an event is, and when the run of a key may start: plain computation, no clock, no database."""
+"""For which runs of a DAG an event is, and when the run of a key may start; no clock, no database."""
 
 from __future__ import annotations
 
@@ -150,9 +150,7 @@ class Partitioner:
             for progress in self._progress(key, _of(leaf, parts), at)
         )
 
-    def _progress(
-        self, key: str, parts: Sequence[Part], at: datetime
-    ) -> Iterator[Progress | None]:
+    def _progress(self, key: str, parts: Sequence[Part], at: datetime) -> Iterator[Progress | None]:
         """Yield how far each asset of these parts is; None: it knows no parts, and is there."""
         for asset_name in dict.fromkeys(part.asset_name for part in parts):
             mapper = self._mapper(asset_name)
@@ -195,6 +193,4 @@ class Partitioner:
 def _of(leaf: Leaf, parts: Sequence[Part]) -> list[Part]:
     if isinstance(leaf, AssetAlias):
         return [part for part in parts if leaf.name in part.aliases]
-    return [
-        part for part in parts if (part.asset_name, part.asset_uri) == (leaf.name, leaf.uri)
-    ]
+    return [part for part in parts if (part.asset_name, part.asset_uri) == (leaf.name, leaf.uri)]

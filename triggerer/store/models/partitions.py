@@ -36,7 +36,7 @@ class DagPartition(Base):
 
 
 class DagPartitionPart(Base):
-    """A part of what the next run of a key waits for is there, such as an hour of its day; deleted with the run's start."""
+    """A part of what the next run of a key waits for is there, such as an hour of its day; gone with the run."""
 
     __tablename__ = "dag_partition_part"
     __table_args__ = ({"sqlite_with_rowid": False},)

@@ -32,6 +32,7 @@ from triggerer.store.queries.opening import Openings, Reading, sync_openings
 from triggerer.store.queries.parked import set_kept_aside_without_stream
 from triggerer.store.queries.positions import drop_positions_without_stream
 from triggerer.store.queries.scheduling.due_moments import renew_due_moments
+from triggerer.store.queries.scheduling.remapping import return_to_queue
 from triggerer.store.queries.stream_states import drop_states_without_watchers
 from triggerer.store.wakeups.signals import Signal, announce
 
@@ -103,8 +104,10 @@ async def sync_folder(
     }
     assets = await _sync_assets(session, folder, kept, now)
     aliases = await _sync_aliases(session, folder.aliases)
-    await _sync_dags(session, folder, kept, changed, now)
+    remapped = await _sync_dags(session, folder, kept, changed, now)
     await session.flush()
+    # Whoever divides holds the lock of the DAG's row, which was written just now.
+    await return_to_queue(session, remapped)
     await _sync_schedules(session, folder, assets, aliases, changed)
     new_streams = await _sync_watchers(session, folder, kept, assets, changed, now)
     await session.flush()
@@ -234,9 +237,11 @@ async def _sync_aliases(session: AsyncSession, names: Iterable[str]) -> dict[str
 
 async def _sync_dags(
     session: AsyncSession, folder: Folder, kept: Set[str], changed: Changed, now: datetime
-) -> None:
+) -> list[str]:
+    """Return the DAGs that were partitioned and whose keys, or when these are due, may be others now."""
     rows = {row.dag_id: row for row in await session.scalars(select(Dag))}
     rescheduled: list[Dag] = []
+    remapped: list[str] = []
     for dag_id, (dag, path) in folder.dags.items():
         row = rows.get(dag_id)
         if row is None:
@@ -244,6 +249,10 @@ async def _sync_dags(
             session.add(row)
         columns = {"is_stale": False, "path": path, **_columns(dag)}
         before = [getattr(row, name) for name in _WHEN_DUE]
+        if "partitioned" in (row.schedule or {}) and any(
+            getattr(row, name) != columns[name] for name in ("schedule", "quiet_period")
+        ):
+            remapped.append(dag_id)
         if _assign(row, **columns):
             row.updated_at = now
             changed.dag_ids.add(dag_id)
@@ -256,6 +265,7 @@ async def _sync_dags(
             row.updated_at = now
             changed.dag_ids.add(dag_id)
     await renew_due_moments(session, rescheduled)
+    return remapped
 
 
 def _columns(dag: ParsedDag) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from sqlalchemy import (
     Select,
     Text,
     cast,
+    exists,
     func,
     select,
     type_coerce,
@@ -24,6 +25,7 @@ from triggerer.store.models import (
     AssetAlias,
     AssetAliasMember,
     AssetEvent,
+    DagPartitionEvent,
     QueuedAssetEvent,
     Watcher,
 )
@@ -75,10 +77,11 @@ class Page:
 
 async def triggering_assets(session: AsyncSession, run_pk: int) -> list[TriggeringAsset]:
     """Return the assets of a run's triggering events, and the number of events of each; by name."""
+    entry = await _entries_of(session, run_pk)
     rows = await session.execute(
-        select(Asset.name, Asset.uri, func.count(), func.max(QueuedAssetEvent.asset_event_id))
-        .join(QueuedAssetEvent, QueuedAssetEvent.asset_id == Asset.id)
-        .where(QueuedAssetEvent.run_pk == run_pk)
+        select(Asset.name, Asset.uri, func.count(), func.max(entry.asset_event_id))
+        .join(entry, entry.asset_id == Asset.id)
+        .where(entry.run_pk == run_pk)
         .group_by(Asset.name, Asset.uri)
         .order_by(Asset.name)
     )
@@ -146,13 +149,20 @@ async def page_of_run(
     session: AsyncSession, page: Page, *, run_pk: int, uri: str
 ) -> list[dict[str, Any]]:
     """Return a page of the events of one asset that triggered a run."""
-    event_id = QueuedAssetEvent.asset_event_id
+    entry = await _entries_of(session, run_pk)
+    event_id = entry.asset_event_id
     asset_id = select(Asset.id).where(Asset.uri == uri).scalar_subquery()
-    ours = select(event_id).where(
-        QueuedAssetEvent.run_pk == run_pk, QueuedAssetEvent.asset_id == asset_id
-    )
+    ours = select(event_id).where(entry.run_pk == run_pk, entry.asset_id == asset_id)
     events = ours.join(AssetEvent, AssetEvent.id == event_id)
     return await _read(session, page, _in_order(ours, event_id, page), events, event_id)
+
+
+async def _entries_of(
+    session: AsyncSession, run_pk: int
+) -> type[QueuedAssetEvent] | type[DagPartitionEvent]:
+    """Return where the run's events are: those of a partition key are by themselves."""
+    keyed = exists().where(DagPartitionEvent.run_pk == run_pk)
+    return DagPartitionEvent if await session.scalar(select(keyed)) else QueuedAssetEvent
 
 
 def _about(uri: str | None, alias: str | None) -> ColumnElement[bool]:

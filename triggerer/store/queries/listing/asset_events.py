@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Select, except_, func, select
+from sqlalchemy import ColumnElement, Select, except_, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.store.models import Asset, AssetEvent, Dag, QueuedAssetEvent, Watcher
+from triggerer.store.models import (
+    Asset,
+    AssetEvent,
+    Dag,
+    DagPartitionEvent,
+    QueuedAssetEvent,
+    Watcher,
+)
 from triggerer.store.queries.listing.filters import asset_ids, limited
 from triggerer.store.queries.listing.views import AssetEventView, view_of
 
@@ -16,6 +23,10 @@ EVENT_STATES: Final = ("queued", "consumed", "unused")
 _LARGEST_WINDOW: Final = 16_000
 _IDS_AT_ONCE: Final = 500
 """Below every database's bound on parameters."""
+_FOR_KEYS: Final = select(DagPartitionEvent.asset_event_id).where(
+    DagPartitionEvent.run_pk.is_(None)
+)
+"""The events that wait for the runs of partition keys."""
 _SELECTED: Final = (
     select(AssetEvent, Asset.name, Asset.uri, Watcher.name)
     .join(Asset, Asset.id == AssetEvent.asset_id)
@@ -51,7 +62,7 @@ async def list_asset_events(
         wanted.append(AssetEvent.id == event_id)
     if state == "queued":
         waiting = select(QueuedAssetEvent.asset_event_id).where(QueuedAssetEvent.run_pk.is_(None))
-        wanted.append(AssetEvent.id.in_(waiting))
+        wanted.append(or_(AssetEvent.id.in_(waiting), AssetEvent.id.in_(_FOR_KEYS)))
     query = _SELECTED.where(*wanted).order_by(AssetEvent.id.desc())
     if state in ("consumed", "unused"):
         rows = await _walk(session, query, wanted, limit, are_consumed=state == "consumed")
@@ -123,6 +134,7 @@ async def _walk(
             is_in_state = except_(
                 entries.where(QueuedAssetEvent.run_pk.is_not(None)),
                 entries.where(QueuedAssetEvent.run_pk.is_(None)),
+                _FOR_KEYS,
             )
         else:
             is_in_state = except_(candidates, entries)

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import cast
+from typing import Final, cast
 
-from sqlalchemy import Select, exists, func, select
+from sqlalchemy import Select, exists, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.logs import log_path
 from triggerer.domain.runs import RunState
-from triggerer.store.models import AssetEvent, Dag, DagRun, QueuedAssetEvent, TaskRun
+from triggerer.store.models import (
+    AssetEvent,
+    Dag,
+    DagPartitionEvent,
+    DagRun,
+    QueuedAssetEvent,
+    TaskRun,
+)
 from triggerer.store.queries.listing.filters import asset_ids, limited
 from triggerer.store.queries.listing.views import RunView, TaskRunView, view_of
 from triggerer.store.queries.run_states import ACTIVE, UNSUCCESSFUL
+
+_ENTRIES: Final = (QueuedAssetEvent, DagPartitionEvent)
+"""Where the events of runs are; those of one run are in one of them."""
 
 
 async def list_runs(
@@ -81,8 +91,8 @@ async def _with_events_of(
     read each run that is newer than the last one on the page. Both are slow for an asset with a long history, if no run
     has taken one of its events lately: an index with its runs in order would have to be maintained for each event.
     """
-    given = exists().where(
-        QueuedAssetEvent.run_pk == DagRun.id, QueuedAssetEvent.asset_id.in_(assets)
+    given = or_(
+        *(exists().where(one.run_pk == DagRun.id, one.asset_id.in_(assets)) for one in _ENTRIES)
     )
     events = select(AssetEvent.id).where(AssetEvent.asset_id.in_(assets))
     found: list[DagRun] = []
@@ -94,10 +104,11 @@ async def _with_events_of(
             entries = await _count_entries(session, dags, events, upper)
         if entries is not None and entries <= width:
             # What is left of the runs by way of the events.
-            runs = select(QueuedAssetEvent.run_pk).where(
-                QueuedAssetEvent.dag_id.in_(dags), QueuedAssetEvent.asset_event_id.in_(events)
+            runs = (
+                select(one.run_pk).where(one.dag_id.in_(dags), one.asset_event_id.in_(events))
+                for one in _ENTRIES
             )
-            page = page.where(DagRun.id.in_(runs))
+            page = page.where(or_(*(DagRun.id.in_(some) for some in runs)))
             lower = 0
         else:
             lower = upper - width
@@ -119,13 +130,14 @@ async def _count_entries(
 async def _events_of(session: AsyncSession, run_pks: Sequence[int]) -> dict[int, list[int]]:
     found: dict[int, list[int]] = defaultdict(list)
     for start in range(0, len(run_pks), 500):  # below every database's bound on parameters
-        query = (
-            select(QueuedAssetEvent.run_pk, QueuedAssetEvent.asset_event_id)
-            .where(QueuedAssetEvent.run_pk.in_(run_pks[start : start + 500]))
-            .order_by(QueuedAssetEvent.run_pk, QueuedAssetEvent.asset_event_id)
-        )
-        for run_pk, event_id in await session.execute(query):
-            found[cast("int", run_pk)].append(event_id)
+        for one in _ENTRIES:
+            query = (
+                select(one.run_pk, one.asset_event_id)
+                .where(one.run_pk.in_(run_pks[start : start + 500]))
+                .order_by(one.run_pk, one.asset_event_id)
+            )
+            for run_pk, event_id in await session.execute(query):
+                found[cast("int", run_pk)].append(event_id)
     return found
 
 

@@ -7,6 +7,7 @@ says what is walked instead.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from triggerer.store.models import (
     AssetEvent,
     Dag,
     DagFile,
+    DagPartitionEvent,
     DagRun,
     DagScheduleAsset,
     QueuedAssetEvent,
@@ -95,12 +97,11 @@ async def list_dags(
         state: `active`, `paused` or `stale`; a stale DAG is neither active nor paused.
     """
     # For all DAGs at once: for a single one, SQLite walks everything that the DAG ever had queued.
-    queued = (
-        select(QueuedAssetEvent.dag_id, func.count())
-        .where(QueuedAssetEvent.run_pk.is_(None))
-        .group_by(QueuedAssetEvent.dag_id)
-    )
-    waiting = {row[0]: row[1] for row in await session.execute(queued)}
+    waiting: Counter[str] = Counter()
+    for entry in (QueuedAssetEvent, DagPartitionEvent):
+        events = func.count(entry.asset_event_id.distinct())
+        queued = select(entry.dag_id, events).where(entry.run_pk.is_(None)).group_by(entry.dag_id)
+        waiting.update({row[0]: row[1] for row in await session.execute(queued)})
     any_run = aliased(DagRun)
     newest = (
         select(func.max(any_run.id))
@@ -131,7 +132,7 @@ async def list_dags(
             row,
             DagView,
             file_missing_since=missing_since,
-            queued_events=waiting.get(row.dag_id, 0),
+            queued_events=waiting[row.dag_id],
             last_run_id=last_run_id,
             last_run_state=last_run_state,
             next_run_after=None if row.next_run_after == NEVER else row.next_run_after,

@@ -5,44 +5,53 @@ from __future__ import annotations
 from sqlalchemy import ColumnElement, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.store.models import Asset, AssetEvent, Dag, QueuedAssetEvent
+from triggerer.store.models import Asset, AssetEvent, Dag, DagPartitionEvent, QueuedAssetEvent
 from triggerer.store.queries.listing.filters import asset_ids, limited
 from triggerer.store.queries.listing.views import QueuedEventView
+from triggerer.store.queries.scheduling.remapping import return_to_queue
+from triggerer.store.wakeups.signals import Signal, announce
 
 
 async def list_queued_events(
     session: AsyncSession, *, limit: int = 100, dag: str | None = None, asset: str | None = None
 ) -> list[QueuedEventView]:
-    """Return what waits, by DAG, and in the order in which it was recorded."""
-    query = (
-        select(
-            QueuedAssetEvent.dag_id,
-            Asset.name,
-            Asset.uri,
-            QueuedAssetEvent.asset_event_id,
-            AssetEvent.timestamp,
-            AssetEvent.partition_key,
+    """Return what waits, by DAG, and in the order in which it was recorded.
+
+    What waits for a partitioned DAG has the key of the run that it is for, once it was divided: one that is for several
+    is there for each.
+    """
+    found: list[QueuedEventView] = []
+    for entry, key in (
+        (QueuedAssetEvent, AssetEvent.partition_key),
+        (DagPartitionEvent, DagPartitionEvent.partition_key),
+    ):
+        query = (
+            select(
+                entry.dag_id, Asset.name, Asset.uri, entry.asset_event_id, AssetEvent.timestamp, key
+            )
+            .join(Asset, Asset.id == entry.asset_id)
+            .join(AssetEvent, AssetEvent.id == entry.asset_event_id)
+            .where(*await _waiting(session, entry, dag, asset))
+            .order_by(entry.dag_id, entry.asset_event_id, key)
         )
-        .join(Asset, Asset.id == QueuedAssetEvent.asset_id)
-        .join(AssetEvent, AssetEvent.id == QueuedAssetEvent.asset_event_id)
-        .where(*await _waiting(session, dag, asset))
-        .order_by(QueuedAssetEvent.dag_id, QueuedAssetEvent.asset_event_id)
-    )
-    rows = await session.execute(limited(query, limit))
-    return [QueuedEventView(*row) for row in rows]
+        found += [QueuedEventView(*row) for row in await session.execute(limited(query, limit))]
+    found.sort(key=lambda one: (one.dag_id, one.asset_event_id, one.partition_key or ""))
+    return found[:limit] if limit else found
 
 
 async def count_queued(session: AsyncSession) -> dict[str, dict[tuple[str, str], int]]:
     """Return, by DAG, how many events of each asset (name, URI) wait for it; DAGs for which none waits are left out."""
-    rows = await session.execute(
-        select(QueuedAssetEvent.dag_id, Asset.name, Asset.uri, func.count())
-        .join(Asset, Asset.id == QueuedAssetEvent.asset_id)
-        .where(QueuedAssetEvent.run_pk.is_(None))
-        .group_by(QueuedAssetEvent.dag_id, Asset.name, Asset.uri)
-    )
     found: dict[str, dict[tuple[str, str], int]] = {}
-    for dag_id, name, uri, count in rows:
-        found.setdefault(dag_id, {})[name, uri] = count
+    for entry in (QueuedAssetEvent, DagPartitionEvent):
+        rows = await session.execute(
+            select(entry.dag_id, Asset.name, Asset.uri, func.count(entry.asset_event_id.distinct()))
+            .join(Asset, Asset.id == entry.asset_id)
+            .where(entry.run_pk.is_(None))
+            .group_by(entry.dag_id, Asset.name, Asset.uri)
+        )
+        for dag_id, name, uri, count in rows:
+            counts = found.setdefault(dag_id, {})
+            counts[name, uri] = counts.get((name, uri), 0) + count
     return found
 
 
@@ -53,14 +62,18 @@ async def delete_queued_events(
 
     The events themselves stay. A scheduler that is planning for one of these DAGs notices: it plans anew.
     """
-    waiting = await _waiting(session, dag, asset)
-    dag_ids = (
-        await session.scalars(select(QueuedAssetEvent.dag_id).where(*waiting).distinct())
-    ).all()
+    of_keys = await _waiting(session, DagPartitionEvent, dag, asset)
+    keyed = select(DagPartitionEvent.dag_id).where(*of_keys).distinct()
+    waiting = await _waiting(session, QueuedAssetEvent, dag, asset)
+    queued = select(QueuedAssetEvent.dag_id).where(*waiting).distinct()
+    dag_ids = sorted({*(await session.scalars(keyed)), *(await session.scalars(queued))})
     # Sorted, so that two of these cannot deadlock. Whoever plans locks the row, or goes by its version.
     locked = select(Dag.dag_id).where(Dag.dag_id.in_(dag_ids)).order_by(Dag.dag_id)
     await session.execute(locked.with_for_update())
     await session.execute(update(Dag).where(Dag.dag_id.in_(dag_ids)).values(is_stale=Dag.is_stale))
+    # What waits for keys goes back to the queue: what is left of it is divided anew.
+    if remapped := await return_to_queue(session, dag_ids):
+        announce(session, Signal.EVENTS_QUEUED, *remapped)
     gone = await session.execute(
         delete(QueuedAssetEvent)
         .where(*waiting, QueuedAssetEvent.dag_id.in_(dag_ids))
@@ -70,11 +83,14 @@ async def delete_queued_events(
 
 
 async def _waiting(
-    session: AsyncSession, dag: str | None, asset: str | None
+    session: AsyncSession,
+    entry: type[QueuedAssetEvent] | type[DagPartitionEvent],
+    dag: str | None,
+    asset: str | None,
 ) -> list[ColumnElement[bool]]:
-    wanted: list[ColumnElement[bool]] = [QueuedAssetEvent.run_pk.is_(None)]
+    wanted: list[ColumnElement[bool]] = [entry.run_pk.is_(None)]
     if dag is not None:
-        wanted.append(QueuedAssetEvent.dag_id == dag)
+        wanted.append(entry.dag_id == dag)
     if asset is not None:
-        wanted.append(QueuedAssetEvent.asset_id.in_(await asset_ids(session, asset)))
+        wanted.append(entry.asset_id.in_(await asset_ids(session, asset)))
     return wanted

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.runs import RunType
 from triggerer.domain.schedules import schedule_from_json, timetable_in
+from triggerer.domain.storable import check_partition_key
 from triggerer.errors import DagError, RowRefused, UnknownDag
 from triggerer.store.engine.clock import Now
 from triggerer.store.engine.database import database_now
@@ -157,6 +158,7 @@ def create_run(
     selection: EventSelection | None = None,
     logical_date: datetime | None = None,
     interval: tuple[datetime, datetime] | None = None,
+    partition_key: str | None = None,
 ) -> Script[CreatedRun]:
     """Insert a queued run with the events that it takes, and announce it.
 
@@ -179,6 +181,7 @@ def create_run(
         selection,
         logical_date=logical_date,
         interval=interval,
+        partition_key=partition_key,
     )
     while not (rows := (yield step)):
         if run_id is not None:
@@ -198,6 +201,7 @@ async def create_manual_run(
     *,
     run_id: str | None = None,
     params: Mapping[str, Any] | None = None,
+    partition_key: str | None = None,
 ) -> CreatedRun:
     """Queue a run that a person has asked for: also if the DAG is paused, or has `max_active_runs`.
 
@@ -206,8 +210,10 @@ async def create_manual_run(
     Raises:
         UnknownDag: There is no such DAG.
         DagError: Its file is gone.
-        RowRefused: The DAG has a run of this id, or the id cannot be one.
+        RowRefused: The DAG has a run of this id; or the id, or the key, cannot be one.
     """
+    if partition_key is not None:
+        check_partition_key(partition_key)
     dag = await session.get(Dag, dag_id)
     if dag is None:
         raise UnknownDag(dag_id)
@@ -234,5 +240,6 @@ async def create_manual_run(
             run_id=run_id,
             logical_date=None if interval is None else now,
             interval=interval,
+            partition_key=partition_key,
         ),
     )

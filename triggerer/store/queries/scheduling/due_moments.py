@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import inspect, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.domain.schedules import next_info, schedule_from_json, timetable_in
+from triggerer.domain.schedules import OnPartitions, next_info, schedule_from_json, timetable_in
 from triggerer.logging_setup import LazyLogger
 from triggerer.store.engine.clock import Now
 from triggerer.store.engine.database import database_now
@@ -73,6 +73,11 @@ async def renew_due_moments(session: AsyncSession, dags: Sequence[Dag]) -> None:
     for dag in dags:
         try:
             schedule = schedule_from_json(dag.schedule)
+            if isinstance(schedule, OnPartitions):
+                # When the next key is due is noted as soon as a scheduler has looked.
+                now = now or await database_now(session)
+                dag.next_run_after, dag.next_interval_start, dag.next_interval_end = now, None, None
+                continue
             # A row that is not written yet has no runs.
             is_new = timetable_in(schedule) is None or inspect(dag).pending
             last = None if is_new else await _last_interval(session, dag.dag_id)

@@ -1,0 +1,161 @@
+"""Divides what is queued for partitioned DAGs among their keys, and notes when the run of each may start.
+
+Under the lock of the DAG's row, in the transaction that makes the runs. What was divided is stored by key, so that a
+look costs as much as has come since the last one and as many runs as it makes, however much waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Final
+
+from triggerer.domain.conditions import aliases_of
+from triggerer.domain.partitions import mapper_from_json
+from triggerer.domain.partitions.dividing import Part, Partitioner, Share
+from triggerer.domain.schedules import OnPartitions, schedule_from_json
+from triggerer.logging_setup import LazyLogger
+from triggerer.scheduler.looks import PartitionQueue
+from triggerer.store.engine.script import Script
+from triggerer.store.queries.scheduling.partitions import (
+    KnownKey,
+    NotedKey,
+    due_keys,
+    known_keys,
+    leave_queue,
+    note_keys,
+    parts_of,
+    store_shares,
+    undivided,
+)
+from triggerer.store.queries.scheduling.reading import DagRow
+
+_log = LazyLogger(__name__)
+
+MOST_EVENTS: Final = 1_000
+"""Of a DAG, divided in one transaction; more would hold up the other DAGs."""
+_MOST_SHARES: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Divided:
+    """What was found of the partitioned DAGs among some."""
+
+    queues: Mapping[str, PartitionQueue] = field(default_factory=dict)
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """DAG id to the reason."""
+
+
+NOTHING_DIVIDED: Final = Divided()
+
+
+def is_partitioned(row: DagRow) -> bool:
+    """Whether the DAG is scheduled by partition keys."""
+    return isinstance(row.schedule, dict) and "partitioned" in row.schedule
+
+
+@lru_cache(maxsize=1_024)
+def partitioner_of(schedule: OnPartitions) -> Partitioner:
+    """Return what computes for a schedule.
+
+    Raises:
+        DagError: A mapper cannot be read.
+    """
+    mappers = {name: mapper_from_json(value) for name, value in schedule.mappers.items()}
+    return Partitioner(schedule.condition, mappers, mapper_from_json(schedule.default_mapper))
+
+
+def divide_all(rows: Iterable[DagRow], *, limit: int) -> Script[Divided]:
+    """Divide for those of these DAGs that are partitioned and neither paused nor stale.
+
+    Args:
+        rows: As `lock_and_read` returns them.
+        limit: Of how many keys at most a run may be made.
+    """
+    queues: dict[str, PartitionQueue] = {}
+    unreadable: dict[str, str] = {}
+    for row in {one.dag_id: one for one in rows if is_partitioned(one)}.values():
+        if row.is_paused or row.is_stale:
+            continue
+        try:
+            schedule = schedule_from_json(row.schedule)
+            assert isinstance(schedule, OnPartitions)
+            partitioner = partitioner_of(schedule)
+        except Exception as error:  # noqa: BLE001  (a row of a newer release, say: the other DAGs go on)
+            unreadable[row.dag_id] = str(error) or repr(error)
+            continue
+        queues[row.dag_id] = yield from _divide(row, partitioner, limit)
+    return Divided(queues, unreadable)
+
+
+def _divide(row: DagRow, partitioner: Partitioner, limit: int) -> Script[PartitionQueue]:
+    dag_id = row.dag_id
+    events = yield from undivided(dag_id, limit=MOST_EVENTS)
+    if events:
+        division = partitioner.divide(events, most=_MOST_SHARES)
+        added = yield from store_shares(dag_id, division.shares)
+        yield from leave_queue(dag_id, divided=division.divided, refused=division.refused)
+        yield from _note(row, partitioner, added)
+        for event_id, reason in division.refused.items():
+            _log.warning("an event is for no run", dag_id=dag_id, event_id=event_id, reason=reason)
+        if (
+            len(division.divided) + len(division.refused) < len(events)
+            or len(events) == MOST_EVENTS
+        ):
+            return PartitionQueue(is_behind=True)
+    return queue_at(row.now, (yield from due_keys(dag_id, limit=limit + 1)))
+
+
+def queue_at(now: datetime, due: Sequence[tuple[str, datetime]]) -> PartitionQueue:
+    """Return how the queue stands at an instant; `due` is when the runs of keys may start, in order."""
+    return PartitionQueue(
+        tuple(key for key, at in due if at <= now),
+        next((at for _, at in due if at > now), None),
+    )
+
+
+def _note(row: DagRow, partitioner: Partitioner, added: Sequence[Share]) -> Script[None]:
+    newest: dict[str, datetime] = {}
+    for share in added:
+        at = share.event.timestamp
+        newest[share.partition_key] = max(newest.get(share.partition_key, at), at)
+    if not newest:
+        return
+    has_aliases = bool(aliases_of(partitioner.condition))
+    known = yield from known_keys(row.dag_id, newest)
+    parts = yield from parts_of(row.dag_id, newest, has_aliases=has_aliases)
+    noted = [
+        noted_key(row, partitioner, key, parts.get(key, []), at, known.get(key))
+        for key, at in newest.items()
+    ]
+    yield from note_keys(row.dag_id, noted)
+
+
+def noted_key(
+    row: DagRow,
+    partitioner: Partitioner,
+    key: str,
+    parts: Sequence[Part],
+    newest_at: datetime,
+    known: KnownKey | None,
+) -> NotedKey:
+    """Return what is to be stored of a key for which something has come.
+
+    Args:
+        parts: All that are there.
+        newest_at: The instant of the newest event that has come.
+        known: What was stored before.
+    """
+    if known is not None:
+        newest_at = max(newest_at, known.newest_at)
+    has_run = known is not None and known.runs > 0
+    at = partitioner.due_at(key, parts, has_run=has_run, now=row.now)
+    # An event that lies ahead is from before the clock was set back: nobody could say how long to wait.
+    if at is not None and row.quiet_period is not None and newest_at <= row.now:
+        at = max(at, newest_at + timedelta(seconds=row.quiet_period))
+    elif at is not None and known is not None and known.due_at is not None:
+        # It keeps its place, however often something comes for it.
+        at = min(at, known.due_at)
+    return NotedKey(key, at, newest_at)

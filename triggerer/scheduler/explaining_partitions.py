@@ -1,0 +1,117 @@
+"""For which partition keys a DAG waits, and what each lacks: read only, with what computes it for the scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from triggerer.domain.conditions import aliases_of
+from triggerer.domain.partitions.dividing import KeyedEvent, Lack, Part, Partitioner
+from triggerer.domain.schedules import OnPartitions, schedule_from_json
+from triggerer.scheduler.dividing import MOST_EVENTS, noted_key, partitioner_of, queue_at
+from triggerer.scheduler.holds import Hold
+from triggerer.scheduler.looks import PartitionQueue
+from triggerer.store.engine.script import Script
+from triggerer.store.queries.scheduling.partitions import (
+    alias_names,
+    due_keys,
+    known_keys,
+    newest_events,
+    parts_of,
+    undivided,
+    waiting_keys,
+)
+from triggerer.store.queries.scheduling.reading import DagRow
+
+_MOST_KEYS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingPartition:
+    """A partition key for which something is there."""
+
+    partition_key: str
+    due_at: datetime | None
+    """When its run may start with what is there; it may have passed. None: once another event has come."""
+    runs: int
+    """How many runs the scheduler has made for it before."""
+    lacks: tuple[Lack, ...]
+    """By asset and alias of the expression; empty: it lacks nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingPartitions:
+    """The keys of a DAG."""
+
+    queue: PartitionQueue
+    keys: tuple[WaitingPartition, ...] = ()
+    """The first ones, in their order."""
+    refusals: tuple[Hold, ...] = ()
+    """Assets whose newest event is for no run."""
+
+
+def waiting_partitions(row: DagRow, *, bound: int) -> Script[WaitingPartitions]:
+    """Return the keys that wait, as the scheduler would find them once it has divided what is queued.
+
+    Args:
+        bound: Due keys are counted up to this number.
+    Raises:
+        DagError: The schedule cannot be read here.
+    """
+    schedule = schedule_from_json(row.schedule)
+    assert isinstance(schedule, OnPartitions)
+    partitioner = partitioner_of(schedule)
+    dag_id = row.dag_id
+    has_aliases = bool(aliases_of(partitioner.condition))
+    due = dict((yield from due_keys(dag_id, limit=bound)))
+    queued = yield from undivided(dag_id, limit=MOST_EVENTS)
+    aliases = (yield from alias_names(dag_id)) if has_aliases else {}
+    fresh = _fresh(partitioner, queued, aliases)
+    keys = sorted({*fresh, *(yield from waiting_keys(dag_id, limit=_MOST_KEYS))})
+    stored = yield from parts_of(dag_id, keys, has_aliases=has_aliases)
+    known = yield from known_keys(dag_id, keys)
+    found = []
+    for key in keys:
+        parts = [*stored.get(key, []), *fresh.get(key, [])]
+        before = known.get(key)
+        runs = 0 if before is None else before.runs
+        if key in fresh:
+            newest = max(part.first_at for part in fresh[key])
+            at = noted_key(row, partitioner, key, parts, newest, before).due_at
+            if at is not None:
+                due[key] = at
+        else:
+            at = None if before is None else before.due_at
+        lacks = () if runs else partitioner.lacks(key, parts, now=row.now)
+        found.append(WaitingPartition(key, at, runs, lacks))
+    in_order = sorted(due.items(), key=lambda one: (one[1], one[0]))
+    refusals = yield from _refusals(dag_id, partitioner)
+    return WaitingPartitions(queue_at(row.now, in_order), tuple(found[:_MOST_KEYS]), refusals)
+
+
+def _fresh(
+    partitioner: Partitioner,
+    queued: Sequence[KeyedEvent],
+    aliases: Mapping[int, frozenset[str]],
+) -> dict[str, list[Part]]:
+    found: dict[str, list[Part]] = {}
+    for one in partitioner.divide(queued, most=len(queued) * _MOST_KEYS).shares:
+        event = one.event
+        names = aliases.get(event.asset_id, frozenset())
+        part = Part(
+            event.asset_id, event.asset_name, event.asset_uri, one.part, event.timestamp, names
+        )
+        found.setdefault(one.partition_key, []).append(part)
+    return found
+
+
+def _refusals(dag_id: str, partitioner: Partitioner) -> Script[tuple[Hold, ...]]:
+    newest = yield from newest_events(dag_id)
+    refused = partitioner.divide(newest, most=1).refused
+    return tuple(
+        Hold.refused(event.id, event.asset_name, refused[event.id])
+        for event in newest
+        if event.id in refused
+    )
