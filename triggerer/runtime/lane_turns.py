@@ -92,6 +92,11 @@ class LaneTurns:
         """There is nothing to be read: look again a little later."""
         self._wait_until(lag, self._now + seconds)
 
+    def resume(self, lag: Lag) -> None:
+        """It waits no more."""
+        if self._due.pop(lag, None) is not None:
+            self._ready[lag] = None
+
     def note_failure(self) -> None:
         """A message has failed, of whatever lane."""
         self._in_a_row += 1

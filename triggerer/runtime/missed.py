@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Final
@@ -116,6 +117,15 @@ class MissedMessages:
     def rest(self, lag: Lag, seconds: float) -> None:
         """Look at it again later."""
         self._turns.rest(lag, seconds)
+
+    def hold(self, lag: Lag) -> None:
+        """Read no more of it until `resume`."""
+        self._turns.rest(lag, math.inf)
+
+    def resume(self, lag: Lag) -> None:
+        """It may be read at once, if it waited."""
+        self._turns.resume(lag)
+        self._wake.set()
 
     def note_failure(self) -> None:
         """The filter has failed with a message, of whatever lane."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
 from triggerer.backoff import Backoff
+from triggerer.domain.lane_positions import Position
 from triggerer.domain.parked import Failed, Passed
 from triggerer.errors import LeaseLost, PluginError
 from triggerer.runtime.context import RuntimeContext
@@ -29,6 +31,12 @@ _STORE_EVERY_S: Final = 2.0
 
 def _ignore(_: Exception | None) -> None:
     pass
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    position: Position
+    backoff: Backoff
 
 
 class Settlement:
@@ -65,8 +73,8 @@ class Settlement:
         self._kept = kept
         self._on_failure = on_failure
         self._on_success = on_success
-        self._standing: dict[Lag, Backoff] = {}
-        """Lanes that stand at a message for which there is no room, until it is set aside."""
+        self._standing: dict[Lag, _Standing] = {}
+        """Lanes that stand at a message for which there is no room, until it is settled."""
 
     def add(self, taken: TakenFromLane) -> None:
         """A message is about to be given to the filter."""
@@ -108,7 +116,13 @@ class Settlement:
             lag.failures = 0
             self._trials.forget(lag)
         self._settle(taken)
-        return not (lag.is_gone or self._seam.go_live_if_caught_up(lag))
+        if lag.is_gone or self._seam.go_live_if_caught_up(lag):
+            return False
+        if self._stands_at(taken):
+            # What follows it waits for the answer, or each attempt would derive all of it again.
+            self._missed.hold(lag)
+            return False
+        return True
 
     def note_stored(self, taken: Taken, error: Exception | None) -> None:
         """The store has answered for an event that derives from a message."""
@@ -124,6 +138,9 @@ class Settlement:
     def _settle(self, taken: Taken) -> None:
         """Something that a message waited for has happened."""
         if isinstance(taken, TakenFromLane):
+            if not taken.unresolved and self._stands_at(taken):
+                del self._standing[taken.lag]
+                self._missed.resume(taken.lag)
             self._move(taken.lag)
         elif isinstance(taken, TakenAgain) and not taken.unresolved:
             assert self._kept is not None
@@ -212,12 +229,11 @@ class Settlement:
             if taken.is_dropped:
                 return
             if refusal is None:
-                self._standing.pop(taken.lag, None)
                 self._settle(taken)
             elif not isinstance(refusal, LeaseLost):
                 self._on_failure(refusal)
                 self._rewind(taken)
-                self._stand(taken.lag)
+                self._stand(taken)
 
         if self._setting_aside.is_possible:
             self._setting_aside.submit(taken, error, note)
@@ -225,13 +241,19 @@ class Settlement:
             note(error)
         return not taken.is_dropped
 
-    def _stand(self, lag: Lag) -> None:
-        """There is no room for its message. The filter takes it each time, so the lane has no growing delay for it."""
-        backoff = self._standing.get(lag)
-        if backoff is None:
-            backoff = self._standing[lag] = self._context.restart_backoff()
+    def _stands_at(self, taken: TakenFromLane) -> bool:
+        standing = self._standing.get(taken.lag)
+        return standing is not None and standing.position == taken.message.position
+
+    def _stand(self, taken: TakenFromLane) -> None:
+        """There is no room for a message. The filter takes it each time, so its lane has no growing delay for it."""
+        lag = taken.lag
+        if not self._stands_at(taken):
+            self._standing[lag] = _Standing(
+                taken.message.position, self._context.restart_backoff()
+            )
         if self._context.restarts:
-            self._missed.rest(lag, backoff.next_delay())
+            self._missed.rest(lag, self._standing[lag].backoff.next_delay())
         else:
             self._missed.postpone(lag)
 

@@ -200,6 +200,24 @@ async def test_at_a_bound_the_lane_stands(scene: Scene) -> None:
     assert sorted(sink.taken(1)) == ["a", "c"]
 
 
+async def test_what_follows_in_a_lane_that_stands_is_not_derived_with_each_attempt(
+    scene: Scene,
+) -> None:
+    """Its message is tried alone (the simulation's seed 254: a slow store was never done with the rest)."""
+    sink = Sink()
+    sink.is_full_of_parked = True
+    scene.fails["sick"] = lambda event: event == "b"
+    async with Manager(context(sink)) as manager:
+        sick, _ = manager.add(scene.specs("sick", "well"))
+        scene.publish("a", "b", "c")
+        await sink.until(lambda: "full" in str(sick.catching_up.get(1)))
+        before = len(scene.opened)
+        await sink.until(lambda: scene.opened[before:].count(("sick", "b")) >= 5)
+        assert ("sick", "c") not in scene.opened[before:]
+        sink.is_full_of_parked = False
+        await sink.until(lambda: sorted(sink.taken(1)) == ["a", "c"])
+
+
 @pytest.mark.rule("18: bounds of what is set aside")
 async def test_at_a_bound_it_may_be_dead_lettered(scene: Scene) -> None:
     sink = Sink()
