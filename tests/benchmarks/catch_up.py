@@ -1,13 +1,15 @@
 """What catching up costs: its rate beside the live path's, what it costs the head, and a thousand that are behind.
 
-`python -m tests.benchmarks.catch_up [rate|head|many] [--messages 1000000] [--rates 100,1000,5000] [--watchers 1000]`
+`python -m tests.benchmarks.catch_up [kafka|rate|head|many] [--messages 1000000] [--rates 100,1000] [--watchers 1000]`
 
-The runtime alone in one process, on a log in memory and with a store that keeps nothing: no broker and no database, so
-that what is compared is the runtime's own work, and a ratio is the worst that there can be. What four sick watchers
-cost a whole service with Kafka is measured by `tests.benchmarks.sick_watchers`.
+The runtime alone in one process, with a store that keeps nothing, and but for *kafka* on a log in memory: what is
+compared there is the runtime's own work, and a ratio is the worst that there can be. What four sick watchers cost a
+whole service is measured by `tests.benchmarks.sick_watchers`.
 
-- *rate*: one watcher takes so many messages live; then one that is behind takes as many while nothing arrives. Aim:
-  0.7 of the rate.
+- *kafka*: a watcher of a topic of Apache Kafka that takes one message in ten reads all of it as the group does; then
+  another one that is behind by all of it, while nothing arrives. Aim: 0.7 of the rate.
+
+- *rate*: the same on the log in memory, which costs nothing to read.
 - *head*: one watcher takes messages that arrive at a steady rate; first alone, then beside one that catches up all the
   time. A latency counts from the instant at which a message is due until its event is durable. Aim: a p99 within 1.5
   times of that alone.
@@ -22,18 +24,28 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 import anyio
 import psutil
 import structlog
 
+from tests.benchmarks.load import publish_backlog
 from tests.benchmarks.log_in_memory import LANES, Log, Store, spec
 from tests.benchmarks.report import Figures, Report, Row, percentile, surroundings
-from triggerer.runtime import Manager, RuntimeContext
+from tests.benchmarks.scene import Scene, open_scene
+from triggerer.abc import install_connections
+from triggerer.domain.events import EventSource, Fence, WatcherRef
+from triggerer.domain.lane_positions import LanePosition, encode_lane
+from triggerer.runtime import Manager, RuntimeContext, TriggerSpec
+from triggerer.service.running import GC_THRESHOLDS
+from watchers.kafka import KafkaEventTrigger
 
-CASES: Final = ("rate", "head", "many")
+CASES: Final = ("kafka", "rate", "head", "many")
 _LIVE: Final = 1
 _ENDLESS: Final = 8 * 10**9
 _HOUR_S: Final = 3_600
@@ -42,8 +54,16 @@ _HOUR_S: Final = 3_600
 def main() -> None:
     arguments = _arguments()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    # As in the service.
+    gc.set_threshold(*GC_THRESHOLDS)
+    gc.freeze()
     report = Report(arguments.json)
     report.say(f"{surroundings()}")
+    if "kafka" in arguments.which:
+        with open_scene(report, (), quick=False) as scene:
+            rows = list(_compare_on_kafka(scene, arguments.messages, arguments.rounds))
+        title = f"Catching up with {arguments.messages:,} messages of Apache Kafka"
+        report.show(Figures("catch-up-kafka", title, tuple(rows), "aim: 0.7 of the live path"))
     if "rate" in arguments.which:
         rows = [
             row
@@ -93,6 +113,59 @@ def _run(function: Callable[..., Any], *arguments: Any) -> Any:
     return anyio.run(function, *arguments, backend_options={"use_uvloop": True})
 
 
+# On Kafka
+
+
+def _compare_on_kafka(scene: Scene, messages: int, rounds: int) -> Sequence[Row]:
+    topic, servers = scene.new_topic(), scene.kafka.bootstrap_servers
+    anyio.run(publish_backlog, servers, topic, messages)
+    install_connections(lambda _: {"bootstrap_servers": servers})
+    live, behind = [], []
+    for _ in range(rounds):
+        live.append(_run(_take_from_kafka, topic, messages, False))
+        behind.append(_run(_take_from_kafka, topic, messages, True))
+    return list(_rows_of_rates("one in 10", messages, live, behind))
+
+
+async def _take_from_kafka(topic: str, messages: int, is_behind: bool) -> _Took:
+    """The same as `_take`, from the first event that is stored: before it the client connects and joins its group."""
+    done, first = anyio.Event(), list[tuple[float, float]]()
+
+    def note(_: int, __: Any) -> None:
+        if not first:
+            first.append((time.perf_counter(), time.process_time()))
+        if store.events == messages // 10:
+            done.set()
+
+    store = Store(note)
+    kwargs = {
+        "topics": [topic],
+        "group_id": f"catch-up-{uuid4()}",
+        "start": "latest" if is_behind else "earliest",
+        "match": {"w": {"in": [0, 1]}},
+    }
+    positions: list[LanePosition] = []
+    if is_behind:
+        producer = KafkaEventTrigger.create_shared_stream_producer(kwargs)
+        positions = [
+            LanePosition(_LIVE, encode_lane(lane), position, datetime.now(UTC))
+            for lane, position in (await producer.find_positions(None)).items()
+        ]
+    one = TriggerSpec(
+        name="watcher",
+        make=partial(KafkaEventTrigger, **kwargs),
+        kwargs=kwargs,
+        source=EventSource((WatcherRef(_LIVE, _LIVE),), Fence("stream", "benchmark", 1)),
+        positions=tuple(positions),
+    )
+    gc.collect()
+    async with Manager(RuntimeContext(store, store)) as manager:
+        manager.add([one])
+        with anyio.fail_after(600):
+            await done.wait()
+        return _Took(time.perf_counter() - first[0][0], time.process_time() - first[0][1])
+
+
 # The rate
 
 
@@ -107,13 +180,19 @@ def _compare_rates(messages: int, one_in: int, rounds: int) -> Sequence[Row]:
     for _ in range(rounds):
         live.append(_run(_take, messages, one_in, False))
         behind.append(_run(_take, messages, one_in, True))
+    return _rows_of_rates(f"one in {one_in}", messages, live, behind)
+
+
+def _rows_of_rates(
+    derives: str, messages: int, live: Sequence[_Took], behind: Sequence[_Took]
+) -> Sequence[Row]:
     best = min(took.cpu_s for took in live)
     rows: list[Row] = []
     for path, tooks in (("live", live), ("catching up", behind)):
         took = min(tooks, key=lambda one: one.cpu_s)
         rows.append(
             {
-                "derives": f"one in {one_in}",
+                "derives": derives,
                 "path": path,
                 "messages/s": messages / took.seconds,
                 "CPU µs/message": took.cpu_s * 1e6 / messages,

@@ -86,6 +86,8 @@ class DagProcessor:
         """Whether something is known that is not in the store yet."""
         self._vanished: dict[str, float] = {}
         """Files that were not read and stored before they were gone, and until when they may come back."""
+        self._gone_at: dict[str, float] = {}
+        """When files that were seen were missing for the first time since; until they count as deleted."""
         self._settling: dict[str, float] = {}
         """Files that have just changed, or what they import has, and until when they may be half-written."""
         self._withheld: set[str] = set()
@@ -181,11 +183,14 @@ class DagProcessor:
         gone = before.files.keys() - self._seen.files.keys()
         comes_back = anyio.current_time() + self._removal_grace.total_seconds()
         for path in gone:
+            self._gone_at[path] = anyio.current_time()
             self._parsed.pop(path, None)
             if path not in self._written:
                 self._vanished[path] = comes_back
         for path in self._vanished.keys() & self._seen.files.keys():
             del self._vanished[path]
+        for path in self._gone_at.keys() & self._seen.files.keys():
+            del self._gone_at[path]
         self._patience_s = min(self._interval_s, 2 * self._patience_s)
         if gone or before.unreadable != self._seen.unreadable:
             self._patience_s = min(self._interval_s, _RETRY_S)
@@ -269,6 +274,10 @@ class DagProcessor:
                 files,
                 now=self._now(),
                 removal_grace=self._removal_grace,
+                gone_for={
+                    path: timedelta(seconds=anyio.current_time() - gone_at)
+                    for path, gone_at in self._gone_at.items()
+                },
                 reading=reading,
             )
 
@@ -288,6 +297,7 @@ class DagProcessor:
 
     def _tell(self, changed: Changed) -> None:
         missing = changed.missing
+        self._gone_at = {p: at for p, at in self._gone_at.items() if p in missing.away}
         self._due = math.inf
         if missing.next_in is not None:
             self._due = anyio.current_time() + missing.next_in.total_seconds()

@@ -19,7 +19,11 @@ class MissingFiles:
 
 
 def judge_missing(
-    missing_since: Mapping[str, datetime | None], *, now: datetime, grace: timedelta
+    missing_since: Mapping[str, datetime | None],
+    *,
+    now: datetime,
+    grace: timedelta,
+    gone_for: Mapping[str, timedelta] | None = None,
 ) -> MissingFiles:
     """Tell the files that may come back from those that are deleted.
 
@@ -29,8 +33,13 @@ def judge_missing(
         missing_since: By path; None: it was not known to be missing before.
         now: By the clock that the instants are of. A clock that was set back since begins the grace anew.
         grace: A file that is missing for so long counts as deleted.
+        gone_for: By path how long ago a file was seen last, as far as that is known. It may have come back and gone
+            again while the store was away, and what is stored knows nothing of it.
     """
     since = {path: min(known or now, now) for path, known in missing_since.items()}
+    for path, age in (gone_for or {}).items():
+        if path in since:
+            since[path] = min(max(since[path], now - age), now)
     away = {path: start for path, start in since.items() if now - start < grace}
     return MissingFiles(
         away,

@@ -56,6 +56,9 @@ class Service:
 Work = Callable[[Service], Awaitable[None]]
 
 
+GC_THRESHOLDS: Final = (200_000, 20, 100)
+"""Events in flight are many small objects that live for milliseconds; of one stream they are hardly ever 200,000.
+Looking for cycles among them every 700 allocations took a quarter of the event loop's time, every 50,000 a tenth."""
 _SWITCH_INTERVAL_S: Final = 0.0005
 
 
@@ -74,9 +77,7 @@ def run(settings: Settings, parts: frozenset[Part], work: Work | None = None) ->
     if Part.EXECUTOR in parts:
         # Said now, and not by the first run that asks for a session.
         mode_of(settings.spark)
-    # Events in flight are many small objects that live for milliseconds; of one stream they are hardly ever 200,000.
-    # Looking for cycles among them every 700 allocations took a quarter of the event loop's time, every 50,000 a tenth.
-    gc.set_threshold(200_000, 20, 100)
+    gc.set_threshold(*GC_THRESHOLDS)
     # SQLite's thread wants the interpreter back after each of its statements, and a busy event loop
     # would let it wait for the default of 5 ms each time.
     sys.setswitchinterval(_SWITCH_INTERVAL_S)

@@ -49,6 +49,30 @@ def test_a_clock_that_was_set_back_begins_the_grace_anew() -> None:
     assert (judged.away, judged.next_in) == ({"a": NOW}, MINUTE)
 
 
+def test_a_file_that_came_back_unnoticed_by_the_store_has_its_whole_grace() -> None:
+    judged = judge_missing(
+        {"a": NOW - LONG, "b": NOW - LONG, "c": NOW},
+        now=NOW,
+        grace=2 * MINUTE,
+        gone_for={"a": MINUTE, "c": LONG, "unknown": MINUTE},
+    )
+    assert judged.away == {"a": NOW - MINUTE, "c": NOW}
+    assert judged.deleted == {"b"}
+
+
+async def test_a_file_that_was_there_while_the_database_was_away_is_not_deleted_early(
+    database: Database, folder: Path, file: Path
+) -> None:
+    """Replaced before an outage and again after it: the store knows of the first time only (seed 302)."""
+    async with processing(database, folder, removal_grace=LONG):
+        async with database.transaction() as session:
+            await session.execute(update(DagFile).values(missing_since=NOW))
+        file.unlink()
+        await until(database, DagFile, lambda rows: [row.missing_since for row in rows] != [NOW])
+        assert not any(row.is_stale for row in await every(database, Dag))
+        assert [row.path for row in await every(database, DagFile)] == ["a.py"]
+
+
 async def test_a_file_that_is_away_for_a_moment_keeps_what_it_defines(
     database: Database, folder: Path, file: Path
 ) -> None:

@@ -81,6 +81,7 @@ async def sync_folder(
     *,
     now: datetime,
     removal_grace: timedelta = timedelta(),
+    gone_for: Mapping[str, timedelta] | None = None,
     reading: Reading | None = None,
 ) -> Changed:
     """Write what differs from the folder, in the caller's transaction, and announce it.
@@ -93,10 +94,11 @@ async def sync_folder(
     Args:
         folder: What all files define together.
         files: Every file of the folder, None where it was not parsed yet.
+        gone_for: How long ago files were seen last that are missing, as far as that is known.
         reading: Whether new streams have to stay closed; None: they need not.
     """
     changed = Changed()
-    await _sync_files(session, folder, files, changed, now, removal_grace)
+    await _sync_files(session, folder, files, changed, now, removal_grace, gone_for)
     kept = changed.missing.away.keys() | {
         path
         for path, file in files.items()
@@ -135,6 +137,7 @@ async def _sync_files(
     changed: Changed,
     now: datetime,
     removal_grace: timedelta,
+    gone_for: Mapping[str, timedelta] | None,
 ) -> None:
     rows = {row.path: row for row in await session.scalars(select(DagFile))}
     for path in rows.keys() & files.keys():
@@ -162,7 +165,7 @@ async def _sync_files(
     folders = {path for path in gone if not path.endswith(".py")}
     if missing := {path: since for path, since in gone.items() if path not in folders}:
         now = await database_now(session)
-        changed.missing = judge_missing(missing, now=now, grace=removal_grace)
+        changed.missing = judge_missing(missing, now=now, grace=removal_grace, gone_for=gone_for)
     for path, since in changed.missing.away.items():
         if _assign(rows[path], missing_since=since):
             changed.files.add(path)

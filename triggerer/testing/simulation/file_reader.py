@@ -41,6 +41,8 @@ class FileReader:
         self._parsed: set[str] = set()
         self._vanished: dict[str, float] = {}
         """Files that were not read and stored before they were gone, and until when they may come back."""
+        self._gone_at: dict[str, float] = {}
+        """When files that were seen were missing for the first time since."""
         self._is_look_due = False
         self._due = math.inf
         self._news = AutoResetEvent()
@@ -88,7 +90,10 @@ class FileReader:
                 self._unread[path] = version
                 self._parsed.discard(path)
                 tasks.start_soon(self._read, path, version, self._files.by_path[path].import_s)
+        for path in there:
+            self._gone_at.pop(path, None)
         for path in self._seen.keys() - there.keys():
+            self._gone_at[path] = anyio.current_time()
             self._unread.pop(path, None)
             if path in self._files.by_path and path not in self._files.stored:
                 self._vanished[path] = anyio.current_time() + GRACE.total_seconds()
@@ -113,7 +118,11 @@ class FileReader:
         world, files, store = self._world, self._files, self._world.store
         now = store.now()
         missing = {path: since for path, since in files.stored.items() if path not in self._seen}
-        judged = judge_missing(missing, now=now, grace=GRACE)
+        gone_for = {
+            path: timedelta(seconds=anyio.current_time() - gone_at)
+            for path, gone_at in self._gone_at.items()
+        }
+        judged = judge_missing(missing, now=now, grace=GRACE, gone_for=gone_for)
         self._due = math.inf
         if judged.next_in is not None:
             self._due = anyio.current_time() + judged.next_in.total_seconds()
