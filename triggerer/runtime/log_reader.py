@@ -49,7 +49,8 @@ class LogReader:
             message, size_bytes = self._messages.popleft()
             self._size_bytes -= size_bytes
             taken.append(message)
-        if taken:
+        if len(self._messages) <= _MOST // 2 and self._size_bytes <= _MOST_BYTES // 2:
+            # Not for each that is taken: the reading goes on in strides.
             self._has_room.set()
         return taken
 

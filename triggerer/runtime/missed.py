@@ -24,6 +24,8 @@ from triggerer.synchronization import AutoResetEvent
 
 _SLICE: Final = 2_000
 """Messages of one lane before another lane of the same watcher has its turn."""
+_SLICE_OF_LOG: Final = 50_000
+"""The same of the log: each slice opens a reading of its own, which takes as long as thousands of messages."""
 _SLICE_S: Final = 5.0
 _BURST: Final = 16
 """Messages before the rest of the event loop has its turn: what is behind gives way to what is live."""
@@ -224,7 +226,9 @@ class MissedMessages:
         clock = self._context.clock
         until = clock.monotonic() + _SLICE_S
         reached = lag.read_to
-        while given < _SLICE and clock.monotonic() < until and not (lag.is_gone or lag.is_live):
+        while (
+            given < _SLICE_OF_LOG and clock.monotonic() < until and not (lag.is_gone or lag.is_live)
+        ):
             if lag.read_to is not reached:
                 # It is to be read again from an earlier message, which this reading has passed.
                 return

@@ -249,9 +249,7 @@ class Settlement:
         """There is no room for a message. The filter takes it each time, so its lane has no growing delay for it."""
         lag = taken.lag
         if not self._stands_at(taken):
-            self._standing[lag] = _Standing(
-                taken.message.position, self._context.restart_backoff()
-            )
+            self._standing[lag] = _Standing(taken.message.position, self._context.restart_backoff())
         if self._context.restarts:
             self._missed.rest(lag, self._standing[lag].backoff.next_delay())
         else:
