@@ -138,7 +138,7 @@ async def _take_from_kafka(topic: str, messages: int, is_behind: bool) -> _Took:
             done.set()
 
     store = Store(note)
-    kwargs = {
+    kwargs: dict[str, Any] = {
         "topics": [topic],
         "group_id": f"catch-up-{uuid4()}",
         "start": "latest" if is_behind else "earliest",
@@ -148,7 +148,7 @@ async def _take_from_kafka(topic: str, messages: int, is_behind: bool) -> _Took:
     if is_behind:
         producer = KafkaEventTrigger.create_shared_stream_producer(kwargs)
         positions = [
-            LanePosition(_LIVE, encode_lane(lane), position, datetime.now(UTC))
+            LanePosition(_LIVE, str(encode_lane(lane)), position, datetime.now(UTC))
             for lane, position in (await producer.find_positions(None)).items()
         ]
     one = TriggerSpec(

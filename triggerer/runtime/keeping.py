@@ -12,7 +12,7 @@ from triggerer.abc import AdvanceOutcome, SharedStreamProducer
 from triggerer.backoff import Backoff
 from triggerer.domain.events import Fence, WatcherRef
 from triggerer.domain.lane_positions import Position, encode_lane
-from triggerer.domain.parked import Kept, ParkedChange, ParkedStore
+from triggerer.domain.parked import Kept, ParkedChange, ParkedStore, Passed
 from triggerer.errors import ParkedFull
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.falling_behind import FallingBehind
@@ -223,13 +223,15 @@ class Keeping(FallingBehind):
                 self._hold(keeping, error)
                 return
             self._release(keeping)
-            kept.end_writing(given_in, is_kept=error is None)
+            is_needless = kept.end_writing(what.key, given_in, is_kept=error is None)
             if error is not None:
                 # It is redelivered; after a lost lease nothing is advanced any more.
                 self._unsuitable.add(lag.lane)
                 self._refused.add(entry.seq)
             elif lag.is_gone or lag.kept is not kept:
                 self._note_kept_late(lag)
+            elif is_needless:
+                self._drop(lag, kept, what.key)
             lag.is_stored = True
             entry.unresolved -= 1
             lane = entry.lane
@@ -240,6 +242,18 @@ class Keeping(FallingBehind):
 
         keeping.change = ParkedChange(lag.fence, lag.watcher.watcher_id, what, note)
         self._parked.submit_nowait(keeping.change)
+
+    def _drop(self, lag: Lag, kept: KeptInLane, key: str) -> None:
+        """Have the row go of a message that was dealt with before it was there."""
+
+        def note(_: Exception | None) -> None:
+            # Where it was refused the row stays, and its key absorbs what it brings once more.
+            kept.under_way.discard(key)
+            self._state.end_if_advanced(lag)
+
+        self._parked.submit_nowait(
+            ParkedChange(lag.fence, lag.watcher.watcher_id, Passed((key,)), note)
+        )
 
     def _note_kept_late(self, lag: Lag) -> None:
         """Something was kept when its group had ended: it is in the store, though the next may have looked there."""

@@ -24,12 +24,14 @@ class KeptInLane:
         "handed_to",
         "in_flight",
         "is_read_alone",
+        "late",
         "page",
         "passed",
         "rereads",
         "resets",
         "under_way",
         "unread",
+        "writing",
     )
 
     def __init__(self, unread: float = math.inf) -> None:
@@ -59,6 +61,10 @@ class KeptInLane:
         """By number the keys of events that were kept although the filter had been given them."""
         self.passed: list[str] = []
         """The keys of messages whose rows are to go."""
+        self.writing: set[str] = set()
+        """The keys of messages that are being kept."""
+        self.late: set[str] = set()
+        """Those of them that are dealt with: their rows go as soon as they are there."""
         self.under_way: set[str] = set()
         """The keys of messages that were given to the filter, and whose rows are not gone yet."""
 
@@ -78,19 +84,33 @@ class KeptInLane:
         """A message is being kept; what `end_writing` is to be told."""
         self.decided_to = seq + 1
         self.in_flight += 1
+        self.writing.add(key)
         if seq < self.handed_to:
             self.ahead[seq] = key
             return self.rereads
         self.being_written += 1
         return None
 
-    def end_writing(self, given_in: int | None, *, is_kept: bool) -> None:
-        """The store has answered."""
+    def end_writing(self, key: str, given_in: int | None, *, is_kept: bool) -> bool:
+        """The store has answered; whether there is a row that nobody needs any more."""
         self.in_flight -= 1
+        self.writing.discard(key)
+        if key in self.late:
+            self.late.discard(key)
+            return is_kept
         if given_in != self.rereads:
             self.being_written -= 1
             if is_kept:
                 self.note_more()
+        return False
+
+    def note_passed(self, key: str) -> None:
+        """All that derives from a message that is kept, or is being kept, is durable."""
+        if key in self.writing:
+            # At a bound this may take long, and a row is not there to go before it was written.
+            self.late.add(key)
+        else:
+            self.passed.append(key)
 
     def note_more(self) -> None:
         """There are messages to be read behind those that were read."""
@@ -111,6 +131,7 @@ class KeptInLane:
         self.being_written = self.in_flight
         self.handed_to = 0
         self.ahead.clear()
+        self.late.clear()
         self.look_from_first()
 
     def begin(self) -> None:

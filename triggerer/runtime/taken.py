@@ -147,6 +147,6 @@ def _note_passed(kept: KeptInLane, taken: TakenFromLane) -> None:
     if message.id is None:
         key = kept.ahead.pop(message.position[1], None)
     if key is not None:
-        kept.passed.append(key)
+        kept.note_passed(key)
     elif taken.key is not None:
         kept.under_way.discard(taken.key)
