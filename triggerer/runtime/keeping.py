@@ -248,7 +248,7 @@ class Keeping(FallingBehind):
 
         def note(_: Exception | None) -> None:
             # Where it was refused the row stays, and its key absorbs what it brings once more.
-            kept.under_way.discard(key)
+            kept.note_gone((key,))
             self._state.end_if_advanced(lag)
 
         self._parked.submit_nowait(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Collection
 
 from triggerer.domain.parked import KeptMessage
 
@@ -111,6 +112,13 @@ class KeptInLane:
             self.late.add(key)
         else:
             self.passed.append(key)
+
+    def note_gone(self, keys: Collection[str]) -> None:
+        """The rows of messages that it was given are gone, or set aside: what was read of them is old."""
+        self.under_way.difference_update(keys)
+        page = deque(row for row in self.page if row.key not in keys)
+        self.unread = max(self.unread - (len(self.page) - len(page)), 0)
+        self.page = page
 
     def note_more(self) -> None:
         """There are messages to be read behind those that were read."""

@@ -163,7 +163,7 @@ class Settlement:
 
         def note(_: Exception | None) -> None:
             # Where it was refused the rows stay, and keys absorb what they bring once more.
-            kept.under_way.difference_update(keys)
+            kept.note_gone(keys)
             self._state.end_if_advanced(lag)
 
         self._setting_aside.submit_change(lag, Passed(keys), note)
