@@ -93,10 +93,11 @@ class PubSubEventTrigger(MessageTrigger):
         return PubSubSettings.load(self.connection)
 
     def default_extra(self, message: BrokerMessage, value: Any) -> dict[str, Any]:
+        position = message.position
         return {
             "value": value,
-            "message_id": message.position["message_id"],
-            "subscription": message.position["subscription"],
+            "message_id": position["message_id"],
+            "subscription": position["subscription"],
             "ordering_key": text_of(message.key),
             "attributes": texts_of(message.attributes),
             "timestamp": timestamp_ms(message),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -127,7 +127,8 @@ class Hand:
         if delivery.key:
             self._enter(self._lanes.setdefault(delivery.key, _Lane(delivery.key)), delivery)
         else:
-            self._make_ready(delivery)
+            # As it is made; see `_make_ready`.
+            self._ready.append(delivery)
         return None
 
     def _enter(self, lane: _Lane, delivery: Delivery) -> None:
@@ -172,7 +173,7 @@ class Hand:
             if delivery.state is not State.READY:
                 # Given back meanwhile.
                 continue
-            if delivery.lane in self._paused:
+            if self._paused and delivery.lane in self._paused:
                 self._paused[delivery.lane].append(delivery)
                 continue
             delivery.state = State.OPEN
@@ -189,6 +190,11 @@ class Hand:
         """It is about to be acknowledged."""
         delivery.state = State.SETTLING
 
+    def remove_all(self, deliveries: Iterable[Delivery]) -> None:
+        """See `remove`."""
+        for delivery in deliveries:
+            self.remove(delivery)
+
     def remove(self, delivery: Delivery) -> None:
         """It was acknowledged, or comes again later as another delivery."""
         if self._by_message.get(delivery.message_id) is not delivery:
@@ -196,8 +202,7 @@ class Hand:
         delivery.state = State.GONE
         del self._by_message[delivery.message_id]
         self._bytes -= delivery.size
-        lane = self._lanes.get(delivery.key)
-        if delivery.key and lane is not None:
+        if delivery.key and (lane := self._lanes.get(delivery.key)) is not None:
             lane.deliveries.pop(delivery, None)
             self._forget_if_empty(lane)
 

@@ -6,7 +6,7 @@ The loop adds and releases leases, the thread of `renewing` extends them: every 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from threading import Lock
@@ -21,13 +21,16 @@ _JITTER: Final = 0.1
 _TOGETHER: Final = 0.05
 """What falls due within this part of the deadline is extended in the same request."""
 _SAMPLES: Final = 10_000
+_SHARED_BY: Final = 100
+"""Messages that come together share a lease, so many at most."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Lease:
+    """What the ids have in common that began, or were extended, together."""
+
     received_at: float
     expires_at: float
-    renew_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +54,10 @@ class HoldTimes:
         self._counts = [0] * (LONGEST_DEADLINE_S + 1)
         self._total = 0
 
-    def add(self, seconds: float) -> None:
-        self._counts[min(max(int(seconds) + 1, 0), LONGEST_DEADLINE_S)] += 1
-        self._total += 1
+    def add(self, seconds: float, count: int = 1) -> None:
+        """So many messages were held for so long."""
+        self._counts[min(max(int(seconds) + 1, 0), LONGEST_DEADLINE_S)] += count
+        self._total += count
         if self._total >= _SAMPLES:
             self._counts = [count // 2 for count in self._counts]
             self._total = sum(self._counts)
@@ -92,8 +96,9 @@ class Leases:
         self._random = random or Random()
         self._hold_times = HoldTimes()
         self._leases: dict[str, _Lease] = {}
-        self._queue: list[tuple[float, str]] = []
-        """When to renew which; an entry that is not its lease's `renew_at` is of the past."""
+        self._queue: list[tuple[float, int, _Lease, list[str]]] = []
+        """When to renew which. An id that has another lease by now, or none, is of the past there."""
+        self._pushed = 0
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -111,13 +116,12 @@ class Leases:
             usual = self._hold_times.percentile_99()
         return min(max(usual, self._min_deadline_s), LONGEST_DEADLINE_S)
 
-    def begin(self, ack_ids: Iterable[str], now: float, deadline_s: int) -> None:
+    def begin(self, ack_ids: Sequence[str], now: float, deadline_s: int) -> None:
         """Messages have come, leased for `deadline_s`."""
         with self._lock:
-            for ack_id in ack_ids:
-                lease = _Lease(now, now + deadline_s, 0.0)
-                self._leases[ack_id] = lease
-                self._schedule(ack_id, lease, now, deadline_s)
+            for start in range(0, len(ack_ids), _SHARED_BY):
+                part = list(ack_ids[start : start + _SHARED_BY])
+                self._schedule(part, _Lease(now, now + deadline_s), self._half(now, deadline_s))
 
     def release(self, ack_ids: Iterable[str], now: float) -> list[float]:
         """They are to be acknowledged or given back, and are extended no more; when each lease is over.
@@ -125,23 +129,34 @@ class Leases:
         For an id without a lease that is now.
         """
         ends = []
+        last: _Lease | None = None
+        count = 0
         with self._lock:
+            pop, add = self._leases.pop, self._hold_times.add
             for ack_id in ack_ids:
-                lease = self._leases.pop(ack_id, None)
+                lease = pop(ack_id, None)
                 if lease is None:
                     ends.append(now)
                     continue
-                self._hold_times.add(now - lease.received_at)
                 ends.append(lease.expires_at)
+                if lease is not last:
+                    if last is not None:
+                        add(now - last.received_at, count)
+                    last, count = lease, 0
+                count += 1
+            if last is not None:
+                add(now - last.received_at, count)
         return ends
 
     def next_at(self) -> float | None:
         """When something falls due; None: nothing is leased."""
+        leases = self._leases
         with self._lock:
             while self._queue:
-                at, ack_id = self._queue[0]
-                lease = self._leases.get(ack_id)
-                if lease is not None and lease.renew_at == at:
+                at, _, lease, ack_ids = self._queue[0]
+                while ack_ids and leases.get(ack_ids[-1]) is not lease:
+                    ack_ids.pop()
+                if ack_ids:
                     return at
                 heapq.heappop(self._queue)
             return None
@@ -150,39 +165,38 @@ class Leases:
         """What has to be extended now. None is in another answer before `extended`, `put_off` or half a deadline."""
         deadline_s = self.deadline_s
         limit = now + deadline_s * _TOGETHER
-        extend, given_up = [], []
+        extend: list[str] = []
+        given_up: list[str] = []
         with self._lock:
+            due: dict[_Lease, list[str]] = {}
             while self._queue and self._queue[0][0] <= limit:
-                at, ack_id = heapq.heappop(self._queue)
-                lease = self._leases.get(ack_id)
-                if lease is None or lease.renew_at != at:
-                    continue
+                _, _, lease, listed = heapq.heappop(self._queue)
+                ack_ids = [one for one in listed if self._leases.get(one) is lease]
                 if now >= lease.received_at + self._max_extension_s:
-                    del self._leases[ack_id]
-                    given_up.append(ack_id)
-                    continue
-                extend.append(ack_id)
+                    for ack_id in ack_ids:
+                        del self._leases[ack_id]
+                    given_up += ack_ids
+                elif ack_ids:
+                    extend += ack_ids
+                    due[lease] = ack_ids
+            for lease, ack_ids in due.items():
                 # In case that nobody reports what became of it.
-                self._schedule(ack_id, lease, now, deadline_s)
+                again = _Lease(lease.received_at, lease.expires_at)
+                self._schedule(ack_ids, again, self._half(now, deadline_s))
         return Due(extend, given_up, deadline_s)
 
     def extended(self, ack_ids: Iterable[str], asked_at: float, deadline_s: int) -> None:
         """The service has extended them; `asked_at` is from before it was asked."""
         with self._lock:
-            for ack_id in ack_ids:
-                lease = self._leases.get(ack_id)
-                if lease is not None:
-                    lease.expires_at = asked_at + deadline_s
-                    self._schedule(ack_id, lease, asked_at, deadline_s)
+            for lease, part in self._by_lease(ack_ids).items():
+                again = _Lease(lease.received_at, asked_at + deadline_s)
+                self._schedule(part, again, self._half(asked_at, deadline_s))
 
     def put_off(self, ack_ids: Iterable[str], until: float) -> None:
         """The service was not reached: they are due again at `until`."""
         with self._lock:
-            for ack_id in ack_ids:
-                lease = self._leases.get(ack_id)
-                if lease is not None:
-                    lease.renew_at = until
-                    heapq.heappush(self._queue, (until, ack_id))
+            for lease, part in self._by_lease(ack_ids).items():
+                self._schedule(part, _Lease(lease.received_at, lease.expires_at), until)
 
     def lose(self, ack_ids: Iterable[str]) -> None:
         """The service has taken them back: they come again, and extending them would be in vain."""
@@ -190,7 +204,21 @@ class Leases:
             for ack_id in ack_ids:
                 self._leases.pop(ack_id, None)
 
-    def _schedule(self, ack_id: str, lease: _Lease, now: float, deadline_s: float) -> None:
+    def _by_lease(self, ack_ids: Iterable[str]) -> Mapping[_Lease, list[str]]:
+        found: dict[_Lease, list[str]] = {}
+        for ack_id in ack_ids:
+            lease = self._leases.get(ack_id)
+            if lease is not None:
+                found.setdefault(lease, []).append(ack_id)
+        return found
+
+    def _half(self, now: float, deadline_s: float) -> float:
+        """When a lease that lasts from `now` on is extended."""
         jitter = self._random.uniform(-_JITTER, _JITTER)
-        lease.renew_at = now + deadline_s * (_RENEW_AT + jitter)
-        heapq.heappush(self._queue, (lease.renew_at, ack_id))
+        return now + deadline_s * (_RENEW_AT + jitter)
+
+    def _schedule(self, ack_ids: list[str], lease: _Lease, at: float) -> None:
+        """Have the ids share this lease, which is of nobody else, and extend it then. Keeps the list."""
+        self._leases.update(dict.fromkeys(ack_ids, lease))
+        self._pushed += 1
+        heapq.heappush(self._queue, (at, self._pushed, lease, ack_ids))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Final
 
 from triggerer.abc import BrokerMessage
-from triggerer.pluginkit.dumping import get_size
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class State(Enum):
@@ -28,6 +30,92 @@ class State(Enum):
     """Acknowledged, given back, or held back as another delivery since one before it in its lane has failed."""
 
 
+class PubSubMessage(BrokerMessage):
+    """A message of a subscription. What hardly anybody looks at is made when it is asked for.
+
+    Nothing of the client's own object is kept: that would keep the whole answer alive in which it came.
+    """
+
+    __slots__ = (
+        "_kept",
+        "_nanos",
+        "_seconds",
+        "attempt",
+        "message_id",
+        "ordering_key",
+        "subscription",
+    )
+
+    def __init__(self, received: Any, subscription: str) -> None:
+        raw = received.message
+        published = raw.publish_time
+        self.value = raw.data  # type: ignore[misc]
+        attributes = raw.attributes
+        # Its own methods are Python's generic ones, which take twice as long.
+        self.attributes = {name: attributes[name] for name in attributes}  # type: ignore[misc]
+        self.message_id: str = raw.message_id
+        self.ordering_key: str = raw.ordering_key
+        self.attempt: int = received.delivery_attempt
+        self.subscription = subscription
+        self._seconds: int = published.seconds
+        self._nanos: int = published.nanos
+        self._kept: dict[str, Any] | None = None
+
+    # The base class is frozen by a method of its own, which would be called for each of the above.
+    __setattr__ = object.__setattr__
+    # And compared by its fields, which are not kept here.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    @property
+    def key(self) -> bytes | None:
+        return self.ordering_key.encode() if self.ordering_key else None
+
+    @property
+    def position(self) -> dict[str, Any]:
+        return {
+            "subscription": self.subscription,
+            "message_id": self.message_id,
+            "ordering_key": self.ordering_key,
+        }
+
+    @property
+    def published_at(self) -> datetime:
+        return _EPOCH + timedelta(0, self._seconds, self._nanos // 1_000)
+
+    @property
+    def deliveries(self) -> int | None:
+        return self.attempt or None
+
+    @property
+    def identity(self) -> str:
+        """The idempotency key: `<subscription>/<message id>@<time of publication>`."""
+        return f"{self.subscription}/{self.message_id}@{self._seconds}.{self._nanos:09}"
+
+    def decoded(self, name: str, decode: Callable[[BrokerMessage], Any]) -> Any:
+        kept = self._kept
+        if kept is None:
+            kept = self._kept = {}
+        if name not in kept:
+            kept[name] = decode(self)
+        return kept[name]
+
+    def json(self) -> Any:
+        kept = self._kept
+        return kept["json"] if kept is not None and "json" in kept else super().json()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # For a filter in another process, which needs no more than everybody's message.
+        return BrokerMessage, (
+            self.value,
+            self.key,
+            self.attributes,
+            self.position,
+            self.published_at,
+            self.deliveries,
+        )
+
+
 @dataclass(slots=True, eq=False)
 class Delivery:
     """One delivery of a message; it is the broker payload of its event.
@@ -36,17 +124,16 @@ class Delivery:
         ack_id: What the service knows the delivery by. It changes where the message comes again while it is held.
         key: The ordering key; empty: none.
         lane: The ordering key, or the message itself where it has none.
-        identity: The idempotency key.
+        size: In bytes, of value, key and attributes.
         attempt: Which delivery of the message this is, where the subscription counts them; else 0.
     """
 
-    message: BrokerMessage
+    message: PubSubMessage
     message_id: str
     ack_id: str
     key: str
     lane: str
     size: int
-    identity: str
     attempt: int
     state: State = State.READY
 
@@ -66,30 +153,14 @@ def read_delivery(received: Any, subscription: str) -> Delivery:
         received: A protobuf `ReceivedMessage`.
         subscription: Its full path.
     """
-    raw = received.message
-    published = raw.publish_time
-    key, message_id = raw.ordering_key, raw.message_id
-    position = {"subscription": subscription, "message_id": message_id, "ordering_key": key}
-    message = BrokerMessage(
-        raw.data,
-        key.encode() if key else None,
-        dict(raw.attributes),
-        position,
-        datetime.fromtimestamp(published.seconds, UTC).replace(
-            microsecond=published.nanos // 1_000
-        ),
-        received.delivery_attempt or None,
-    )
-    # The service gives ids that are unique within a topic, and the time of publication with them; both stay the same
-    # when the message comes again. The time tells a topic that was made anew, also where it counts from the beginning.
-    identity = f"{subscription}/{message_id}@{published.seconds}.{published.nanos:09}"
-    return Delivery(
-        message,
-        message_id,
-        received.ack_id,
-        key,
-        f"key:{key}" if key else f"message:{message_id}",
-        get_size(message),
-        identity,
-        received.delivery_attempt,
-    )
+    message = PubSubMessage(received, subscription)
+    key, message_id = message.ordering_key, message.message_id
+    size = len(message.value or b"")
+    if key:
+        size += len(key.encode())
+        lane = f"key:{key}"
+    else:
+        lane = f"message:{message_id}"
+    for name, value in message.attributes.items():
+        size += len(name) + len(value)
+    return Delivery(message, message_id, received.ack_id, key, lane, size, message.attempt)

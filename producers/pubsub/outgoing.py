@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -76,8 +79,7 @@ class Outgoing:
         if self.error is not None:
             raise self.error
         waiter = _Waiter(len(ack_ids))
-        for ack_id, end in zip(ack_ids, ends, strict=True):
-            self._acks[ack_id] = (end, waiter)
+        self._acks.update(zip(ack_ids, zip(ends, repeat(waiter), strict=False), strict=True))
         self._has_work.set()
         await waiter.done.wait()
         if waiter.error is not None:
@@ -116,7 +118,11 @@ class Outgoing:
         try:
             for part in split(list(nacks)):
                 await self.nack(part)
-            for part in split(list(acks)):
+            parts = list(split(list(acks)))
+            if len(parts) == 1:
+                await self._acknowledge(acks)
+                return
+            for part in parts:
                 await self._acknowledge({one: acks[one] for one in part})
         finally:
             self._free.release()
@@ -157,7 +163,7 @@ class Outgoing:
                 again = self._sort_out(error, acks)
             else:
                 again = {}
-            _note({one: acks[one] for one in acks if one not in again})
+            _note({one: acks[one] for one in acks if one not in again} if again else acks)
             acks = again
             if not acks:
                 return
@@ -209,7 +215,7 @@ class Outgoing:
         raise error
 
 
-def _note(acks: dict[str, tuple[float, _Waiter | None]]) -> None:
-    for _, waiter in acks.values():
+def _note(acks: Mapping[str, tuple[float, _Waiter | None]]) -> None:
+    for waiter, count in Counter(map(itemgetter(1), acks.values())).items():
         if waiter is not None:
-            waiter.note(1)
+            waiter.note(count)

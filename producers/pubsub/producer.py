@@ -11,7 +11,7 @@ import anyio
 from producers.pubsub.connecting import Connection, find_access
 from producers.pubsub.dead_letter import DeadLetters
 from producers.pubsub.failures import Failures
-from producers.pubsub.message import Delivery
+from producers.pubsub.message import Delivery, State
 from producers.pubsub.session import Session, first_error
 from triggerer.abc import AdvanceItem, AdvanceOutcome, BrokerMessage, SharedStreamProducer
 from triggerer.errors import BrokerError
@@ -122,12 +122,15 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         done: list[Delivery] = []
         others: list[Sequence[AdvanceItem]] = []
         for batch in batches:
-            if all(outcome.is_clean and not delivery.is_stale for delivery, outcome in batch):
-                for delivery, _ in batch:
-                    session.hand.settle(delivery)
-                    done.append(delivery)
+            for delivery, outcome in batch:
+                if delivery.state is not State.OPEN or not outcome.is_clean:
+                    others.append(batch)
+                    break
             else:
-                others.append(batch)
+                for delivery, _ in batch:
+                    # It is about to be acknowledged.
+                    delivery.state = State.SETTLING
+                    done.append(delivery)
         self._failures.forget_all(delivery.message_id for delivery in done)
         if not others:
             await session.ack(done)
@@ -183,7 +186,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
             failures,
             self._policy.max_deliveries or "any number of",
             delay,
-            delivery.identity,
+            delivery.message.identity,
         )
         session.hold(delivery, delay)
         return False
@@ -191,7 +194,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
     async def _pass_rejected(
         self, session: Session, delivery: Delivery, outcome: AdvanceOutcome
     ) -> bool:
-        logger.warning("message rejected by a watcher, and passed: %s", delivery.identity)
+        logger.warning("message rejected by a watcher, and passed: %s", delivery.message.identity)
         if session.dead_letters.topic is None:
             return True
         reason = f"{outcome.rejected} watchers rejected it"
@@ -234,7 +237,7 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         The service gives ids that are unique within a topic. The time, which it gives too, tells a topic that was
         deleted and created again from its predecessor. Both stay the same when the message comes again.
         """
-        return broker_payload.identity
+        return broker_payload.message.identity
 
     def get_size(self, broker_payload: Delivery) -> int:
         """The bytes of data, ordering key and attributes."""

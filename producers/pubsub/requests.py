@@ -14,6 +14,10 @@ _FRAMING: Final = 4
 
 def split(ack_ids: Sequence[str]) -> Iterator[Sequence[str]]:
     """The ids in order, in parts of which each fits into a request; one id is always a part."""
+    if len(ack_ids) <= MOST_IDS and sum(map(len, ack_ids)) + _FRAMING * len(ack_ids) <= MOST_BYTES:
+        if ack_ids:
+            yield ack_ids
+        return
     start = size = 0
     for index, ack_id in enumerate(ack_ids):
         size += len(ack_id) + _FRAMING

@@ -92,8 +92,7 @@ class Session:
             return
         ack_ids = [delivery.ack_id for delivery in deliveries]
         await self._outgoing.ack(ack_ids, self._leases.release(ack_ids, time.monotonic()))
-        for delivery in deliveries:
-            self.hand.remove(delivery)
+        self.hand.remove_all(deliveries)
         self._receiving.note_room()
 
     def hold(self, delivery: Delivery, delay_s: float) -> None:
@@ -158,25 +157,27 @@ class Session:
 
     def _take(self, received: Sequence[Any], deadline_s: int) -> None:
         now = time.monotonic()
-        self._leases.begin([one.ack_id for one in received], now, deadline_s)
+        hand, subscription = self.hand, self._subscription
+        deliveries = [read_delivery(one, subscription) for one in received]
+        self._leases.begin([one.ack_id for one in deliveries], now, deadline_s)
         self._renewing.note_begun()
-        for one in received:
-            delivery = read_delivery(one, self._subscription)
-            before = self._find_ack_id(delivery)
-            known = self.hand.add(delivery)
+        for delivery in deliveries:
+            known = hand.find(delivery.message_id)
             if known is None:
-                continue
-            if before != delivery.ack_id:
-                self._leases.release([before], now)
-            if known.state is State.SETTLING:
-                # Its events are durable; the acknowledgement that is under way may be of no use any more.
-                (end,) = self._leases.release([delivery.ack_id], now)
-                self._outgoing.ack_nowait(delivery.ack_id, end)
+                hand.add(delivery)
+            else:
+                self._take_again(known, delivery, now)
         self.note_ready()
 
-    def _find_ack_id(self, delivery: Delivery) -> str:
-        known = self.hand.find(delivery.message_id)
-        return delivery.ack_id if known is None else known.ack_id
+    def _take_again(self, known: Delivery, delivery: Delivery, now: float) -> None:
+        before = known.ack_id
+        self.hand.add(delivery)
+        if before != delivery.ack_id:
+            self._leases.release([before], now)
+        if known.state is State.SETTLING:
+            # Its events are durable; the acknowledgement that is under way may be of no use any more.
+            (end,) = self._leases.release([delivery.ack_id], now)
+            self._outgoing.ack_nowait(delivery.ack_id, end)
 
     async def aclose(self) -> None:
         """Give back everything in hand, so that it is delivered again at once, and disconnect."""

@@ -1,9 +1,10 @@
 """`python -m tests.benchmarks.pubsub`: Pub/Sub's producer beside Google's bare clients, receiving and acknowledging.
 
 All read the same server in the same run, one after the other and in turn: a flood that sends as fast as messages are
-acknowledged (tests/services/pubsub/flood.go). `bare` is the asynchronous client that the producer uses, `threaded` is
-Google's own subscriber with its threads, `producer` ours alone, and `runtime` is ours under the real runtime with one
-watcher that makes an event of each message, without a database.
+acknowledged (tests/services/pubsub/flood.go). `bare` is the asynchronous client that the producer uses, `reading` the
+same with a look at each message, `threaded` is Google's own subscriber with its threads, `producer` ours alone, and
+`runtime` is ours under the real runtime with one watcher that makes an event of each message, without a database. The
+interpreter is set as in the service.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import asyncio
 import gc
 import resource
 import statistics
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
@@ -20,6 +22,8 @@ from typing import Any, Final
 
 import anyio
 import grpc
+import orjson
+import uvloop
 from google.cloud.pubsub_v1 import SubscriberClient
 from google.pubsub_v1 import StreamingPullRequest, StreamingPullResponse, SubscriberAsyncClient
 from google.pubsub_v1.services.subscriber.transports import (
@@ -43,7 +47,11 @@ def _path(name: str) -> str:
 
 
 async def bare(host: str, name: str, count: int) -> None:
-    """Acknowledge each answer's messages in one request, several at a time."""
+    """Acknowledge each answer's messages in one request, several at a time; look at none."""
+    await _receive(host, name, count, look=lambda _: None)
+
+
+async def _receive(host: str, name: str, count: int, *, look: Callable[[Any], None]) -> None:
     channel = grpc.aio.insecure_channel(host, options=[("grpc.use_local_subchannel_pool", 1)])
     client = SubscriberAsyncClient(transport=SubscriberGrpcAsyncIOTransport(channel=channel))
     opening: Any = client.streaming_pull(retry=None, timeout=None)
@@ -60,10 +68,30 @@ async def bare(host: str, name: str, count: int) -> None:
         while received < count:
             raw = StreamingPullResponse.pb(await call.read())
             received += len(raw.received_messages)
+            look(raw.received_messages)
             ack_ids = [one.ack_id for one in raw.received_messages]
             tasks.start_soon(_acknowledge, client, name, ack_ids)
     call.cancel()
     await channel.close()
+
+
+async def reading(host: str, name: str, count: int) -> None:
+    """The same, looking at each message as anybody does who uses it: what the runtime's event says of it."""
+    await _receive(host, name, count, look=_read_each)
+
+
+def _read_each(received: Any) -> None:
+    for one in received:
+        raw = one.message
+        published = raw.publish_time
+        attributes = raw.attributes
+        {
+            "value": orjson.loads(raw.data),
+            "message_id": raw.message_id,
+            "ordering_key": raw.ordering_key or None,
+            "attributes": {name: attributes[name] for name in attributes},
+            "timestamp": published.seconds * 1_000 + published.nanos // 1_000_000,
+        }
 
 
 async def _acknowledge(client: SubscriberAsyncClient, name: str, ack_ids: list[str]) -> None:
@@ -150,6 +178,7 @@ async def runtime(host: str, name: str, count: int) -> None:
 
 SIDES: Final[dict[str, Callable[[str, str, int], Awaitable[None]]]] = {
     "bare": bare,
+    "reading": reading,
     "threaded": threaded,
     "producer": producer,
     "runtime": runtime,
@@ -159,8 +188,10 @@ SIDES: Final[dict[str, Callable[[str, str, int], Awaitable[None]]]] = {
 def _measure(side: str, host: str, number: int, count: int) -> tuple[float, float]:
     """Messages a second, and microseconds of this process's CPU for each."""
     gc.collect()
+    # What is there, nobody looks at again; as in the service.
+    gc.freeze()
     before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-    asyncio.run(_run(SIDES[side], host, f"{side}{number}-{count}", count))
+    uvloop.run(_run(SIDES[side], host, f"{side}{number}-{count}", count))
     took = time.perf_counter() - began
     after = resource.getrusage(resource.RUSAGE_SELF)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -248,6 +279,9 @@ def main() -> None:
         with open_pubsub() as server:
             asyncio.run(_latency(server, arguments.latency))
         return
+    # All sides have the interpreter as the service has it, see triggerer/service/running.py.
+    gc.set_threshold(200_000, 20, 100)
+    sys.setswitchinterval(0.000_5)
     sides = arguments.sides.split(",")
     rates: dict[str, list[float]] = {side: [] for side in sides}
     costs: dict[str, list[float]] = {side: [] for side in sides}

@@ -19,4 +19,6 @@ def text_of(raw: str | bytes | None) -> str | None:
 
 def texts_of(attributes: Mapping[str, Any]) -> dict[str, str | None]:
     """Attributes as JSON can hold them."""
-    return {name: text_of(value) for name, value in attributes.items()}
+    return {
+        name: value if type(value) is str else text_of(value) for name, value in attributes.items()
+    }

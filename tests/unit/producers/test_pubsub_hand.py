@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -14,7 +16,8 @@ from triggerer.abc import BrokerMessage
 def delivery(message_id: str, key: str = "", *, attempt: int = 1, size: int = 1) -> Delivery:
     lane = f"key:{key}" if key else f"message:{message_id}"
     ack_id = f"{message_id}:{attempt}"
-    return Delivery(BrokerMessage(b""), message_id, ack_id, key, lane, size, message_id, attempt)
+    message: Any = BrokerMessage(b"")
+    return Delivery(message, message_id, ack_id, key, lane, size, attempt)
 
 
 def hand(*, max_messages: int = 100, max_bytes: int = 1_000, max_held: int = 50) -> Hand:
