@@ -1,3 +1,3 @@
-"""The package below is a project of its own: its tests run where it is installed, started by test_package.py."""
+"""The packages below are projects of their own: their tests run where they are installed."""
 
-collect_ignore = ["triggerer-lines"]
+collect_ignore = ["triggerer-lines", "triggerer-redis"]

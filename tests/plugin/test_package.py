@@ -3,51 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.plugin.installed import ROOT, Installed
+
 PROJECT = Path(__file__).with_name("triggerer-lines")
-
-
-class Installed:
-    """The wheel, unpacked into a folder that is on the path of what `run` starts."""
-
-    def __init__(self, folder: Path) -> None:
-        self.project = folder / "project"
-        self.site = folder / "site"
-        shutil.copytree(PROJECT, self.project, ignore=shutil.ignore_patterns("__pycache__"))
-        self.run("-m", "hatchling", "build", "-t", "wheel", "-d", str(folder))
-        (self.wheel,) = folder.glob("*.whl")
-        self.run(
-            "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", str(self.site),
-            str(self.wheel),
-        )  # fmt: skip
-        # What is tried from here on is the wheel, and not the source beside the tests.
-        shutil.rmtree(self.project / "triggerer_lines")
-
-    def run(self, *arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            cwd=self.project,
-            env={**os.environ, "PYTHONPATH": f"{self.site}{os.pathsep}{ROOT}"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    return Installed(tmp_path_factory.mktemp("lines"))
+    return Installed(PROJECT, tmp_path_factory.mktemp("lines"))
 
 
 def test_the_service_finds_it_by_its_entry_points(installed: Installed) -> None:
