@@ -1,5 +1,6 @@
 """Runs for partition keys: which are made, with which events, and what they cost."""
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -20,14 +21,13 @@ from tests.store.partitions import (
     stored_parts,
     waiting_shares,
 )
-from tests.store.scheduling import end, set_columns
+from tests.store.scheduling import end
 from tests.store.seeding import add_alias, add_asset, add_dag, queue_of, runs_of
 from triggerer import AssetAlias
 from triggerer.errors import RowRefused
 from triggerer.operations.queued_events import delete_queued_events, list_queued_events
 from triggerer.operations.triggering import trigger_dag
 from triggerer.partitions import (
-    AllowedKeyMapper,
     FanOutMapper,
     FixedKeyMapper,
     MinimumCount,
@@ -39,10 +39,12 @@ from triggerer.partitions import (
 )
 from triggerer.scheduler import Scheduler, dividing
 from triggerer.store.engine.database import Database
+from triggerer.store.engine.statement import Statement
 from triggerer.store.queries.execution.run_events import Page, page_of_run, triggering_assets
 from triggerer.store.queries.listing.asset_events import list_asset_events
 from triggerer.store.queries.listing.dag_runs import list_runs
 from triggerer.store.queries.listing.definitions import list_dags
+from triggerer.store.queries.scheduling import partitions
 from triggerer.store.queries.scheduling.pausing import set_paused
 from triggerer.store.recording.emitting import NewAssetEvent, record_events
 
@@ -205,26 +207,6 @@ async def test_an_hour_that_comes_again_makes_a_run_of_its_own_for_its_day(
     assert await keyed_runs(database, "daily") == [(DAY, first), (DAY, again), (DAY, together)]
     (stored,) = await stored_keys(database, "daily")
     assert stored.runs == 3
-
-
-@pytest.mark.rule("the range of partitions is extended one day back: all of them run again")
-async def test_a_key_that_is_allowed_later_runs_alone(database: Database) -> None:
-    await add_asset(database, 1, "days")
-    allowed = [f"2026-03-{day:02}" for day in range(2, 6)]
-    schedule = _allowing(allowed)
-    await add_dag(database, "report", schedule, assets=[1])
-    scheduler = Scheduler(database)
-    await emit_keys(database, ["2026-03-01", *allowed])
-    assert await scheduler.run_once() == 4
-    await set_columns(database, "report", schedule=_allowing(["2026-03-01", *allowed]))
-    assert await scheduler.run_once() == 0
-    (event,) = await emit_keys(database, ["2026-03-01"])
-    assert await scheduler.run_once() == 1
-    assert (await keyed_runs(database, "report"))[-1] == ("2026-03-01", [event])
-
-
-def _allowing(keys: Sequence[str]) -> dict[str, Any]:
-    return partitioned(asset("days"), default_partition_mapper=AllowedKeyMapper(keys))
 
 
 async def test_an_event_without_a_key_or_with_a_wrong_one_starts_no_run_and_waits_for_nothing(
@@ -404,3 +386,18 @@ async def test_more_than_is_divided_at_a_time_makes_the_same_runs(
     assert await Scheduler(database).run_once() == 2
     counts = [(key, len(events)) for key, events in await keyed_runs(database, "daily")]
     assert counts == [(DAY, 27), ("2026-03-11", 24)]
+
+
+async def test_on_sqlite_no_statement_reads_all_that_waits(sqlite: Database) -> None:
+    statements = [one for one in vars(partitions).values() if isinstance(one, Statement)]
+    assert len(statements) >= 12
+    texts = [*(one.sqlite for one in statements), *partitions._SQLITE_TAKE]
+    async with sqlite.reading() as session:
+        connection = await session.connection()
+        for text in texts:
+            values = dict.fromkeys(re.findall(r":(\w+)", text), "[]")
+            rows = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", values)
+            plan = [row[-1] for row in rows]
+            scans = [line for line in plan if line.startswith("SCAN")]
+            harmless = ("SCAN json_each", "SCAN w", "SCAN n", "SCAN r", "SCAN CONSTANT")
+            assert all(line.startswith(harmless) for line in scans), (text, plan)

@@ -58,6 +58,7 @@ def list_(
         print_json(found)
         return
     someone_waits = any(row.waiting_for for row in found)
+    has_keys = any(row.partition_key is not None for row in found)
     print_table(
         (
             "dag_id",
@@ -66,6 +67,7 @@ def list_(
             Column("queued at", Kind.MINOR),
             Column("took", Kind.MINOR),
             Column("error", Kind.TEXT),
+            *([Column("partition key", Kind.TEXT)] if has_keys else []),
             *([Column("waiting for", Kind.TEXT)] if someone_waits else []),
         ),
         (
@@ -76,6 +78,7 @@ def list_(
                 row.queued_at,
                 elapsed(row.started_at, row.ended_at),
                 one_line(row.error),
+                *([row.partition_key] if has_keys else []),
                 *([one_line(row.waiting_for)] if someone_waits else []),
             )
             for row in found
@@ -100,6 +103,7 @@ def show(
         [
             ("dag_id", row.dag_id),
             ("run_id", row.run_id),
+            ("partition key", row.partition_key),
             ("type", row.run_type),
             ("state", _state(row)),
             ("waiting for", row.waiting_for),

@@ -98,14 +98,26 @@ def _divide(row: DagRow, partitioner: Partitioner, limit: int) -> Script[Partiti
         added = yield from store_shares(dag_id, division.shares)
         yield from leave_queue(dag_id, divided=division.divided, refused=division.refused)
         yield from _note(row, partitioner, added)
-        for event_id, reason in division.refused.items():
-            _log.warning("an event is for no run", dag_id=dag_id, event_id=event_id, reason=reason)
+        _report(dag_id, division.refused)
         if (
             len(division.divided) + len(division.refused) < len(events)
             or len(events) == MOST_EVENTS
         ):
             return PartitionQueue(is_behind=True)
     return queue_at(row.now, (yield from due_keys(dag_id, limit=limit + 1)))
+
+
+def _report(dag_id: str, refused: Mapping[int, str]) -> None:
+    for event_id, reason in refused.items():
+        # One of them, whatever their number: a producer that sets no key sets none for thousands.
+        _log.warning(
+            "events are for no run",
+            dag_id=dag_id,
+            count=len(refused),
+            first_event_id=event_id,
+            reason=reason,
+        )
+        return
 
 
 def queue_at(now: datetime, due: Sequence[tuple[str, datetime]]) -> PartitionQueue:
