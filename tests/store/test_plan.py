@@ -6,9 +6,11 @@ from pathlib import Path
 
 from sqlalchemy import func, select
 
+from tests.store.partitions import asset, emit_keys, partitioned
 from tests.store.seeding import add_asset, add_dag, asset_json, emit
 from triggerer.dag_processing import parse_once
 from triggerer.operations.plan import Change, DagPlan, FolderPlan, plan_folder
+from triggerer.partitions import FixedKeyMapper, RollupMapper, SegmentWindow
 from triggerer.scheduler.loop import Scheduler
 from triggerer.store.engine.database import Database
 from triggerer.store.models import DagRun, QueuedAssetEvent
@@ -143,3 +145,52 @@ async def test_planning_changes_nothing(database: Database, tmp_path: Path) -> N
     before = await rows()
     await _plan(database, tmp_path, on_a='with DAG("on_a", schedule=b): pass\n')
     assert await rows() == before
+
+
+PARTITIONED = """
+from triggerer.partitions import FixedKeyMapper, RollupMapper, SegmentWindow
+from triggerer.timetables import PartitionedAssetTimetable
+
+def regions(*names):
+    mapper = RollupMapper(upstream_mapper=FixedKeyMapper("all"), window=SegmentWindow(names))
+    return PartitionedAssetTimetable(assets=a, default_partition_mapper=mapper)
+
+"""
+
+
+async def test_of_a_partitioned_dag_it_says_which_keys_run_and_what_waits(
+    database: Database, tmp_path: Path
+) -> None:
+    await add_asset(database, 1, "a")
+    wants = RollupMapper(upstream_mapper=FixedKeyMapper("all"), window=SegmentWindow(["eu", "us"]))
+    schedule = partitioned(asset("a"), default_partition_mapper=wants)
+    for dag_id in ("fewer", "plain", "same"):
+        await add_dag(database, dag_id, schedule, assets=[1])
+    await add_dag(database, "keyed", asset_json("a"), assets=[1], max_active_runs=1)
+    await emit_keys(database, ["eu"])
+    await Scheduler(database).run_once()
+    await emit_keys(database, ["eu", None])
+    await Scheduler(database).run_once()
+    plan = _by_id(
+        await _plan(
+            database,
+            tmp_path,
+            same=PARTITIONED + 'with DAG("same", schedule=regions("eu", "us")): pass\n',
+            fewer=PARTITIONED + 'with DAG("fewer", schedule=regions("eu")): pass\n',
+            plain='with DAG("plain", schedule=a): pass\n',
+            keyed=PARTITIONED
+            + 'with DAG("keyed", schedule=PartitionedAssetTimetable(assets=a)): pass\n',
+        )
+    )
+    same, fewer, plain, keyed = (plan[one] for one in ("same", "fewer", "plain", "keyed"))
+    assert (same.change, same.queued, same.due_before, same.due_after) == (Change.SAME, 2, 0, 0)
+    assert same.after is not None
+    assert (same.after.runs, same.after.waiting) == ((), (1, 2))
+    assert (fewer.change, fewer.due_before, fewer.due_after) == (Change.CHANGED, 0, 1)
+    assert fewer.after is not None
+    assert [run.partition_key for run in fewer.after.runs] == ["all", "all"]
+    assert (plain.queued, plain.due_before, plain.due_after, plain.dropped) == (2, 0, 1, 0)
+    # What waits in the plain queue would be divided: one event has no key.
+    assert (keyed.queued, keyed.due_before) == (2, 0)
+    assert keyed.after is not None
+    assert [run.partition_key for run in keyed.after.runs] == ["eu", "eu"]

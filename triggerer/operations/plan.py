@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -14,10 +15,14 @@ from triggerer.dag_processing import ParsedFolder
 from triggerer.domain.assets import Asset, AssetAlias
 from triggerer.domain.conditions import leaves_of
 from triggerer.domain.parsed import ParsedDag
-from triggerer.domain.schedules import condition_of, schedule_from_json
+from triggerer.domain.partitions.dividing import KeyedEvent
+from triggerer.domain.schedules import OnPartitions, condition_of, schedule_from_json
 from triggerer.domain.timetables import TimeRestriction
 from triggerer.scheduler.decide import look
-from triggerer.scheduler.looks import DagSnapshot, WaitingAsset
+from triggerer.scheduler.dividing import is_partitioned, partitioner_of
+from triggerer.scheduler.explaining_partitions import waiting_partitions
+from triggerer.scheduler.keys_in_memory import KeysInMemory
+from triggerer.scheduler.looks import DagSnapshot, PartitionQueue, WaitingAsset
 from triggerer.scheduler.replay import Definition, RecordedEvent, Replayed, replay
 from triggerer.scheduler.snapshots import rows_by_dag, snapshot_of
 from triggerer.store.engine.database import database_now
@@ -25,10 +30,13 @@ from triggerer.store.engine.script import perform
 from triggerer.store.queries.listing.definitions import list_dags
 from triggerer.store.queries.listing.history import alias_members, newest_events
 from triggerer.store.queries.listing.queued_events import count_queued
-from triggerer.store.queries.scheduling.reading import read_dags
+from triggerer.store.queries.scheduling.partitions import keys_that_have_run, waiting_events
+from triggerer.store.queries.scheduling.reading import DagRow, read_dags
 
 _MOST_AT_ONCE: Final = 1_000
 """Runs that are looked for in what is queued now."""
+_MOST_EVENTS: Final = 10_000
+"""Of a partitioned DAG that are looked at, of those that wait."""
 
 
 class Change(StrEnum):
@@ -99,7 +107,8 @@ async def plan_folder(
     past = await newest_events(session, limit=events, since=since)
     begin = since or (past[0].timestamp if past else now)
     history = [
-        RecordedEvent(one.id, Asset.identified(one.name, one.uri), one.timestamp) for one in past
+        RecordedEvent(one.id, Asset.identified(one.name, one.uri), one.timestamp, one.partition_key)
+        for one in past
     ]
     members = {
         alias: frozenset(Asset.identified(*one) for one in found)
@@ -107,7 +116,10 @@ async def plan_folder(
     }
     asked = _Asked(history, members, begin, now)
     queued = await count_queued(session)
-    present = await _present(session, queued)
+    partitioned = {
+        dag_id for dag_id, (new, _) in parsed.folder.dags.items() if is_partitioned(new.schedule)
+    }
+    present = await _present(session, queued, partitioned)
     broken = {error.file for error in parsed.errors}
     ids = sorted({*present, *parsed.folder.dags} if dag is None else {dag})
     plans = []
@@ -133,10 +145,16 @@ async def plan_folder(
 class _PresentDag:
     path: str
     snapshot: DagSnapshot
+    waiting: tuple[KeyedEvent, ...] = ()
+    """The events that wait, as many as are looked at; only of DAGs that are, or will be, partitioned."""
+    keys: tuple[str, ...] = ()
+    """The partition keys that have had a run, likewise."""
 
 
 async def _present(
-    session: AsyncSession, queued: Mapping[str, Mapping[tuple[str, str], int]]
+    session: AsyncSession,
+    queued: Mapping[str, Mapping[tuple[str, str], int]],
+    partitioned: Set[str],
 ) -> dict[str, _PresentDag]:
     """Return the DAGs that are in force, as the scheduler reads them now; stale ones are not."""
     dags = {one.dag_id: one for one in await list_dags(session, limit=0) if not one.is_stale}
@@ -144,6 +162,9 @@ async def _present(
     found = {}
     for group in rows_by_dag(rows):
         dag_id = group[0].dag_id
+        if is_partitioned(group[0].schedule) or dag_id in partitioned:
+            found[dag_id] = await _present_keys(session, dags[dag_id].path, group)
+            continue
         snapshot = snapshot_of(group)
         # The scheduler counts no further than it has to.
         counts = queued.get(dag_id, {})
@@ -153,6 +174,24 @@ async def _present(
         )
         found[dag_id] = _PresentDag(dags[dag_id].path, replace(snapshot, waiting=waiting))
     return found
+
+
+async def _present_keys(session: AsyncSession, path: str, rows: Sequence[DagRow]) -> _PresentDag:
+    dag_id = rows[0].dag_id
+    waiting = await perform(session, waiting_events(dag_id, limit=_MOST_EVENTS))
+    keys = await perform(session, keys_that_have_run(dag_id, limit=_MOST_EVENTS))
+    queue = None
+    if is_partitioned(rows[0].schedule):
+        found = await perform(session, waiting_partitions(rows[0], bound=_MOST_AT_ONCE))
+        queue = found.queue
+    counts = Counter((one.asset_id, one.asset_name, one.asset_uri) for one in waiting)
+    snapshot = snapshot_of(rows, queue)
+    aliases = {one.asset_id: one.aliases for one in snapshot.waiting}
+    assets = tuple(
+        WaitingAsset(asset_id, name, uri, count, aliases.get(asset_id, frozenset()))
+        for (asset_id, name, uri), count in counts.items()
+    )
+    return _PresentDag(path, replace(snapshot, waiting=assets), tuple(waiting), tuple(keys))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +225,8 @@ class _Asked:
                     is_paused=new is not None and new.is_paused_upon_creation,
                 )
                 new_now = _redefined(known, after)
+                if isinstance(after.schedule, OnPartitions) and after != before:
+                    new_now = replace(new_now, partitions=self._mapped_anew(old, after))
             found = (
                 None
                 if new_now is None
@@ -206,6 +247,19 @@ class _Asked:
             reason = f"{type(error).__name__}: {error}"
             change = _change(before, before if new is None else None, is_kept=is_kept)
             return DagPlan(dag_id, change, None, None, waiting, 0, 0, 0, (), reason)
+
+    def _mapped_anew(self, old: _PresentDag | None, after: Definition) -> PartitionQueue:
+        """Return how the keys stand once what waits is mapped by the new definition.
+
+        Of an event for several keys of which some have run, those count as well; in force they do not.
+        """
+        if old is None or not isinstance(after.schedule, OnPartitions):
+            return PartitionQueue()
+        keys = KeysInMemory(partitioner_of(after.schedule), after.quiet_period, self.members)
+        for key in old.keys:
+            keys.note_run(key, self.since)
+        keys.add(old.waiting, self.until)
+        return keys.queue(self.until)
 
     def _replay(self, definition: Definition | None) -> Replayed | None:
         if definition is None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from triggerer.domain.conditions import aliases_of
 from triggerer.domain.partitions import mapper_from_json
@@ -51,9 +51,9 @@ class Divided:
 NOTHING_DIVIDED: Final = Divided()
 
 
-def is_partitioned(row: DagRow) -> bool:
-    """Whether the DAG is scheduled by partition keys."""
-    return isinstance(row.schedule, dict) and "partitioned" in row.schedule
+def is_partitioned(schedule: Any) -> bool:
+    """Whether a stored schedule is by partition keys."""
+    return isinstance(schedule, dict) and "partitioned" in schedule
 
 
 @lru_cache(maxsize=1_024)
@@ -76,7 +76,7 @@ def divide_all(rows: Iterable[DagRow], *, limit: int) -> Script[Divided]:
     """
     queues: dict[str, PartitionQueue] = {}
     unreadable: dict[str, str] = {}
-    for row in {one.dag_id: one for one in rows if is_partitioned(one)}.values():
+    for row in {one.dag_id: one for one in rows if is_partitioned(one.schedule)}.values():
         if row.is_paused or row.is_stale:
             continue
         try:
@@ -139,19 +139,29 @@ def _note(row: DagRow, partitioner: Partitioner, added: Sequence[Share]) -> Scri
     known = yield from known_keys(row.dag_id, newest)
     parts = yield from parts_of(row.dag_id, newest, has_aliases=has_aliases)
     noted = [
-        noted_key(row, partitioner, key, parts.get(key, []), at, known.get(key))
+        noted_key(
+            partitioner,
+            key,
+            parts.get(key, []),
+            at,
+            known.get(key),
+            now=row.now,
+            quiet_period=quiet_period_of(row),
+        )
         for key, at in newest.items()
     ]
     yield from note_keys(row.dag_id, noted)
 
 
 def noted_key(
-    row: DagRow,
     partitioner: Partitioner,
     key: str,
     parts: Sequence[Part],
     newest_at: datetime,
     known: KnownKey | None,
+    *,
+    now: datetime,
+    quiet_period: timedelta | None,
 ) -> NotedKey:
     """Return what is to be stored of a key for which something has come.
 
@@ -163,11 +173,16 @@ def noted_key(
     if known is not None:
         newest_at = max(newest_at, known.newest_at)
     has_run = known is not None and known.runs > 0
-    at = partitioner.due_at(key, parts, has_run=has_run, now=row.now)
+    at = partitioner.due_at(key, parts, has_run=has_run, now=now)
     # An event that lies ahead is from before the clock was set back: nobody could say how long to wait.
-    if at is not None and row.quiet_period is not None and newest_at <= row.now:
-        at = max(at, newest_at + timedelta(seconds=row.quiet_period))
+    if at is not None and quiet_period is not None and newest_at <= now:
+        at = max(at, newest_at + quiet_period)
     elif at is not None and known is not None and known.due_at is not None:
         # It keeps its place, however often something comes for it.
         at = min(at, known.due_at)
     return NotedKey(key, at, newest_at)
+
+
+def quiet_period_of(row: DagRow) -> timedelta | None:
+    """Return the DAG's quiet period."""
+    return None if row.quiet_period is None else timedelta(seconds=row.quiet_period)

@@ -139,7 +139,7 @@ async def _look(session: AsyncSession, dag_id: str) -> tuple[DagSnapshot, Waitin
     if not rows:
         raise UnknownDag(dag_id)
     keys = WaitingPartitions(PartitionQueue())
-    if is_partitioned(rows[0]):
+    if is_partitioned(rows[0].schedule):
         keys = await perform(session, waiting_partitions(rows[0], bound=BOUND))
     dag = snapshot_of(rows, keys.queue)
     return dag, keys, look(dag, at_most=BOUND, bound=BOUND)

@@ -10,7 +10,13 @@ from typing import Final
 from triggerer.domain.conditions import aliases_of
 from triggerer.domain.partitions.dividing import KeyedEvent, Lack, Part, Partitioner
 from triggerer.domain.schedules import OnPartitions, schedule_from_json
-from triggerer.scheduler.dividing import MOST_EVENTS, noted_key, partitioner_of, queue_at
+from triggerer.scheduler.dividing import (
+    MOST_EVENTS,
+    noted_key,
+    partitioner_of,
+    queue_at,
+    quiet_period_of,
+)
 from triggerer.scheduler.holds import Hold
 from triggerer.scheduler.looks import PartitionQueue
 from triggerer.store.engine.script import Script
@@ -79,7 +85,16 @@ def waiting_partitions(row: DagRow, *, bound: int) -> Script[WaitingPartitions]:
         runs = 0 if before is None else before.runs
         if key in fresh:
             newest = max(part.first_at for part in fresh[key])
-            at = noted_key(row, partitioner, key, parts, newest, before).due_at
+            noted = noted_key(
+                partitioner,
+                key,
+                parts,
+                newest,
+                before,
+                now=row.now,
+                quiet_period=quiet_period_of(row),
+            )
+            at = noted.due_at
             if at is not None:
                 due[key] = at
         else:

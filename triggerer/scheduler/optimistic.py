@@ -33,7 +33,7 @@ class OptimisticPlanner:
             StoreError: As `Database.perform_step`. The run may exist where the outcome is unknown.
         """
         rows = dag_rows(await self._database.perform_step(ReadDags([dag_id], BOUND)))
-        if rows and is_partitioned(rows[0]):
+        if rows and is_partitioned(rows[0].schedule):
             return None
         plan = evaluate(rows, [dag_id], limit=self._limit)
         if not plan.looks:

@@ -115,7 +115,7 @@ def is_noted(found: Look, row: DagRow) -> bool:
 
 
 def _carry_out(found: Look, row: DagRow) -> Script[int]:
-    if is_partitioned(row):
+    if is_partitioned(row.schedule):
         return (yield from _carry_out_partitions(found, row))
     created, least = 0, None
     for run in found.runs:

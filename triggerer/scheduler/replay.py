@@ -6,18 +6,22 @@ still. So what differs between two definitions differs because of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import groupby
 from typing import Final
 
 from triggerer.domain.assets import Asset
 from triggerer.domain.conditions import aliases_of, assets_of
+from triggerer.domain.partitions.dividing import KeyedEvent
 from triggerer.domain.runs import RunType
 from triggerer.domain.schedules import OnBoth, OnPartitions, Schedule, condition_of, next_info
 from triggerer.domain.timetables import DataInterval, TimeRestriction
 from triggerer.scheduler.decide import look
-from triggerer.scheduler.looks import DagSnapshot, NewRun, WaitingAsset
+from triggerer.scheduler.dividing import partitioner_of
+from triggerer.scheduler.keys_in_memory import KeysInMemory
+from triggerer.scheduler.looks import DagSnapshot, NewRun, PartitionQueue, WaitingAsset
 
 MOST_RUNS: Final = 10_000
 """Of a DAG; a replay ends there."""
@@ -47,6 +51,7 @@ class RecordedEvent:
     id: int
     asset: Asset
     timestamp: datetime
+    partition_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,7 @@ class ReplayedRun:
     """When."""
     logical_date: datetime | None
     asset_event_ids: tuple[int, ...]
+    partition_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +83,8 @@ def replay(
     members: Mapping[str, frozenset[Asset]],
     since: datetime,
     until: datetime,
-) -> Replayed | None:
-    """Return the runs between two instants; None: of such a schedule it cannot be said.
+) -> Replayed:
+    """Return the runs between two instants.
 
     Args:
         events: Between the two, in the order in which they were recorded.
@@ -86,10 +92,12 @@ def replay(
     Raises:
         Exception: From a timetable that is not ours.
     """
-    if isinstance(definition.schedule, OnPartitions):
-        return None
     if definition.schedule is None:
         return Replayed((), ())
+    if isinstance(definition.schedule, OnPartitions):
+        partitioner = partitioner_of(definition.schedule)
+        keys = KeysInMemory(partitioner, definition.quiet_period, members)
+        return _KeyedReplay(definition, members, since, keys=keys).run(events, until)
     return _Replay(definition, members, since).run(events, until)
 
 
@@ -108,17 +116,26 @@ class _Replay:
         waits_for = self._waits_for()
         now = self.since
         wake = self._advance(now)
-        for event in events:
-            if event.asset not in waits_for:
-                continue
+        for some in self._together(event for event in events if event.asset in waits_for):
             # Whoever emits an event may have dated it back.
-            now = max(now, event.timestamp)
+            now = max(now, some[0].timestamp)
             wake = self._pass_time(wake, now)
-            self.queue.setdefault(event.asset, []).append(event)
+            self._queue(some, now)
             wake = self._advance(now)
         self._pass_time(wake, until)
-        left = sorted(event.id for waiting in self.queue.values() for event in waiting)
-        return Replayed(tuple(self.runs), tuple(left), len(self.runs) >= MOST_RUNS)
+        return Replayed(tuple(self.runs), self._left(), len(self.runs) >= MOST_RUNS)
+
+    def _together(self, events: Iterable[RecordedEvent]) -> Iterator[list[RecordedEvent]]:
+        """Yield the events that a scheduler sees at the same look: each by itself."""
+        for event in events:
+            yield [event]
+
+    def _queue(self, events: Sequence[RecordedEvent], now: datetime) -> None:
+        for event in events:
+            self.queue.setdefault(event.asset, []).append(event)
+
+    def _left(self) -> tuple[int, ...]:
+        return tuple(sorted(event.id for waiting in self.queue.values() for event in waiting))
 
     def _pass_time(self, wake: datetime | None, until: datetime) -> datetime | None:
         while wake is not None and wake <= until:
@@ -154,7 +171,11 @@ class _Replay:
             min_run_gap=one.min_run_gap,
             quiet_period=one.quiet_period,
             newest_event=max(newest, default=None),
+            partitions=self._partitions(now),
         )
+
+    def _partitions(self, now: datetime) -> PartitionQueue:
+        return PartitionQueue()
 
     def _earliest(self) -> datetime:
         start = self.definition.start_date
@@ -200,3 +221,34 @@ class _Replay:
             () if condition is None else [alias.name for alias in aliases_of(condition)]
         )
         return frozenset(name for name in names if asset in self.members.get(name, ()))
+
+
+@dataclass(slots=True, kw_only=True)
+class _KeyedReplay(_Replay):
+    keys: KeysInMemory
+
+    def _together(self, events: Iterable[RecordedEvent]) -> Iterator[list[RecordedEvent]]:
+        """Yield those of one instant together: as a rule they were recorded in one transaction."""
+        for _, some in groupby(events, key=lambda event: event.timestamp):
+            yield list(some)
+
+    def _queue(self, events: Sequence[RecordedEvent], now: datetime) -> None:
+        self.keys.add([keyed(one) for one in events], now)
+
+    def _left(self) -> tuple[int, ...]:
+        return self.keys.waiting()
+
+    def _partitions(self, now: datetime) -> PartitionQueue:
+        return self.keys.queue(now)
+
+    def _make(self, run: NewRun, now: datetime) -> None:
+        assert run.partition_key is not None
+        taken = self.keys.take(run.partition_key)
+        self.last_run_at = now
+        self.runs.append(ReplayedRun(run.run_type.value, now, None, taken, run.partition_key))
+
+
+def keyed(event: RecordedEvent) -> KeyedEvent:
+    """Return the event as it is divided."""
+    asset = event.asset
+    return KeyedEvent(event.id, 0, asset.name, asset.uri, event.partition_key, event.timestamp)

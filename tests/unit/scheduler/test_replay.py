@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from triggerer.domain.assets import Asset, AssetAlias
-from triggerer.domain.schedules import OnPartitions, schedule_of
+from triggerer.domain.schedules import schedule_of
 from triggerer.domain.timetables import (
     AssetAndTimeSchedule,
     AssetOrTimeSchedule,
@@ -16,8 +16,10 @@ from triggerer.domain.timetables import (
     CronDataIntervalTimetable,
     CronTriggerTimetable,
 )
+from triggerer.partitions import FixedKeyMapper, RollupMapper, SegmentWindow, WaitUntil
 from triggerer.scheduler import replay as module
 from triggerer.scheduler.replay import Definition, RecordedEvent, Replayed, replay
+from triggerer.timetables import PartitionedAssetTimetable
 
 A, B, C = Asset("x-a"), Asset("x-b"), Asset("x-c")
 ALIAS = AssetAlias("alias")
@@ -37,9 +39,7 @@ def replayed(
 ) -> Replayed:
     definition = Definition("d", schedule_of(schedule), **options)
     members = {"alias": frozenset({B})}
-    found = replay(definition, events(*given), members=members, since=BEGIN, until=at(until))
-    assert found is not None
-    return found
+    return replay(definition, events(*given), members=members, since=BEGIN, until=at(until))
 
 
 def taken(found: Replayed) -> list[tuple[int, ...]]:
@@ -113,10 +113,41 @@ def test_the_season_of_a_dag_counts() -> None:
     assert found.waiting == (3,)
 
 
-def test_by_hand_only_has_no_runs_and_of_partitions_nothing_is_said() -> None:
+def test_by_hand_only_has_no_runs() -> None:
     assert replayed(None, (A, 1)) == Replayed((), ())
-    partitioned = Definition("d", OnPartitions(A, {}))
-    assert replay(partitioned, [], members={}, since=BEGIN, until=at(1)) is None
+
+
+def _keyed(schedule: PartitionedAssetTimetable, *events: tuple[Asset, int, str | None]) -> Replayed:
+    recorded = [
+        RecordedEvent(number, asset, at(hours), key)
+        for number, (asset, hours, key) in enumerate(events, 1)
+    ]
+    definition = Definition("d", schedule_of(schedule))
+    return replay(definition, recorded, members={}, since=BEGIN, until=at(100))
+
+
+def test_each_partition_key_has_its_runs() -> None:
+    both = PartitionedAssetTimetable(assets=[A, B])
+    found = _keyed(both, (A, 1, "x"), (A, 1, None), (B, 2, "y"), (B, 3, "x"), (A, 4, "x"))
+    assert [(run.partition_key, run.at, run.asset_event_ids) for run in found.runs] == [
+        ("x", at(3), (1, 4)),
+        ("x", at(4), (5,)),
+    ]
+    assert found.waiting == (3,)
+
+
+def test_a_deadline_of_a_key_passes_in_time() -> None:
+    regions = RollupMapper(
+        upstream_mapper=FixedKeyMapper("all"),
+        window=SegmentWindow(["eu", "us"]),
+        wait_policy=WaitUntil(timedelta(hours=5)),
+    )
+    timetable = PartitionedAssetTimetable(assets=A, default_partition_mapper=regions)
+    found = _keyed(timetable, (A, 1, "eu"), (A, 20, "us"), (A, 20, "us"))
+    assert [(run.at, run.asset_event_ids) for run in found.runs] == [
+        (at(6), (1,)),
+        (at(20), (2, 3)),
+    ]
 
 
 def test_a_replay_ends_at_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:

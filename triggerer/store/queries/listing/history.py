@@ -19,6 +19,7 @@ class PastEvent:
     name: str
     uri: str
     timestamp: datetime
+    partition_key: str | None
 
 
 async def newest_events(
@@ -27,7 +28,7 @@ async def newest_events(
     """Return the newest events, oldest first; at most so many, and none that is older than `since`."""
     newest = select(AssetEvent.id).order_by(AssetEvent.id.desc()).limit(limit)
     query = (
-        select(AssetEvent.id, Asset.name, Asset.uri, AssetEvent.timestamp)
+        select(AssetEvent.id, Asset.name, Asset.uri, AssetEvent.timestamp, AssetEvent.partition_key)
         .join(Asset, Asset.id == AssetEvent.asset_id)
         .where(AssetEvent.id.in_(newest))
         .order_by(AssetEvent.id)

@@ -1,0 +1,97 @@
+"""The partition keys of a DAG without a database: for a replay, and for what other files would make of what waits."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from triggerer.domain.assets import Asset
+from triggerer.domain.conditions import aliases_of
+from triggerer.domain.partitions.dividing import KeyedEvent, Part, Partitioner, Share
+from triggerer.scheduler.dividing import noted_key, queue_at
+from triggerer.scheduler.looks import PartitionQueue
+from triggerer.store.queries.scheduling.partitions import KnownKey
+
+
+@dataclass(slots=True)
+class _Key:
+    events: list[int] = field(default_factory=list)
+    parts: dict[tuple[str, str], Part] = field(default_factory=dict)
+    runs: int = 0
+    due_at: datetime | None = None
+    newest_at: datetime | None = None
+
+    @property
+    def known(self) -> KnownKey | None:
+        if self.newest_at is None:
+            return None
+        return KnownKey(self.runs, self.due_at, self.newest_at)
+
+
+@dataclass(slots=True)
+class KeysInMemory:
+    """What waits for the keys of a DAG, as the scheduler would store it.
+
+    Args:
+        members: By alias, the assets that it has been resolved to.
+    """
+
+    partitioner: Partitioner
+    quiet_period: timedelta | None
+    members: Mapping[str, frozenset[Asset]]
+    _keys: dict[str, _Key] = field(default_factory=dict)
+
+    def add(self, events: Sequence[KeyedEvent], now: datetime) -> None:
+        """Divide some events that are there at the same look."""
+        touched: dict[str, list[Share]] = {}
+        for share in self.partitioner.divide(events, most=sys.maxsize).shares:
+            touched.setdefault(share.partition_key, []).append(share)
+        for name, shares in touched.items():
+            key = self._keys.setdefault(name, _Key())
+            for share in shares:
+                key.events.append(share.event.id)
+                key.parts.setdefault((share.event.asset_name, share.part), self._part(share))
+            newest = max(share.event.timestamp for share in shares)
+            noted = noted_key(
+                self.partitioner,
+                name,
+                list(key.parts.values()),
+                newest,
+                key.known,
+                now=now,
+                quiet_period=self.quiet_period,
+            )
+            key.due_at, key.newest_at = noted.due_at, noted.newest_at
+
+    def note_run(self, name: str, at: datetime) -> None:
+        """A key has had a run."""
+        key = self._keys.setdefault(name, _Key(newest_at=at))
+        key.runs += 1
+
+    def queue(self, now: datetime) -> PartitionQueue:
+        """Return what the decider looks at."""
+        due = [(key.due_at, name) for name, key in self._keys.items() if key.due_at is not None]
+        return queue_at(now, [(name, at) for at, name in sorted(due)])
+
+    def take(self, name: str) -> tuple[int, ...]:
+        """Give all that is there for a key to a run; return the ids of the events."""
+        key = self._keys[name]
+        taken = tuple(sorted(key.events))
+        key.events, key.parts, key.due_at = [], {}, None
+        key.runs += 1
+        return taken
+
+    def waiting(self) -> tuple[int, ...]:
+        """Return the ids of the events that wait for a key, each once."""
+        return tuple(sorted({event for key in self._keys.values() for event in key.events}))
+
+    def _part(self, share: Share) -> Part:
+        event = share.event
+        asset = Asset.identified(event.asset_name, event.asset_uri)
+        names = (alias.name for alias in aliases_of(self.partitioner.condition))
+        aliases = frozenset(name for name in names if asset in self.members.get(name, ()))
+        return Part(
+            event.asset_id, event.asset_name, event.asset_uri, share.part, event.timestamp, aliases
+        )
