@@ -64,9 +64,18 @@ RULES = {
     "a_kept_message_goes_before_its_events_are_durable": "S13",
     "a_live_message_overtakes_what_is_kept": "S13|L1",
     "what_is_kept_is_lost_at_a_change_of_owner": "S13|L1|S2/S7",
+    "a_due_moment_goes_before_its_run_is_stored": "T5|T2|L2",
+    "a_due_moment_is_lost_at_the_cap": "T5|T2|L2",
+    "a_due_moment_is_read_from_the_wrong_clock": "T3|T5",
+    "a_missed_tick_is_forgotten": "T5|L2",
+    "a_run_is_made_on_a_stale_look": "S9|S4|T1|T4",
+    "catch_up_skips_one": "T2",
+    "intervals_of_a_wrong_future_are_run_again": "T1",
+    "nobody_wakes_at_a_due_moment": "L2",
 }
 # The others go through the soak: copying, starting and searching takes some seconds for each.
 QUICK = {
+    "catch_up_skips_one",
     "commit_past_a_failed_position",
     "events_at_the_cap_wait_for_ever",
     "every_parse_makes_the_triggers_anew",

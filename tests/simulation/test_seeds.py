@@ -93,6 +93,11 @@ def test_the_seeds_together_go_through_every_kind_of_trouble() -> None:
         "stand still",
         "end the guard",
         "failed=1",
+        "kill dag",
+        "set a host's clock",
+        "resume dag",
+        "changed dag",
+        "nothing is due",
     }
     for seed in range(100):
         lines = [line for _, _, line in trace(seed)]

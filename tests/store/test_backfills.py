@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import anyio
@@ -26,10 +27,12 @@ from triggerer.operations.backfills import (
     plan_backfill,
     start_backfill,
 )
+from triggerer.scheduler import Scheduler
 from triggerer.scheduler.backfills import BackfillRunner
 from triggerer.store.engine.database import Database
-from triggerer.store.models import DagRun
+from triggerer.store.models import Dag, DagRun
 from triggerer.store.queries.listing.views import BackfillView
+from triggerer.store.queries.scheduling.due_moments import renew_due_moments
 from triggerer.store.wakeups.signals import Signal, announce
 
 DAILY = {"timetable": timetable_to_json(CronDataIntervalTimetable("@daily", timezone="UTC"))}
@@ -307,3 +310,64 @@ def test_what_is_active_is_never_repeated_and_what_is_missing_always_run(
         assert step is (Step.REPEAT if reprocess is Reprocess.ALL else Step.SKIP)
     else:
         assert step is Step.REPEAT
+
+
+async def _catch_up(database: Database, *, start: int, last: int, cap: int = 16) -> None:
+    """It has run until `last`, and has the other days of January to catch up with."""
+    for number in range(start, last + 1):
+        await _add_run(database, number, "success")
+    async with database.transaction() as session:
+        dag = await session.get_one(Dag, "d")
+        dag.is_paused, dag.catchup, dag.max_active_runs = False, True, cap
+        dag.start_date, dag.end_date = day(start), day(31)
+        await renew_due_moments(session, [dag])
+
+
+@pytest.mark.rule("a backfill and catch-up ask for the same interval: one run")
+async def test_an_interval_that_a_backfill_has_run_is_not_caught_up_with_again(
+    daily: Database,
+) -> None:
+    await _catch_up(daily, start=1, last=2, cap=100)
+    await _start(daily, 4, 6)
+    await _start_scheduler(daily, runs=60)
+    assert sorted(await _days(daily)) == list(range(1, 32))
+
+
+async def _start_scheduler(database: Database, *, runs: int) -> None:
+    scheduler = Scheduler(database, max_dagruns_to_create_per_loop=3)
+    with anyio.fail_after(60):
+        while scheduler.runs_created < runs and await scheduler.run_once():
+            pass
+
+
+async def test_an_interval_that_was_caught_up_with_is_left_out_by_a_backfill_that_comes_later(
+    daily: Database,
+) -> None:
+    await _catch_up(daily, start=1, last=2, cap=4)
+    await _start_scheduler(daily, runs=4)
+    started = await _start(daily, 1, 9)
+    assert started.intervals == {"skipped": 6, "started": 3}
+    days = await _days(daily)
+    assert sorted(days) == list(range(1, 10))
+
+
+async def test_a_backfill_and_schedulers_side_by_side_run_no_interval_twice(
+    daily: Database,
+) -> None:
+    await _catch_up(daily, start=1, last=1, cap=100)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_start_backfill_in_steps, daily)
+        for _ in range(2):
+            tasks.start_soon(partial(_start_scheduler, runs=10), daily)
+    assert sorted(await _days(daily)) == list(range(1, 32))
+
+
+async def _start_backfill_in_steps(database: Database) -> None:
+    runner = BackfillRunner(database)
+    await _start(database, 1, 30, max_active=2)
+    for _ in range(12):
+        async with database.transaction() as session:
+            await session.execute(
+                update(DagRun).where(DagRun.run_type == "backfill").values(state="success")
+            )
+        await runner.run_once()

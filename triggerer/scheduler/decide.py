@@ -160,6 +160,8 @@ class _Upcoming:
                 self.advance()
             if stored is not None and stored.run_after <= last:
                 stored = None
+        if stored is not None and stored.data_interval in dag.made:
+            stored = None
         if not self.is_due and stored is not None and stored.run_after <= dag.now:
             self.info = stored
 
@@ -176,6 +178,17 @@ class _Upcoming:
             self.info = None
 
     def _ask(self, last: DataInterval | None) -> DagRunInfo | None:
+        """Ask for the run after `last`, or after those that follow it and exist."""
+        info = self._ask_once(last)
+        for _ in self._dag.made:
+            if info is None or info.data_interval not in self._dag.made:
+                break
+            before, info = info, self._ask_once(info.data_interval)
+            if info == before:
+                return None
+        return info
+
+    def _ask_once(self, last: DataInterval | None) -> DagRunInfo | None:
         asked_at = now()
         info = next_info(self._dag.schedule, last, self._dag.restriction)
         # "Now" by the host's clock is now, whatever the database's clock says.

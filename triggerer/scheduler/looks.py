@@ -69,6 +69,8 @@ class DagSnapshot:
     """Of the same run."""
     stored_info: DagRunInfo | None = None
     """What the timetable asked for next after that run, or when the file or the pause last changed."""
+    made: frozenset[DataInterval] = frozenset()
+    """Intervals for which there are runs beside: they are passed over."""
     last_run_at: datetime | None = None
     """When the last run was made that was not asked for by hand."""
     min_run_gap: timedelta | None = None

@@ -13,6 +13,7 @@ import structlog
 from anyio.abc import TaskStatus
 
 from triggerer.backoff import Backoff, warn_seldom
+from triggerer.domain.timetables import clock
 from triggerer.errors import StoreError, TriggererError
 from triggerer.scheduler.optimistic import OptimisticPlanner
 from triggerer.scheduler.plan import Plan, plan_locked
@@ -20,6 +21,7 @@ from triggerer.scheduler.ready import Alarms, ReadyQueue
 from triggerer.store.engine.database import Database
 from triggerer.store.queries.scheduling import candidates
 from triggerer.store.queries.scheduling.candidates import Timed
+from triggerer.store.queries.scheduling.reading import CLOCK_STEP
 from triggerer.store.wakeups.signals import ALL, Announced, Signal, Wakeups
 
 _log = structlog.get_logger(__name__)
@@ -40,7 +42,7 @@ class Scheduler:
 
     It sleeps until a commit wakes it or the next run of a timetable, the end of a gap or of a quiet period is due. That
     moment is counted from the database's time by a monotonic clock. The sweep reads the database's time again: it
-    notices events whose wakeup was lost, and a clock that was set, within `sweep_interval`.
+    notices events whose wakeup was lost, and a clock that was set, the host's too, within `sweep_interval`.
 
     Args:
         wakeups: As a rule `database.wakeups`.
@@ -77,6 +79,8 @@ class Scheduler:
         self._alarms = Alarms()
         self._sweep_due = True
         self._swept_at: datetime | None = None
+        self._ahead = timedelta()
+        """How far the host's clock was ahead of the database's then."""
         self._waits = False
         self._waits_for_end: frozenset[str] = frozenset()
         self._reported: dict[str, str] = {}
@@ -171,12 +175,18 @@ class Scheduler:
             found = await self._find_candidates(session)
         self._sweep_due = False
         self._ready.add(found)
-        # A clock that was set back: what was far ahead may be due, and nobody has written so.
-        is_set_back = self._swept_at is None or timed.now < self._swept_at
-        self._swept_at = timed.now
+        # A clock that was set: what was far ahead may be due, and nobody has written so; or timetables have answered by
+        # a host's clock that was wrong.
+        ahead = clock.now() - timed.now
+        is_set = (
+            self._swept_at is None
+            or timed.now < self._swept_at
+            or abs(ahead - self._ahead) > CLOCK_STEP
+        )
+        self._swept_at, self._ahead = timed.now, ahead
         here = anyio.current_time()
         for dag_id, due in timed.due.items():
-            if is_set_back or due <= timed.now:
+            if is_set or due <= timed.now:
                 self._ready.add([dag_id], by_clock=True)
             else:
                 self._alarms.set(dag_id, here + (due - timed.now).total_seconds())

@@ -104,7 +104,10 @@ async def advance(session: AsyncSession, backfill_id: int) -> int:
     )
     if backfill is None or backfill.cancelled_at is not None:
         return 0
-    dag = await session.get_one(Dag, backfill.dag_id)
+    # A scheduler that decides which intervals still need a run has this lock, or waits for it.
+    dag = await session.get_one(
+        Dag, backfill.dag_id, with_for_update={"key_share": True}, populate_existing=True
+    )
     if dag.is_stale:
         return 0
     active = await session.scalar(

@@ -45,7 +45,12 @@ class FolderWorkload:
 
     def __call__(self, world: World) -> None:
         names = sorted(
-            {asset.name for dag in self.dags for asset in assets_of(dag.condition)}
+            {
+                asset.name
+                for dag in self.dags
+                if dag.condition is not None
+                for asset in assets_of(dag.condition)
+            }
             | {watcher.asset_name for watcher in self.watchers}
         )
         asset_ids = {name: number for number, name in enumerate(names, 1)}

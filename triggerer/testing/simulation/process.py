@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
-from triggerer.errors import StoreError
 from triggerer.scheduler.loop import Scheduler
-from triggerer.store.recording.bulk import EventRow, insert_events
-from triggerer.store.wakeups.signals import Signal, announce
+from triggerer.store.wakeups.signals import Signal
 from triggerer.testing.simulation.file_reader import FileReader
 from triggerer.testing.simulation.instance import Instance
-from triggerer.testing.simulation.transactions import Database, find_candidates, find_timed
+from triggerer.testing.simulation.planning_writes import find_candidates, find_timed
+from triggerer.testing.simulation.surroundings import Surroundings
+from triggerer.testing.simulation.transactions import Database
 
 if TYPE_CHECKING:
     from triggerer.domain.events import Fence
@@ -53,6 +52,7 @@ class Process:
         self.world = world
         self.loop = loop
         self.database = Database(world.store)
+        self._around = Surroundings(self.database, world.store, world.next_number)
         # The id of an instance is new at every start.
         self.instances = [
             Instance(world, self.database, loop, f"{name}{world.processes}") for name in "ab"
@@ -89,7 +89,7 @@ class Process:
                 tasks.start_soon(instance.parked.run)
             for scheduler in self.schedulers:
                 await tasks.start(scheduler.run)
-            tasks.start_soon(self._execute)
+            tasks.start_soon(self._around.execute)
             if self.world.lagging.is_on:
                 tasks.start_soon(self._sicken)
             async with anyio.create_task_group() as hosts:
@@ -108,55 +108,6 @@ class Process:
             if leased.fence == fence
             for watcher in leased.hosted
         }
-
-    # Around the product
-
-    async def _execute(self) -> None:
-        """End each run some time after it was queued."""
-        following: set[int] = set()
-        async with anyio.create_task_group() as tasks:
-            with self.database.wakeups.subscribe(Signal.RUNS_QUEUED) as subscription:
-                while True:
-                    for pk, run in self.world.store.runs.items():
-                        if not run.is_ended and pk not in following:
-                            following.add(pk)
-                            tasks.start_soon(self._end_run, pk, run.dag_id)
-                    # A commit of unknown outcome may be announced before it arrives; the sweep finds its run.
-                    await subscription.wait(timedelta(seconds=10))
-
-    async def _end_run(self, pk: int, dag_id: str) -> None:
-        faults = self.world.faults
-        await asyncio.sleep(faults.random.uniform(0.0, 5.0))
-        await self._retry_until_committed(
-            lambda session: session.end_run(pk), Signal.RUNS_ENDED, dag_id
-        )
-
-    async def _emit(self) -> None:
-        """Emit an event by hand: its id is drawn long before it is committed."""
-        world = self.world
-        asset = world.faults.random.choice(sorted(world.store.asset_ids.values()))
-        row = EventRow(asset, "{}", world.store.now(), 0, f"emitted {world.next_number()}", 0)
-        try:
-            async with self.database.transaction() as session:
-                inserted = await session.perform(insert_events([row]))
-                announce(cast("Any", session), Signal.EVENTS_QUEUED, *inserted.dag_ids)
-                await asyncio.sleep(world.faults.random.uniform(0.0, 3.0))
-        except StoreError:
-            # The caller gets the error and gives up, though an unknown outcome may be a commit.
-            return
-
-    async def _retry_until_committed(
-        self, act: Callable[[Any], None], signal: Signal, subject: str
-    ) -> None:
-        while True:
-            try:
-                async with self.database.transaction() as session:
-                    act(session)
-                    announce(cast("Any", session), signal, subject)
-            except StoreError:
-                await asyncio.sleep(0.1)
-            else:
-                return
 
     # What happens to it
 
@@ -179,7 +130,7 @@ class Process:
                 case "publish":
                     world.publish(stream)
                 case "emit":
-                    tasks.start_soon(self._emit)
+                    tasks.start_soon(self._around.emit)
                 case "restart":
                     return
                 case "parse":

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from triggerer.domain.conditions import Condition, is_satisfied
+from triggerer.domain.conditions import Condition, assets_of, is_satisfied
 from triggerer.domain.events import Fence
+from triggerer.domain.runs import RunType
+from triggerer.domain.schedules import OnAssets, Schedule
+from triggerer.domain.timetables import DagRunInfo, DataInterval, TimeRestriction
 from triggerer.store.wakeups.signals import Wakeups
 
 if TYPE_CHECKING:
@@ -22,17 +25,53 @@ if TYPE_CHECKING:
 
 REFUSED = "\\u0000"
 """What the store refuses to write, as PostgreSQL does in JSON."""
-_EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Dag:
-    """A DAG that waits for assets."""
+    """A DAG as its file describes it; without a `schedule` of its own it waits for the assets of its condition."""
 
     dag_id: str
-    condition: Condition
+    condition: Condition | None
     max_active_runs: int
     events_per_run: int | None
+    schedule: Schedule | None = None
+    start_date: datetime | None = None
+    end_date: datetime | None = None
+    catchup: bool = False
+    min_run_gap_s: float | None = None
+    quiet_period_s: float | None = None
+    depends_on_past: bool = False
+
+    @property
+    def on(self) -> Schedule:
+        """What makes its runs due."""
+        if self.schedule is None:
+            assert self.condition is not None
+            return OnAssets(self.condition)
+        return self.schedule
+
+    @property
+    def restriction(self) -> TimeRestriction:
+        return TimeRestriction(self.start_date, self.end_date, self.catchup)
+
+    def waits_for(self, asset_ids: dict[str, int]) -> set[int]:
+        """The ids of its assets."""
+        if self.condition is None:
+            return set()
+        return {asset_ids[asset.name] for asset in assets_of(self.condition)}
+
+
+@dataclass(frozen=True, slots=True)
+class DagState:
+    """What else is in the row of a DAG."""
+
+    is_paused: bool = False
+    is_stale: bool = False
+    next_run: DagRunInfo | None = None
+    """What its timetable asked for when it was last asked."""
+    last_run_at: datetime | None = None
 
 
 @dataclass(slots=True)
@@ -41,8 +80,28 @@ class Run:
 
     pk: int
     dag_id: str
+    run_id: str
+    run_type: RunType
+    run_after: datetime
+    interval: DataInterval | None = None
     events: list[int] = field(default_factory=list)
     is_ended: bool = False
+
+
+class PlanningObserver(Protocol):
+    """Is told what transactions do about DAGs and their runs; it notes what breaks a promise."""
+
+    def on_creating(self, run: Run, read_at: datetime | None) -> None:
+        """A statement creates a run, in a transaction that has read the DAG at that instant, if it has."""
+
+    def on_run(self, dag: Dag, state: DagState, run: Run) -> None:
+        """It commits, and is not one of the store's runs yet."""
+
+    def on_noted(self, dag_id: str, info: DagRunInfo | None, decided_at: datetime) -> None:
+        """What the timetable asks for next commits; the runs that were made with it are there."""
+
+    def on_changed(self, dag: Dag, state: DagState) -> None:
+        """A changed row of a DAG commits."""
 
 
 @dataclass(slots=True)
@@ -106,6 +165,11 @@ class Store:
         """The timestamps of events whose rows are stored, or were refused."""
         self.events: dict[int, int] = {}
         """The asset of each event, by the event's id."""
+        self.event_times: dict[int, datetime] = {}
+        self.states: defaultdict[str, DagState] = defaultdict(DagState)
+        """By DAG."""
+        self.times: PlanningObserver | None = None
+        """Checks runs that timetables ask for; None: there are none."""
         self.queues: dict[str, dict[int, int | None]] = {}
         """For each DAG its events, and the run that took each."""
         self.versions: Counter[str] = Counter()
@@ -132,7 +196,7 @@ class Store:
         return self.owners.leases[fence.stream_digest] != lease and fence not in self.shortened
 
     def now(self) -> datetime:
-        return _EPOCH + self.skew + timedelta(seconds=asyncio.get_running_loop().time())
+        return EPOCH + self.skew + timedelta(seconds=asyncio.get_running_loop().time())
 
     def waiting(self, dag: Dag) -> dict[int, list[int]]:
         """The DAG's events that no run has taken, by asset, oldest first."""
@@ -143,7 +207,9 @@ class Store:
         return found
 
     def is_due(self, dag: Dag, assets: Collection[int]) -> bool:
-        return is_satisfied(dag.condition, lambda leaf: self.asset_ids[leaf.name] in assets)
+        return dag.condition is not None and is_satisfied(
+            dag.condition, lambda leaf: self.asset_ids[leaf.name] in assets
+        )
 
     def active_runs(self, dag_id: str) -> int:
         return sum(run.dag_id == dag_id and not run.is_ended for run in self.runs.values())

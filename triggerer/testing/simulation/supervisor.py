@@ -12,27 +12,25 @@ from typing import Any
 
 from triggerer.domain.events import Fence
 from triggerer.testing.simulation.checker import Violation
+from triggerer.testing.simulation.execution import Trace
 from triggerer.testing.simulation.executor_world import ExecutorWorld
 from triggerer.testing.simulation.instance import Instance
 from triggerer.testing.simulation.loop import Deadlock, VirtualLoop
 from triggerer.testing.simulation.process import Process
-from triggerer.testing.simulation.scenario import Scenario, draw_scenario, has_executors
+from triggerer.testing.simulation.scenario import (
+    Scenario,
+    draw_scenario,
+    has_executors,
+    has_timetables,
+)
 from triggerer.testing.simulation.stream import Stream
+from triggerer.testing.simulation.timed_world import TimedWorld
+from triggerer.testing.simulation.unwinding import Crash, Finished, unwind
 from triggerer.testing.simulation.world import World
 
 _STEPS_AFTER_FAULTS = 400_000
-_UNWIND_TIMEOUT_S = 600.0
-"""For all that a process shields from its cancellation; each shield has a deadline of its own."""
 _COLLECT_EVERY = 1000
 """Steps."""
-
-
-class _Crash(BaseException):
-    """The process crashes between two steps."""
-
-
-class _Finished(BaseException):
-    """Nothing is left to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +99,9 @@ class Supervisor:
         task = loop.create_task(process.run())
         try:
             loop.run_until_complete(task)
-        except _Crash:
+        except Crash:
             world.trace("CRASH")
-        except _Finished:
+        except Finished:
             return False
         except Deadlock:
             raise Violation("L1", f"nothing moves any more: {self._unfinished()}") from None
@@ -115,36 +113,11 @@ class Supervisor:
             world.trace("stopped in order, starts again")
         finally:
             self._now = loop.now
-            self._unwind(process, loop, task)
+            unwind(process.kill, loop, task, world.faults, world.checker)
         for arrive in list(world.store.pending_commits.values()):
             arrive()
         world.store.pending_commits.clear()
         return True
-
-    def _unwind(self, process: Process, loop: VirtualLoop, task: asyncio.Task[None]) -> None:
-        """Cancel what is left of a process, and wait for it; nothing that it does has an effect on the world."""
-        process.kill()
-        loop.on_step = None
-        were_over, self.world.faults.are_over = self.world.faults.are_over, True
-        task.cancel()
-        try:
-            if task.done():
-                # It ended in the turn in which it crashed; the loop has yet to be told.
-                loop.call_soon(loop.stop)
-                loop.run_forever()
-            else:
-                loop.run_until_complete(asyncio.wait([task], timeout=_UNWIND_TIMEOUT_S))
-        except Deadlock:
-            pass
-        if task.done():
-            loop.run_until_complete(loop.shutdown_asyncgens())
-        else:
-            self.world.checker.fail("L1", "the process does not stop when it is cancelled")
-        if task.done() and not task.cancelled():
-            task.exception()
-        loop.close()
-        asyncio.set_event_loop(None)
-        self.world.faults.are_over = were_over
 
     def _on_loop_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         process = self._process
@@ -170,7 +143,7 @@ class Supervisor:
         elif world.steps >= self._limit:
             self._end_faults(process)
         elif world.faults.occur(world.scenario.crash_rate):
-            raise _Crash
+            raise Crash
 
     def _end_faults(self, process: Process) -> None:
         world = self.world
@@ -203,7 +176,7 @@ class Supervisor:
             missed = self.world.checker.lagging.find_missed(self.world.checker.deleted)
             if missed is not None:
                 raise Violation("S13", missed)
-            raise _Finished
+            raise Finished
         scenario = self.world.scenario
         bound = (
             1200.0 + 6 * scenario.ack_timeout + 10 * scenario.restart_longest + self._longest_lease
@@ -285,7 +258,7 @@ def simulate(
     seed: int,
     *,
     steps: int = 1000,
-    trace: Callable[[float, int, str], None] | None = None,
+    trace: Trace | None = None,
     prepare: Callable[[World], None] | None = None,
 ) -> Outcome:
     """Run one seed inside a `sandbox`: `steps` steps with faults, then as many as it takes until nothing is left to do.
@@ -300,11 +273,13 @@ def simulate(
     outcome = Supervisor(world, steps=steps).run()
     # Where somebody else says what there is, no task runs.
     if prepare is None and outcome.violation is None and has_executors(seed):
-        return _with_executors(outcome, trace)
+        outcome = _with_executors(outcome, trace)
+    if prepare is None and outcome.violation is None and has_timetables(seed):
+        outcome = _with_timetables(outcome, trace)
     return outcome
 
 
-def _with_executors(outcome: Outcome, trace: Callable[[float, int, str], None] | None) -> Outcome:
+def _with_executors(outcome: Outcome, trace: Trace | None) -> Outcome:
     """The seed's second part, at a time of its own."""
     executors = ExecutorWorld(outcome.scenario.seed, first_step=outcome.steps, trace=trace)
     violation = None
@@ -313,3 +288,15 @@ def _with_executors(outcome: Outcome, trace: Callable[[float, int, str], None] |
     except Violation as found:
         violation = found
     return replace(outcome, violation=violation, steps=executors.timeline.steps)
+
+
+def _with_timetables(outcome: Outcome, trace: Trace | None) -> Outcome:
+    """The third, likewise."""
+    timed = TimedWorld(outcome.scenario, first_step=outcome.steps, trace=trace)
+    violation = None
+    try:
+        timed.run()
+    except Violation as found:
+        violation = found
+    runs = outcome.runs + len(timed.store.runs)
+    return replace(outcome, violation=violation, steps=timed.steps, runs=runs)

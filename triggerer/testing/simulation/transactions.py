@@ -3,36 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import starmap
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import anyio
 
-from triggerer.domain.conditions import assets_of, condition_to_json
 from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreUnavailable
 from triggerer.store.engine.script import Row, Script, Step, perform_stepwise
 from triggerer.store.engine.statement import BoundStatement
-from triggerer.store.queries.scheduling.candidates import LockDags, LockFreeDags, Timed
-from triggerer.store.queries.scheduling.new_run import CreateRun, EventSelection, Unchanged
+from triggerer.store.queries.scheduling.candidates import LockDags, LockFreeDags
+from triggerer.store.queries.scheduling.due_moments import NoteNext
+from triggerer.store.queries.scheduling.new_run import CreateRun
 from triggerer.store.queries.scheduling.reading import ReadDags
 from triggerer.store.recording.bulk import EventRow, InsertEvents
 from triggerer.store.recording.record_step import RecordEvents
-from triggerer.store.wakeups.signals import Announced, Wakeups, announce, announced_in
+from triggerer.store.wakeups.signals import Announced, Signal, Wakeups, announce, announced_in
 from triggerer.synchronization import Notifier
 from triggerer.testing.simulation.parked_writes import PARKED, ParkedWrites
+from triggerer.testing.simulation.planning_writes import PlanningWrites
 from triggerer.testing.simulation.position_writes import POSITIONS, PositionWrites
-from triggerer.testing.simulation.store import REFUSED, Dag, Owners, Run, Store
+from triggerer.testing.simulation.store import REFUSED, Dag, Owners, Store
 
 if TYPE_CHECKING:
     from triggerer.domain.events import Fence
 
 T = TypeVar("T")
-NEVER = datetime(9999, 1, 1, tzinfo=UTC)
-_NO_ASSET = (None, None, None, None, 0, None)
 
 
 class Database:
@@ -58,6 +57,20 @@ class Database:
     @property
     def dialect(self) -> str:
         return "sqlite" if self.store.scenario.is_exclusive else "postgresql"
+
+    def connect(self) -> Database:
+        """A connection of another process, which ends by itself; rows are locked for all of them."""
+        other = Database(self.store)
+        other.wakeups, other.turn, other.locks = self.wakeups, self.turn, self.locks
+        self.store.wakeups = self.wakeups
+        return other
+
+    async def change_dag(
+        self, dag: Dag, *, is_paused: bool | None = None, is_stale: bool | None = None
+    ) -> None:
+        """A file was read, or somebody pauses the DAG or goes on with it."""
+        async with self.transaction() as session:
+            await session.change_dag(dag, is_paused, is_stale)
 
     def lock(self, name: str) -> anyio.Semaphore:
         return self.locks.setdefault(name, anyio.Semaphore(1))
@@ -168,8 +181,7 @@ class Transaction:
         self._rows: list[tuple[int, int, datetime, int, str, int]] = []
         self._positions = PositionWrites()
         self._parked = ParkedWrites()
-        self._made: list[Run] = []
-        self._taken: dict[tuple[str, int], int] = {}
+        self._planning = PlanningWrites()
         self._owners: Owners | None = None
         self._held: list[anyio.Semaphore] = []
         self._ended: list[int] = []
@@ -191,14 +203,8 @@ class Transaction:
 
     async def answer(self, step: Step) -> list[Row]:
         match step:
-            case LockDags(dag_ids=dag_ids):
-                await self._lock_dags(dag_ids)
-                return []
-            case LockFreeDags(dag_ids=dag_ids):
-                return [(dag_id,) for dag_id in sorted(dag_ids) if self._lock_free(dag_id)]
-            case ReadDags(dag_ids=dag_ids, bound=bound):
-                await self.store.faults.delay()
-                return self._waiting(dag_ids, bound)
+            case LockDags() | LockFreeDags() | ReadDags() | CreateRun() | NoteNext():
+                return await self._planning.perform(self, step)
             case RecordEvents():
                 return [await self._record(step)]
             case BoundStatement(statement=statement, values=values) if statement in POSITIONS:
@@ -209,15 +215,6 @@ class Transaction:
             case InsertEvents(rows=rows):
                 await self.store.faults.delay()
                 return [(self._insert(rows), None)]
-            case CreateRun(unchanged=None):
-                await self.store.faults.delay()
-                return [self._create(step)]
-            case CreateRun(dag_id=dag_id, unchanged=Unchanged() as unchanged):
-                await self._lock_dags([dag_id])
-                version = self.store.versions[dag_id]
-                is_as_read = str(version) == unchanged.version
-                await self.store.faults.delay()
-                return [self._create(step)] if is_as_read else []
         raise NotImplementedError(f"the model of the database does not know the step {step}")
 
     # What the recorder asks
@@ -245,6 +242,16 @@ class Transaction:
         lock = self._database.lock(name)
         await lock.acquire()
         self._held.append(lock)
+
+    def lock_free_row(self, name: str) -> bool:
+        """The same, unless another transaction has locked it; return whether it is locked."""
+        lock = self._database.lock(name)
+        try:
+            lock.acquire_nowait()
+        except anyio.WouldBlock:
+            return False
+        self._held.append(lock)
+        return True
 
     async def share_streams(self) -> None:
         """Lock the streams' rows, so that no lease can be claimed until the end of this transaction."""
@@ -275,64 +282,12 @@ class Transaction:
         return [
             dag.dag_id
             for dag in self.store.dags.values()
-            if assets & {self.store.asset_ids[asset.name] for asset in assets_of(dag.condition)}
+            if assets & dag.waits_for(self.store.asset_ids)
         ]
 
-    # What the scheduler asks
-
-    async def _lock_dags(self, dag_ids: Collection[str]) -> None:
-        for dag_id in sorted(dag_ids):
-            lock = self._database.lock(dag_id)
-            await lock.acquire()
-            self._held.append(lock)
-
-    def _lock_free(self, dag_id: str) -> bool:
-        lock = self._database.lock(dag_id)
-        try:
-            lock.acquire_nowait()
-        except anyio.WouldBlock:
-            return False
-        self._held.append(lock)
-        return True
-
-    def _waiting(self, dag_ids: Collection[str], bound: int) -> list[Row]:
-        rows: list[Row] = []
-        for dag_id in dag_ids:
-            dag = self.store.dags[dag_id]
-            names = {self.store.asset_ids[one.name]: one for one in assets_of(dag.condition)}
-            found: list[Row] = [
-                (asset, names[asset].name, names[asset].uri, None, min(len(events), bound), None)
-                for asset, events in self.untaken(dag).items()
-            ]
-            rows += [(*self._dag_columns(dag), *one) for one in found or [_NO_ASSET]]
-        return rows
-
-    def _dag_columns(self, dag: Dag) -> Row:
-        """In the order of `triggerer.store.queries.scheduling.reading`."""
-        store = self.store
-        plain: Row = (dag.dag_id, condition_to_json(dag.condition), {})
-        bounds = (dag.max_active_runs, dag.events_per_run, False, False)
-        time = (None, None, False, None, None, False, NEVER, None, None, None)
-        version, active = str(store.versions[dag.dag_id]), store.active_runs(dag.dag_id)
-        return (*plain, *bounds, *time, store.now(), version, active, None, None)
-
-    def _create(self, step: CreateRun) -> Row:
-        run = Run(self.store.next_id(), step.dag_id)
-        self._made.append(run)
-        waiting = self.untaken(self.store.dags[step.dag_id])
-        selection = step.selection or EventSelection(0)
-        for asset in waiting if selection.per_asset is None else selection.asset_ids:
-            for event in waiting.get(asset, [])[: selection.per_asset]:
-                self._taken[step.dag_id, event] = run.pk
-        return run.pk, str(run.pk), step.run_after or self.store.now()
-
-    def untaken(self, dag: Dag) -> dict[int, list[int]]:
-        """As `Store.waiting`, without the events that this transaction has taken."""
-        return {
-            asset: left
-            for asset, events in self.store.waiting(dag).items()
-            if (left := [one for one in events if (dag.dag_id, one) not in self._taken])
-        }
+    async def change_dag(self, dag: Dag, is_paused: bool | None, is_stale: bool | None) -> None:
+        await self._planning.change_dag(self, dag, is_paused, is_stale)
+        announce(cast("Any", self), Signal.DAGS_CHANGED, dag.dag_id)
 
     def end_run(self, pk: int) -> None:
         self._ended.append(pk)
@@ -352,14 +307,15 @@ class Transaction:
                 continue
             checker.durable.add((watcher, key, ordinal))
             store.events[event] = asset
+            store.event_times[event] = timestamp
             if watcher and checker.lagging.is_on:
                 checker.lagging.on_stored(watcher, key)
             for dag in store.dags.values():
-                if asset in {store.asset_ids[one.name] for one in assets_of(dag.condition)}:
+                if asset in dag.waits_for(store.asset_ids):
                     store.queues[dag.dag_id][event] = None
         self._positions.apply(store)
         self._parked.apply(store)
-        self._apply_runs()
+        self._planning.apply(store)
         for pk in self._ended:
             store.runs[pk].is_ended = True
         for signal, subjects in announced_in(cast("Any", self)).items():
@@ -370,41 +326,3 @@ class Transaction:
         holder = self.store.owners.leases[digest]
         if holder != tuple(lease):
             self.store.checker.fail("S6", f"{key} was written under {fence}, and {holder} holds it")
-
-    def _apply_runs(self) -> None:
-        store, checker = self.store, self.store.checker
-        by_pk = {run.pk: run for run in self._made}
-        for (dag_id, event), pk in self._taken.items():
-            if store.queues[dag_id][event] is None:
-                # The UPDATE checks it again, after waiting for other transactions that change the row.
-                store.queues[dag_id][event] = pk
-                by_pk[pk].events.append(event)
-        for run in self._made:
-            dag = store.dags[run.dag_id]
-            counts: dict[int, int] = {}
-            for event in run.events:
-                asset = store.events[event]
-                counts[asset] = counts.get(asset, 0) + 1
-            if not store.is_due(dag, counts):
-                checker.fail(
-                    "S4", f"a run of {run.dag_id} took {run.events}: not what it waits for"
-                )
-            if dag.events_per_run and max(counts.values(), default=0) > dag.events_per_run:
-                checker.fail("S4", f"a run of {run.dag_id} took {counts} events by asset")
-            if store.active_runs(run.dag_id) >= dag.max_active_runs:
-                checker.fail("S9", f"{run.dag_id} has more than {dag.max_active_runs} active runs")
-            store.runs[run.pk] = run
-            store.versions[run.dag_id] += 1
-
-
-async def find_candidates(session: Transaction) -> list[str]:
-    """As `triggerer.store.queries.scheduling.candidates`: DAGs for which an event waits."""
-    store = session.store
-    await store.faults.delay()
-    return [dag_id for dag_id, dag in store.dags.items() if store.waiting(dag)]
-
-
-async def find_timed(session: Transaction) -> Timed:
-    """Likewise: DAGs that a timetable makes due."""
-    await session.store.faults.delay()
-    return Timed(session.store.now(), {})

@@ -27,6 +27,13 @@ period."""
 CLOCK_STEP: Final = timedelta(minutes=1)
 """A last run that lies no further ahead counts: a clock that is corrected must not have a timetable ask twice."""
 
+_SOON: Final = f"statement_timestamp() + interval '{CLOCK_STEP.total_seconds():g} s'"
+_SINCE: Final = """coalesce((
+                SELECT l.logical_date FROM dag_run l
+                WHERE l.dag_id = d.dag_id AND l.logical_date IS NOT NULL
+                  AND l.run_type IN ('scheduled', 'asset_triggered') AND l.run_after <= {soon}
+                ORDER BY l.run_after DESC LIMIT 1), {never})"""
+
 # One row for each asset of the DAG with events queued, which one index lookup finds, or one row without an asset. (With
 # EXISTS, PostgreSQL would join with the whole queue.) Queued events are never counted beyond the bound. The assets are
 # those that the DAG waits for, directly or through an alias.
@@ -42,6 +49,17 @@ SELECT d.dag_id, d.schedule, d.params, d.max_active_runs, d.events_per_run, d.is
         WHERE r.dag_id = d.dag_id AND r.logical_date IS NOT NULL
           AND r.run_type IN ('scheduled', 'asset_triggered') AND r.run_after <= {SOON}
         ORDER BY r.run_after DESC LIMIT 1) AS last_automated,
+       (SELECT {MADE} FROM (
+            SELECT i.data_interval_start, i.data_interval_end
+            FROM backfill f JOIN backfill_interval i ON i.backfill_id = f.id
+            WHERE f.dag_id = d.dag_id AND f.to_date >= {SINCE} AND i.logical_date >= {SINCE}
+              AND i.state = 'started'
+            UNION ALL
+            SELECT r.data_interval_start, r.data_interval_end FROM dag_run r
+            WHERE r.dag_id = d.dag_id AND r.run_after > {SINCE} AND r.logical_date > {SINCE}
+              AND r.logical_date IS NOT NULL AND r.run_type IN ('scheduled', 'asset_triggered')
+              AND r.run_type = 'asset_triggered'
+        ) AS m) AS made,
        CASE WHEN d.depends_on_past THEN
            (SELECT {PAST} FROM dag_run r WHERE r.dag_id = d.dag_id AND r.run_type <> 'backfill'
             ORDER BY r.id DESC LIMIT 1) END AS last_run,
@@ -79,12 +97,19 @@ ORDER BY d.dag_id, w.asset_id
     IN_DAGS=in_list("dag_ids", "text"),
     # That of the statement, which begins when the lock is held; the same for all rows.
     NOW=(":now", "statement_timestamp()"),
-    SOON=(":soon", f"statement_timestamp() + interval '{CLOCK_STEP.total_seconds():g} s'"),
+    SOON=(":soon", _SOON),
     VERSION=("NULL", "d.xmin::text"),
     LAST=(
         "json_array(r.run_after, r.data_interval_start, r.data_interval_end)",
         "ARRAY[r.run_after, r.data_interval_start, r.data_interval_end]",
     ),
+    MADE=(
+        "json_group_array(json_array(m.data_interval_start, m.data_interval_end))",
+        "array_agg(ARRAY[m.data_interval_start, m.data_interval_end])",
+    ),
+    # What is older than the last run is never asked for again. No run is made before its logical date, which spares the
+    # index the others.
+    SINCE=(_SINCE.format(soon=":soon", never="''"), _SINCE.format(soon=_SOON, never="'-infinity'")),
     PAST=("json_array(r.run_id, r.state)", "ARRAY[r.run_id, r.state]"),
     NEWEST=(str(NEWEST_EVENTS), str(NEWEST_EVENTS)),
 )
@@ -140,6 +165,9 @@ class DagRow:
     active_runs: int
     last_automated: tuple[datetime, datetime, datetime] | None
     """Of the last run that its timetable has asked for: when it was due, and its data interval."""
+    made: tuple[tuple[datetime, datetime], ...]
+    """The data intervals, not before that, for which there are runs all the same: a backfill's, or some that were made
+    before the clock was set back."""
     last_run: tuple[str, str] | None
     """The newest run's id and state, where the DAG depends on it."""
     asset_id: int | None
@@ -164,8 +192,8 @@ def _dag_row(
     dag_id: str, schedule: Any, params: Any, most: int, each: int | None, *others: Any
 ) -> DagRow:
     paused, stale, start, end, catchup, gap, quiet, on_past, *others = others  # type: ignore[assignment]
-    next_at, next_start, next_end, last_at, now, version, active, last, past, *others = others  # type: ignore[assignment]
-    asset_id, name, uri, alias, queued, newest = others
+    next_at, next_start, next_end, last_at, now, version, active, last, *others = others  # type: ignore[assignment]
+    made, past, asset_id, name, uri, alias, queued, newest = others
     return DagRow(
         dag_id,
         json_from(schedule),
@@ -188,6 +216,7 @@ def _dag_row(
         version,
         active,
         None if last is None else tuple(map(_present, json_from(last))),  # type: ignore[arg-type]
+        tuple((_present(start), _present(end)) for start, end in json_from(made) or ()),
         None if past is None else tuple(json_from(past)),
         asset_id,
         name,

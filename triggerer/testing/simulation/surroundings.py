@@ -1,0 +1,87 @@
+"""What goes on around schedulers: runs that end after a while, and events that are emitted by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio
+
+from triggerer.errors import StoreError
+from triggerer.store.recording.bulk import EventRow, insert_events
+from triggerer.store.wakeups.signals import Signal, announce
+
+if TYPE_CHECKING:
+    from triggerer.testing.simulation.store import Store
+    from triggerer.testing.simulation.transactions import Database
+
+
+class Surroundings:
+    """Of the schedulers of one process.
+
+    Args:
+        longest_run_s: How long a run may take.
+        next_number: For the keys of events.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        store: Store,
+        next_number: Callable[[], int],
+        *,
+        longest_run_s: float = 5.0,
+    ) -> None:
+        self._database = database
+        self._store = store
+        self._next_number = next_number
+        self._longest_run_s = longest_run_s
+
+    async def execute(self) -> None:
+        """End each run some time after it was queued."""
+        following: set[int] = set()
+        async with anyio.create_task_group() as tasks:
+            with self._database.wakeups.subscribe(Signal.RUNS_QUEUED) as subscription:
+                while True:
+                    for pk, run in self._store.runs.items():
+                        if not run.is_ended and pk not in following:
+                            following.add(pk)
+                            tasks.start_soon(self._end_run, pk, run.dag_id)
+                    # A commit of unknown outcome may be announced before it arrives; the sweep finds its run.
+                    await subscription.wait(timedelta(seconds=10))
+
+    async def _end_run(self, pk: int, dag_id: str) -> None:
+        faults = self._store.faults
+        await asyncio.sleep(faults.random.uniform(0.0, self._longest_run_s))
+        await self._retry_until_committed(
+            lambda session: session.end_run(pk), Signal.RUNS_ENDED, dag_id
+        )
+
+    async def emit(self) -> None:
+        """Emit an event by hand: its id is drawn long before it is committed."""
+        store = self._store
+        asset = store.faults.random.choice(sorted(store.asset_ids.values()))
+        row = EventRow(asset, "{}", store.now(), 0, f"emitted {self._next_number()}", 0)
+        try:
+            async with self._database.transaction() as session:
+                inserted = await session.perform(insert_events([row]))
+                announce(cast("Any", session), Signal.EVENTS_QUEUED, *inserted.dag_ids)
+                await asyncio.sleep(store.faults.random.uniform(0.0, 3.0))
+        except StoreError:
+            # The caller gets the error and gives up, though an unknown outcome may be a commit.
+            return
+
+    async def _retry_until_committed(
+        self, act: Callable[[Any], None], signal: Signal, subject: str
+    ) -> None:
+        while True:
+            try:
+                async with self._database.transaction() as session:
+                    act(session)
+                    announce(cast("Any", session), signal, subject)
+            except StoreError:
+                await asyncio.sleep(0.1)
+            else:
+                return

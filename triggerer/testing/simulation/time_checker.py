@@ -1,0 +1,175 @@
+"""Which runs timetables ask for, by an account of its own: nothing of `triggerer.scheduler` is asked here.
+
+It knows what is committed, and what a timetable answers.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from triggerer.domain.runs import RunType
+from triggerer.domain.schedules import OnAssets, OnBoth, OnEither, OnTime, next_info, timetable_in
+from triggerer.domain.timetables import (
+    DagRunInfo,
+    DeltaDataIntervalTimetable,
+    DeltaTriggerTimetable,
+)
+from triggerer.domain.timetables import now as host_now
+
+if TYPE_CHECKING:
+    from triggerer.testing.simulation.store import Dag, DagState, Run, Store
+
+_CLOCK_STEP = timedelta(minutes=1)
+_LONGEST_CHAIN = 5_000
+
+
+class TimeChecker:
+    """Notes the first broken promise with the store's checker (T1 to T5); says what is due and has no run (L2)."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._changed: set[str] = set()
+        """DAGs whose schedule has changed."""
+        self.is_clock_set_back = False
+        """Whether the database's clock ever was."""
+
+    def on_creating(self, run: Run, read_at: datetime | None) -> None:
+        """T3: nothing is run before it is due, by the clock of the database."""
+        if run.run_type is not RunType.SCHEDULED or read_at is None:
+            return
+        allowed = max(read_at, self._store.now())
+        dag = self._store.dags[run.dag_id]
+        if _answers_now(dag):
+            allowed = max(allowed, host_now())
+        if run.run_after > allowed:
+            self._fail("T3", f"{run.run_id} of {run.dag_id} is made at {allowed}, before it is due")
+
+    def on_run(self, dag: Dag, state: DagState, run: Run) -> None:
+        if state.is_paused or state.is_stale:
+            self._fail("T4", f"{dag.dag_id} is paused or stale, and got a run")
+        gap, last = dag.min_run_gap_s, state.last_run_at
+        if gap is not None and last is not None and not self.is_clock_set_back:
+            passed = (self._store.now() - last).total_seconds()
+            # The clock may be ahead of the snapshot by which the scheduler has decided, but never behind it.
+            if passed < gap:
+                self._fail("T4", f"{dag.dag_id} got two runs within {passed} s of {gap}")
+        if run.interval is None:
+            return
+        others = [one for one in self._runs(dag.dag_id) if one.interval is not None]
+        if any(one.interval == run.interval for one in others):
+            self._fail("T1", f"{dag.dag_id} got a second run for {run.interval}")
+        if dag.catchup and not (self.is_clock_set_back and dag.dag_id in self._changed):
+            self._check_chain(dag, run, others)
+
+    def _check_chain(self, dag: Dag, run: Run, others: list[Run]) -> None:
+        """T2: with catch-up each run is the one that follows the last."""
+        if isinstance(dag.on, OnBoth):
+            before = max(others, key=lambda one: one.pk, default=None)
+            if self.is_clock_set_back:
+                return
+        else:
+            earlier = [one for one in others if one.run_after < run.run_after]
+            before = max(earlier, key=lambda one: one.run_after, default=None)
+        info = self._following(dag, before)
+        if info is None or info.data_interval != run.interval:
+            self._fail("T2", f"{dag.dag_id} is run for {run.interval}, and {info} was to be next")
+
+    def on_changed(self, dag: Dag, state: DagState) -> None:
+        before = self._store.dags[dag.dag_id]
+        if (before.on, before.restriction) != (dag.on, dag.restriction):
+            self._changed.add(dag.dag_id)
+
+    def on_noted(self, dag_id: str, info: DagRunInfo | None, decided_at: datetime) -> None:
+        """T5: what was due is not replaced by what is not, unless it was run."""
+        due = self._store.states[dag_id].next_run
+        if due is None or due.run_after > decided_at:
+            return
+        if info is not None and info.run_after <= decided_at:
+            return
+        dag = self._store.dags[dag_id]
+        if isinstance(dag.on, OnBoth) or _answers_now(dag):
+            return
+        # Of several that were missed, the timetable names the last.
+        if not any(
+            run.interval is not None and run.run_after >= due.run_after
+            for run in self._runs(dag_id)
+        ):
+            self._fail("T5", f"{dag_id} was due for {due}, got no run, and waits for {info}")
+
+    def find_due(self) -> dict[tuple[str, int], str]:
+        """Return what is due and has no run, for each DAG and the number of runs that it has."""
+        found: dict[tuple[str, int], str] = {}
+        for dag_id, dag in self._store.dags.items():
+            state, active = self._store.states[dag_id], self._store.active_runs(dag_id)
+            if state.is_paused or state.is_stale or active >= dag.max_active_runs:
+                continue
+            if dag.depends_on_past and active:
+                continue
+            if (what := self._find_due_of(dag, state)) is not None:
+                found[dag_id, len(self._runs(dag_id))] = f"{dag_id} is due for {what}"
+        return found
+
+    def _find_due_of(self, dag: Dag, state: DagState) -> str | None:
+        waiting = self._store.waiting(dag)
+        has_events = dag.condition is not None and self._store.is_due(dag, waiting)
+        match dag.on:
+            case OnBoth():
+                ready = self._due_moment(dag, state) if has_events else None
+                return None if ready is None else f"{ready} and {waiting}"
+            case OnEither() | OnAssets() if has_events and self._is_in_season(dag):
+                return str(waiting)
+            case OnEither() | OnTime():
+                ready = self._due_moment(dag, state)
+                return None if ready is None else str(ready)
+        return None
+
+    def _is_in_season(self, dag: Dag) -> bool:
+        here = self._store.now()
+        return (dag.start_date is None or dag.start_date <= here) and (
+            dag.end_date is None or here <= dag.end_date
+        )
+
+    def _due_moment(self, dag: Dag, state: DagState) -> DagRunInfo | None:
+        """What its timetable, asked now or when it was asked last, has due and has no run."""
+        here = self._store.now()
+        runs = [run for run in self._runs(dag.dag_id) if run.interval is not None]
+        past = [run for run in runs if run.run_after <= here + _CLOCK_STEP]
+        last = max(reversed(past), key=lambda run: run.run_after, default=None)
+        asked = [self._following(dag, last)]
+        if not isinstance(dag.on, OnBoth):
+            asked.append(state.next_run)
+        for info in asked:
+            if info is not None and info.run_after <= here:
+                made = {run.run_after for run in runs}
+                if isinstance(dag.on, OnBoth) or (
+                    info.run_after not in made and (last is None or info.run_after > last.run_after)
+                ):
+                    return info
+        return None
+
+    def _following(self, dag: Dag, last: Run | None) -> DagRunInfo | None:
+        """What comes after a run: the next in the chain that is later than it."""
+        interval = None if last is None else last.interval
+        for _ in range(_LONGEST_CHAIN):
+            info = next_info(dag.on, interval, dag.restriction)
+            if info is None or last is None or isinstance(dag.on, OnBoth):
+                return info
+            if info.run_after > last.run_after:
+                return info
+            interval = info.data_interval
+        return None
+
+    def _runs(self, dag_id: str) -> list[Run]:
+        return [run for run in self._store.runs.values() if run.dag_id == dag_id]
+
+    def _fail(self, rule: str, detail: str) -> None:
+        self._store.checker.fail(rule, detail)
+
+
+def _answers_now(dag: Dag) -> bool:
+    """Whether its timetable may answer with the time of the host on which it is asked."""
+    timetable = timetable_in(dag.on)
+    return not dag.catchup and isinstance(
+        timetable, DeltaTriggerTimetable | DeltaDataIntervalTimetable
+    )
