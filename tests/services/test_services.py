@@ -198,5 +198,6 @@ def test_an_old_or_missing_java_is_reported_as_such(
     old.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr(java, "find_spec", lambda _: None)
     with pytest.raises(ServiceUnavailable, match=r"no Java 17 or newer .*; .*/java is Java 8$"):
         java.find_java.__wrapped__()

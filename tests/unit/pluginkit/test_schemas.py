@@ -176,6 +176,48 @@ async def test_a_protobuf_message_is_read_by_its_files_descriptor(registry: Regi
             await decode("protobuf", framed(schema_id, wrong))
 
 
+async def test_a_protobuf_schema_that_the_registry_has_as_text_only_is_compiled(
+    registry: Registry,
+) -> None:
+    registry.register("PROTOBUF", 'syntax = "proto3"; message Money { int64 cents = 1; }')
+    text = 'syntax = "proto3"; import "a/money.proto"; message Bill { Money total = 1; }'
+    schema_id = registry.register(
+        "PROTOBUF", text, subject="bill", references=(("a/money.proto", "values"),)
+    )
+    assert await decode("protobuf", framed(schema_id, b"\0\x0a\x02\x08\x05")) == [
+        {"total": {"cents": "5"}}
+    ]
+
+
+@pytest.mark.parametrize("name", ["../money.proto", "/tmp/money.proto", ""])
+async def test_a_protobuf_file_whose_name_leads_elsewhere_is_refused(
+    registry: Registry, name: str
+) -> None:
+    registry.register("PROTOBUF", 'syntax = "proto3";')
+    schema_id = registry.register(
+        "PROTOBUF", 'syntax = "proto3";', subject="bill", references=((name, "values"),)
+    )
+    with pytest.raises(ValueError, match="which is no name of a file"):
+        await decode("protobuf", framed(schema_id, b"\0"))
+
+
+async def test_a_protobuf_schema_that_does_not_compile_rejects_its_messages(
+    registry: Registry,
+) -> None:
+    schema_id = registry.register("PROTOBUF", 'syntax = "proto3";\nmessage {')
+    with pytest.raises(ValueError, match=r"does not compile: schema-100.proto:2:9: Expected"):
+        await decode("protobuf", framed(schema_id, b"\0"))
+
+
+async def test_without_the_compiler_the_message_says_what_to_install(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema_id = registry.register("PROTOBUF", 'syntax = "proto3"; message First {}')
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ConfigurationError, match="its compiler is not installed"):
+        await decode("protobuf", framed(schema_id, b"\0"))
+
+
 @pytest.mark.parametrize("value", [b"", b"\0\0\0", b"{}", b"\x01\0\0\0\x64rest"])
 async def test_a_value_that_names_no_schema_is_refused_without_asking(
     registry: Registry, value: bytes

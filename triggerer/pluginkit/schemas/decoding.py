@@ -47,8 +47,12 @@ class RegistryDecoder:
             return
         if self._registry is None:
             self._registry = SchemaRegistry(self._connection, get_connection(self._connection))
-        is_protobuf = self._kind == "PROTOBUF"
-        schema = await self._registry.get(schema_id, serialized=is_protobuf)
+        if self._kind == "PROTOBUF":
+            # Imported late, as the readers are.
+            find = import_module("triggerer.pluginkit.schemas.proto_files").find_descriptors
+            schema = await find(self._registry, schema_id)
+        else:
+            schema = await self._registry.get(schema_id)
         if schema.kind != self._kind:
             raise ValueError(f"its schema {schema_id} is of kind {schema.kind}")
         make_reader: Callable[[Any], Reader] = import_module(
