@@ -184,6 +184,18 @@ class SharedStreamProducer(ABC):
         Called once, before `open_stream`, if it is overridden: the runtime reads the state before.
         """
 
+    def state_after(self, items: Sequence[AdvanceItem]) -> Any:
+        """The state that passes these items, to be stored in the transaction of their events. Off by default.
+
+        Beside `use_state`: without it the state is stored by `advance`, after the events. Called with the next items of
+        the stream, in order, all of them accepted, before their events are durable; nothing is settled by it. Where the
+        transaction goes through, `advance` is called with the same items next, and to save this same state then costs
+        nothing. Where it does not, `advance` is told what became of each, and saves as ever.
+
+        In between nothing older may be saved: what the poll alone has to store waits for `advance`.
+        """
+        raise NotImplementedError(f"{type(self).__qualname__} saves its state in advance()")
+
     def get_advance_lane(self, broker_payload: Any) -> Hashable:
         """The lane that orders this event's advance: a partition, an ordering key. By default there is one lane."""
         return None

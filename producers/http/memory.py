@@ -5,7 +5,8 @@ from __future__ import annotations
 import uuid
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -152,6 +153,22 @@ class Memory:
         return Delivery(one, key, answered, self._numbers, version, seen_at)
 
     # What became of it
+
+    def dump_after(self, deliveries: Iterable[Delivery]) -> dict[str, Any]:
+        """As `dump` will be once these, which are in flight, are settled."""
+        copies = [copy(one) for one in self._rounds]
+        rounds = {id(one): again for one, again in zip(self._rounds, copies, strict=True)}
+        after = replace(
+            self,
+            known=dict(self.known),
+            _in_flight=dict(self._in_flight),
+            _rounds=deque(copies),
+        )
+        for delivery in deliveries:
+            after.settle(
+                replace(delivery, round=rounds.get(id(delivery.round)) or copy(delivery.round))
+            )
+        return after.dump()
 
     def settle(self, delivery: Delivery) -> None:
         """Its events are durable, or nobody can use it."""

@@ -69,6 +69,8 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         """When what has failed is delivered again."""
         self._has_failed = anyio.Event()
         self._saved: Any = None
+        self._is_ahead = False
+        """Whether a state is being stored that passes what has not been advanced yet."""
 
     def use_state(self, state: StreamState) -> None:
         self._state = state
@@ -138,7 +140,8 @@ class HttpSharedStreamProducer(SharedStreamProducer):
         new = self._memory.take(page.found, answer.validators, self._cursor, now)
         for delivery in new:
             delivery.size = get_size(self._message(delivery))
-        await self._save()
+        if not self._is_ahead:
+            await self._save()
         return new, 0.0 if has_more and new else interval
 
     def _advances(self, page: Page) -> bool:
@@ -176,7 +179,12 @@ class HttpSharedStreamProducer(SharedStreamProducer):
             deliveries=delivery.failures + 1,
         )
 
+    def state_after(self, items: Sequence[AdvanceItem]) -> Any:
+        self._is_ahead = True
+        return self._memory.dump_after(delivery for delivery, _ in items)
+
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        self._is_ahead = False
         failures = 0
         for delivery, outcome in batch:
             match judge(outcome):

@@ -12,7 +12,7 @@ from triggerer.backoff import Backoff
 from triggerer.domain.events import EventSink
 from triggerer.domain.lane_positions import PositionSink
 from triggerer.domain.parked import ParkedStore
-from triggerer.domain.stream_states import StateStore
+from triggerer.domain.stream_states import EventsWithState, StateStore
 from triggerer.own_lease import OwnLease
 from triggerer.runtime.clock import Clock, SystemClock
 from triggerer.runtime.settings import RuntimeSettings
@@ -33,6 +33,8 @@ class RuntimeContext:
     """Where messages are set aside. None: nowhere, and a lane stands at what its watcher cannot take."""
     states: StateStore | None = None
     """Where producers without a broker have their state stored. None: nowhere, and they cannot be opened."""
+    with_state: EventsWithState | None = None
+    """Where events are stored together with the state that passes them: `sink`'s other side. None: one by one."""
     parked_at_bound: Literal["hold", "dead_letter"] = "hold"
     """What becomes of a message that cannot be set aside, since a bound is reached: its lane stands, or the producer
     hands it over."""

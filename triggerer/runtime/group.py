@@ -14,6 +14,7 @@ import structlog
 from triggerer.abc import BaseEventTrigger, SharedStreamProducer, StreamState, is_acknowledged
 from triggerer.domain.events import EventSink, EventSource, WatcherRef
 from triggerer.domain.parked import ParkedStore
+from triggerer.domain.stream_states import EventsWithState
 from triggerer.errors import BrokerUnavailable, GroupEnded, PluginError
 from triggerer.own_lease import OwnLease
 from triggerer.runtime.cancellation import plugin_code
@@ -28,6 +29,7 @@ from triggerer.runtime.ledger import Ledger
 from triggerer.runtime.pending_limit import PendingLimit
 from triggerer.runtime.pump import Pump
 from triggerer.runtime.settings import RuntimeSettings
+from triggerer.runtime.staging import stage
 from triggerer.runtime.state import GroupState
 from triggerer.runtime.stored_state import has_state, no_state
 from triggerer.runtime.subscriber import Subscriber
@@ -78,6 +80,7 @@ class Group:
         now: Callable[[], datetime],
         parked: ParkedStore | None = None,
         load_state: Callable[[], Awaitable[StreamState]] = no_state,
+        with_state: EventsWithState | None = None,
         hands_over_at_bound: bool = False,
         random: Random | None = None,
         on_open: Callable[[GroupState], None] = _ignore,
@@ -103,6 +106,8 @@ class Group:
             on_holders=self._note_holders,
         )
         self._load_state = load_state
+        self._with_state = with_state
+        self._sink = sink
         self._random = random or Random()
         self._on_open = on_open
         self._on_holders = on_holders
@@ -161,6 +166,8 @@ class Group:
         finally:
             state.is_ending = True
             self._tasks = None
+            if state.staging is not None:
+                state.staging.end()
             # For those who wait for it to drain: nothing more is going to be advanced.
             state.progress.note_room()
             await self._close_producer()
@@ -175,6 +182,7 @@ class Group:
                 state = await self._load_state()
                 if not self.state.may_act:
                     await self._wait_to_be_closed()
+                self.state.staging = stage(self.state, self._sink, self._with_state, state)
                 with opening:
                     producer.use_state(state)
             with opening:

@@ -49,12 +49,23 @@ class Pump:
             while True:
                 await progress.wait()
                 while ledger.release_passed(_BURST):
-                    await self._advance_ready(tasks)
+                    await self._advance_with_state(tasks)
                     await checkpoint()
-                await self._advance_ready(tasks)
+                await self._advance_with_state(tasks)
                 if not state.is_acknowledged:
                     # No advance will say so there: whoever waits for the group to drain looks again.
                     progress.note_room()
+
+    async def _advance_with_state(self, tasks: anyio.abc.TaskGroup) -> None:
+        staging = self._state.staging
+        if staging is None:
+            await self._advance_ready(tasks)
+            return
+        staging.flush()
+        if not staging.is_ahead:
+            await self._advance_ready(tasks)
+            staging.note_advanced()
+            staging.flush()
 
     async def _advance_ready(self, tasks: anyio.abc.TaskGroup) -> None:
         state = self._state

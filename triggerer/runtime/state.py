@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from triggerer.abc import AdvanceItem, SharedStreamProducer, SharedStreamSelector
-from triggerer.domain.events import EventSource, WatcherRef
+from triggerer.domain.events import EventSink, EventSource, WatcherRef
 from triggerer.domain.lane_positions import Position, following, is_before
 from triggerer.domain.parked import ParkedStore
 from triggerer.own_lease import OwnLease
@@ -22,6 +22,16 @@ from triggerer.runtime.progress import Progress
 from triggerer.runtime.recent import Message, Recent
 from triggerer.runtime.selection import Selection
 from triggerer.runtime.settings import RuntimeSettings
+
+
+class Stages(EventSink, Protocol):
+    """See `triggerer.runtime.staging.Staging`."""
+
+    is_ahead: bool
+
+    def flush(self) -> None: ...
+    def note_advanced(self) -> None: ...
+    def end(self) -> None: ...
 
 
 class Reader(Protocol):
@@ -73,6 +83,8 @@ class GroupState:
     """Those to be woken by the next broadcast, once."""
     producer: SharedStreamProducer | None = None
     """Set in ack mode, once the stream has been opened."""
+    staging: Stages | None = None
+    """Set then too, where the state goes with the events."""
     is_ending: bool = False
     """Whether nobody can join any more. Set where a failure is first seen, before anything is awaited."""
     is_closed: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import anyio
@@ -12,6 +12,11 @@ from triggerer.abc import SharedStreamProducer, StreamState
 from triggerer.domain.events import Fence
 from triggerer.domain.stream_states import MAX_STATE_BYTES, StateChange, StateStore
 from triggerer.errors import PluginError
+
+
+def tells_state_ahead(producer: type[SharedStreamProducer]) -> bool:
+    """Whether the class overrides `state_after`, too."""
+    return has_state(producer) and producer.state_after is not SharedStreamProducer.state_after
 
 
 def has_state(producer: type[SharedStreamProducer]) -> bool:
@@ -48,6 +53,39 @@ class StoredState(StreamState):
         self._key = key
         self._store = store
         self._fence = fence
+        self._stored: bytes | None = None
+        """What is durable, if it was stored here."""
+        self._saving = 0
+        self._ahead: anyio.Event | None = None
+        self.on_saved: Callable[[], None] = lambda: None
+        """Called when something was saved, or could not be."""
+
+    @property
+    def is_saving(self) -> bool:
+        return self._saving > 0
+
+    def change_ahead(self, value: Any, on_done: Callable[[], None]) -> StateChange:
+        """The change that stores `value` with the events that it passes. What is saved meanwhile waits for it.
+
+        Raises:
+            PluginError: As `save`.
+        """
+        encoded = encode_state(value)
+        self._ahead = anyio.Event()
+
+        def note(error: Exception | None) -> None:
+            assert self._ahead is not None
+            if error is None:
+                self._note_stored(encoded)
+            ahead, self._ahead = self._ahead, None
+            ahead.set()
+            on_done()
+
+        return StateChange(self._fence, self._key, encoded, note)
+
+    def _note_stored(self, encoded: bytes) -> None:
+        self._stored = encoded
+        self._value = orjson.loads(encoded)
 
     @property
     def value(self) -> Any:
@@ -55,6 +93,10 @@ class StoredState(StreamState):
 
     async def save(self, value: Any) -> None:
         encoded = encode_state(value)
+        while self._ahead is not None:
+            await self._ahead.wait()
+        if encoded == self._stored and not self._saving:
+            return
         done = anyio.Event()
         failures: list[Exception] = []
 
@@ -62,12 +104,16 @@ class StoredState(StreamState):
             if error is not None:
                 failures.append(error)
             done.set()
+            # Also where nobody waits any more, since the waiter was cancelled.
+            self._saving -= 1
+            self.on_saved()
 
+        self._saving += 1
         self._store.submit_nowait(StateChange(self._fence, self._key, encoded, note))
         await done.wait()
         if failures:
             raise failures[0]
-        self._value = orjson.loads(encoded)
+        self._note_stored(encoded)
 
 
 def encode_state(value: Any) -> bytes:

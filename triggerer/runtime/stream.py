@@ -375,6 +375,7 @@ class SharedStream:
             now=self._context.now,
             parked=self._context.parked,
             load_state=partial(load_state, self._context.states, made[0].source.fence, self.key),
+            with_state=self._context.with_state,
             hands_over_at_bound=self._context.parked_at_bound == "dead_letter",
             random=self._context.random,
             on_open=self._note_open,

@@ -338,8 +338,16 @@ class Subscriber(Deriver):
     async def _drive(self, events: AsyncGenerator[TriggerEvent, None]) -> None:
         # One function, since it runs for every derived event.
         state, pending = self.state, self.pending
-        sink, submit = self._sink, self._sink.submit_nowait
+        sink: EventSink = self._sink
+        submit = sink.submit_nowait
+        is_first = True
         async for event in events:
+            if is_first:
+                # The stream is open by now, and it is known whether its producer keeps a state.
+                is_first = False
+                if state.staging is not None:
+                    sink = state.staging
+                    submit = sink.submit_nowait
             if not isinstance(event, TriggerEvent):
                 raise PluginError(
                     f"The filter of {self.name} yielded {type(event).__qualname__}, not a TriggerEvent"

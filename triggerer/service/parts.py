@@ -116,6 +116,7 @@ async def _start_triggerer(
             positions,
             parked,
             states,
+            recorder,
             parked_at_bound=chosen.parked_at_bound,
             falls_behind=chosen.on_failure == "catch_up",
             settings=RuntimeSettings(

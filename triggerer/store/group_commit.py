@@ -83,8 +83,8 @@ class GroupCommit(ABC, Generic[G]):
         """A group was not written, or nobody knows; it is written again after `delay` seconds."""
 
     @abstractmethod
-    def _halves(self, group: G) -> tuple[G, G] | None:
-        """The group in two; None if it is a single item."""
+    def _halves(self, group: G) -> tuple[G, ...] | None:
+        """The group in two; None if it is a single item. Or alone, without something that may have been refused."""
 
     @abstractmethod
     def _without_refused(self, group: G, error: StoreError) -> tuple[G, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -209,3 +210,23 @@ def test_settings_that_cannot_be_meant_are_refused(written: dict[str, object], s
     with pytest.raises(ConfigurationError, match=said) as raised:
         HttpSettings.from_mapping("http", written)
     assert "hush" not in str(raised.value)
+
+
+@pytest.mark.parametrize("make", [items, document])
+def test_what_will_be_remembered_is_told_ahead_and_changes_nothing(
+    make: Callable[[], Memory],
+) -> None:
+    memory = make()
+    first, *_ = earlier = take(memory, "a", etag="1")
+    later = (
+        take(memory, "b", "c", etag="2") if not memory.is_document else take(memory, "b", etag="2")
+    )
+    before = memory.dump()
+    ahead = [memory.dump_after(earlier), memory.dump_after([*earlier, *later])]
+    assert memory.dump() == before
+    memory.settle(first)
+    assert memory.dump() == ahead[0]
+    for one in later:
+        memory.settle(one)
+    assert memory.dump() == ahead[1]
+    assert memory.dump()["cursor"] == "2"

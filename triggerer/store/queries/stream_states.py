@@ -34,14 +34,18 @@ def write_states(changes: Sequence[StateChange]) -> Script[frozenset[Fence]]:
     """
     fences = {change.fence for change in changes}
     held = yield from held_fences(fences)
+    yield from save_states([change for change in changes if change.fence in held])
+    return frozenset(fences - held)
+
+
+def save_states(changes: Sequence[StateChange]) -> Script[None]:
+    """Store these states; one for each stream, whose lease is known to hold in this transaction."""
     rows = [
         (change.fence.stream_digest, change.fence.epoch, change.value.decode())
         for change in changes
-        if change.fence in held
     ]
     if rows:
         yield SAVE(rows=ParameterRows(sorted(rows)))
-    return frozenset(fences - held)
 
 
 async def load_state(session: AsyncSession, stream_digest: str) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from triggerer.domain.events import EventSource, Fence, PendingEvent
+from triggerer.domain.stream_states import StateChange
 from triggerer.errors import RowRefused, StoreError
 from triggerer.store.recording.lost_leases import lease_lost
 
@@ -37,6 +38,7 @@ class EventBatch:
         "ordinals",
         "partition_keys",
         "size_bytes",
+        "states",
         "timestamps",
         "watcher_ids",
     )
@@ -64,6 +66,13 @@ class EventBatch:
         self._fence_number = 0
         self.size_bytes = 0
         """Of the payloads, counted for each row."""
+        self.states: list[StateChange] = []
+        """The states of streams that pass some of these events; of one stream one at most."""
+
+    @property
+    def refused(self) -> int:
+        """How many events have no rows, or were refused when they were added."""
+        return len(self._rowless)
 
     @property
     def columns(self) -> Sequence[Sequence[object]]:
@@ -162,6 +171,12 @@ class EventBatch:
             part.fence_numbers.append(part._fence_number)
         return part
 
+    def drop_states(self, error: StoreError) -> None:
+        """Store the events alone."""
+        states, self.states = self.states, []
+        for change in states:
+            change.on_done(error)
+
     def complete(self, refusal: StoreError | None, lost: Collection[Fence]) -> None:
         """Tell each event, in the order of submission, what became of it.
 
@@ -169,6 +184,12 @@ class EventBatch:
             refusal: Why none of the rows was written; None: those that the fences allow are durable.
             lost: The fences that do not hold.
         """
+        self._complete_events(refusal, lost)
+        states, self.states = self.states, []
+        for change in states:
+            change.on_done(refusal or (lease_lost(change.fence) if change.fence in lost else None))
+
+    def _complete_events(self, refusal: StoreError | None, lost: Collection[Fence]) -> None:
         if refusal is None and not lost and not self._rowless:
             for event in self._events:
                 if event is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
 from uuid import uuid4
@@ -13,6 +13,7 @@ import anyio
 from triggerer.backoff import Backoff, warn_seldom
 from triggerer.domain.events import EventSource, Fence, HasPayload, PendingEvent
 from triggerer.domain.storable import check_partition_key
+from triggerer.domain.stream_states import StateChange, Submission
 from triggerer.errors import (
     ConfigurationError,
     RowRefused,
@@ -23,7 +24,9 @@ from triggerer.errors import (
 from triggerer.logging_setup import LazyLogger
 from triggerer.store.engine.clock import Now, TurnClock
 from triggerer.store.engine.database import Database
+from triggerer.store.engine.script import Row, Script
 from triggerer.store.group_commit import GroupCommit
+from triggerer.store.queries.stream_states import save_states
 from triggerer.store.recording.encoding import check_identity, encode_extra
 from triggerer.store.recording.event_batch import EventBatch, size_of
 from triggerer.store.recording.record_step import RecordEvents
@@ -139,6 +142,25 @@ class EventRecorder(GroupCommit[EventBatch]):
         if self._is_idle:
             self._wake()
 
+    def submit_with_state_nowait(
+        self, submissions: Sequence[Submission], change: StateChange
+    ) -> None:
+        """Take events, and the state that passes them, for one transaction; see `EventsWithState`."""
+        rows = sum(len(one.source.watchers) for one in submissions)
+        if self._filling.keys and len(self._filling.keys) + rows > self._max_batch_rows:
+            self._full.append(self._filling)
+            self._filling = EventBatch()
+        batch = self._filling
+        refused = batch.refused
+        for one in submissions:
+            self.submit_nowait(one.event, one.yielded, one.source, one.key, one.ordinal)
+        if self._filling is not batch:
+            change.on_done(StoreError("the events do not fit into one transaction with the state"))
+        elif batch.refused != refused:
+            change.on_done(StoreError("one of the events that the state passes was refused"))
+        else:
+            batch.states.append(change)
+
     async def wait_for_room(self) -> None:
         while self.is_full:
             await self._has_room.wait()
@@ -164,7 +186,11 @@ class EventRecorder(GroupCommit[EventBatch]):
         self._recovered()
         self._settle(group, lost=lost)
 
-    def _halves(self, group: EventBatch) -> tuple[EventBatch, EventBatch] | None:
+    def _halves(self, group: EventBatch) -> tuple[EventBatch, ...] | None:
+        if group.states:
+            # What was refused may be one of them, or an event without which it must not be stored.
+            group.drop_states(StoreError("the transaction with the state was refused"))
+            return (group,)
         return group.halves()
 
     def _without_refused(self, group: EventBatch, error: StoreError) -> tuple[EventBatch, ...]:
@@ -180,7 +206,11 @@ class EventRecorder(GroupCommit[EventBatch]):
         step = RecordEvents(
             batch.columns, batch.fence_numbers, fences, self._database.transport.sender
         )
-        dag_ids, held, *_ = (await self._database.perform_step(step))[0]
+        if batch.states:
+            row = await self._database.perform(_record_with_states(step, batch.states))
+        else:
+            row = (await self._database.perform_step(step))[0]
+        dag_ids, held, *_ = row
         if dag_ids:
             await self._database.announce_here({Signal.EVENTS_QUEUED: set(dag_ids)})
         self.rows_written += rows
@@ -222,3 +252,11 @@ class EventRecorder(GroupCommit[EventBatch]):
             # A commit whose answer was lost may have queued events, which its repeat did not announce.
             self._database.wakeups.publish(Signal.EVENTS_QUEUED)
             _log.info("asset events are written again", events=self.unsettled)
+
+
+def _record_with_states(step: RecordEvents, states: Sequence[StateChange]) -> Script[Row]:
+    """The step, and the states under leases that hold: all of it is durable, or nothing is."""
+    (row,) = yield step
+    held = {step.fences[number - 1] for number in row[1] or ()}
+    yield from save_states([change for change in states if change.fence in held])
+    return row

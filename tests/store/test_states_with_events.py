@@ -1,0 +1,272 @@
+"""The state of a poll without a broker, and the events that it passes: one transaction, on each database."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Hashable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+from sqlalchemy import select, update
+
+from tests.store.seeding import FENCE, Event, add_asset, add_stream, events_in, recording, until
+from triggerer.abc import (
+    AdvanceItem,
+    BaseEventTrigger,
+    SharedStreamProducer,
+    StreamState,
+    TriggerEvent,
+)
+from triggerer.domain.events import EventSource, Fence, WatcherRef
+from triggerer.domain.stream_states import StateChange, Submission
+from triggerer.errors import LeaseLost, RowRefused, StoreError, StoreUnavailable
+from triggerer.runtime import Manager, RuntimeContext, TriggerSpec
+from triggerer.store.engine.database import Database
+from triggerer.store.engine.script import Script
+from triggerer.store.models import Stream, Trigger
+from triggerer.store.models import StreamState as StoredRow
+from triggerer.store.recording import recorder as recorder_module
+from triggerer.store.recording.recorder import EventRecorder
+from triggerer.store.recording.state_writer import StateWriter
+
+SOURCE = EventSource((WatcherRef(1, 1),), FENCE)
+
+
+@pytest.fixture
+async def watched(database: Database) -> Database:
+    """A trigger on a stream that we own."""
+    await add_stream(database)
+    await add_asset(database, 1, "orders")
+    async with database.transaction() as session:
+        session.add(
+            Trigger(id=1, digest="t", classpath="x.Y", kwargs={}, stream_digest=FENCE.stream_digest)
+        )
+    return database
+
+
+async def stored(database: Database) -> tuple[list[Any], Any]:
+    """The payloads of the events, and the state."""
+    async with database.reading() as session:
+        states = list(await session.scalars(select(StoredRow.value)))
+    return [event.extra["n"] for event in await events_in(database)], states[0] if states else None
+
+
+def events(*numbers: int, source: EventSource = SOURCE) -> list[Event]:
+    return [Event({"n": number}, f"key/{number}", source=source) for number in numbers]
+
+
+def submit(recorder: EventRecorder, made: Sequence[Event], value: int) -> list[Exception | None]:
+    """Submit them with a state; what its change is told."""
+    told: list[Exception | None] = []
+    recorder.submit_with_state_nowait(
+        [Submission(one, one, one.source, one.idempotency_key, one.ordinal) for one in made],
+        StateChange(FENCE, "key", str(value).encode(), told.append),
+    )
+    return told
+
+
+def fails_between(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, *, times: int = 1_000_000
+) -> list[int]:
+    """Have the transaction fail once its events are written and its state is not; how often it did."""
+    save_states, failed = recorder_module.save_states, [0]
+
+    def fail(changes: Sequence[StateChange]) -> Script[None]:
+        if failed[0] < times:
+            failed[0] += 1
+            raise error
+        yield from save_states(changes)
+
+    monkeypatch.setattr(recorder_module, "save_states", fail)
+    return failed
+
+
+async def test_the_events_and_their_state_are_durable_together(watched: Database) -> None:
+    async with recording(watched) as recorder:
+        made = events(1, 2)
+        told = submit(recorder, made, 2)
+        await until(lambda: bool(told))
+        assert [one.error for one in made] == [None, None]
+    assert told == [None]
+    assert await stored(watched) == ([1, 2], 2)
+
+
+async def test_a_crash_between_the_events_and_their_state_leaves_neither(
+    watched: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = fails_between(monkeypatch, StoreUnavailable("the process died here"))
+    async with recording(watched) as recorder:
+        told = submit(recorder, events(1, 2), 2)
+        await until(lambda: failed[0] > 0)
+    # Whoever was writing is gone.
+    assert told == []
+    assert await stored(watched) == ([], None)
+
+
+async def test_after_a_failure_between_them_the_repeat_stores_both(
+    watched: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = fails_between(monkeypatch, StoreUnavailable("the connection broke here"), times=2)
+    async with recording(watched) as recorder:
+        told = submit(recorder, events(1, 2), 2)
+        await until(lambda: bool(told))
+    assert failed == [2]
+    assert await stored(watched) == ([1, 2], 2)
+
+
+@pytest.mark.rule("15: a fenced owner can write nothing")
+async def test_who_lost_the_stream_stores_neither(watched: Database) -> None:
+    async with watched.transaction() as session:
+        await session.execute(update(Stream).values(owner="another", epoch=FENCE.epoch + 1))
+    fenced: list[Fence] = []
+    async with recording(watched, on_fenced=fenced.append) as recorder:
+        (event,) = made = events(1)
+        told = submit(recorder, made, 1)
+        await until(lambda: bool(told))
+        assert isinstance(event.error, LeaseLost)
+    assert [type(error) for error in told] == [LeaseLost]
+    assert fenced == [FENCE]
+    assert await stored(watched) == ([], None)
+
+
+@pytest.mark.rule("16: a refused row fails its own event only")
+async def test_an_event_that_is_refused_keeps_the_state_back_and_no_other_event(
+    watched: Database,
+) -> None:
+    async with recording(watched) as recorder:
+        good, bad = made = [*events(1), Event({"n": object()}, "key/2", source=SOURCE)]
+        told = submit(recorder, made, 2)
+        await until(lambda: bool(told) and bool(good.outcomes))
+        assert good.error is None
+        assert isinstance(bad.error, RowRefused)
+    assert [type(error) for error in told] == [StoreError]
+    assert await stored(watched) == ([1], None)
+
+
+async def test_a_transaction_that_the_store_refuses_is_tried_without_the_state(
+    watched: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails_between(monkeypatch, StoreError("the store refuses this state"))
+    async with recording(watched) as recorder:
+        (event,) = made = events(1)
+        told = submit(recorder, made, 1)
+        await event.done.wait()
+        assert event.error is None
+    assert [type(error) for error in told] == [StoreError]
+    assert await stored(watched) == ([1], None)
+
+
+async def test_what_does_not_fit_into_one_transaction_is_stored_without_the_state(
+    watched: Database,
+) -> None:
+    async with recording(watched, max_batch_rows=2) as recorder:
+        made = events(1, 2, 3)
+        told = submit(recorder, made, 3)
+        with anyio.fail_after(60):
+            await recorder.drained()
+    assert [type(error) for error in told] == [StoreError]
+    assert await stored(watched) == ([1, 2, 3], None)
+
+
+class Counting(SharedStreamProducer):
+    """Yields numbers; its state is the last that was advanced."""
+
+    count = 200
+
+    def use_state(self, state: StreamState) -> None:
+        self.state = state
+
+    async def open_stream(self) -> AsyncIterator[tuple[int, int]]:
+        for number in range((self.state.value or 0) + 1, self.count + 1):
+            yield number, number
+            if not number % 7:
+                await anyio.sleep(0.002)
+        await anyio.sleep_forever()
+
+    def state_after(self, items: Sequence[AdvanceItem]) -> int:
+        last: int = items[-1].broker_payload
+        return last
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        assert all(item.outcome.is_clean for item in batch)
+        await self.state.save(batch[-1].broker_payload)
+
+    def get_idempotency_key(self, broker_payload: int) -> str:
+        return f"key/{broker_payload}"
+
+
+class CountingTrigger(BaseEventTrigger):
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return "tests.CountingTrigger", {}
+
+    def shared_stream_key(self) -> Hashable:
+        return "counting"
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        return Counting()
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[int]
+    ) -> AsyncIterator[TriggerEvent]:
+        async for number in shared_stream:
+            yield TriggerEvent({"n": number})
+
+
+@asynccontextmanager
+async def serving(database: Database) -> AsyncIterator[None]:
+    """The runtime on the database, until it is killed: nothing is drained."""
+    async with recording(database) as recorder, anyio.create_task_group() as tasks:
+        states = StateWriter(database, on_fenced=lambda fence: None)
+        tasks.start_soon(states.run)
+        context = RuntimeContext(recorder, states=states, with_state=recorder)
+        async with Manager(context) as manager:
+            make = CountingTrigger
+            spec = TriggerSpec(name="counting", make=make, kwargs={}, source=SOURCE)
+            manager.add([spec])
+            yield
+        tasks.cancel_scope.cancel()
+
+
+def cut_after(
+    monkeypatch: pytest.MonkeyPatch, database: Database, transactions: int
+) -> anyio.Event:
+    """Have the database answer nothing more after so many transactions that went through."""
+    cut, count = anyio.Event(), [0]
+
+    async def perform(original: Any, *given: Any) -> Any:
+        if count[0] >= transactions:
+            cut.set()
+            raise StoreUnavailable("it is away")
+        result = await original(*given)
+        count[0] += 1
+        return result
+
+    runner = database._runner
+    for name in ("perform", "perform_step"):
+        monkeypatch.setattr(runner, name, partial(perform, getattr(runner, name)))
+    return cut
+
+
+async def test_wherever_it_is_cut_off_the_state_is_that_of_the_events(
+    watched: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    for transactions in (1, 2, 3, 1, 5, 1):
+        with monkeypatch.context() as patch:
+            cut = cut_after(patch, watched, transactions)
+            async with serving(watched):
+                with anyio.fail_after(60):
+                    await cut.wait()
+        numbers, state = await stored(watched)
+        seen.append(state)
+        # Not one event beyond the state, and no state beyond the events.
+        assert numbers == list(range(1, (state or 0) + 1))
+    async with serving(watched):
+        with anyio.fail_after(60):
+            while (await stored(watched))[1] != Counting.count:  # noqa: ASYNC110 (nothing announces it)
+                await anyio.sleep(0.01)
+    assert (await stored(watched))[0] == list(range(1, Counting.count + 1))
+    assert seen[0] is not None
