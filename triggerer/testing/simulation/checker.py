@@ -63,6 +63,7 @@ class Checker:
     def on_broadcast(self, delivery: Delivery) -> None:
         if not delivery.is_under_lease:
             self._fail_for_lease(delivery, "broadcasts")
+        self.lagging.note_broadcast(delivery)
         self.trace(
             "broadcast", message=delivery.message.key, n=delivery.number, to=delivery.cohort_names
         )
@@ -176,6 +177,8 @@ class Checker:
         if subscriber is None or not subscriber.is_present:
             return False
         if not self.is_owner(delivery.consumer.owner):
+            return False
+        if self.lagging.was_behind(watcher, delivery):
             return False
         return not any(one in self.refused for one in _derived(delivery, watcher))
 

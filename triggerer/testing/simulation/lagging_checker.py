@@ -48,6 +48,10 @@ class LaggingChecker:
         """By topic, session and lane what was broadcast, and is in no advance, by number."""
         self._told: dict[tuple[str, int], set[int]] = {}
         """By topic and lane the offsets of what was in an advance that returned, with whatever outcome."""
+        self._last_broadcast: dict[tuple[str, int, int], int] = {}
+        """By topic, session and lane the number of what was broadcast last."""
+        self._behind_to: dict[tuple[int, tuple[str, int, int]], int] = {}
+        """By watcher and lane the number of what was broadcast last while something before it was kept for it."""
 
     # What filters do
 
@@ -130,6 +134,14 @@ class LaggingChecker:
             return True
         return self._is_settled(watcher, message)
 
+    def was_behind(self, watcher: int, delivery: Delivery) -> bool:
+        """Whether the watcher was to be given something else of the lane first: what it answered live counts not."""
+        return delivery.number <= self._behind_to.get((watcher, _lane_of(delivery)), 0)
+
+    def note_broadcast(self, delivery: Delivery) -> None:
+        """It is given to the live filters."""
+        self._last_broadcast[_lane_of(delivery)] = delivery.number
+
     # What becomes durable
 
     def on_stored(self, watcher: int, key: str) -> None:
@@ -187,6 +199,10 @@ class LaggingChecker:
 
     def on_row_gone(self, watcher: int, key: str) -> None:
         """A message is not kept any more: what the watcher has derived from it is durable."""
+        topic, lane, _ = key.rsplit("/", 2)
+        for at, number in self._last_broadcast.items():
+            if (at[0], at[2]) == (topic, int(lane)):
+                self._behind_to[watcher, at] = number
         if not self._is_settled_key(watcher, key):
             self._fail("S13", f"{key} is kept for watcher {watcher} no more, and is not durable")
 
