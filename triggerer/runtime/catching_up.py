@@ -139,6 +139,9 @@ class CatchingUp:
             lag.read_to, lag.end = lag.position, None
             if lag.kept is not None:
                 lag.kept.begin()
+        # All: of those whose rows were stored in one commit, only some were offered since it was made.
+        for lag in self._state.lags.to_catch_up(self.watcher.watcher_id):
+            self._missed.offer(lag)
         with self._life:
             async with anyio.create_task_group() as tasks:
                 self._missed.tasks = self._setting_aside.tasks = tasks

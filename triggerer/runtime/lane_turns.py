@@ -73,7 +73,11 @@ class LaneTurns:
 
     def due(self) -> float:
         """When somebody has a turn."""
-        if self._ready or not self._heap:
+        if self._ready or self._current is not None:
+            return self._not_before
+        while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        if not self._heap:
             return self._not_before
         return max(self._heap[0][0], self._not_before)
 

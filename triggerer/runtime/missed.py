@@ -115,10 +115,12 @@ class MissedMessages:
             is_patient: Whether it may fail for long: the delays grow further.
         """
         self._turns.postpone(lag, is_patient=is_patient)
+        self._wake.set()
 
     def rest(self, lag: Lag, seconds: float) -> None:
         """Look at it again later."""
         self._turns.rest(lag, seconds)
+        self._wake.set()
 
     def hold(self, lag: Lag) -> None:
         """Read no more of it until `resume`."""

@@ -369,3 +369,17 @@ async def test_one_that_falls_behind_again_misses_nothing_that_was_broadcast_whi
             await streams.restart(sick)
             await streams.quiesce()
             assert taken(sick) == taken(well) == list(range(start + 100))
+
+
+async def test_lanes_whose_places_are_stored_in_one_commit_are_all_read(scene: Scene) -> None:
+    """The first one was not, as long as the watcher failed in the other (the simulation's seed 1053)."""
+    sink = Sink()
+    sink.held = []
+    scene.fails["sick"] = lambda event: event == "b" or not sink.positions
+    async with Manager(RuntimeContext(sink, sink)) as manager:
+        manager.add(scene.specs("sick", "well"))
+        scene.publish("a", lane="first")
+        scene.publish("b", lane="second")
+        await sink.until(lambda: len(sink.held or ()) >= 2)
+        sink.release()
+        await sink.until(lambda: sink.taken(1) == ["a"])

@@ -218,8 +218,10 @@ async def test_what_follows_in_a_lane_that_stands_is_not_derived_with_each_attem
         await anyio.sleep(0.1)
         assert ("sick", "b") in scene.opened[before:]
         assert ("sick", "c") not in scene.opened[before:]
-        sink.is_full_of_parked = False
+        before = len(scene.opened)
         sink.release_parked()
+        await sink.until(lambda: ("sick", "b") in scene.opened[before:])
+        sink.is_full_of_parked = False
         await sink.until(lambda: sorted(sink.taken(1)) == ["a", "c"])
 
 
