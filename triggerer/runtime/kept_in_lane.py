@@ -30,6 +30,7 @@ class KeptInLane:
         "passed",
         "rereads",
         "resets",
+        "uncounted",
         "under_way",
         "unread",
         "writing",
@@ -38,6 +39,8 @@ class KeptInLane:
     def __init__(self, unread: float = math.inf) -> None:
         self.unread = unread
         """How many messages were not given to the filter yet, at most."""
+        self.uncounted: set[str] = set()
+        """The keys of those whose rows are not among `unread`: the filter had been given them when they were kept."""
         self.page: deque[KeptMessage] = deque()
         """Those that were read, and not all given to the filter, in order."""
         self.is_read_alone = False
@@ -78,7 +81,12 @@ class KeptInLane:
         """The filter was given all up to this one, or need not be."""
         self.after = id_
         while self.page and self.page[0].id <= id_:
-            self.page.popleft()
+            self._count_down(self.page.popleft())
+
+    def _count_down(self, row: KeptMessage) -> None:
+        if row.key in self.uncounted:
+            self.uncounted.discard(row.key)
+        else:
             self.unread = max(self.unread - 1, 0)
 
     def begin_writing(self, seq: int, key: str) -> int | None:
@@ -99,6 +107,8 @@ class KeptInLane:
         if key in self.late:
             self.late.discard(key)
             return is_kept
+        if given_in == self.rereads and is_kept:
+            self.uncounted.add(key)
         if given_in != self.rereads:
             self.being_written -= 1
             if is_kept:
@@ -116,9 +126,10 @@ class KeptInLane:
     def note_gone(self, keys: Collection[str]) -> None:
         """The rows of messages that it was given are gone, or set aside: what was read of them is old."""
         self.under_way.difference_update(keys)
-        page = deque(row for row in self.page if row.key not in keys)
-        self.unread = max(self.unread - (len(self.page) - len(page)), 0)
-        self.page = page
+        for row in [row for row in self.page if row.key in keys]:
+            self.page.remove(row)
+            self._count_down(row)
+        self.uncounted.difference_update(keys)
 
     def note_more(self) -> None:
         """There are messages to be read behind those that were read."""
@@ -129,6 +140,7 @@ class KeptInLane:
         """There may be messages to be read before those that were read: somebody replays them."""
         self.after = 0
         self.unread = math.inf
+        self.uncounted.clear()
         self.page.clear()
         self.is_read_alone = True
         self.resets += 1

@@ -59,3 +59,18 @@ def test_rows_that_are_gone_are_not_read_from_memory() -> None:
     assert [one.id for one in kept.page] == [2, 3]
     assert kept.under_way == {"key 2"}
     assert kept.unread == 2
+
+
+def test_a_row_of_what_was_given_before_it_was_kept_is_not_counted_as_read() -> None:
+    """Else one that was kept since would not be read (the simulation's seed 1465)."""
+    kept = KeptInLane(0)
+    kept.end_writing("key 1", given(kept), is_kept=True)
+    assert kept.unread == 0
+    kept.end_writing("key 2", kept.begin_writing(1, "key 2"), is_kept=True)
+    kept.page.extend(map(row, (1, 2)))
+    kept.end_writing("key 3", kept.begin_writing(2, "key 3"), is_kept=True)
+    kept.note_given(2)
+    assert kept.unread == 1
+    kept.page.append(row(3))
+    kept.note_gone(("key 3",))
+    assert kept.unread == 0
