@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.domain.lane_positions import (
@@ -186,6 +187,10 @@ class Lags:
         if lag is None:
             lag = Lag(watcher, lane, stored_as, now, fence, position, position)
             self._add(lag)
+        elif lag.is_live and is_before(lag.position, lag.read_to):
+            # It had caught up, and not all of that is durable: it reads again from there, and what it took counts no
+            # more.
+            lag = self._begin_again(lag, lag.position, now)
         else:
             lag.since = now if lag.is_live else lag.since
             if lag.is_live or not is_before(lag.position, position):
@@ -197,6 +202,27 @@ class Lags:
         lag.broadcast_to = broadcast_to
         self._store(lag, on_stored)
         return True
+
+    def _begin_again(self, lag: Lag, position: Position, now: datetime, **changes: Any) -> Lag:
+        """Put another in its place, of which nothing was taken yet."""
+        new = replace(
+            lag,
+            since=now if lag.is_live else lag.since,
+            position=position,
+            read_to=position,
+            end=None,
+            is_live=False,
+            is_being_written=False,
+            is_dirty=False,
+            failures=0,
+            **changes,
+        )
+        self.leave_live(lag)
+        self._unwatch(lag)
+        lag.is_gone = True
+        self._note_where(lag)
+        self._add(new)
+        return new
 
     def _store(self, lag: Lag, on_stored: Callable[[Exception | None], None]) -> None:
         def note(error: Exception | None) -> None:
@@ -261,24 +287,9 @@ class Lags:
             on_stored: Called once that is durable, or will not be. Before, no less is durable than was.
         """
         place = None if position == lag.position and not lag.is_live else position
-        new = replace(
-            lag,
-            since=now if lag.is_live else lag.since,
-            position=position,
-            read_to=position,
-            end=None,
-            is_live=False,
-            is_being_written=False,
-            is_dirty=False,
-            failures=0,
-            again=again,
-            set_back_to=place or lag.set_back_to,
+        new = self._begin_again(
+            lag, position, now, again=again, set_back_to=place or lag.set_back_to
         )
-        self.leave_live(lag)
-        self._unwatch(lag)
-        lag.is_gone = True
-        self._note_where(lag)
-        self._add(new)
         self._store(new, on_stored)
 
     def note_broadcast(self, lane: Hashable, position: Position, now: datetime) -> None:

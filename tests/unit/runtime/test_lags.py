@@ -1,0 +1,65 @@
+"""Where watchers stand that are behind in lanes of a log."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from triggerer.domain.events import Fence, WatcherRef
+from triggerer.domain.lane_positions import PositionChange
+from triggerer.runtime.lags import Lag, Lags
+
+WATCHER = WatcherRef(1, 1)
+FENCE = Fence("stream", "me", 1)
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Sink:
+    """Stores nothing, and keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.changes: list[PositionChange] = []
+
+    def submit_nowait(self, change: PositionChange) -> None:
+        self.changes.append(change)
+
+    def end_replay_nowait(self, end: Any) -> None:
+        raise AssertionError
+
+
+def ignore(_: Exception | None) -> None:
+    pass
+
+
+def live_in(lags: Lags, *, position: int, read_to: int) -> Lag:
+    """The watcher has read so far again, and of that so much is durable; it is live."""
+    lags.fall_behind(WATCHER, 0, ["log", position], FENCE, NOW, ignore)
+    lag = lags.find(0, 1)
+    assert lag is not None
+    lag.read_to = ["log", read_to]
+    lags.go_live(lag)
+    return lag
+
+
+def test_who_falls_behind_again_reads_again_what_is_not_durable_yet() -> None:
+    """Its live filter failed while events of what it had missed were still to be stored (seed 1631)."""
+    sink = Sink()
+    lags = Lags(sink)
+    before = live_in(lags, position=3, read_to=7)
+    lags.fall_behind(WATCHER, 0, ["log", 7], FENCE, NOW, ignore)
+    now = lags.find(0, 1)
+    assert now is not None
+    assert (now.position, now.read_to, now.is_live) == (["log", 3], ["log", 3], False)
+    assert before.is_gone, "what was taken of it counts no more"
+    assert list(lags.behind(1)) == [now]
+    assert lags.live == {}
+    assert sink.changes[-1].position == ["log", 3]
+
+
+def test_who_falls_behind_again_and_has_all_stored_begins_where_it_failed() -> None:
+    sink = Sink()
+    lags = Lags(sink)
+    before = live_in(lags, position=7, read_to=7)
+    lags.fall_behind(WATCHER, 0, ["log", 9], FENCE, NOW, ignore)
+    assert lags.find(0, 1) is before
+    assert before.position == before.read_to == sink.changes[-1].position == ["log", 9]
