@@ -7,6 +7,8 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -76,6 +78,16 @@ class RedisServer:
             self._process.send_signal(number)
             self._process.wait(_PATIENCE_S)
             self._process = None
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Have it answer nobody, with its connections open, as behind a network that drops all packets."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def client(self, db: int = 0) -> redis.Redis:
         return redis.Redis(host="127.0.0.1", port=self.port, db=db)

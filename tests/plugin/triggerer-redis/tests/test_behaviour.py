@@ -261,6 +261,21 @@ async def test_a_server_that_may_evict_or_forget_is_found(
     assert not (await RedisStreamEventTrigger("orders").describe_delivery(ask=True)).findings
 
 
+async def test_a_server_that_stands_still_counts_as_away(
+    redis_server: RedisServer, client: Redis
+) -> None:
+    client.xadd("orders", {"value": "1"})
+    reader = Reader(redis_server, answer_within_s=0.5)
+    entry = await reader.pull()
+    with redis_server.standing_still():
+        with anyio.fail_after(20):
+            with pytest.raises(BrokerUnavailable, match="advance stream orders"):
+                await reader.advance((entry, ACKED))
+            with pytest.raises(BrokerUnavailable, match="read at"):
+                await reader.pull()
+    await reader.close()
+
+
 @pytest.mark.parametrize(
     ("settings", "limit"),
     [({}, 10), ({"max_deliveries": 0}, None), ({"dead_letters": False}, None)],
