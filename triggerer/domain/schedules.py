@@ -219,19 +219,28 @@ def condition_in_json(value: Any) -> Condition | None:
 def schedule_from_json(value: Any) -> Schedule | None:
     """Return the schedule that was written; its assets have their identity only.
 
-    It is remembered by its text: a scheduler reads the same ones again and again.
-
     Raises:
         DagError: It was not written by `schedule_to_json`.
         PluginError: Its timetable is not installed here, or cannot be loaded.
     """
-    return None if value is None else _read(json.dumps(value))
+    return None if value is None else schedule_from_text(json.dumps(value))
 
 
-@lru_cache(maxsize=4_096)
-def _read(text: str) -> Schedule:
+def schedule_from_text(text: str | None) -> Schedule | None:
+    """Return the schedule of which this is the JSON; raises as `schedule_from_json`.
+
+    It is remembered by its text: a scheduler reads the same ones again and again.
+    """
+    return None if text is None else _read(text)
+
+
+# Fewer than there are DAGs would be of no use: a sweep looks at all of them in turn.
+@lru_cache(maxsize=16_384)
+def _read(text: str) -> Schedule | None:
     value = json.loads(text)
     match value:
+        case None:
+            return None
         case {"timetable": timetable, **rest} if not rest:
             return OnTime(_timetable(timetable))
         case {"either": {"timetable": timetable, "assets": assets, **more}, **rest} if not (

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from itertools import groupby
 
-from triggerer.domain.schedules import schedule_from_json
+from triggerer.domain.schedules import schedule_from_text
 from triggerer.domain.timetables import DagRunInfo, DataInterval, TimeRestriction
 from triggerer.scheduler.looks import DagSnapshot, LastRun, PartitionQueue, WaitingAsset
 from triggerer.store.queries.scheduling.reading import DagRow
@@ -31,7 +31,7 @@ def snapshot_of(rows: Sequence[DagRow], partitions: PartitionQueue | None = None
     newest = [row.newest_event for row in rows if row.newest_event is not None]
     return DagSnapshot(
         dag_id=first.dag_id,
-        schedule=schedule_from_json(first.schedule),
+        schedule=schedule_from_text(first.schedule_json),
         now=first.now,
         max_active_runs=first.max_active_runs,
         active_runs=first.active_runs,

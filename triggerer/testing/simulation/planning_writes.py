@@ -7,6 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
+import orjson
+
 from triggerer.domain.conditions import assets_of
 from triggerer.domain.runs import RunType
 from triggerer.domain.schedules import next_info, schedule_to_json
@@ -201,7 +203,7 @@ class PlanningWrites:
 def _dag_columns(store: Store, dag: Dag) -> Row:
     """In the order of `triggerer.store.queries.scheduling.reading`."""
     dag_id, state, now = dag.dag_id, store.states[dag.dag_id], store.now()
-    plain: Row = (dag_id, schedule_to_json(dag.on), {})
+    plain: Row = (dag_id, orjson.dumps(schedule_to_json(dag.on)).decode(), "{}")
     bounds = (dag.max_active_runs, dag.events_per_run, state.is_paused, state.is_stale)
     time = (dag.start_date, dag.end_date, dag.catchup)
     holds = (dag.min_run_gap_s, dag.quiet_period_s, dag.depends_on_past)

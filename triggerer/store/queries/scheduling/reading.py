@@ -143,8 +143,9 @@ class DagRow:
     """One asset of one DAG with events queued, or one DAG without any; the rows of a DAG are adjacent."""
 
     dag_id: str
-    schedule: Any
-    params: Mapping[str, Any]
+    schedule_json: str | None
+    """As it is stored: most looks find the schedules that the last ones have found."""
+    params_json: str
     max_active_runs: int
     events_per_run: int | None
     is_paused: bool
@@ -177,6 +178,15 @@ class DagRow:
     queued: int
     newest_event: datetime | None
 
+    @property
+    def schedule(self) -> Any:
+        return json_from(self.schedule_json)
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        params: Mapping[str, Any] = json_from(self.params_json)
+        return params
+
 
 def read_dags(dag_ids: Sequence[str], *, bound: int) -> Script[list[DagRow]]:
     """Return what there is to know of these DAGs, without a lock."""
@@ -189,15 +199,15 @@ def dag_rows(rows: Sequence[Row]) -> list[DagRow]:
 
 
 def _dag_row(
-    dag_id: str, schedule: Any, params: Any, most: int, each: int | None, *others: Any
+    dag_id: str, schedule: str | None, params: str, most: int, each: int | None, *others: Any
 ) -> DagRow:
     paused, stale, start, end, catchup, gap, quiet, on_past, *others = others  # type: ignore[assignment]
     next_at, next_start, next_end, last_at, now, version, active, last, *others = others  # type: ignore[assignment]
     made, past, asset_id, name, uri, alias, queued, newest = others
     return DagRow(
         dag_id,
-        json_from(schedule),
-        json_from(params),
+        schedule,
+        params,
         most,
         each,
         bool(paused),
