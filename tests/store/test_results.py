@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import sqlite3
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,19 +11,19 @@ import pytest
 from sqlalchemy import select, text, update
 
 from tests.run_orders import order
+from tests.store.explaining import Explained
 from tests.store.seeding import add_dag, runs_of
 from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult
 from triggerer.domain.runs import RunState, RunType, TaskState
 from triggerer.errors import RowRefused
-from triggerer.store.engine.clock import Now
 from triggerer.store.engine.database import Database
 from triggerer.store.engine.opening import open_database
-from triggerer.store.engine.script import Row, Step
 from triggerer.store.models import DagRun, TaskRun
 from triggerer.store.queries.execution.results import AttemptUpdate, SaveResults, held_runs
 from triggerer.store.queries.execution.transitions import claim_runs, claimed_runs
 from triggerer.store.queries.scheduling.candidates import create_run
 from triggerer.store.queries.scheduling.new_run import CreateRun, EventSelection
+from triggerer.store.queries.scheduling.new_runs import CreateRuns, PlannedDag, PlannedRun
 from triggerer.store.queries.scheduling.reading import ReadDags
 from triggerer.store.wakeups.listening import listen
 from triggerer.store.wakeups.signals import Signal
@@ -269,20 +266,6 @@ async def test_a_step_that_is_refused_takes_no_other_with_it_on_postgresql(
     assert stored == {first: "running", second: "running"}
 
 
-@dataclass(frozen=True)
-class Explained:
-    """A step, of which the plan is wanted."""
-
-    step: Step
-
-    def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
-        raise NotImplementedError
-
-    def on_postgres(self) -> tuple[str, Sequence[Any]]:
-        statement, arguments = self.step.on_postgres()
-        return f"EXPLAIN {statement}", arguments
-
-
 async def test_no_plan_goes_through_a_table_that_grows_not_even_while_it_is_small(
     postgres: Database,
 ) -> None:
@@ -295,6 +278,14 @@ async def test_no_plan_goes_through_a_table_that_grows_not_even_while_it_is_smal
         ReadDags(["d"], 10),
         CreateRun("d", RunType.ASSET_TRIGGERED, {}, None, None, EventSelection()),
         CreateRun("d", RunType.ASSET_TRIGGERED, {}, None, None, EventSelection(1, (1,))),
+        *(
+            CreateRuns([PlannedDag("d", "1", (PlannedRun(kind, selection, None),), None)], "me")
+            for kind, selection in (
+                (RunType.SCHEDULED, None),
+                (RunType.ASSET_TRIGGERED, EventSelection()),
+                (RunType.ASSET_TRIGGERED, EventSelection(1, (1,))),
+            )
+        ),
     ]
     for plan in await postgres.perform_steps([Explained(step) for step in steps]):
         lines = [line for (line,) in plan]

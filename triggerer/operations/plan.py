@@ -162,7 +162,7 @@ async def _present(
     found = {}
     for group in rows_by_dag(rows):
         dag_id = group[0].dag_id
-        if is_partitioned(group[0].schedule) or dag_id in partitioned:
+        if group[0].is_partitioned or dag_id in partitioned:
             found[dag_id] = await _present_keys(session, dags[dag_id].path, group)
             continue
         snapshot = snapshot_of(group)
@@ -181,7 +181,7 @@ async def _present_keys(session: AsyncSession, path: str, rows: Sequence[DagRow]
     waiting = await perform(session, waiting_events(dag_id, limit=_MOST_EVENTS))
     keys = await perform(session, keys_that_have_run(dag_id, limit=_MOST_EVENTS))
     queue = None
-    if is_partitioned(rows[0].schedule):
+    if rows[0].is_partitioned:
         found = await perform(session, waiting_partitions(rows[0], bound=_MOST_AT_ONCE))
         queue = found.queue
     counts = Counter((one.asset_id, one.asset_name, one.asset_uri) for one in waiting)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from triggerer.domain.conditions import aliases_of
 from triggerer.domain.partitions import mapper_from_json
 from triggerer.domain.partitions.dividing import Part, Partitioner, Share
-from triggerer.domain.schedules import OnPartitions, schedule_from_json
+from triggerer.domain.schedules import OnPartitions, schedule_from_text
 from triggerer.logging_setup import LazyLogger
 from triggerer.scheduler.looks import PartitionQueue
 from triggerer.store.engine.script import Script
@@ -76,11 +76,11 @@ def divide_all(rows: Iterable[DagRow], *, limit: int) -> Script[Divided]:
     """
     queues: dict[str, PartitionQueue] = {}
     unreadable: dict[str, str] = {}
-    for row in {one.dag_id: one for one in rows if is_partitioned(one.schedule)}.values():
+    for row in {one.dag_id: one for one in rows if one.is_partitioned}.values():
         if row.is_paused or row.is_stale:
             continue
         try:
-            schedule = schedule_from_json(row.schedule)
+            schedule = schedule_from_text(row.schedule_json)
             assert isinstance(schedule, OnPartitions)
             partitioner = partitioner_of(schedule)
         except Exception as error:  # noqa: BLE001  (a row of a newer release, say: the other DAGs go on)

@@ -16,7 +16,6 @@ from triggerer.domain.schedules import condition_in_json
 from triggerer.domain.timetables import DagRunInfo
 from triggerer.errors import DagError, UnknownDag
 from triggerer.scheduler.decide import look, upcoming
-from triggerer.scheduler.dividing import is_partitioned
 from triggerer.scheduler.explaining_partitions import (
     WaitingPartition,
     WaitingPartitions,
@@ -139,7 +138,7 @@ async def _look(session: AsyncSession, dag_id: str) -> tuple[DagSnapshot, Waitin
     if not rows:
         raise UnknownDag(dag_id)
     keys = WaitingPartitions(PartitionQueue())
-    if is_partitioned(rows[0].schedule):
+    if rows[0].is_partitioned:
         keys = await perform(session, waiting_partitions(rows[0], bound=BOUND))
     dag = snapshot_of(rows, keys.queue)
     return dag, keys, look(dag, at_most=BOUND, bound=BOUND)

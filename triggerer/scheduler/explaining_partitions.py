@@ -9,7 +9,7 @@ from typing import Final
 
 from triggerer.domain.conditions import aliases_of
 from triggerer.domain.partitions.dividing import KeyedEvent, Lack, Part, Partitioner
-from triggerer.domain.schedules import OnPartitions, schedule_from_json
+from triggerer.domain.schedules import OnPartitions, schedule_from_text
 from triggerer.scheduler.dividing import (
     MOST_EVENTS,
     noted_key,
@@ -66,7 +66,7 @@ def waiting_partitions(row: DagRow, *, bound: int) -> Script[WaitingPartitions]:
     Raises:
         DagError: The schedule cannot be read here.
     """
-    schedule = schedule_from_json(row.schedule)
+    schedule = schedule_from_text(row.schedule_json)
     assert isinstance(schedule, OnPartitions)
     partitioner = partitioner_of(schedule)
     dag_id = row.dag_id

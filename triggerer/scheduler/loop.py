@@ -192,9 +192,10 @@ class Scheduler:
                 self._alarms.set(dag_id, here + (due - timed.now).total_seconds())
 
     async def _plan(self, chunk: Sequence[str]) -> Plan:
-        if len(chunk) == 1 and self._optimistic_planner is not None:
-            plan = await self._optimistic_planner.plan(chunk[0])
-            if plan is not None:
+        if (optimistic := self._optimistic_planner) is not None:
+            if len(chunk) > 1 and not self._waits:
+                return await optimistic.plan_many(chunk)
+            if len(chunk) == 1 and (plan := await optimistic.plan(chunk[0])) is not None:
                 return plan
         # Alone, or where others had locked all of them, wait for the locks: it has to end.
         waits = len(chunk) == 1 or self._waits

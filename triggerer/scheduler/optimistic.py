@@ -1,25 +1,31 @@
-"""Planning for one DAG without a lock, on PostgreSQL: optimistic concurrency control on the DAG's row."""
+"""Planning without a lock, on PostgreSQL: optimistic concurrency control on the DAGs' rows."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from triggerer.domain.runs import RunType
 from triggerer.errors import OutcomeUnknown
-from triggerer.scheduler.dividing import is_partitioned
-from triggerer.scheduler.looks import NewRun
-from triggerer.scheduler.plan import BOUND, Plan, evaluate, is_noted, selection_of
+from triggerer.scheduler.looks import Look, NewRun
+from triggerer.scheduler.plan import BOUND, Plan, evaluate, is_noted, plan_locked, selection_of
 from triggerer.store.engine.database import Database
 from triggerer.store.queries.scheduling.new_run import CreateRun, Unchanged
+from triggerer.store.queries.scheduling.new_runs import (
+    CreateRuns,
+    NextRun,
+    PlannedDag,
+    PlannedRun,
+)
 from triggerer.store.queries.scheduling.reading import DagRow, ReadDags, dag_rows
 from triggerer.store.wakeups.signals import Announced, Signal
 
 
 class OptimisticPlanner:
-    """Plans for one DAG in two round trips; a transaction with a lock takes four.
+    """Plans in two round trips, for one DAG or many; a transaction with a lock takes three, and one for each run.
 
-    It looks, and makes the run unless the DAG's row has changed since: every plan that makes a run changes it, and so
-    does every change of the DAG. What may happen beside, events that come and runs that end, makes no run wrong.
+    It looks, and makes the runs of a DAG unless its row has changed since: every plan that makes a run changes it, and
+    so does every change of the DAG. What may happen beside, events that come and runs that end, makes no run wrong.
     """
 
     def __init__(self, database: Database, *, limit: int) -> None:
@@ -27,13 +33,13 @@ class OptimisticPlanner:
         self._limit = limit
 
     async def plan(self, dag_id: str) -> Plan | None:
-        """Create the run that is due, if there is one. None: it takes a transaction with a lock.
+        """Create the run of a DAG that is due, if there is one. None: it takes a transaction with a lock.
 
         Raises:
             StoreError: As `Database.perform_step`. The run may exist where the outcome is unknown.
         """
         rows = dag_rows(await self._database.perform_step(ReadDags([dag_id], BOUND)))
-        if rows and is_partitioned(rows[0].schedule):
+        if rows and rows[0].is_partitioned:
             return None
         plan = evaluate(rows, [dag_id], limit=self._limit)
         if not plan.looks:
@@ -45,6 +51,44 @@ class OptimisticPlanner:
         if len(found.runs) > 1 or run.info is not None or not is_noted(found, rows[0]):
             return None
         return replace(plan, runs_created=1) if await self._make(run, rows[0]) else None
+
+    async def plan_many(self, dag_ids: Sequence[str]) -> Plan:
+        """Create the runs of these DAGs that are due; those that are partitioned take a transaction with locks.
+
+        DAGs that others have changed since the look, or have locked, are among the plan's `locked`.
+
+        Raises:
+            StoreError: As `plan`. Some of the runs may exist.
+        """
+        rows = dag_rows(await self._database.perform_step(ReadDags(dag_ids, BOUND)))
+        partitioned = {row.dag_id for row in rows if row.is_partitioned}
+        if not partitioned:
+            return await self._plan_as_read(rows, dag_ids)
+        plain = [dag_id for dag_id in dag_ids if dag_id not in partitioned]
+        plan = await self._plan_as_read([row for row in rows if row.dag_id in plain], plain)
+        others = [dag_id for dag_id in dag_ids if dag_id in partitioned]
+        return plan.with_others(
+            await self._database.perform(plan_locked(others, limit=self._limit, waits=False))
+        )
+
+    async def _plan_as_read(self, rows: Sequence[DagRow], dag_ids: Sequence[str]) -> Plan:
+        plan = evaluate(rows, dag_ids, limit=self._limit)
+        by_dag = {row.dag_id: row for row in rows}
+        planned = [
+            dag
+            for found in plan.looks
+            if (dag := _planned(found, by_dag[found.dag_id])) is not None
+        ]
+        if not planned:
+            return plan
+        made = await self._make_all(planned)
+        lost = tuple(dag.dag_id for dag in planned if dag.dag_id not in made)
+        return replace(
+            plan,
+            looks=tuple(_as_made(one, made) for one in plan.looks if one.dag_id not in lost),
+            locked=lost,
+            runs_created=sum(made.values()),
+        )
 
     async def _make(self, run: NewRun, row: DagRow) -> bool:
         """Create the run unless the DAG's row has changed; return whether it was created."""
@@ -68,3 +112,47 @@ class OptimisticPlanner:
         if made:
             await self._database.announce_here(announced)
         return bool(made)
+
+    async def _make_all(self, planned: Sequence[PlannedDag]) -> dict[str, int]:
+        """Make what is planned; return how many runs were made of each DAG whose row has not changed."""
+        step = CreateRuns(planned, self._database.transport.sender)
+        with_runs = {dag.dag_id for dag in planned if dag.runs}
+        try:
+            made: dict[str, int] = dict(await self._database.perform_step(step))  # type: ignore[arg-type]
+        except OutcomeUnknown:
+            # As above.
+            await self._database.announce_here({Signal.RUNS_QUEUED: with_runs} if with_runs else {})
+            raise
+        if queued := {dag_id for dag_id, number in made.items() if number}:
+            await self._database.announce_here({Signal.RUNS_QUEUED: queued})
+        return made
+
+
+def _planned(found: Look, row: DagRow) -> PlannedDag | None:
+    """Return what is to be changed of a DAG; None: nothing."""
+    is_shown = is_noted(found, row)
+    if is_shown and not found.runs:
+        return None
+    assert row.version is not None
+    info = found.next_info
+    next_run = NextRun(info.run_after, info.data_interval) if info else NextRun(None, None)
+    runs = tuple(
+        PlannedRun(
+            run.run_type,
+            selection_of(run),
+            run.run_after,
+            None if run.info is None else run.info.logical_date,
+            None if run.info is None else run.info.data_interval,
+        )
+        for run in found.runs
+    )
+    return PlannedDag(found.dag_id, row.version, runs, None if is_shown else next_run)
+
+
+def _as_made(found: Look, made: dict[str, int]) -> Look:
+    """Have a DAG looked at again of which fewer runs were made: their ids are taken, and their events still queued.
+
+    A run of a timetable whose id is taken was made by hand. Then one more look finds nothing to do.
+    """
+    is_short = made.get(found.dag_id, len(found.runs)) < len(found.runs)
+    return replace(found, is_cut_short=True) if is_short else found

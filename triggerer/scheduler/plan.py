@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from triggerer.domain.runs import RunType
 from triggerer.scheduler.decide import allot, look
-from triggerer.scheduler.dividing import NOTHING_DIVIDED, Divided, divide_all, is_partitioned
+from triggerer.scheduler.dividing import NOTHING_DIVIDED, Divided, divide_all
 from triggerer.scheduler.looks import Look, NewRun
 from triggerer.scheduler.snapshots import rows_by_dag, snapshot_of
 from triggerer.store.engine.script import Announcement, Script
@@ -33,7 +33,7 @@ class Plan:
     looks: tuple[Look, ...] = ()
     """In the order in which the DAGs were given."""
     locked: tuple[str, ...] = ()
-    """DAGs at which nobody looked, since another scheduler had locked them."""
+    """DAGs for which nothing was done, since another scheduler had locked them, or has changed them since the look."""
     unserved: tuple[str, ...] = ()
     """DAGs that are due and got no run: there were too many others."""
     unreadable: Mapping[str, str] = field(default_factory=dict)
@@ -41,6 +41,17 @@ class Plan:
     now: datetime | None = None
     """When it was read, by the database's clock; None: nothing was."""
     runs_created: int = 0
+
+    def with_others(self, other: Plan) -> Plan:
+        """Return this plan together with one for other DAGs."""
+        return Plan(
+            self.looks + other.looks,
+            self.locked + other.locked,
+            self.unserved + other.unserved,
+            {**self.unreadable, **other.unreadable},
+            self.now or other.now,
+            self.runs_created + other.runs_created,
+        )
 
 
 def evaluate(
@@ -89,8 +100,8 @@ def evaluate(
 def _depths(limit: int, dags: int) -> list[int]:
     """Return how many runs of a DAG to look for at first, and then of those that have more.
 
-    The first is a DAG's share of the limit, but more than one, which would not show whether more are due. Timetables are
-    asked once for each run that is found: to look for 32 of each of 32 DAGs, and make one, was half of a plan's time.
+    The first is a share of the limit, but more than one, which would not show whether more are due. A timetable is
+    asked for each run that is found: to look for 32 of each of 32 DAGs, and make one, was half of a plan's time.
     """
     share = max(2, math.ceil(limit / max(dags, 1)))
     return [share, limit] if share < limit else [limit]
@@ -131,7 +142,7 @@ def is_noted(found: Look, row: DagRow) -> bool:
 
 
 def _carry_out(found: Look, row: DagRow) -> Script[int]:
-    if is_partitioned(row.schedule):
+    if row.is_partitioned:
         return (yield from _carry_out_partitions(found, row))
     created, least = 0, None
     for run in found.runs:

@@ -104,10 +104,12 @@ async def advance(session: AsyncSession, backfill_id: int) -> int:
     )
     if backfill is None or backfill.cancelled_at is not None:
         return 0
-    # A scheduler that decides which intervals still need a run has this lock, or waits for it.
-    dag = await session.get_one(
-        Dag, backfill.dag_id, with_for_update={"key_share": True}, populate_existing=True
+    # A scheduler that decides which intervals still need a run has the row's lock, or waits for it, or makes runs on
+    # condition that the row has not changed.
+    await session.execute(
+        update(Dag).where(Dag.dag_id == backfill.dag_id).values(last_run_at=Dag.last_run_at)
     )
+    dag = await session.get_one(Dag, backfill.dag_id, populate_existing=True)
     if dag.is_stale:
         return 0
     active = await session.scalar(

@@ -16,6 +16,7 @@ from triggerer.domain.timetables import DagRunInfo, DataInterval
 from triggerer.store.queries.scheduling.candidates import LockDags, LockFreeDags, Timed
 from triggerer.store.queries.scheduling.due_moments import NoteNext
 from triggerer.store.queries.scheduling.new_run import CreateRun, EventSelection
+from triggerer.store.queries.scheduling.new_runs import CreateRuns, PlannedDag
 from triggerer.store.queries.scheduling.reading import CLOCK_STEP, ReadDags
 from triggerer.testing.simulation.store import Dag, DagState, Run, Store
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 _NEVER = datetime(9999, 1, 1, tzinfo=UTC)
 _NO_ASSET = (None, None, None, None, 0, None)
 _WHEN_DUE = ("schedule", "start_date", "end_date", "catchup")
-Step = LockDags | LockFreeDags | ReadDags | CreateRun | NoteNext
+Step = LockDags | LockFreeDags | ReadDags | CreateRun | CreateRuns | NoteNext
 
 
 class Locks(Protocol):
@@ -69,9 +70,15 @@ class PlanningWrites:
             case CreateRun(dag_id=dag_id, unchanged=unchanged):
                 await session.lock_row(dag_id)
                 assert unchanged is not None
-                is_as_read = str(store.versions[dag_id]) == unchanged.version
+                is_as_read = _is_as_read(store, dag_id, unchanged.version)
                 await store.faults.delay()
                 return await self._create(session, step) if is_as_read else []
+            case CreateRuns(dags=dags):
+                # Those that others have locked are passed over.
+                free = [dag for dag in dags if session.lock_free_row(dag.dag_id)]
+                held = [dag for dag in free if _is_as_read(store, dag.dag_id, dag.version)]
+                await store.faults.delay()
+                return [(dag.dag_id, await self._create_all(session, dag)) for dag in held]
             case NoteNext(dag_id=dag_id, run_after=run_after, interval=interval, has_run=has_run):
                 await store.faults.delay()
                 info = None
@@ -134,6 +141,30 @@ class PlanningWrites:
         if step.selection is not None or step.run_type is not RunType.SCHEDULED:
             self._take(store, run, step.selection or EventSelection(0))
         return [(pk, run_id, run_after)]
+
+    async def _create_all(self, session: Locks, dag: PlannedDag) -> int:
+        """Make a DAG's runs, and note the next one; return how many were made."""
+        store, made = session.store, 0
+        self._read_at = _read_at(dag.version)
+        for run in dag.runs:
+            step = CreateRun(
+                dag.dag_id,
+                run.run_type,
+                {},
+                run.run_after,
+                None,
+                run.selection,
+                logical_date=run.logical_date,
+                interval=run.interval,
+            )
+            made += len(await self._create(session, step))
+        info = store.states[dag.dag_id].next_run
+        if dag.next_run is not None:
+            after, interval = dag.next_run.run_after, dag.next_run.interval
+            is_none = after is None or interval is None
+            info = None if is_none else DagRunInfo(after, DataInterval(*interval))
+        self._noted.append((dag.dag_id, info, store.now() if dag.runs else None, self._read_at))
+        return made
 
     def _take(self, store: Store, run: Run, selection: EventSelection) -> None:
         waiting = self._untaken(store, store.dags[run.dag_id])
@@ -209,7 +240,7 @@ def _dag_columns(store: Store, dag: Dag) -> Row:
     holds = (dag.min_run_gap_s, dag.quiet_period_s, dag.depends_on_past)
     info, last = state.next_run, last_automated(store, dag_id)
     upcoming = (_NEVER, None, None) if info is None else (info.run_after, *info.data_interval)
-    version, active = str(store.versions[dag_id]), store.active_runs(dag_id)
+    version, active = _version(store, dag_id), store.active_runs(dag_id)
     automated = past = None
     if last is not None and last.interval is not None:
         automated = [last.run_after, *last.interval]
@@ -225,6 +256,19 @@ def _dag_columns(store: Store, dag: Dag) -> Row:
     ]
     read = (*upcoming, state.last_run_at, now, version, active, automated, made, past)
     return (*plain, *bounds, *time, *holds, *read)
+
+
+def _version(store: Store, dag_id: str) -> str:
+    """Return what a look reads as the version of the row; it also says when that was."""
+    return f"{store.versions[dag_id]} {store.now().isoformat()}"
+
+
+def _is_as_read(store: Store, dag_id: str, version: str) -> bool:
+    return version.split()[0] == str(store.versions[dag_id])
+
+
+def _read_at(version: str) -> datetime:
+    return datetime.fromisoformat(version.split()[1])
 
 
 def last_automated(store: Store, dag_id: str) -> Run | None:

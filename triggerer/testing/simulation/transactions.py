@@ -18,6 +18,7 @@ from triggerer.store.engine.statement import BoundStatement
 from triggerer.store.queries.scheduling.candidates import LockDags, LockFreeDags
 from triggerer.store.queries.scheduling.due_moments import NoteNext
 from triggerer.store.queries.scheduling.new_run import CreateRun
+from triggerer.store.queries.scheduling.new_runs import CreateRuns
 from triggerer.store.queries.scheduling.reading import ReadDags
 from triggerer.store.recording.bulk import EventRow, InsertEvents
 from triggerer.store.recording.record_step import RecordEvents
@@ -203,7 +204,9 @@ class Transaction:
 
     async def answer(self, step: Step) -> list[Row]:
         match step:
-            case LockDags() | LockFreeDags() | ReadDags() | CreateRun() | NoteNext():
+            case (
+                LockDags() | LockFreeDags() | ReadDags() | CreateRun() | CreateRuns() | NoteNext()
+            ):
                 return await self._planning.perform(self, step)
             case RecordEvents():
                 return [await self._record(step)]

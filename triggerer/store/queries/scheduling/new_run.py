@@ -150,13 +150,15 @@ class CreateRun:
         return orjson.dumps(dict(self.params)).decode()
 
 
-_COLUMNS: Final = (
+COLUMNS: Final = (
     "dag_id, run_id, run_type, state, run_after, queued_at, params, attempt, cancel_requested, "
     "logical_date, data_interval_start, data_interval_end, partition_key, priority, pools"
 )
+# As `isoformat` writes an instant in UTC.
+RUN_ID_INSTANT: Final = 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"'
 _INSTANTS: Final = ("logical_date", "interval_start", "interval_end")
 _SQLITE_CREATE: Final = f"""
-INSERT INTO dag_run ({_COLUMNS})
+INSERT INTO dag_run ({COLUMNS})
 VALUES (:dag_id, :run_id, :run_type, '{RunState.QUEUED}', :run_after, :queued_at, :params, 0, false,
         :logical_date, :interval_start, :interval_end, :partition_key,
         coalesce((SELECT d.priority FROM dag d WHERE d.dag_id = :dag_id), 0),
@@ -199,10 +201,10 @@ at AS MATERIALIZED (
     SELECT {{now}} AS now, {{queued_at}} AS queued_at
     FROM (SELECT clock_timestamp() AS clock) AS read {{condition}}
 ), run AS (
-    INSERT INTO dag_run ({_COLUMNS})
+    INSERT INTO dag_run ({COLUMNS})
     SELECT $2::text,
            coalesce($3::text, $4::text || '__' || to_char(
-               now AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"')),
+               now AT TIME ZONE 'UTC', '{RUN_ID_INSTANT}')),
            $4::text, '{RunState.QUEUED}', now, queued_at, $5::text::jsonb, 0, false,
            $6::timestamptz, $7::timestamptz, $8::timestamptz, $9::text,
            coalesce((SELECT d.priority FROM dag d WHERE d.dag_id = $2::text), 0),

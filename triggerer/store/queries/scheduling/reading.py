@@ -39,7 +39,7 @@ _SINCE: Final = """coalesce((
 # those that the DAG waits for, directly or through an alias.
 _SNAPSHOT: Final = Statement(
     """
-SELECT d.dag_id, d.schedule, d.params, d.max_active_runs, d.events_per_run, d.is_paused, d.is_stale,
+SELECT d.dag_id, {SCHEDULE}, {PARAMS}, d.max_active_runs, d.events_per_run, d.is_paused, d.is_stale,
        d.start_date, d.end_date, d.catchup, d.min_run_gap, d.quiet_period, d.depends_on_past,
        d.next_run_after, d.next_interval_start, d.next_interval_end, d.last_run_at,
        {NOW} AS now, {VERSION} AS version,
@@ -95,6 +95,9 @@ ORDER BY d.dag_id, w.asset_id
 """,
     HINT=HINT,
     IN_DAGS=in_list("dag_ids", "text"),
+    # SQLAlchemy would decode them.
+    SCHEDULE=("d.schedule", "d.schedule::text AS schedule"),
+    PARAMS=("d.params", "d.params::text AS params"),
     # That of the statement, which begins when the lock is held; the same for all rows.
     NOW=(":now", "statement_timestamp()"),
     SOON=(":soon", _SOON),
@@ -179,8 +182,9 @@ class DagRow:
     newest_event: datetime | None
 
     @property
-    def schedule(self) -> Any:
-        return json_from(self.schedule_json)
+    def is_partitioned(self) -> bool:
+        """Whether it is scheduled by partition keys; told without parsing. No other schedule begins so."""
+        return self.schedule_json is not None and self.schedule_json.startswith('{"partitioned"')
 
     @property
     def params(self) -> Mapping[str, Any]:
