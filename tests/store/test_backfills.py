@@ -30,9 +30,13 @@ from triggerer.operations.backfills import (
 from triggerer.scheduler import Scheduler
 from triggerer.scheduler.backfills import BackfillRunner
 from triggerer.store.engine.database import Database
+from triggerer.store.engine.script import Row
+from triggerer.store.engine.script import Step as StoreStep
 from triggerer.store.models import Dag, DagRun
 from triggerer.store.queries.listing.views import BackfillView
 from triggerer.store.queries.scheduling.due_moments import renew_due_moments
+from triggerer.store.queries.scheduling.new_runs import CreateRuns
+from triggerer.store.queries.scheduling.reading import ReadDags
 from triggerer.store.wakeups.signals import Signal, announce
 
 DAILY = {"timetable": timetable_to_json(CronDataIntervalTimetable("@daily", timezone="UTC"))}
@@ -371,3 +375,30 @@ async def _start_backfill_in_steps(database: Database) -> None:
                 update(DagRun).where(DagRun.run_type == "backfill").values(state="success")
             )
         await runner.run_once()
+
+
+async def test_what_a_backfill_starts_after_a_look_at_many_dags_is_not_made_of_that_look(
+    postgres: Database,
+) -> None:
+    """Without a lock, only a row that has changed tells the scheduler."""
+    await add_dag(postgres, "d", DAILY, params={"p": 1}, is_paused=True)
+    await add_dag(postgres, "other", DAILY)
+    await _catch_up(postgres, start=1, last=2, cap=100)
+    perform_step = postgres.perform_step
+    seen: list[type] = []
+
+    async def start_meanwhile(step: StoreStep) -> list[Row]:
+        seen.append(type(step))
+        if seen == [ReadDags, CreateRuns]:
+            await _start(postgres, 3, 6)
+        return await perform_step(step)
+
+    postgres.perform_step = start_meanwhile  # type: ignore[method-assign]
+    scheduler = Scheduler(postgres)
+    scheduler._ready.add(["d", "other"], by_clock=True)
+    scheduler._sweep_due = False
+    with anyio.fail_after(60):
+        while scheduler._ready:
+            await scheduler._work()
+    assert seen[:2] == [ReadDags, CreateRuns]
+    assert sorted(await _days(postgres)) == list(range(1, 32))

@@ -159,10 +159,10 @@ class PlanningWrites:
             )
             made += len(await self._create(session, step))
         info = store.states[dag.dag_id].next_run
-        if dag.next_run is not None:
-            after, interval = dag.next_run.run_after, dag.next_run.interval
-            is_none = after is None or interval is None
-            info = None if is_none else DagRunInfo(after, DataInterval(*interval))
+        if (noted := dag.next_run) is not None:
+            info = None
+            if noted.run_after is not None and noted.interval is not None:
+                info = DagRunInfo(noted.run_after, DataInterval(*noted.interval))
         self._noted.append((dag.dag_id, info, store.now() if dag.runs else None, self._read_at))
         return made
 

@@ -204,9 +204,7 @@ class Transaction:
 
     async def answer(self, step: Step) -> list[Row]:
         match step:
-            case (
-                LockDags() | LockFreeDags() | ReadDags() | CreateRun() | CreateRuns() | NoteNext()
-            ):
+            case LockDags() | LockFreeDags() | ReadDags() | CreateRun() | CreateRuns() | NoteNext():
                 return await self._planning.perform(self, step)
             case RecordEvents():
                 return [await self._record(step)]
