@@ -137,6 +137,18 @@ def _keep_what_arrives(receiver: Any, idle_timeout_s: float) -> None:
             return True
 
         handler.client_ready_async = until_ready
+        close_handler = handler.close_async
+
+        async def close() -> None:
+            connection = handler._connection
+            try:
+                await close_handler()
+            finally:
+                # The SDK forgets a connection that ended by itself, and leaves its socket to the garbage collector.
+                if connection is not None:
+                    _abort(connection)
+
+        handler.close_async = close
 
     receiver._create_handler = create
 

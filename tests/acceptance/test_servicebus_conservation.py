@@ -17,7 +17,8 @@ import pytest
 
 from tests.acceptance.instance import Instance, wait_until
 from tests.acceptance.records import Records, conservation
-from tests.services.servicebus import ServiceBusServer
+from tests.services.availability import service
+from tests.services.servicebus import ServiceBusServer, open_servicebus
 from tests.services.servicebus.service import connection_string
 from tests.services.tcp_proxy import TcpProxy, open_tcp_proxy
 
@@ -136,6 +137,10 @@ class Scene:
         for path in (self.plain, self.ordered):
             self.server.order("expire_locks", path=path)
 
+    def restart_server(self) -> None:
+        """Locks and sessions end with it; what was not settled is there again, under its number and with its count."""
+        self.server.restart()
+
     @property
     def is_empty(self) -> bool:
         return not self.server.values(self.plain) and not self.server.values(self.ordered)
@@ -151,21 +156,22 @@ class Scene:
 
 
 @pytest.fixture
-def scene(servicebus_server: ServiceBusServer, tmp_path: Path) -> Iterator[Scene]:
+def scene(tmp_path: Path) -> Iterator[Scene]:
     seed = int(os.environ.get("TRIGGERER_SEED") or random.SystemRandom().randrange(2**32))
     print(f"repeat with TRIGGERER_SEED={seed}")
-    with open_tcp_proxy(servicebus_server.port) as proxy:
-        scene = Scene(servicebus_server, proxy, tmp_path, seed)
+    with service(open_servicebus(durable=True)) as server, open_tcp_proxy(server.port) as proxy:
+        scene = Scene(server, proxy, tmp_path, seed)
         yield scene
         if scene.instance.is_running:
             scene.instance.kill()
 
 
-def _prove(scene: Scene, *, messages: int, kills: int, others: int) -> None:
+def _prove(scene: Scene, *, messages: int, kills: int, others: int, restarts: int) -> None:
     scene.publish(messages // 4)
     scene.instance.start()
     acts: list[Callable[[], None]] = [scene.kill] * kills
     acts += [scene.cut, scene.detach, scene.lose_locks] * others
+    acts += [scene.restart_server] * restarts
     scene.random.shuffle(acts)
     for act in acts:
         scene.publish(messages // 2 // len(acts))
@@ -202,7 +208,7 @@ def _check(scene: Scene) -> None:
 @pytest.mark.rule("S1, S2, S4: whole processes, killed")
 @pytest.mark.timeout(500)
 def test_each_message_of_a_queue_becomes_one_event_of_each_watcher(scene: Scene) -> None:
-    _prove(scene, messages=600, kills=2, others=1)
+    _prove(scene, messages=600, kills=2, others=1, restarts=1)
 
 
 @pytest.mark.long
@@ -232,4 +238,4 @@ def test_a_sick_watcher_costs_its_siblings_no_delivery(scene: Scene) -> None:
 def test_each_of_5_000_messages_becomes_one_event_in_the_order_of_its_session(
     scene: Scene,
 ) -> None:
-    _prove(scene, messages=5_000, kills=10, others=4)
+    _prove(scene, messages=5_000, kills=10, others=4, restarts=4)

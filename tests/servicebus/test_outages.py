@@ -16,12 +16,12 @@ from producers.servicebus import check_entity, sdk
 from producers.servicebus.entity import EntityPath
 from tests.servicebus.conftest import MakeQueue, Queue
 from tests.servicebus.driving import drive, producer_on, settings_for
-from tests.services.servicebus import ServiceBusServer
+from tests.services.servicebus import ServiceBusServer, open_servicebus
 from tests.services.servicebus.service import connection_string
 from tests.services.tcp_proxy import TcpProxy
 from triggerer.errors import BrokerError, BrokerRefused, BrokerUnavailable
 from triggerer.testing.driving import Driver
-from triggerer.testing.resolving import acked, gated
+from triggerer.testing.resolving import acked, gated, outcomes
 
 
 async def error_of(driver: Driver) -> Exception:
@@ -52,6 +52,47 @@ async def test_a_network_that_goes_and_comes_back_loses_nothing(
         await asyncio.to_thread(queue.send, "c")
         await driver.until(lambda: "c" in acked(driver), "it goes on")
         assert driver.values == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("requires_session", [False, True], ids=["queue", "sessions"])
+async def test_a_service_that_is_restarted_ends_no_stream_and_loses_and_repeats_nothing(
+    requires_session: bool,
+) -> None:
+    """Some messages are settled before, some are open, and some come while it is away to be sent."""
+    with open_servicebus(durable=True) as server:
+        path = server.create("restarted", requires_session=requires_session, lock_s=5.0)
+        gate = [True]
+
+        def send(name: str) -> None:
+            for session in ("x", "y"):
+                values = [f"{name}-{session}{number}" for number in range(10)]
+                server.send(path, values, session_id=session if requires_session else None)
+
+        async with drive(producer_on(server, path), gated(gate)) as driver:
+            await asyncio.to_thread(send, "settled")
+            await driver.advanced_count(20)
+            gate[0] = False
+            await asyncio.to_thread(send, "open")
+            await driver.count(40)
+            for name in ("first", "second"):
+                await asyncio.to_thread(server.restart)
+                await asyncio.to_thread(send, name)
+            gate[0] = True
+            await driver.until(lambda: len(acked(driver)) == 80, "all are advanced")
+            await driver.until(lambda: server.values(path) == [], "all are settled")
+        # What came again is the same message to the store: events are made of each once.
+        assert len({(one.value, one.key) for one in driver.deliveries}) == 80
+        assert len({one.key for one in driver.deliveries}) == 80
+        assert server.dead_letters(path) == []
+        if requires_session:
+            for session in ("x", "y"):
+                clean = dict.fromkeys(value for value, outcome in outcomes(driver) if outcome.is_clean)
+                firsts = [one for one in clean if f"-{session}" in one]
+                assert firsts == [
+                    f"{name}-{session}{number}"
+                    for name in ("settled", "open", "first", "second")
+                    for number in range(10)
+                ]
 
 
 async def test_a_connection_that_breaks_after_long_health_is_made_again(queue: Queue) -> None:

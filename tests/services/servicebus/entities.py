@@ -137,6 +137,48 @@ class Entity:
         self._on_change(self)
         return stored
 
+    # A restart
+
+    def snapshot(self) -> dict[str, Any]:
+        """What a restart keeps: messages with their numbers and counts. Locks and holders end with the process."""
+        return {
+            "settings": {
+                "requires_session": self.requires_session,
+                "lock_s": self.lock_s,
+                "max_delivery_count": self.max_delivery_count,
+            },
+            "disabled": self.disabled,
+            "completed": self.completed,
+            "abandoned": self.abandoned,
+            "last_number": self._last_number,
+            "messages": [
+                {
+                    "body": one.body,
+                    "sequence_number": one.sequence_number,
+                    "enqueued_at": one.enqueued_at,
+                    "session_id": one.session_id,
+                    "scheduled_for": one.scheduled_for,
+                    "delivery_count": one.delivery_count,
+                    "dead_letter": one.dead_letter,
+                }
+                for one in self.messages.values()
+            ],
+        }
+
+    def restore(self, kept: dict[str, Any]) -> None:
+        """Take over what a predecessor has kept."""
+        self.disabled, self._last_number = kept["disabled"], kept["last_number"]
+        self.completed, self.abandoned = kept["completed"], kept["abandoned"]
+        for fields in kept["messages"]:
+            stored = Stored(**fields)
+            self.messages[stored.sequence_number] = stored
+            if stored.session_id is not None and self.requires_session:
+                self.sessions.setdefault(stored.session_id, Session())
+            if stored.scheduled_for > time.time():
+                heapq.heappush(self._scheduled, (stored.scheduled_for, stored.sequence_number))
+            else:
+                self._make_ready(stored)
+
     def _make_ready(self, stored: Stored) -> None:
         key = stored.session_id if self.requires_session else None
         heapq.heappush(self._ready.setdefault(key, []), stored.sequence_number)
@@ -318,6 +360,21 @@ class Entity:
 
 class Namespace:
     """All entities by path, in lower case; topics hand what they are sent to their subscriptions."""
+
+    def snapshot(self) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+        """By path what a restart keeps of each entity and of its dead-letter queue; see `Entity.snapshot`."""
+        return [
+            (entity.path, entity.snapshot(), entity.dead_letters.snapshot())
+            for entity in self.all()
+            if entity.dead_letters is not None
+        ]
+
+    def restore(self, kept: list[tuple[str, dict[str, Any], dict[str, Any]]]) -> None:
+        for path, own, dead in kept:
+            entity = self.create(path, **own["settings"])
+            assert entity.dead_letters is not None
+            entity.restore(own)
+            entity.dead_letters.restore(dead)
 
     def __init__(self, on_change: Callable[[Entity], None]) -> None:
         self._on_change = on_change

@@ -1,11 +1,18 @@
-"""The server's process: `python -m tests.services.servicebus.server AMQP_PORT CONTROL_PORT`."""
+"""The server's process: `python -m tests.services.servicebus.server AMQP_PORT CONTROL_PORT [FILE]`.
+
+With a file, what is in the entities is written to it on SIGTERM, and read from it at the start.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import pickle
+import signal
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 
 from tests.services.servicebus.claims import Tokens
 from tests.services.servicebus.connection import Peer
@@ -100,9 +107,27 @@ class Server:
             peer.end()
 
 
-async def main(amqp_port: int, control_port: int) -> None:
+    def cut_off(self) -> None:
+        """Drop all connections without a word."""
+        self.refuses_connections = True
+        for peer in list(self.peers):
+            peer.cut()
+
+
+def _keep(server: Server, file: Path) -> None:
+    # Nothing is taken or settled any more: what clients were told of is in the file.
+    server.cut_off()
+    file.write_bytes(pickle.dumps(server.namespace.snapshot()))
+    os._exit(0)
+
+
+async def main(amqp_port: int, control_port: int, file: Path | None) -> None:
     server = Server()
     control = Control(server)
+    if file is not None:
+        if file.exists():
+            server.namespace.restore(pickle.loads(file.read_bytes()))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _keep, server, file)
     async with (
         await asyncio.start_server(server.serve, "127.0.0.1", amqp_port) as amqp,
         await asyncio.start_server(control.serve, "127.0.0.1", control_port, limit=2**26) as orders,
@@ -111,4 +136,6 @@ async def main(amqp_port: int, control_port: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), int(sys.argv[2])))
+    asyncio.run(
+        main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]) if sys.argv[3:] else None)
+    )

@@ -21,7 +21,7 @@ _ROOT = Path(__file__).parents[3]
 
 @dataclass
 class ServiceBusServer:
-    """A running test Service Bus. It keeps nothing over a restart of its process."""
+    """A running test Service Bus. Over a restart it keeps what is in its entities if it is durable, and else nothing."""
 
     daemon: Daemon
     port: int
@@ -40,6 +40,11 @@ class ServiceBusServer:
         if "error" in answer:
             raise RuntimeError(f"{do}: {answer['error']}")
         return answer["answer"]
+
+    def restart(self) -> None:
+        """Stop it, which ends all connections and locks, and start it again."""
+        self.daemon.stop()
+        self.daemon.start()
 
     def create(self, path: str, **settings: Any) -> str:
         self.order("create", path=path, **settings)
@@ -81,9 +86,11 @@ def connection_string(port: int, *, key: str = KEY) -> str:
 
 
 @contextmanager
-def open_servicebus() -> Iterator[ServiceBusServer]:
+def open_servicebus(*, durable: bool = False) -> Iterator[ServiceBusServer]:
     """A test Service Bus on free ports.
 
+    Args:
+        durable: Whether `restart` keeps the entities and their messages.
     Raises:
         ServiceUnavailable: Qpid Proton is not installed.
     """
@@ -99,7 +106,7 @@ def open_servicebus() -> Iterator[ServiceBusServer]:
             f"servicebus-{port}",
             [
                 sys.executable, "-m", "tests.services.servicebus.server",
-                str(port), str(control_port),
+                str(port), str(control_port), *([str(Path(folder) / "kept")] if durable else []),
             ],
             log=Path(folder) / "servicebus.log",
             ready=lambda: accepts_connections(control_port) and accepts_connections(port),
