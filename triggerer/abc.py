@@ -9,7 +9,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -30,6 +30,7 @@ __all__ = [
     "Guarantee",
     "SharedStreamProducer",
     "SharedStreamSelector",
+    "SourceLag",
     "StreamState",
     "SubscriberOverflow",
     "TriggerEvent",
@@ -289,6 +290,21 @@ class SharedStreamProducer(ABC):
         """Give back what the producer holds. Called exactly once, also when `open_stream` was never iterated."""
 
 
+@dataclass(frozen=True, slots=True)
+class SourceLag:
+    """How much waits at a source; see `BaseEventTrigger.measure_lag`.
+
+    Attributes:
+        messages: That are not acknowledged yet, by whomever; None: unknown.
+        by_part: The same by what the source is made of: by partition, or by what becomes of a queue's messages.
+        note: What there is to know of the figure, or why it is unknown.
+    """
+
+    messages: int | None
+    by_part: Mapping[str, int] = field(default_factory=dict)
+    note: str | None = None
+
+
 class BaseTrigger(ABC):
     """Something that runs in the triggerer and can be made again from its class path and JSON arguments."""
 
@@ -362,6 +378,15 @@ class BaseEventTrigger(BaseTrigger, ReportsOccurrences):
             As `check_source`.
         """
         return await _describe_delivery(self)
+
+    async def measure_lag(self) -> SourceLag | None:
+        """How much waits at the source, as it says itself. None (the default): it does not tell.
+
+        Called where an operator asks (`triggerer watchers list --lag`), for one trigger of each stream, and never by
+        the service. It changes nothing at the source, and is cancelled after a few seconds. Where it raises, the figure
+        is unknown, and the error is shown.
+        """
+        return None
 
     def shared_stream_selector(self) -> SharedStreamSelector | None:
         """Which raw events `filter_shared_stream` needs to see; asked once, when the filter starts. None: all of them.

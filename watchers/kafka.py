@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from producers.kafka import KafkaMessage, KafkaSharedStreamProducer, check_topics
 from producers.kafka.start import Start
 from producers.kafka.topics import is_pattern
-from triggerer.abc import BrokerMessage, DeliveryFacts
+from triggerer.abc import BrokerMessage, DeliveryFacts, SourceLag
 from triggerer.errors import DagError
 from triggerer.pluginkit.decoding import text_of
 from triggerer.pluginkit.message_trigger import (
@@ -103,6 +103,12 @@ class KafkaEventTrigger(MessageTrigger):
 
     async def check_source(self) -> None:
         await check_topics(self._settings(), self.topics)
+
+    async def measure_lag(self) -> SourceLag:
+        # Not at the top: its admin client is needed here only.
+        from producers.kafka.lag import measure_lag
+
+        return await measure_lag(self._settings(), self.topics, self.group, self.start)
 
     async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
         limit = self._settings().max_deliveries

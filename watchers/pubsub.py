@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from triggerer.abc import BrokerMessage, DeliveryFacts
+from triggerer.abc import BrokerMessage, DeliveryFacts, SourceLag
 from triggerer.pluginkit.decoding import text_of
 from triggerer.pluginkit.message_trigger import (
     Attribute,
@@ -74,6 +74,11 @@ class PubSubEventTrigger(MessageTrigger):
         from producers.pubsub import check_subscription
 
         await check_subscription(self._settings(), self.subscription)
+
+    async def measure_lag(self) -> SourceLag:
+        return SourceLag(
+            None, note="Pub/Sub tells it to Cloud Monitoring only: num_undelivered_messages"
+        )
 
     async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
         from producers.pubsub import describe_delivery

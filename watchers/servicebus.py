@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from triggerer.abc import BrokerMessage, DeliveryFacts
+from triggerer.abc import BrokerMessage, DeliveryFacts, SourceLag
 from triggerer.errors import DagError
 from triggerer.pluginkit.message_trigger import (
     Attribute,
@@ -102,6 +102,12 @@ class ServiceBusEventTrigger(MessageTrigger):
         from producers.servicebus import check_entity
 
         await check_entity(self._settings(), self._entity())
+
+    async def measure_lag(self) -> SourceLag:
+        return SourceLag(
+            None,
+            note="Service Bus tells it to who may manage the entity only, which is not asked for",
+        )
 
     async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
         from producers.servicebus import describe_delivery

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from producers.sqs import SqsSharedStreamProducer
-from triggerer.abc import BrokerMessage, DeliveryFacts
+from triggerer.abc import BrokerMessage, DeliveryFacts, SourceLag
 from triggerer.pluginkit.message_trigger import (
     Attribute,
     MessageTrigger,
@@ -75,6 +75,11 @@ class SqsEventTrigger(MessageTrigger):
         from producers.sqs.checking import check_queue
 
         await check_queue(self._settings(), self.queue)
+
+    async def measure_lag(self) -> SourceLag:
+        from producers.sqs.lag import measure_lag
+
+        return await measure_lag(self._settings(), self.queue)
 
     async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
         from producers.sqs.checking import describe_delivery

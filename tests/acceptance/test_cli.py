@@ -7,11 +7,24 @@ import os
 import re
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.services.elasticmq import ElasticMqServer
+from tests.services.process import free_ports
+from tests.store.seeding import add_asset, add_stream
+from triggerer.cli.session import with_database
+from triggerer.domain.events import Fence
+from triggerer.store.engine.database import Database
+from triggerer.store.models import Trigger, Watcher
+from watchers.kafka import KafkaEventTrigger
+from watchers.pubsub import PubSubEventTrigger
+from watchers.sqs import SqsEventTrigger
 
 LEAVES = [
     ["standalone"],
@@ -512,3 +525,53 @@ def test_a_dag_is_tried_in_the_foreground_and_nothing_of_it_is_kept(shell: Shell
     assert failed.stdout.endswith("fails: failed\n")
     assert "no DAG 'nobody'" in shell.refused("dags", "test", "nobody")
     assert sorted(path.name for path in shell.folder.iterdir()) == ["dags", "triggerer.toml"]
+
+
+def test_how_much_waits_at_the_sources_is_told_where_it_is_asked_for(
+    migrated: Shell, elasticmq: ElasticMqServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"lag-{uuid.uuid4().hex[:10]}"
+    elasticmq.send(elasticmq.create_queue(name), ["1", "2", "3"])
+    (away,) = free_ports(1)
+    connection = "\n".join(f'{key} = "{value}"' for key, value in elasticmq.connection.items())
+    migrated.config.write_text(
+        f'[core]\nhome = "."\n[connections.sqs]\n{connection}\n'
+        f'[connections.kafka]\nbootstrap_servers = "127.0.0.1:{away}"\n'
+    )
+    monkeypatch.chdir(migrated.folder)
+    triggers = [SqsEventTrigger(name), PubSubEventTrigger("flights"), KafkaEventTrigger("orders")]
+
+    async def seed(database: Database) -> None:
+        for number, trigger in enumerate(triggers, 1):
+            classpath, kwargs = trigger.serialize()
+            await add_asset(database, number, f"asset{number}")
+            await add_stream(database, Fence(f"s{number}", "me", 1))
+            async with database.transaction() as session:
+                session.add(
+                    Trigger(id=number, digest=f"t{number}", classpath=classpath, kwargs=kwargs,
+                            stream_digest=f"s{number}")
+                )  # fmt: skip
+                await session.flush()
+                session.add(
+                    Watcher(
+                        asset_id=number, name="w", trigger_id=number, path="f.py", state="waiting",
+                        updated_at=datetime.now(UTC),
+                    )
+                )  # fmt: skip
+
+    with_database(migrated.config, seed)
+    found = {one["asset_name"]: one for one in migrated.json("watchers", "list", "--lag")}
+    assert found["asset1"]["lag"] == 3
+    assert found["asset1"]["lag_by_part"] == {"waiting": 3, "in flight": 0, "delayed": 0}
+    assert (found["asset2"]["lag"], found["asset3"]["lag"]) == (None, None)
+    assert "Cloud Monitoring" in found["asset2"]["lag_note"]
+    assert f"127.0.0.1:{away}" in found["asset3"]["lag_note"]
+    listed = migrated.run("watchers", "list", "--lag")
+    assert "lag" in listed.stdout.splitlines()[0].split()
+    assert listed.stdout.count("unknown") == 2
+    assert "Cloud Monitoring" in listed.stderr
+    shown = migrated.ok("watchers", "show", "asset1", "w", "--lag")
+    assert "lag" in shown
+    assert "3 (approximate)" in shown
+    # Nobody is asked otherwise.
+    assert "lag" not in migrated.json("watchers", "list")[0]

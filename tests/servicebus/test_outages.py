@@ -86,7 +86,9 @@ async def test_a_service_that_is_restarted_ends_no_stream_and_loses_and_repeats_
         assert server.dead_letters(path) == []
         if requires_session:
             for session in ("x", "y"):
-                clean = dict.fromkeys(value for value, outcome in outcomes(driver) if outcome.is_clean)
+                clean = dict.fromkeys(
+                    value for value, outcome in outcomes(driver) if outcome.is_clean
+                )
                 firsts = [one for one in clean if f"-{session}" in one]
                 assert firsts == [
                     f"{name}-{session}{number}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from triggerer.cli import options, parked
+from triggerer.cli.lags import fields_of, measure, print_notes, shown_lag, with_lag
 from triggerer.cli.one_line import one_line
 from triggerer.cli.output import check_state, print_fields, print_json, wrong_use
 from triggerer.cli.parked import split_watcher
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(parked.app, name="parked", help="Messages that watchers could not take.")
+Lag = Annotated[
+    bool,
+    typer.Option(
+        "--lag", help="Ask each source how much waits there, once for each stream (5 s at most)."
+    ),
+]
 _STATES = ("waiting", "running", "failing", "catching_up")
 
 
@@ -33,6 +40,7 @@ def list_(
     dag: options.Dag = None,
     state: options.State = None,
     limit: options.Limit = 100,
+    lag: Lag = False,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
@@ -48,8 +56,9 @@ def list_(
         return await list_watchers(session, limit=limit, asset=asset, dag=dag, state=state)
 
     found = read(config, ask)
+    lags = measure(config, found) if lag else None
     if json:
-        print_json(found)
+        print_json(found if lags is None else [with_lag(row, lags) for row in found])
         return
     print_table(
         (
@@ -57,6 +66,7 @@ def list_(
             "watcher",
             "state",
             "behind",
+            *(() if lags is None else ("lag",)),
             Column("set aside", Kind.MINOR),
             Column("since", Kind.MINOR),
             Column("trigger", Kind.MINOR),
@@ -70,6 +80,7 @@ def list_(
                 row.name,
                 row.state,
                 row.behind if row.positions else None,
+                *(() if lags is None else (shown_lag(lags[row.stream]),)),
                 row.set_aside or None,
                 row.behind_since,
                 row.trigger.rpartition(".")[2],
@@ -82,12 +93,15 @@ def list_(
         empty="No watchers.",
         limit=limit,
     )
+    if lags is not None:
+        print_notes(lags)
 
 
 @app.command()
 def show(
     asset: Annotated[str, typer.Argument(metavar="ASSET", help="Its name or its URI.")],
     name: Annotated[str, typer.Argument(metavar="WATCHER")],
+    lag: Lag = False,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
@@ -104,8 +118,9 @@ def show(
             f"the asset {asset!r} has no watcher {name!r}", hint="triggerer watchers list"
         )
     row = found[0]
+    lags = measure(config, found) if lag else None
     if json:
-        print_json(row)
+        print_json(row if lags is None else with_lag(row, lags))
         return
     print_fields(
         [
@@ -120,6 +135,7 @@ def show(
             ("owner", row.owner),
             ("file", row.path),
             ("error", row.error),
+            *(() if lags is None else fields_of(lags[row.stream])),
             ("behind", row.behind if row.positions else None),
             ("behind since", row.behind_since),
             ("set aside", row.set_aside or None),

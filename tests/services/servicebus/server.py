@@ -106,7 +106,6 @@ class Server:
             self.peers.discard(peer)
             peer.end()
 
-
     def cut_off(self) -> None:
         """Drop all connections without a word."""
         self.refuses_connections = True

@@ -21,7 +21,7 @@ _ROOT = Path(__file__).parents[3]
 
 @dataclass
 class ServiceBusServer:
-    """A running test Service Bus. Over a restart it keeps what is in its entities if it is durable, and else nothing."""
+    """A running test Service Bus. If it is durable, a restart keeps what is in its entities; else nothing."""
 
     daemon: Daemon
     port: int

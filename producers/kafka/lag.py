@@ -1,0 +1,84 @@
+"""How many messages a group has still to read, asked from outside of it; for `triggerer watchers … --lag`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import errors as sdk
+from aiokafka.admin import AIOKafkaAdminClient
+
+from producers.kafka.errors import guarded
+from producers.kafka.start import Start
+from producers.kafka.topics import Topics
+from triggerer.abc import SourceLag
+from triggerer.errors import BrokerUnavailable
+
+if TYPE_CHECKING:
+    from producers.kafka.settings import KafkaSettings
+
+_CLOSE_TIMEOUT_S: Final = 2.0
+_ASK_AGAIN_S: Final = 0.2
+_MOVING: Final = (
+    sdk.GroupCoordinatorNotAvailableError,
+    sdk.GroupLoadInProgressError,
+    sdk.NotCoordinatorForGroupError,
+)
+
+
+async def measure_lag(
+    settings: KafkaSettings, topics: Iterable[str], group: str, start: Any
+) -> SourceLag:
+    """Each partition's end less what the group has committed there, or less where it begins if that is nothing.
+
+    Joins no group, and commits nothing. Records of aborted transactions and control records count. Has no deadline of
+    its own.
+
+    Raises:
+        ConfigurationError: A certificate or key cannot be read.
+        BrokerRefused, BrokerUnavailable: From the brokers.
+    """
+    what = f"lag of group {group} at {settings.bootstrap_servers}"
+    admin = AIOKafkaAdminClient(**settings.client_arguments())
+    consumer = AIOKafkaConsumer(**settings.reading_arguments())
+    try:
+        await guarded(consumer.start(), what)
+        names = await Topics.parse(topics, settings).find(consumer, what)
+        await guarded(admin.start(), what)
+        described: Any = await guarded(admin.describe_topics(list(names)), what)
+        partitions = [
+            TopicPartition(topic["topic"], partition["partition"])
+            for topic in described
+            for partition in topic["partitions"]
+        ]
+        if not partitions:
+            return SourceLag(None, note=f"there is no topic {', '.join(topics)}")
+        committed = await _committed(admin, group, what)
+        places = {one: found.offset for one, found in committed.items() if found.offset >= 0}
+        rest = [one for one in partitions if one not in places]
+        # A partition that came later is read from its beginning.
+        begin = Start() if places else Start.parse(start)
+        places |= await begin.find(consumer, rest, what)
+        ends: Any = await guarded(consumer.end_offsets(partitions), what)
+    finally:
+        with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
+            await consumer.stop()
+            await admin.close()
+    by_lane = {
+        f"{one.topic}[{one.partition}]": max(ends[one] - places[one], 0)
+        for one in sorted(partitions)
+    }
+    return SourceLag(sum(by_lane.values()), by_lane)
+
+
+async def _committed(admin: AIOKafkaAdminClient, group: str, what: str) -> Any:
+    while True:
+        try:
+            return await guarded(admin.list_consumer_group_offsets(group), what)
+        except BrokerUnavailable as error:
+            # A group's coordinator may be on the move, and of a new cluster it is only made when it is asked for.
+            if not isinstance(error.__cause__, _MOVING):
+                raise
+            await anyio.sleep(_ASK_AGAIN_S)

@@ -1,0 +1,69 @@
+"""`--lag` of `triggerer watchers`: what the sources say of how much waits there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from triggerer.cli.output import print_note
+from triggerer.cli.session import settings_for
+
+if TYPE_CHECKING:
+    from triggerer.abc import SourceLag
+    from triggerer.store.queries.listing.views import WatcherView
+
+
+def measure(config: Path | None, rows: Sequence[WatcherView]) -> Mapping[str, SourceLag]:
+    """Ask the sources of these watchers, from this machine and with its settings; by stream."""
+    import logging
+
+    import anyio
+
+    from triggerer.abc import install_connections
+    from triggerer.operations.lags import Asked, measure_lags
+
+    settings = settings_for(config)
+    asked = [Asked(row.stream, row.trigger, row.kwargs) for row in rows]
+
+    async def ask() -> Mapping[str, SourceLag]:
+        return await measure_lags(
+            asked,
+            dags_folder=settings.core.dags_folder,
+            allowed_modules=settings.core.allowed_trigger_modules,
+        )
+
+    install_connections(settings.get_connection)
+    # Clients of brokers log each attempt; what came of it is in the answer.
+    logging.disable()
+    try:
+        return anyio.run(ask)
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def shown_lag(lag: SourceLag) -> Any:
+    """Return the cell of a table."""
+    return "unknown" if lag.messages is None else lag.messages
+
+
+def print_notes(lags: Mapping[str, SourceLag]) -> None:
+    """Say why figures are unknown, and what they are worth."""
+    for stream, lag in lags.items():
+        if lag.note is not None:
+            print_note(f"lag of {stream}: {lag.note}")
+
+
+def fields_of(lag: SourceLag) -> Iterator[tuple[str, Any]]:
+    """For `watchers show`."""
+    note = "" if lag.note is None else f" ({lag.note})"
+    yield "lag", f"{shown_lag(lag)}{note}"
+    for part, count in lag.by_part.items():
+        yield f"lag of {part}", count
+
+
+def with_lag(row: WatcherView, lags: Mapping[str, SourceLag]) -> dict[str, Any]:
+    """The row as JSON has it, with `lag`, `lag_by_part` and `lag_note`."""
+    lag = lags[row.stream]
+    fields = {name: getattr(row, name) for name in row.__dataclass_fields__}
+    return fields | {"lag": lag.messages, "lag_by_part": dict(lag.by_part), "lag_note": lag.note}
