@@ -257,7 +257,7 @@ def test_a_run_that_was_cut_short_is_executed_again_at_the_next_start(
     standalone: Standalone,
 ) -> None:
     assert standalone.process is not None
-    standalone.json("dags", "trigger", "slow", "--params", '{"seconds": 3}')
+    standalone.json("dags", "trigger", "slow", "--conf", '{"seconds": 3}')
     standalone.until_running()
     standalone.process.kill()
     standalone.process.wait()

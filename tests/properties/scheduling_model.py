@@ -101,7 +101,12 @@ class ModelDag:
         newest = now.replace(minute=0, second=0, microsecond=0) - HOUR
         if following > newest:
             return None
-        return following if self.spec.catchup else newest
+        following = following if self.spec.catchup else newest
+        # What was run while the clock was ahead is not run again.
+        made = {run.logical_date for run in self.runs}
+        while self.spec.kind == "both" and following in made:
+            following += HOUR
+        return following if following <= newest else None
 
     def _is_loud(self, now: datetime) -> bool:
         quiet = self.spec.quiet

@@ -307,16 +307,21 @@ async def test_runs_wait_for_a_postgresql_that_is_stopped(
         assert scheduler.trouble is None
 
 
-async def test_a_run_by_hand_overrides_params_and_needs_no_event(database: Database) -> None:
+async def test_a_run_by_hand_overrides_params_adds_others_and_needs_no_event(
+    database: Database,
+) -> None:
     await one_asset(database, params={"a": 1, "b": 2}, is_paused=True, max_active_runs=1)
     subscription = database.wakeups.subscribe(Signal.RUNS_QUEUED)
     async with database.transaction() as session:
-        first = await create_manual_run(session, "report", params={"b": 3})
+        first = await create_manual_run(session, "report", params={"b": 3, "c": {"d": 1}})
         second = await create_manual_run(session, "report", run_id="mine")
     runs = await runs_of(database, "report")
     assert [run.run_id for run in runs] == [first.run_id, "mine"]
     assert first.run_id.startswith("manual__")
-    assert [run.params for run in runs] == [{"a": 1, "b": 3}, {"a": 1, "b": 2}]
+    assert [run.params for run in runs] == [
+        {"a": 1, "b": 3, "c": {"d": 1}},
+        {"a": 1, "b": 2},
+    ]
     assert subscription.take_nowait() == {Signal.RUNS_QUEUED: {"report"}}
     assert second.pk == runs[1].id
 

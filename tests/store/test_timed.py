@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import anyio
 import pytest
+import time_machine
 from sqlalchemy import update
 
 from tests.store.scheduling import end, one_asset, set_columns
@@ -16,6 +17,7 @@ from triggerer.domain.schedules import OnBoth, OnEither, OnTime, Schedule, sched
 from triggerer.domain.timetables import (
     ContinuousTimetable,
     CronDataIntervalTimetable,
+    CronTriggerTimetable,
     DeltaDataIntervalTimetable,
     DeltaTriggerTimetable,
     OnceTimetable,
@@ -373,3 +375,50 @@ async def test_dags_that_are_always_due_starve_no_dag_that_waits_for_an_asset(
         tasks.cancel_scope.cancel()
     for number in range(40):
         assert len(await runs_of(database, f"always{number}")) >= 1
+
+
+async def test_what_a_timetable_answered_by_a_hosts_wrong_clock_goes_once_the_clock_is_right(
+    sqlite_url: str,
+) -> None:
+    now = datetime(2026, 3, 2, 10, tzinfo=UTC)
+    schedule = OnTime(CronTriggerTimetable("30 * * * *", timezone="UTC"))
+    async with open_database(sqlite_url, now=lambda: now) as database:
+        with time_machine.travel(now, tick=False) as host:
+            scheduler = Scheduler(database)
+            await timed(database, "report", schedule, start_date=now)
+            host.move_to(now + 3 * HOUR)
+            await scheduler.run_once()
+            await renewed(database, "report")
+            host.move_to(now)
+            assert await next_run_of(database, "report") == now + timedelta(hours=2.5)
+            await scheduler.run_once()
+            assert await next_run_of(database, "report") == now + timedelta(hours=0.5)
+
+
+async def next_run_of(database: Database, dag_id: str) -> datetime:
+    async with database.reading() as session:
+        return (await session.get_one(Dag, dag_id)).next_run_after
+
+
+async def test_an_interval_that_was_run_while_the_clock_was_ahead_is_not_run_again(
+    sqlite_url: str,
+) -> None:
+    """Of a schedule of assets and time, whose runs are called by the time at which they were made."""
+    right = datetime(2026, 3, 2, 10, 30, tzinfo=UTC)
+    clock = [right]
+    both = OnBoth(CronDataIntervalTimetable("0 * * * *", timezone="UTC"), FLIGHTS)
+    async with open_database(sqlite_url, now=lambda: clock[0]) as database:
+        await add_asset(database, 1, "flights")
+        await timed(
+            database, "report", both, assets=(1,), start_date=right - 6 * HOUR, catchup=True
+        )
+        scheduler = Scheduler(database)
+        for moment in (right, right + 5 * HOUR, right, right + 5 * HOUR + timedelta(minutes=3)):
+            clock[0] = moment
+            for _ in range(2):
+                clock[0] += timedelta(seconds=1)
+                await emit(database, 1)
+                await scheduler.run_once()
+        made = dates(await runs_of(database, "report"))
+        assert len(made) == len(set(made)) == 7
+        assert sorted(made) == [made[0] + n * HOUR for n in range(7)]

@@ -165,7 +165,8 @@ def trigger(
     dag_id: DagId,
     run_id: Annotated[str | None, typer.Option("--run-id", help="Default: from the time.")] = None,
     params: Annotated[
-        str | None, typer.Option("--params", metavar="JSON", help="An object; wins over the DAG's.")
+        str | None,
+        typer.Option("--params", "--conf", metavar="JSON", help="An object; wins over the DAG's."),
     ] = None,
     logical_date: Annotated[
         str | None, typer.Option("--logical-date", metavar="TIME", help="ISO 8601; default: none.")

@@ -11,6 +11,9 @@ from zoneinfo import ZoneInfo
 
 import time_machine
 
+from tests.unit.domain.timetables.asset_pictures import AssetPicture
+from triggerer.domain.assets import Asset
+from triggerer.domain.schedules import OnAssets, OnBoth, OnEither
 from triggerer.timetables import (
     AfterWorkdayTimetable,
     AllOf,
@@ -127,7 +130,18 @@ NIGHT = {
     "zone": PARIS,
 }
 
-PICTURES = {
+A, B = Asset(name="a"), Asset(name="b")
+ARRIVALS = tuple(
+    (hours * HOUR, name)
+    for hours, name in ((4, "a"), (10, "b"), (34, "a"), (40, "a"), (56, "b"), (74, "a"), (80, "b"))
+)
+SIX = cron("0 6 * * *")
+
+PICTURES: dict[str, Picture | AssetPicture] = {
+    "assets-all": AssetPicture(OnAssets(A & B), (A, B), ARRIVALS, MONDAY),
+    "assets-any": AssetPicture(OnAssets(A | B), (A, B), ARRIVALS, MONDAY),
+    "assets-or-time": AssetPicture(OnEither(SIX, A & B), (A, B), ARRIVALS, MONDAY),
+    "assets-and-time": AssetPicture(OnBoth(cron("0 18 * * *"), A & B), (A, B), ARRIVALS, MONDAY),
     "cron-trigger": Picture(cron("0 6 * * *"), MONDAY),
     "cron-trigger-interval": Picture(CronTriggerTimetable("0 6 * * *", timezone="UTC", interval=18 * HOUR), MONDAY),
     "cron-interval": Picture(CronDataIntervalTimetable("0 6 * * *", timezone="UTC"), MONDAY),
