@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -17,6 +17,7 @@ from triggerer.abc import BaseEventTrigger
 from triggerer.hosting import TriggerHost
 from triggerer.hosting.factory import TriggerFactory
 from triggerer.hosting.host import HostSettings
+from triggerer.hosting.unwritten import Writer
 from triggerer.own_lease import OwnLease
 from triggerer.plugins import trigger_digest
 from triggerer.runtime import RuntimeContext
@@ -132,6 +133,7 @@ async def hosting(
     is_alone: bool = False,
     capacity: int = 1000,
     own_lease: OwnLease | None = None,
+    writers: Sequence[Writer] = (),
 ) -> AsyncIterator[TriggerHost]:
     recorder = EventRecorder(database, on_fenced=lambda fence: host.note_fenced(fence))  # noqa: PLW0108
     host = TriggerHost(
@@ -147,6 +149,7 @@ async def hosting(
             capacity=capacity,
         ),
         takes_over_at_once=is_alone,
+        writers=writers,
     )
     async with anyio.create_task_group() as background:
         background.start_soon(recorder.run)
@@ -293,3 +296,34 @@ async def test_two_instances_divide_the_streams_and_one_takes_over_when_the_othe
                 return await shares() == [4]
 
             await eventually(is_back)
+
+
+class Writing:
+    """Has still to write something of a stream."""
+
+    def __init__(self) -> None:
+        self.written = anyio.Event()
+
+    def is_writing(self, stream_digest: str) -> bool:
+        return stream_digest == "stream" and not self.written.is_set()
+
+    async def wait_until_written(self, stream_digests: Collection[str]) -> None:
+        if "stream" in stream_digests:
+            await self.written.wait()
+
+
+async def test_a_stream_starts_again_once_what_it_had_submitted_is_written(
+    database: Database, upstream: Upstream
+) -> None:
+    other = Upstream(f"{upstream.name}, another")
+    await declare(database, "one", upstream)
+    await declare(database, "other", other, stream="another")
+    writing = Writing()
+    async with hosting(database, writers=[writing]):
+        other.put(1)
+        await until(lambda: len(other.outcomes()) == 1)
+        # Both are claimed at once, and the one that need not wait is read already.
+        assert not upstream.producers
+        writing.written.set()
+        upstream.put(2)
+        await until(lambda: len(upstream.outcomes()) == 1)

@@ -320,6 +320,56 @@ async def test_at_a_bound_nothing_more_is_kept_until_there_is_room(
         assert await _store(writer, _kept(3)) == [None]
 
 
+@pytest.mark.rule("S9")
+async def test_what_is_kept_is_read_back_in_pages_of_a_few_megabytes(database: Database) -> None:
+    await _watchers(database)
+    large = 3 * 1024 * 1024
+    sizes = [1, large, large, 2 * large, 1, large]
+    messages = [replace(_kept(at), data=b"x" * size) for at, size in enumerate(sizes)]
+    async with _writing(database) as writer:
+        await _store(writer, *messages)
+        pages: list[list[int]] = []
+        after = 0
+        while rows := await writer.read_kept(1, after, 100):
+            pages.append([len(row.data) for row in rows])
+            after = rows[-1].id
+    assert [size for page in pages for size in page] == sizes
+    assert pages == [[1, large, large], [2 * large], [1, large]]
+
+
+@pytest.mark.rule("18: bounds of what is set aside")
+@pytest.mark.parametrize(
+    "bounds",
+    [ParkedBounds(max_messages=3), ParkedBounds(max_bytes=3), ParkedBounds(total_bytes=3)],
+)
+async def test_what_was_set_aside_since_leaves_less_room_for_what_is_kept(
+    database: Database, bounds: ParkedBounds
+) -> None:
+    await _watchers(database)
+    async with _writing(database, bounds) as writer:
+        assert await _store(writer, _kept(0)) == [None]
+        poison = [replace(MESSAGE, key=f"poison/{number}", data=b"x") for number in range(2)]
+        assert await _store(writer, *poison) == [None, None]
+        assert isinstance((await _store(writer, _kept(1)))[0], ParkedFull)
+        async with database.reading() as session:
+            assert len(await list_parked(session)) == 3
+
+
+async def test_it_is_known_until_when_something_of_a_stream_is_being_written(
+    database: Database,
+) -> None:
+    await _watchers(database)
+    async with _writing(database) as writer:
+        assert not writer.is_writing(FENCE.stream_digest)
+        writer.submit_nowait(ParkedChange(FENCE, 1, MESSAGE, lambda error: None))
+        assert writer.is_writing(FENCE.stream_digest)
+        assert not writer.is_writing("another")
+        with anyio.fail_after(30):
+            await writer.wait_until_written([FENCE.stream_digest])
+        async with database.reading() as session:
+            assert len(await list_parked(session)) == 1
+
+
 async def test_what_is_kept_for_a_watcher_that_reads_another_stream_is_set_aside(
     database: Database,
 ) -> None:

@@ -133,6 +133,8 @@ class ParkedStore(Protocol):
     ) -> list[KeptMessage]:
         """The next messages that are kept for a watcher, those with ids above `after`, in order.
 
+        Up to `limit`, and fewer where they are large; none only where there are none.
+
         Args:
             lane: Only those of this lane.
 

@@ -22,6 +22,7 @@ from triggerer.hosting.preparation import Preparation
 from triggerer.hosting.queries import HostingQueries, LeaseQueries
 from triggerer.hosting.roster import Difference, Placed, Roster, source_of
 from triggerer.hosting.showing import StateWriter
+from triggerer.hosting.unwritten import Unwritten, Writer
 from triggerer.runtime import HostedTrigger, Manager, RuntimeContext, TriggerSpec
 from triggerer.runtime.stalls import StallWatch
 from triggerer.store import leases as stored_leases
@@ -69,6 +70,7 @@ class TriggerHost:
         runtime: RuntimeContext,
         settings: HostSettings | None = None,
         takes_over_at_once: bool = False,
+        writers: Sequence[Writer] = (),
         leases: LeaseQueries = stored_leases,
         queries: HostingQueries = stored_queries,
         make_manager: Callable[
@@ -79,6 +81,7 @@ class TriggerHost:
 
         Args:
             runtime: What the triggers are handed.
+            writers: What writes for the streams where they stand; a stream that starts again waits for them.
             takes_over_at_once: Nobody else can be alive (SQLite), so leases of the dead need not expire.
         """
         self._database = database
@@ -89,6 +92,7 @@ class TriggerHost:
         self._takes_over_at_once = takes_over_at_once
         self._queries = queries
         self._lease = runtime.lease
+        self._unwritten = Unwritten(writers)
         self._ownership = Ownership(
             database,
             instance_id,
@@ -171,6 +175,8 @@ class TriggerHost:
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(until, self._wake.wait)
+            if self._unwritten:
+                tasks.start_soon(until, self._unwritten.wait)
             if self._preparation.is_loading:
                 tasks.start_soon(until, self._preparation.wait_until_loaded)
             await wait(
@@ -292,6 +298,7 @@ class TriggerHost:
         A trigger whose arguments changed is gone and new. Between the two no sibling may resolve a message alone. So
         nothing of a stream changes until the classes of all its new triggers have been loaded, or could not be.
         """
+        self._unwritten.look(one for one in self._owned if not self._roster.on_stream(one))
         difference = await self._read_difference()
         if difference is not None and await self._preparation.prepare(difference.new):
             # Time has passed.
@@ -303,7 +310,7 @@ class TriggerHost:
         if not self._preparation.has(difference.new):
             # Declared in that time.
             self._wake.set()
-        difference = difference.on_streams_of(self._preparation.is_ready)
+        difference = difference.on_streams_of(self._may_start)
         owned_rows = [row for row in difference.new if row.stream_digest in self._owned]
         specs = [self._spec(row, self._owned[row.stream_digest]) for row in owned_rows]
         for placed in difference.gone:
@@ -326,6 +333,9 @@ class TriggerHost:
         for row in difference.replayed:
             if (asked := self._roster.find(row)) is not None:
                 self._manager.set_back(asked.hosted, row.replays)
+
+    def _may_start(self, row: TriggerRow) -> bool:
+        return row.stream_digest not in self._unwritten and self._preparation.is_ready(row)
 
     async def _read_difference(self) -> Difference | None:
         """Compare with what the store shows; None if that is more than this instance may host."""

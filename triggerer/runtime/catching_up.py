@@ -54,6 +54,7 @@ class CatchingUp:
     Args:
         readers: How many lanes of the stream may be read beside the poll at one time.
         on_change: Called when what is to be shown of the watcher has changed.
+        tasks: Of the group: what its last messages need may take longer than the catching up.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class CatchingUp:
         context: RuntimeContext,
         readers: anyio.Semaphore,
         on_change: Callable[[WatcherRef], None],
+        tasks: anyio.abc.TaskGroup,
     ) -> None:
         self.watcher = watcher
         self.error: BaseException | None = None
@@ -72,7 +74,7 @@ class CatchingUp:
         self._state = state
         self._context = context
         self._on_change = on_change
-        taken = TakenMessages()
+        taken = self._taken = TakenMessages()
         self._seam = Seam(watcher, hosted, state, self._note_live, taken.forget)
         self._missed = MissedMessages(
             watcher, state, context, readers, self._seam, self._note_failure
@@ -84,7 +86,7 @@ class CatchingUp:
             else KeptMessages(watcher, fence, state, context.parked)
         )
         self._trials = Trials(state, self._missed.queue)
-        self._setting_aside = SettingAside(watcher, hosted.name, state, context)
+        self._setting_aside = SettingAside(watcher, hosted.name, state, context, tasks)
         self._settlement = Settlement(
             hosted.name,
             state,
@@ -135,21 +137,35 @@ class CatchingUp:
     async def run(self) -> None:
         """Catch up until it is behind nowhere, or cancelled. No error of a plugin is raised."""
         for lag in self._state.lags.behind(self.watcher.watcher_id):
-            # What the group before has read and not stored is read again, and what was known of the end is old.
-            lag.read_to, lag.end = lag.position, None
+            self._take_over(lag)
             if lag.kept is not None:
+                # It reads all lanes together, from the first message on.
                 lag.kept.begin()
         # All: of those whose rows were stored in one commit, only some were offered since it was made.
         for lag in self._state.lags.to_catch_up(self.watcher.watcher_id):
             self._missed.offer(lag)
         with self._life:
             async with anyio.create_task_group() as tasks:
-                self._missed.tasks = self._setting_aside.tasks = tasks
+                self._missed.tasks = tasks
                 tasks.start_soon(self._watch_deadline)
                 while self._has_work():
                     await self._missed.wait_for_turn()
                     await self._attempt()
                 tasks.cancel_scope.cancel()
+
+    def _take_over(self, lag: Lag) -> None:
+        """Read this lane from now on: what another has read and not stored is read again.
+
+        Or else that would move the position, which is one, past what is read here and is not durable.
+        """
+        before, lag.taken_by = lag.taken_by, self._taken
+        if before is not None and before is not self._taken:
+            before.forget(lag)
+            # What was known of the end is old.
+            lag.read_to, lag.end = lag.position, None
+            if lag.kept is not None:
+                lag.kept.under_way.clear()
+                lag.kept.read_again()
 
     def stop(self) -> None:
         """Its watcher is gone, or has another trigger now."""
@@ -310,6 +326,8 @@ class CatchingUp:
                     return
                 await self._missed.wait_for_turn()
                 continue
+            if lag.taken_by is not self._taken:
+                self._take_over(lag)
             if self._settlement.is_trial_due(lag):
                 message = await self._trials.next(lag)
                 if message is not None:

@@ -42,6 +42,17 @@ class _Keeping:
         self.is_submitted = True
         """Whether the store has still to answer."""
 
+    @property
+    def has_passed(self) -> bool:
+        """Whether its watcher is done with it meanwhile: it need not be kept, nor dead-lettered."""
+        kept, change = self.lag.kept, self.change
+        return (
+            kept is not None
+            and change is not None
+            and isinstance(change.what, Kept)
+            and change.what.key in kept.late
+        )
+
 
 class Keeping(FallingBehind):
     """As `FallingBehind`, for a queue: the messages that somebody misses are stored, and the lane goes on then.
@@ -313,8 +324,8 @@ class Keeping(FallingBehind):
                 change = keeping.change
                 if change is None or keeping not in self._held or keeping.is_submitted:
                     continue
-                if self._state.source_of(keeping.lag.watcher) is None:
-                    # Its watcher was deleted: nobody misses it.
+                if self._state.source_of(keeping.lag.watcher) is None or keeping.has_passed:
+                    # Its watcher was deleted, or has it: nobody misses it.
                     change.on_done(None)
                 elif not await self._hand_over(keeping):
                     keeping.is_submitted = True

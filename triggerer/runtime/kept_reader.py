@@ -20,6 +20,8 @@ from triggerer.runtime.state import GroupState
 _log = structlog.get_logger(__name__)
 
 _PAGE: Final = 100
+_PAGE_BYTES: Final = 4 * 1024 * 1024
+"""Of what is read before its lane has its turn."""
 
 
 class QueueMessage(NamedTuple):
@@ -68,18 +70,26 @@ class KeptReader:
         """The next messages, whatever their lanes: where each is a lane of its own, so many are read at once."""
         lags, watcher_id = self._state.lags, self._watcher.watcher_id
         rows = await self._parked.read_kept(watcher_id, self._after, _PAGE)
+        size_bytes = self._bytes_read()
         for row in rows:
             self._after = row.id
             lag = lags.find(decode_lane(row.lane), watcher_id)
             kept = None if lag is None else lag.kept
             if kept is None or kept.is_read_alone or row.id <= kept.after:
                 continue
-            if len(kept.page) < _PAGE:
+            if len(kept.page) < _PAGE and size_bytes < _PAGE_BYTES:
                 kept.page.append(row)
+                size_bytes += len(row.data)
             else:
-                # It has had no turn for long.
+                # It has had no turn for long, or others hold as much as may be held.
                 kept.page.clear()
                 kept.is_read_alone = True
+
+    def _bytes_read(self) -> int:
+        """Of what was read of all lanes, and not given yet."""
+        lags = self._state.lags.behind(self._watcher.watcher_id)
+        pages = (lag.kept.page for lag in lags if lag.kept is not None)
+        return sum(len(row.data) for page in pages for row in page)
 
     async def _read_alone(self, lag: Lag, kept: KeptInLane) -> None:
         kept.is_read_alone = True
@@ -118,6 +128,9 @@ class KeptReader:
         kept, watcher_id = lag.kept, self._watcher.watcher_id
         assert kept is not None
         rows = await self._parked.read_kept(watcher_id, kept.after, most + 1, lag.stored_as)
+        if len(rows) == 1:
+            # Perhaps it is so large that no other was read.
+            rows += await self._parked.read_kept(watcher_id, rows[0].id, most, lag.stored_as)
         found = [*self._load(lag, rows), *self.undecided(lag, most + 1)][1 : most + 1]
         if found:
             return found

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.domain.lane_positions import (
@@ -25,6 +25,13 @@ from triggerer.runtime.kept_in_lane import KeptInLane
 
 def _ignore(_: Exception | None) -> None:
     pass
+
+
+class TakenFrom(Protocol):
+    """What was read of lanes, and is not durable yet (`triggerer.runtime.taken.TakenMessages`)."""
+
+    def forget(self, lag: Lag) -> None:
+        """What was taken of this lane counts no more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -69,6 +76,8 @@ class Lag:
     """Where it was set back to, until the broker was advanced to there: it may have missed what lies before.
 
     If that is broadcast, it is set back further: who asked for a replay knew nothing of the group's place."""
+    taken_by: TakenFrom | None = None
+    """Who reads it, and moves its position: what others have read of it before counts no more."""
     kept: KeptInLane | None = None
     """Where the source is a queue: its positions are `[None, number of the event in the group]`, and are not stored."""
 

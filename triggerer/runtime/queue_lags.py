@@ -75,6 +75,8 @@ def _enter(lags: Lags, state: GroupState, watcher: WatcherRef, one: KeptLane, fe
         lag.position = lag.read_to = place
         lags.leave_live(lag)
     lag.kept.look_from_first()
+    # Or else it would wait for a message for which there is no room until these have gone.
+    lag.is_stored = True
     lags.note_change(lag)
 
 

@@ -26,17 +26,23 @@ class SettingAside:
 
     Args:
         name: The watcher's, for the log.
+        tasks: Where a message is handed over to the producer, at a bound. What derives from its last messages may be
+            refused when the watcher catches up no more.
     """
 
     def __init__(
-        self, watcher: WatcherRef, name: str, state: GroupState, context: RuntimeContext
+        self,
+        watcher: WatcherRef,
+        name: str,
+        state: GroupState,
+        context: RuntimeContext,
+        tasks: anyio.abc.TaskGroup,
     ) -> None:
         self._watcher = watcher
         self._name = name
         self._state = state
         self._context = context
-        self.tasks: anyio.abc.TaskGroup | None = None
-        """Where a message is handed over to the producer, at a bound; set before anything is set aside."""
+        self._tasks = tasks
 
     @property
     def is_possible(self) -> bool:
@@ -84,9 +90,12 @@ class SettingAside:
         )
 
         def note(refusal: Exception | None) -> None:
-            if isinstance(refusal, ParkedFull) and self._may_dead_letter(producer):
-                assert self.tasks is not None
-                self.tasks.start_soon(self._dead_letter, producer, taken, error, on_done)
+            if (
+                isinstance(refusal, ParkedFull)
+                and not self._state.is_ending
+                and self._may_dead_letter(producer)
+            ):
+                self._tasks.start_soon(self._dead_letter, producer, taken, error, on_done)
                 return
             if refusal is None:
                 self._warn("a message was set aside", lag, taken, error)

@@ -186,8 +186,9 @@ class Settlement:
                 self._setting_aside.submit_change(lag, Failed(taken.key, lag.failures), _ignore)
             if self._trials.blames_message(lag):
                 taken.unresolved -= 1
-                if self._set_aside(taken, error):
-                    self._pass(taken)
+                # Until that is durable: after a crash it is given again, and nothing behind it was.
+                self._missed.hold(lag)
+                self._set_aside(taken, error, is_waited_for=True)
                 return
             self._rewind(taken)
             if not self.is_trial_due(lag):
@@ -217,8 +218,14 @@ class Settlement:
             return self._set_aside(taken, error)
         return False
 
-    def _set_aside(self, taken: TakenFromLane, error: Exception) -> bool:
-        """Keep a message apart, while its lane goes on; False where that cannot be: the lane stands at it."""
+    def _set_aside(
+        self, taken: TakenFromLane, error: Exception, *, is_waited_for: bool = False
+    ) -> bool:
+        """Keep a message apart, while its lane goes on; False where that cannot be: the lane stands at it.
+
+        Args:
+            is_waited_for: Whether the lane goes on only then.
+        """
         if taken.is_parked:
             return not taken.is_dropped
         taken.is_parked = True
@@ -226,10 +233,15 @@ class Settlement:
 
         def note(refusal: Exception | None) -> None:
             taken.unresolved -= 1
+            if is_waited_for:
+                self._missed.resume(taken.lag)
             if taken.is_dropped:
                 return
             if refusal is None:
-                self._settle(taken)
+                if is_waited_for:
+                    self._pass(taken)
+                else:
+                    self._settle(taken)
             elif not isinstance(refusal, LeaseLost):
                 self._on_failure(refusal)
                 self._rewind(taken)

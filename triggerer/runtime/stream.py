@@ -288,7 +288,13 @@ class SharedStream:
                 or self.lags.may_catch_up(watcher.watcher_id)
             ):
                 catching_up = CatchingUp(
-                    watcher, member, group.state, self._context, self._readers, self._on_lag
+                    watcher,
+                    member,
+                    group.state,
+                    self._context,
+                    self._readers,
+                    self._on_lag,
+                    self._tasks,
                 )
                 if watcher in self._with_kept:
                     catching_up.look_for_kept()

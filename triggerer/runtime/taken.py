@@ -107,6 +107,8 @@ class TakenMessages:
 
     def move(self, lag: Lag) -> bool:
         """Move the lane's position past what is resolved; whether anything derives from that."""
+        if lag.taken_by is not self:
+            return False
         queue = self._by_lane.get(lag)
         has_derived, last = False, None
         while queue and not queue[0].unresolved:

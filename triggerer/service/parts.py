@@ -131,6 +131,7 @@ async def _start_triggerer(
             ),
             lease=OwnLease.unlimited() if is_alone else OwnLease(lease, margin=OWN_LEASE_MARGIN),
         ),
+        writers=(positions, parked, states),
         settings=HostSettings(
             lease=lease,
             heartbeat=lease * HEARTBEAT_INTERVAL,

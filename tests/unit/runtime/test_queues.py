@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -12,7 +13,8 @@ import pytest
 from tests.unit.runtime.scene import Scene, Selecting, Sink
 from triggerer.abc import BaseEventTrigger
 from triggerer.domain.events import EventSource, WatcherRef
-from triggerer.domain.parked import Kept, ParkedState
+from triggerer.domain.parked import Kept, ParkedChange, ParkedState, SetAside
+from triggerer.errors import ParkedFull, RowRefused
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings
 
 MAX_DELIVERIES = 3
@@ -411,6 +413,127 @@ async def test_one_that_it_had_open_while_that_was_being_kept_is_waited_for(scen
         await sink.until(lambda: not sick.catching_up and not sink.parked)
 
 
+async def test_what_is_held_and_was_taken_meanwhile_leaves_no_row(scene: Scene) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "a"
+    scene.gates["well", "b"] = resolve = anyio.Event()
+    scene.gates["sick", "b"] = take = anyio.Event()
+    async with Manager(context(sink)) as manager:
+        (sick, well) = manager.add(scene.specs("sick", "well"))
+        scene.publish("a")
+        await sink.until(lambda: sink.kept(1) == ["a"])
+        scene.publish("b")
+        await sink.until(lambda: ("well", "b") in scene.opened)
+        scene.fails.clear()
+        await sink.until(lambda: ("sick", "b") in scene.opened)
+        sink.is_full_of_parked = True
+        resolve.set()
+        await sink.until(lambda: well.held_by == "sick")
+        take.set()
+        await sink.until(lambda: sink.taken(1) == ["a", "b"])
+        sink.is_full_of_parked = False
+        await sink.until(lambda: scene.broker.committed() == 2)
+        await sink.until(lambda: not sick.catching_up)
+    assert not sink.parked
+
+
+async def test_what_is_replayed_while_the_stream_is_held_is_given_and_makes_room(
+    scene: Scene,
+) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "b"
+    async with Manager(context(sink)) as manager:
+        (sick, well) = manager.add(scene.specs("sick", "well"))
+        scene.publish("a", "b", "c", "d")
+        await sink.until(lambda: sink.taken(1) == ["a", "c", "d"] and not sick.catching_up)
+        sink.is_full_of_parked = True
+        scene.fails["sick"] = lambda event: event == "e"
+        scene.publish("e")
+        await sink.until(lambda: well.held_by == "sick")
+        scene.fails.clear()
+        sink.keep()
+        manager.replay_parked(sick, sink.kept_lanes())
+        await sink.until(lambda: sink.taken(1) == ["a", "c", "d", "b"])
+        await sink.until(lambda: not sink.parked)
+        sink.is_full_of_parked = False
+        await sink.until(lambda: sink.taken(1) == ["a", "c", "d", "b", "e"])
+        await sink.until(lambda: scene.broker.committed() == 5)
+
+
+class Late(Sink):
+    """Has no room for what is set aside, and answers late for some events of the first watcher."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late: list[Any] = []
+        self.is_late: Callable[[Any], bool] = lambda payload: payload == "a"
+
+    def submit_nowait(self, *given: Any) -> None:
+        if isinstance(given[0], ParkedChange) and isinstance(given[0].what, SetAside):
+            given[0].on_done(ParkedFull("full"))
+        elif (
+            len(given) > 1
+            and given[2].watchers[0].watcher_id == 1
+            and self.is_late(given[1].payload)
+        ):
+            self.late.append(given[0])
+            self.changed.notify_all()
+        else:
+            super().submit_nowait(*given)
+
+
+async def test_what_is_refused_once_it_is_live_again_is_handed_over_at_the_bound(
+    scene: Scene,
+) -> None:
+    sink = Late()
+    scene.fails["sick"] = lambda event: True
+    async with Manager(context(sink, parked_at_bound="dead_letter")) as manager:
+        (sick, _) = manager.add(scene.specs("sick", "well"))
+        scene.publish("a")
+        await sink.until(lambda: sink.kept(1) == ["a"])
+        scene.fails.clear()
+        await sink.until(lambda: bool(sink.late) and not sick.catching_up)
+        # It catches up nowhere any more, and it turns out that the store does not take what it has derived.
+        sink.late.pop().complete(RowRefused("too large"))
+        await sink.until(lambda: scene.broker.dead_letters == ["a"])
+        await sink.until(lambda: not sink.parked)
+
+
+async def test_what_an_old_trigger_had_taken_makes_nothing_durable_that_the_new_one_takes(
+    scene: Scene,
+) -> None:
+    sink = Late()
+    scene.fails["old"] = lambda event: True
+    scene.gates["well", "b"] = resolve = anyio.Event()
+    async with Manager(context(sink)) as manager:
+        (old, _) = manager.add(scene.specs("old", "well"))
+        scene.publish("a")
+        await sink.until(lambda: sink.kept(1) == ["a"])
+        scene.publish("b")
+        await sink.until(lambda: ("well", "b") in scene.opened)
+        scene.fails.clear()
+        sink.is_late = lambda payload: True
+        await sink.until(lambda: bool(sink.late))
+        manager.remove(old, on_purpose=False)
+        manager.add(scene.specs("new", "well")[:1])
+        await sink.until(lambda: ("new", "b") in scene.opened)
+        # The old one has derived this from a, and the new one what it derives from b.
+        first, rest = sink.late[0], sink.late[1:]
+        first.complete(None)
+        sink.held_parked = []
+        resolve.set()
+        await sink.until(lambda: bool(sink.held_parked))
+        assert [
+            change.what.data for change in sink.held_parked if isinstance(change.what, Kept)
+        ] == [b'["in memory","b"]']
+        sink.late = []
+        sink.is_late = lambda payload: False
+        for event in rest:
+            event.complete(None)
+        sink.release_parked()
+        await sink.until(lambda: not sink.parked and scene.broker.committed() == 2)
+
+
 @pytest.mark.rule("18: what was missed comes once, in order, before anything newer")
 @pytest.mark.parametrize("seed", range(30))
 async def test_whatever_fails_each_watcher_has_all_once_and_in_the_order_of_each_lane(
@@ -449,3 +572,29 @@ async def test_whatever_fails_each_watcher_has_all_once_and_in_the_order_of_each
                 taken = [one for one in sink.taken(number) if one.startswith(lane)]
                 assert taken == values, (number, lane)
         await sink.until(lambda: not sink.parked)
+
+
+async def test_a_lane_goes_on_behind_a_message_once_that_is_set_aside(scene: Scene) -> None:
+    class Slow(Sink):
+        """Answers late for what is set aside."""
+
+        waiting: ParkedChange | None = None
+
+        def submit_nowait(self, *given: Any) -> None:
+            if isinstance(given[0], ParkedChange) and isinstance(given[0].what, SetAside):
+                self.waiting = given[0]
+            else:
+                super().submit_nowait(*given)
+
+    sink = Slow()
+    scene.fails["sick"] = lambda event: event == "b"
+    async with Manager(context(sink)) as manager:
+        manager.add(scene.specs("sick", "well"))
+        scene.publish("a", "b", "c", "d")
+        await sink.until(lambda: sink.waiting is not None)
+        await anyio.sleep(0.3)
+        assert sink.taken(1) == ["a"]
+        assert sink.waiting is not None
+        Sink.submit_nowait(sink, sink.waiting)
+        await sink.until(lambda: sink.taken(1) == ["a", "c", "d"])
+        await sink.until(lambda: len(sink.parked) == 1)

@@ -147,6 +147,13 @@ class ParkedUsage:
         messages, used = self.of_watchers[watcher_id]
         self.of_watchers[watcher_id] = messages + 1, used + size_bytes
 
+    def note_set_aside(self, watcher_id: int, size_bytes: int) -> None:
+        """A message was set aside; it was perhaps there already, so what is known is too much at worst."""
+        if self.total_bytes is not None:
+            self.total_bytes += size_bytes
+        if watcher_id in self.of_watchers:
+            self.add(watcher_id, size_bytes)
+
     def read(self, watcher_ids: Iterable[int]) -> Script[None]:
         """Read what is not known yet."""
         if self.total_bytes is None:
@@ -177,7 +184,9 @@ def write_parked(
     for change in written:
         what = change.what
         if isinstance(what, SetAside):
-            if not (yield from _set_aside(change.fence, change.watcher_id, what, bounds)):
+            if (yield from _set_aside(change.fence, change.watcher_id, what, bounds)):
+                usage.note_set_aside(change.watcher_id, len(what.data))
+            else:
                 refused.append(change)
         elif isinstance(what, Returned):
             yield RETURN(
@@ -287,16 +296,27 @@ def _drop_bodies(rows: Iterable[Row]) -> Script[None]:
 
 
 async def read_kept(
-    session: AsyncSession, watcher_id: int, after: int, limit: int, lane: str | None = None
+    session: AsyncSession,
+    watcher_id: int,
+    after: int,
+    limit: int,
+    lane: str | None = None,
+    *,
+    max_bytes: int,
 ) -> list[KeptMessage]:
-    """Return the next messages that are kept for a watcher, in the order in which they were parked."""
+    """Return the next messages that are kept for a watcher, in the order in which they were parked.
+
+    Args:
+        max_bytes: No more are read once they have so many bytes together.
+    """
     query = (
         select(
             ParkedMessage.id,
             ParkedMessage.lane,
             ParkedMessage.idempotency_key,
-            ParkedBody.data,
             ParkedMessage.failures,
+            ParkedMessage.body_id,
+            ParkedBody.size_bytes,
         )
         .join(ParkedBody, ParkedBody.id == ParkedMessage.body_id)
         .where(
@@ -309,7 +329,23 @@ async def read_kept(
     )
     if lane is not None:
         query = query.where(ParkedMessage.lane == lane)
-    return [KeptMessage(*row) for row in await session.execute(query)]
+    next_ones = query.subquery()
+    up_to = func.sum(next_ones.c.size_bytes).over(order_by=next_ones.c.id)
+    summed = select(next_ones, (up_to - next_ones.c.size_bytes).label("bytes_before")).subquery()
+    page = (
+        select(
+            summed.c.id,
+            summed.c.lane,
+            summed.c.idempotency_key,
+            ParkedBody.data,
+            summed.c.failures,
+        )
+        .join(ParkedBody, ParkedBody.id == summed.c.body_id)
+        # Always the first, or nothing would ever be read that is larger.
+        .where(summed.c.bytes_before < max_bytes)
+        .order_by(summed.c.id)
+    )
+    return [KeptMessage(*row) for row in await session.execute(page)]
 
 
 async def load_kept_lanes(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 from random import Random
 from typing import ClassVar, Protocol, TypeVar
 
@@ -17,6 +18,7 @@ from triggerer.errors import (
 from triggerer.logging_setup import LazyLogger
 from triggerer.store.engine.database import Database
 from triggerer.store.group_commit import GroupCommit
+from triggerer.synchronization import Notifier
 
 _log = LazyLogger(__name__)
 
@@ -57,6 +59,29 @@ class FencedWriter(GroupCommit[list[C]]):
         super().__init__(Backoff(first=0.05, longest=5.0, random=random or Random()))
         self._database = database
         self._on_fenced = on_fenced
+        self._unwritten: Counter[str] = Counter()
+        """By stream how many changes were submitted and not answered."""
+        self._has_answered = Notifier()
+
+    def is_writing(self, stream_digest: str) -> bool:
+        """Whether changes of a stream were submitted, and it is not known yet what became of them."""
+        return stream_digest in self._unwritten
+
+    async def wait_until_written(self, stream_digests: Collection[str]) -> None:
+        """Wait until all is answered that was submitted of these streams."""
+        while any(map(self.is_writing, stream_digests)):
+            await self._has_answered.wait()
+
+    def _note_submitted(self, change: C) -> None:
+        self._unwritten[change.fence.stream_digest] += 1
+
+    def _answer(self, change: C, error: Exception | None) -> None:
+        digest = change.fence.stream_digest
+        self._unwritten[digest] -= 1
+        if not self._unwritten[digest]:
+            del self._unwritten[digest]
+            self._has_answered.notify_all()
+        change.on_done(error)
 
     def _halves(self, group: list[C]) -> tuple[list[C], list[C]] | None:
         middle = len(group) // 2
@@ -70,7 +95,7 @@ class FencedWriter(GroupCommit[list[C]]):
                 stream=change.fence.stream_digest,
                 error=str(error),
             )
-            change.on_done(error)
+            self._answer(change, error)
         return ()
 
     def _note_failure(self, error: TriggererError, delay: float) -> None:

@@ -17,6 +17,8 @@ from triggerer.store.recording.fenced_writer import FencedWriter
 from triggerer.store.recording.lost_leases import lease_lost
 
 _MOST_ROWS: Final = 200
+_MOST_BYTES_READ: Final = 4 * 1024 * 1024
+"""Of one watcher at one time; the message that reaches it may exceed it."""
 _USAGE_HOLDS_S: Final = 10.0
 """How long it may go unseen what others have parked of other streams, for the bound of all."""
 
@@ -44,6 +46,7 @@ class ParkedWriter(FencedWriter[ParkedChange]):
 
     def submit_nowait(self, change: ParkedChange) -> None:
         self._waiting.append(change)
+        self._note_submitted(change)
         if self._is_idle:
             self._wake()
 
@@ -51,7 +54,9 @@ class ParkedWriter(FencedWriter[ParkedChange]):
         self, watcher_id: int, after: int, limit: int, lane: str | None = None
     ) -> list[KeptMessage]:
         async with self._database.reading() as session:
-            return await read_kept(session, watcher_id, after, limit, lane)
+            return await read_kept(
+                session, watcher_id, after, limit, lane, max_bytes=_MOST_BYTES_READ
+            )
 
     def _take(self) -> list[ParkedChange] | None:
         if not self._waiting:
@@ -73,9 +78,9 @@ class ParkedWriter(FencedWriter[ParkedChange]):
         full = set(map(id, refused))
         for change in group:
             if change.fence in lost:
-                change.on_done(lease_lost(change.fence))
+                self._answer(change, lease_lost(change.fence))
             else:
-                change.on_done(_full() if id(change) in full else None)
+                self._answer(change, _full() if id(change) in full else None)
 
 
 def _full() -> ParkedFull:

@@ -37,11 +37,13 @@ class PositionWriter(FencedWriter[_Change]):
 
     def submit_nowait(self, change: PositionChange) -> None:
         self._waiting.setdefault((change.watcher_id, change.lane), []).append(change)
+        self._note_submitted(change)
         if self._is_idle:
             self._wake()
 
     def end_replay_nowait(self, end: ReplayEnd) -> None:
         self._ends.append(end)
+        self._note_submitted(end)
         if self._is_idle:
             self._wake()
 
@@ -68,4 +70,4 @@ class PositionWriter(FencedWriter[_Change]):
         for fence in lost:
             self._on_fenced(fence)
         for change in group:
-            change.on_done(lease_lost(change.fence) if change.fence in lost else None)
+            self._answer(change, lease_lost(change.fence) if change.fence in lost else None)

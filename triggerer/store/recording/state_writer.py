@@ -38,6 +38,7 @@ class StateWriter(FencedWriter[StateChange]):
 
     def submit_nowait(self, change: StateChange) -> None:
         self._waiting.setdefault(change.fence.stream_digest, deque()).append(change)
+        self._note_submitted(change)
         if self._is_idle:
             self._wake()
 
@@ -56,4 +57,4 @@ class StateWriter(FencedWriter[StateChange]):
         for fence in lost:
             self._on_fenced(fence)
         for change in group:
-            change.on_done(lease_lost(change.fence) if change.fence in lost else None)
+            self._answer(change, lease_lost(change.fence) if change.fence in lost else None)

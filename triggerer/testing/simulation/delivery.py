@@ -63,6 +63,8 @@ class ParkedRow:
     state: str
     failures: int
     parked_at: datetime
+    was_set_aside: bool = False
+    """Whether it is, or was, set aside: then it is kept because somebody replays it."""
 
     @property
     def is_kept(self) -> bool:

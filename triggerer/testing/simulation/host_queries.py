@@ -113,15 +113,7 @@ class SimulatedHostingQueries:
         self, session: Transaction, stream_digests: Iterable[str]
     ) -> dict[int, list[KeptLane]]:
         await session.store.faults.delay()
-        lanes: dict[tuple[int, str], list[ParkedRow]] = {}
-        for row in sorted(session.store.parked.values(), key=attrgetter("id")):
-            if row.is_kept and row.body[0] in set(stream_digests):
-                lanes.setdefault((row.watcher, row.lane), []).append(row)
-        found: dict[int, list[KeptLane]] = {}
-        for (watcher, lane), rows in lanes.items():
-            kept = KeptLane(watcher, lane, min(row.parked_at for row in rows), len(rows))
-            found.setdefault(watcher, []).append(kept)
-        return found
+        return _kept_lanes(session, stream_digests, are_replayed=False)
 
     async def load_triggers(
         self, session: Transaction, stream_digests: Iterable[str]
@@ -129,13 +121,16 @@ class SimulatedHostingQueries:
         await session.store.faults.delay()
         digests = set(stream_digests)
         rows = [row for row in session.store.triggers.values() if row.stream_digest in digests]
+        kept = _kept_lanes(session, digests, are_replayed=True)
         await session.store.faults.delay()
         positions: dict[int, tuple[LanePosition, ...]] = {}
         for (watcher, lane), standing in sorted(session.store.positions.items()):
             row = LanePosition(watcher, str(lane), standing.position, standing.since)
             positions[watcher] = (*positions.get(watcher, ()), row)
         return [
-            replace(row, positions=positions.get(row.watchers[0].watcher_id, ())) for row in rows
+            replace(row, positions=positions.get(watcher, ()), kept=tuple(kept.get(watcher, ())))
+            for row in rows
+            for watcher in (row.watchers[0].watcher_id,)
         ]
 
     async def stream_loads(self, session: Transaction) -> list[StreamLoad]:
@@ -177,3 +172,18 @@ class SimulatedHostingQueries:
     ) -> None:
         """No part of the simulation reads it."""
         await session.store.faults.delay()
+
+
+def _kept_lanes(
+    session: Transaction, stream_digests: Iterable[str], *, are_replayed: bool
+) -> dict[int, list[KeptLane]]:
+    digests = set(stream_digests)
+    lanes: dict[tuple[int, str], list[ParkedRow]] = {}
+    for row in sorted(session.store.parked.values(), key=attrgetter("id")):
+        if row.is_kept and row.body[0] in digests and (row.was_set_aside or not are_replayed):
+            lanes.setdefault((row.watcher, row.lane), []).append(row)
+    found: dict[int, list[KeptLane]] = {}
+    for (watcher, lane), rows in lanes.items():
+        kept = KeptLane(watcher, lane, min(row.parked_at for row in rows), len(rows))
+        found.setdefault(watcher, []).append(kept)
+    return found

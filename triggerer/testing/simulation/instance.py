@@ -205,7 +205,7 @@ class Instance:
         self.parked = SimulatedParkedWriter(
             cast("Any", self.connection),
             on_fenced=self._note_fenced,
-            bounds=ParkedBounds(max_messages=lagging.max_messages),
+            bounds=ParkedBounds(lagging.max_messages, lagging.max_bytes, lagging.total_bytes),
             random=world.jitter,
             clock=loop.time,
         )
@@ -244,6 +244,7 @@ class Instance:
                 drain=timedelta(seconds=world.faults.random.uniform(0.1, 10.0)),
                 capacity=world.capacity,
             ),
+            writers=(self.positions, self.parked),
             leases=SimulatedLeaseQueries(self._note_leases),
             queries=SimulatedHostingQueries(name),
             make_manager=partial(ObservedManager, self),

@@ -8,6 +8,8 @@ from random import Random
 from typing import TYPE_CHECKING, Literal, get_args
 from zlib import crc32
 
+from triggerer.testing.simulation.scenario import has_busy_queue
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -25,6 +27,8 @@ class Unwell(Exception):
 
 AMPLE_MESSAGES = 10_000
 """A bound that nothing reaches in a simulation."""
+AMPLE_PARKED_BYTES = 1_000_000
+"""Likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +45,45 @@ class Lagging:
     longest_s: float
     max_messages: int
     """What may be parked for each watcher of a queue."""
+    max_bytes: int
+    """Of these; what a message is stored as has some twelve."""
+    total_bytes: int
+    """Of all that is parked."""
     hands_over: bool
     """Whether the producer is handed what is beyond that; otherwise the stream is held."""
     max_deliveries: int
+    is_unordered: bool
+    """Whether each message of a queue is a lane of its own; otherwise they have the lanes of the broker."""
+    tidied_every_s: float
+    """How long it takes on average until a person decides about what is parked, for queues."""
+    replay_share: float
+    """How much of that is replayed; the rest is discarded."""
+    flooded_every_s: float | None
+    """How long it takes on average until many messages of one lane of a queue arrive at once; None: they never do."""
 
 
 def draw_lagging(scenario: Scenario) -> Lagging:
     """Draw it for a seed; off on the fast path."""
     rng = Random(f"{scenario.seed}/lagging")
     is_on = rng.random() < 0.8 and scenario.is_acknowledged
-    bounds = Random(f"{scenario.seed}/parked")
+    is_busy = has_busy_queue(scenario)
+    bounds, queues = Random(f"{scenario.seed}/parked"), Random(f"{scenario.seed}/queues")
     return Lagging(
         is_on=is_on,
         is_queue=not scenario.is_log,
-        max_messages=bounds.choice((2, 10, AMPLE_MESSAGES, AMPLE_MESSAGES)),
+        max_messages=bounds.choice(
+            (2, 3, 10, AMPLE_MESSAGES) if is_busy else (2, 10, AMPLE_MESSAGES, AMPLE_MESSAGES)
+        ),
         hands_over=bounds.random() < 0.5,
         max_deliveries=bounds.choice((2, 10, 10_000)),
+        is_unordered=queues.random() < 0.35 and not scenario.is_log,
+        tidied_every_s=queues.choice((2.0, 10.0, 60.0)),
+        replay_share=queues.choice((0.0, 0.5, 0.9)),
+        flooded_every_s=queues.choice((1.0, 3.0) if is_busy else (None, 3.0, 15.0)),
+        max_bytes=queues.choice((40, AMPLE_PARKED_BYTES, AMPLE_PARKED_BYTES)),
+        total_bytes=queues.choice((60, AMPLE_PARKED_BYTES, AMPLE_PARKED_BYTES, AMPLE_PARKED_BYTES)),
         redeliver_share=rng.choice((0.0, 0.0, 0.0, 0.0, 0.5, 1.0)),
-        interval_s=rng.choice((1.0, 5.0, 20.0)),
+        interval_s=rng.choice((1.0, 1.0, 5.0) if is_busy else (1.0, 5.0, 20.0)),
         longest_s=rng.choice((5.0, 20.0, 2 * scenario.ack_timeout)),
     )
 

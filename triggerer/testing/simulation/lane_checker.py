@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from triggerer.testing.simulation.checker import Checker
-    from triggerer.testing.simulation.delivery import Delivery
+    from triggerer.testing.simulation.delivery import Delivery, Message
     from triggerer.testing.simulation.scenario import Scenario
 
 
 class LaneChecker:
     """Follows one producer: what is outstanding in each lane, and how its four hooks are called."""
 
-    def __init__(self, scenario: Scenario, checker: Checker) -> None:
-        self.paused: set[int] = set()
+    def __init__(
+        self, scenario: Scenario, checker: Checker, lane_of: Callable[[Message], Hashable]
+    ) -> None:
+        self.paused: set[Hashable] = set()
         """The lanes that were paused, and not resumed since."""
         self._bound = scenario.max_outstanding_per_lane
         self._bound_bytes = scenario.max_outstanding_bytes_per_lane
         self._bound_bytes_of_all = scenario.max_outstanding_bytes
         self._checker = checker
-        self._outstanding: dict[int, int] = {}
+        self._lane_of = lane_of
+        self._outstanding: dict[Hashable, int] = {}
         """By lane: messages that were broadcast and are in no advance that returned."""
-        self._outstanding_bytes: dict[int, int] = {}
+        self._outstanding_bytes: dict[Hashable, int] = {}
         """Their sizes."""
         self._in_hand: Delivery | None = None
         """Yielded by the stream, and not known to be broadcast yet."""
-        self._touched: set[int] = set()
+        self._touched: set[Hashable] = set()
         """The lanes from which something came, or was looked at, since they were last paused."""
-        self._notifying: set[int] = set()
+        self._notifying: set[Hashable] = set()
         """The lanes for which a hook is running."""
         self._is_pulled = True
         self._is_paused = False
@@ -40,7 +43,7 @@ class LaneChecker:
     def note_handed_over(self, delivery: Delivery) -> None:
         """The stream yields it."""
         self._in_hand = delivery
-        self._touched.add(delivery.message.lane)
+        self._touched.add(self._lane_of(delivery.message))
         self._is_pulled = False
 
     def note_pulled(self) -> None:
@@ -53,7 +56,7 @@ class LaneChecker:
 
     def note_considered(self, delivery: Delivery) -> None:
         """The runtime asks for its lane: to check the bounds, or to broadcast it."""
-        self._touched.add(delivery.message.lane)
+        self._touched.add(self._lane_of(delivery.message))
 
     def note_broadcast(self, delivery: Delivery) -> None:
         """It was broadcast; may be called more than once."""
@@ -61,7 +64,7 @@ class LaneChecker:
             return
         delivery.is_broadcast = True
         self._in_hand = None
-        lane = delivery.message.lane
+        lane = self._lane_of(delivery.message)
         count = self._outstanding[lane] = self._outstanding.get(lane, 0) + 1
         size_bytes = self._outstanding_bytes.get(lane, 0)
         # The message that reaches a bound in bytes may exceed it: one that alone is larger passes too.
@@ -79,12 +82,12 @@ class LaneChecker:
     def _fail_for_bytes(self, what: str, size_bytes: int, bound: int) -> None:
         self._checker.fail("S9", f"{what}: a broadcast at {size_bytes} bytes of {bound}")
 
-    def note_advanced(self, lane: int, deliveries: Sequence[Delivery]) -> None:
+    def note_advanced(self, lane: Hashable, deliveries: Sequence[Delivery]) -> None:
         """An advance of these has returned."""
         self._outstanding[lane] -= len(deliveries)
         self._outstanding_bytes[lane] -= sum(one.message.size_bytes for one in deliveries)
 
-    def _is_full(self, lane: int) -> bool:
+    def _is_full(self, lane: Hashable) -> bool:
         return (
             self._outstanding.get(lane, 0) >= self._bound
             or self._outstanding_bytes.get(lane, 0) >= self._bound_bytes
@@ -99,7 +102,7 @@ class LaneChecker:
             self._checker.fail("S9", "pause() of a stream that is paused")
         self._is_paused = True
         if self._in_hand is not None:
-            lane = self._in_hand.message.lane
+            lane = self._lane_of(self._in_hand.message)
             if lane in self.paused and lane in self._touched and self._is_full(lane):
                 self._checker.fail(
                     "S9", f"lane {lane} was paused, came all the same, and is not paused again"
@@ -111,14 +114,14 @@ class LaneChecker:
         self._is_paused = False
 
     @contextmanager
-    def pausing(self, lane: int) -> Iterator[None]:
+    def pausing(self, lane: Hashable) -> Iterator[None]:
         """While `pause_lane` runs. A paused lane is paused again only if something still came from it."""
         if self._is_pulled:
             self._checker.fail("S9", f"pause_lane({lane}) while the stream is being pulled")
         if lane in self.paused and lane not in self._touched:
             self._checker.fail("S9", f"lane {lane} is paused again, and nothing came of it")
         held, size_bytes = self._outstanding.get(lane, 0), self._outstanding_bytes.get(lane, 0)
-        if self._in_hand is not None and self._in_hand.message.lane == lane:
+        if self._in_hand is not None and self._lane_of(self._in_hand.message) == lane:
             # It may be the one that filled the lane.
             held += 1
             size_bytes += self._in_hand.message.size_bytes
@@ -134,7 +137,7 @@ class LaneChecker:
             yield
 
     @contextmanager
-    def resuming(self, lane: int) -> Iterator[None]:
+    def resuming(self, lane: Hashable) -> Iterator[None]:
         """While `resume_lane` runs."""
         if lane not in self.paused:
             self._checker.fail("S9", f"lane {lane} is resumed, and was not paused")
@@ -145,7 +148,7 @@ class LaneChecker:
             yield
 
     @contextmanager
-    def _notified(self, lane: int) -> Iterator[None]:
+    def _notified(self, lane: Hashable) -> Iterator[None]:
         if lane in self._notifying:
             self._checker.fail("S9", f"lane {lane}: a second hook before the first returned")
         self._notifying.add(lane)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from triggerer.domain.parked import ParkedState
 from triggerer.store.queries import parked
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 PARKED: Final = PARKING
 """The statements."""
 _KEPT: Final = ParkedState.KEPT.value
+
+
+Decision = Literal["replay", "discard"] | None
+"""What a person does about a parked message; None: nothing now."""
 
 
 class Locks(Protocol):
@@ -37,22 +41,21 @@ class ParkedWrites:
         """By watcher and key, as this transaction sees them; None: it has not looked."""
         self._bodies: dict[int, tuple[str, str]] = {}
         """By the id that this transaction was given."""
+        self._discarded: set[tuple[int, str]] = set()
 
     async def perform(
         self, session: Locks, statement: Statement, values: Mapping[str, Any]
     ) -> list[Row]:
         store = session.store
-        if self._rows is None:
-            await session.lock_row("parked messages")
-            self._rows = dict(store.parked)
-        await store.faults.delay()
-        rows = self._rows
+        rows = await self._lock(session)
         if statement is parked.TOTAL:
             return [(sum(len(key) for _, key in {row.body for row in rows.values()}),)]
         if statement is parked.USAGE:
             return [(one, *self._usage(one)) for one in values["watchers"]]
         if statement is parked.USED:
-            return [(*self._usage(values["watcher_id"], but=values["key"]), 0)]
+            others = {row.body for row in rows.values()} - {(values["digest"], values["key"])}
+            total = sum(len(key) for _, key in others)
+            return [(*self._usage(values["watcher_id"], but=values["key"]), total)]
         if statement is parked.KEEP_BODY:
             id_ = store.next_id()
             self._bodies[id_] = values["digest"], values["key"]
@@ -87,8 +90,32 @@ class ParkedWrites:
                 values["state"],
                 values["failures"],
                 values["parked_at"],
+                was_set_aside=True,
             )
         return []
+
+    async def _lock(self, session: Locks) -> dict[tuple[int, str], ParkedRow]:
+        """All of them are locked until the end of the transaction."""
+        if self._rows is None:
+            await session.lock_row("parked messages")
+            self._rows = dict(session.store.parked)
+        await session.store.faults.delay()
+        return self._rows
+
+    # What a person decides
+
+    async def decide(self, session: Locks, decide: Callable[[ParkedRow], Decision]) -> set[str]:
+        """Replay or discard what is parked; the digests of the streams of what is replayed."""
+        rows, replayed = await self._lock(session), set[str]()
+        for at, row in list(rows.items()):
+            decision = decide(row)
+            if decision == "discard":
+                del rows[at]
+                self._discarded.add(at)
+            elif decision == "replay" and not row.is_kept:
+                rows[at] = replace(row, state=_KEPT)
+                replayed.add(row.body[0])
+        return replayed
 
     def _usage(self, watcher: int, but: str | None = None) -> tuple[int, int]:
         assert self._rows is not None
@@ -109,16 +136,22 @@ class ParkedWrites:
         lagging, before = store.checker.lagging, dict(store.parked)
         store.parked.clear()
         for at, row in self._rows.items():
-            if not row.is_kept:
-                lagging.on_set_aside(row.watcher, row.key)
-                if store.discards_set_aside:
-                    continue
             is_orphan = row.is_kept and streams.get(row.watcher) != row.body[0]
             state = ParkedState.SET_ASIDE.value if is_orphan else row.state
-            store.parked[at] = replace(row, state=state)
+            now = store.parked[at] = replace(row, state=state)
+            was_kept = at not in before or before[at].is_kept
+            if was_kept and not now.is_kept:
+                lagging.on_set_aside(row.watcher, row.key)
+            elif now.is_kept and not was_kept:
+                lagging.on_replayed(row.watcher, row.key)
+        lagging.check_bounds(before)
         for at in before.keys() | self._rows.keys():
             if before.get(at) != self._rows.get(at):
                 store.checker.trace("parked", row=self._rows.get(at) or f"{at} is gone")
         for at, row in before.items():
-            if at not in self._rows and row.is_kept:
+            if at in self._discarded:
+                lagging.on_discarded(row.watcher, row.key)
+            elif at not in self._rows and row.is_kept:
                 lagging.on_row_gone(row.watcher, row.key)
+        for row in self._rows.values():
+            lagging.note_place(row)

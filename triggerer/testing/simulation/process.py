@@ -92,6 +92,9 @@ class Process:
             tasks.start_soon(self._around.execute)
             if self.world.lagging.is_on:
                 tasks.start_soon(self._sicken)
+            if self.world.lagging.is_on and self.world.lagging.is_queue:
+                tasks.start_soon(self.world.person.flood)
+                tasks.start_soon(self.world.person.tidy, self.database)
             async with anyio.create_task_group() as hosts:
                 for instance in self.instances:
                     await hosts.start(instance.host.run)

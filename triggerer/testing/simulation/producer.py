@@ -13,7 +13,7 @@ from triggerer.testing.simulation.lane_checker import LaneChecker
 if TYPE_CHECKING:
     from triggerer.runtime.subscriber import Subscriber
     from triggerer.testing.simulation.broker import Broker, Session
-    from triggerer.testing.simulation.delivery import Delivery, Owner, Reread
+    from triggerer.testing.simulation.delivery import Delivery, Message, Owner, Reread
     from triggerer.testing.simulation.faults import FaultInjector
 
 
@@ -74,7 +74,7 @@ class SimulatedProducer(SharedStreamProducer):
     ) -> None:
         self.lanes_advance_side_by_side = broker.scenario.side_by_side  # type: ignore[misc]
         self.pauses_lanes = broker.scenario.pauses_lanes  # type: ignore[misc]
-        self._lane_checker = LaneChecker(broker.scenario, broker.checker)
+        self._lane_checker = LaneChecker(broker.scenario, broker.checker, self.lane_of)
         self._broker = broker
         self._owner = owner
         self._cohort = cohort
@@ -110,7 +110,7 @@ class SimulatedProducer(SharedStreamProducer):
         If the lane is at its bound, it was called once before; what was noted then is overwritten. The runtime may call
         it for what it has broadcast, too.
         """
-        lane = broker_payload.message.lane
+        lane = self.lane_of(broker_payload.message)
         if broker_payload.is_broadcast:
             return lane
         if broker_payload.number < 0:
@@ -122,6 +122,10 @@ class SimulatedProducer(SharedStreamProducer):
         self._lane_checker.note_considered(broker_payload)
         return lane
 
+    def lane_of(self, message: Message) -> Hashable:
+        """By default its lane as the broker has it."""
+        return message.lane
+
     def get_size(self, broker_payload: Delivery | Reread) -> int:
         return broker_payload.message.size_bytes
 
@@ -131,7 +135,7 @@ class SimulatedProducer(SharedStreamProducer):
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         broker = self._broker
         faults, rate = broker.faults, broker.scenario.broker_fault_rate
-        lane = batch[0].broker_payload.message.lane
+        lane = self.lane_of(batch[0].broker_payload.message)
         self._note_order(lane, batch)
         broker.checker.check_lease(batch[0].broker_payload, "advances")
         self._advancing.add(lane)
@@ -148,7 +152,7 @@ class SimulatedProducer(SharedStreamProducer):
         finally:
             self._advancing.discard(lane)
 
-    def _note_order(self, lane: int, batch: Sequence[AdvanceItem]) -> None:
+    def _note_order(self, lane: Hashable, batch: Sequence[AdvanceItem]) -> None:
         checker = self._broker.checker
         given = [item.broker_payload.number for item in batch]
         expected = self._broadcasts[lane][: len(given)]

@@ -153,8 +153,6 @@ class Store:
         """By watcher and lane."""
         self.parked: dict[tuple[int, str], ParkedRow] = {}
         """By watcher and key."""
-        self.discards_set_aside = False
-        """Whether somebody discards what is set aside as soon as it is: it counts for the bounds."""
         self.closed_until: dict[str, datetime | None] = {}
         """By the digest of a stream; see `triggerer.domain.new_streams`."""
         self.shown: dict[str, LoadsShown] = {}
@@ -179,6 +177,8 @@ class Store:
         self.pending_commits: dict[int, Callable[[], None]] = {}
         """Commits that were sent and have not arrived yet; a crash does not stop them."""
         self.skew = timedelta()
+        self.time: Callable[[], float] = lambda: asyncio.get_running_loop().time()
+        """The virtual time, in seconds; also where no process runs, and a commit arrives."""
         self._last_id = 0
 
     def next_id(self) -> int:
@@ -196,7 +196,7 @@ class Store:
         return self.owners.leases[fence.stream_digest] != lease and fence not in self.shortened
 
     def now(self) -> datetime:
-        return EPOCH + self.skew + timedelta(seconds=asyncio.get_running_loop().time())
+        return EPOCH + self.skew + timedelta(seconds=self.time())
 
     def waiting(self, dag: Dag) -> dict[int, list[int]]:
         """The DAG's events that no run has taken, by asset, oldest first."""

@@ -93,7 +93,7 @@ class Supervisor:
         world.processes += 1
         loop = VirtualLoop(world.faults.random, self._now, self._step)
         loop.set_exception_handler(self._on_loop_error)
-        world.time = loop.time
+        world.time = world.store.time = loop.time
         process = self._process = Process(world, loop)
         asyncio.set_event_loop(loop)
         task = loop.create_task(process.run())

@@ -24,13 +24,14 @@ from triggerer.store.recording.bulk import EventRow, InsertEvents
 from triggerer.store.recording.record_step import RecordEvents
 from triggerer.store.wakeups.signals import Announced, Signal, Wakeups, announce, announced_in
 from triggerer.synchronization import Notifier
-from triggerer.testing.simulation.parked_writes import PARKED, ParkedWrites
+from triggerer.testing.simulation.parked_writes import PARKED, Decision, ParkedWrites
 from triggerer.testing.simulation.planning_writes import PlanningWrites
 from triggerer.testing.simulation.position_writes import POSITIONS, PositionWrites
 from triggerer.testing.simulation.store import REFUSED, Dag, Owners, Store
 
 if TYPE_CHECKING:
     from triggerer.domain.events import Fence
+    from triggerer.testing.simulation.delivery import ParkedRow
 
 T = TypeVar("T")
 
@@ -257,6 +258,13 @@ class Transaction:
     async def share_streams(self) -> None:
         """Lock the streams' rows, so that no lease can be claimed until the end of this transaction."""
         await self._database.share(self)
+
+    # What a person asks
+
+    async def decide_parked(self, decide: Callable[[ParkedRow], Decision]) -> None:
+        """As `triggerer watchers parked replay` and `discard`: what is replayed its owner is told."""
+        digests = await self._parked.decide(self, decide)
+        announce(cast("Any", self), Signal.STREAMS_CHANGED, *sorted(digests))
 
     # What the hosts ask
 

@@ -107,10 +107,13 @@ class Acknowledged(SimulatedTrigger):
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
         leased = cls.leased
-        make = SimulatedProducer
-        if leased.checker.lagging.is_on:
-            make = SimulatedLog if leased.scenario.is_log else SimulatedQueue
-        return make(leased.stream.broker, leased, leased.cohort)
+        broker, lagging = leased.stream.broker, leased.checker.lagging
+        if not lagging.is_on:
+            return SimulatedProducer(broker, leased, leased.cohort)
+        if leased.scenario.is_log:
+            return SimulatedLog(broker, leased, leased.cohort)
+        is_unordered = not lagging.is_ordered
+        return SimulatedQueue(broker, leased, leased.cohort, is_unordered=is_unordered)
 
 
 class OnFastPath(SimulatedTrigger):

@@ -17,10 +17,11 @@ from triggerer.testing.simulation.checker import Checker
 from triggerer.testing.simulation.example import ExampleTrigger
 from triggerer.testing.simulation.faults import FaultInjector
 from triggerer.testing.simulation.files import Files
-from triggerer.testing.simulation.lagging import AMPLE_MESSAGES, Health, draw_lagging
+from triggerer.testing.simulation.lagging import Health, draw_lagging
 from triggerer.testing.simulation.scenario import AMPLE, Scenario, has_slow_modules
 from triggerer.testing.simulation.store import Dag, Store
 from triggerer.testing.simulation.stream import Declared, Stream, WatcherTemplate
+from triggerer.testing.simulation.tidying import Person
 
 if TYPE_CHECKING:
     from triggerer.testing.simulation.delivery import Owner
@@ -51,13 +52,16 @@ class World:
         self.checker.lagging.is_on = self.lagging.is_on
         self.checker.lagging.rows = self.store.positions
         self.checker.lagging.parked = self.store.parked
-        self.store.discards_set_aside = self.lagging.max_messages < AMPLE_MESSAGES
+        self.checker.lagging.bounds = self.lagging
+        self.checker.lagging.is_ordered = not self.lagging.is_unordered
+        self.checker.lagging.has_one_stream = scenario.streams == 1
         self.checker.lagging.lanes = lambda topic: self.stream(topic).broker.lanes
         self.checker.is_taken_over = self.store.is_taken_over
         self.streams: list[Stream] = []
         self._classes: dict[int, type[BaseEventTrigger]] = {}
         self.steps = 0
         self.processes = 0
+        self.person = Person(self)
         self.capacity = scenario.capacity
         self._trace = trace
         self._numbers = 0
@@ -192,10 +196,12 @@ class World:
 
     def publish(self, stream: Stream) -> None:
         for _ in range(self.faults.random.choice((1, 1, 1, 2, 5))):
-            lane = self.faults.random.randrange(self.scenario.lanes)
-            offset = len(stream.broker.lanes[lane].messages)
-            event = stream.next_event(self.next_number(), lane, offset)
-            stream.broker.publish(lane, event)
+            self.publish_in(stream, self.faults.random.randrange(self.scenario.lanes))
+
+    def publish_in(self, stream: Stream, lane: int) -> None:
+        """Publish a message in a lane of the broker."""
+        offset = len(stream.broker.lanes[lane].messages)
+        stream.broker.publish(lane, stream.next_event(self.next_number(), lane, offset))
 
     @property
     def falls_behind(self) -> bool:
