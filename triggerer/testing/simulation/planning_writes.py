@@ -134,7 +134,8 @@ class PlanningWrites:
             if any(run.run_id == run_id for run in _runs_of(store, step.dag_id)):
                 return []
         interval = None if step.interval is None else DataInterval(*step.interval)
-        run = Run(pk, step.dag_id, run_id, step.run_type, run_after, interval)
+        made_at = store.now()
+        run = Run(pk, step.dag_id, run_id, step.run_type, run_after, made_at, interval)
         if store.times is not None:
             store.times.on_creating(run, self._read_at)
         self._made.append(run)
@@ -227,7 +228,7 @@ class PlanningWrites:
             store.runs[run.pk] = run
             if takes_events:
                 state = store.states[run.dag_id]
-                store.states[run.dag_id] = replace(state, last_run_at=store.now())
+                store.states[run.dag_id] = replace(state, last_run_at=run.made_at)
             store.versions[run.dag_id] += 1
 
 

@@ -83,6 +83,8 @@ class Run:
     run_id: str
     run_type: RunType
     run_after: datetime
+    made_at: datetime
+    """By the database's clock, when the statement ran."""
     interval: DataInterval | None = None
     events: list[int] = field(default_factory=list)
     is_ended: bool = False

@@ -50,8 +50,8 @@ class TimeChecker:
             self._fail("T4", f"{dag.dag_id} is paused or stale, and got a run")
         gap, last = dag.min_run_gap_s, state.last_run_at
         if gap is not None and last is not None and not self.is_clock_set_back:
-            passed = (self._store.now() - last).total_seconds()
-            # The clock may be ahead of the snapshot by which the scheduler has decided, but never behind it.
+            # It may be later than the snapshot by which the scheduler has decided, but never earlier.
+            passed = (run.made_at - last).total_seconds()
             if passed < gap:
                 self._fail("T4", f"{dag.dag_id} got two runs within {passed} s of {gap}")
         if run.interval is None:
