@@ -62,6 +62,7 @@ RULES = {
     "only_the_first_that_failed_is_remembered": "S13|S2/S7",
     "who_becomes_active_is_not_waited_for": "S3|S1|S2/S7",
     "a_kept_message_goes_before_its_events_are_durable": "S13|S2/S7",
+    "a_repeat_at_the_bound_is_refused": "S9|S13|L1",
     "what_is_held_is_submitted_before_it_is_answered": "S13|L1|S2/S7",
     "who_has_caught_up_is_forgotten_too_soon": "S13|L1",
     "a_live_message_overtakes_what_is_kept": "S13|L1",
