@@ -133,6 +133,29 @@ async def _registered_executor(house: House) -> AsyncIterator[tuple[Executor, Re
         tasks.cancel_scope.cancel()
 
 
+async def test_an_executor_starts_also_if_its_first_lease_was_over_before_there_was_a_guard(
+    house: House,
+) -> None:
+    """The machine was suspended in that moment (simulation, seed 2315: nobody renewed it)."""
+    suspended_s = 0.0
+    async with (
+        house.executor("one", workers=1, sweep_every=timedelta(minutes=5)) as executor,
+        anyio.create_task_group() as tasks,
+    ):
+        registration = Registration(
+            house.database,
+            "one",
+            expiry=EXPIRY,
+            holder=executor,
+            clock=lambda: boottime() + suspended_s,
+        )
+        await registration.renew()
+        suspended_s = 10 * EXPIRY.total_seconds()
+        with anyio.fail_after(60):
+            await tasks.start(registration.keep)
+        tasks.cancel_scope.cancel()
+
+
 async def _begun(log: Path, *, within_s: float = 30) -> psutil.Process:
     """The process that has written its id."""
     with anyio.fail_after(within_s):

@@ -131,10 +131,11 @@ class Registration:
         """
         try:
             async with anyio.create_task_group() as tasks:
+                # Before it is told: the first lease may be over by then, or before there is a guard.
+                tasks.start_soon(self._renew_in_time)
                 if self._holder is not None:
                     await tasks.start(self._tell, self._holder)
                 task_status.started()
-                await self._renew_in_time()
         finally:
             await self._deregister()
 
