@@ -104,15 +104,16 @@ class KeptInLane:
         """The store has answered; whether there is a row that nobody needs any more."""
         self.in_flight -= 1
         self.writing.discard(key)
-        if key in self.late:
-            self.late.discard(key)
+        is_needless = key in self.late
+        self.late.discard(key)
+        if given_in != self.rereads:
+            self.being_written -= 1
+        if is_needless:
             return is_kept
         if given_in == self.rereads and is_kept:
             self.uncounted.add(key)
-        if given_in != self.rereads:
-            self.being_written -= 1
-            if is_kept:
-                self.note_more()
+        if given_in != self.rereads and is_kept:
+            self.note_more()
         return False
 
     def note_passed(self, key: str) -> None:
@@ -150,12 +151,12 @@ class KeptInLane:
         self.rereads += 1
         self.being_written = self.in_flight
         self.handed_to = 0
-        self.ahead.clear()
-        self.late.clear()
+        # What was given before that, and is on its way, still is: its row goes once it is dealt with.
+        self.ahead = {seq: key for seq, key in self.ahead.items() if key in self.under_way}
         self.look_from_first()
 
     def begin(self) -> None:
         """Another reader begins with the first message of all lanes."""
-        self.read_again()
         self.under_way.clear()
+        self.read_again()
         self.is_read_alone = False
