@@ -37,10 +37,23 @@ def test_a_row_that_was_refused_is_no_row() -> None:
 def test_what_is_read_again_is_read_from_its_row() -> None:
     kept = KeptInLane(0)
     given_in = given(kept)
-    kept.note_passed("key 1")
+    kept.under_way.discard("key 1")
     kept.read_again()
     assert not kept.end_writing("key 1", given_in, is_kept=True)
+    assert kept.ahead == {}
     assert kept.are_there
+    assert not kept.being_written
+
+
+def test_what_is_on_its_way_when_a_later_message_fails_is_still_known_by_its_key() -> None:
+    """Else its row stayed, and nobody was given it (the simulation's seed 3738)."""
+    kept = KeptInLane(0)
+    given_in = given(kept)
+    kept.read_again()
+    assert kept.ahead == {0: "key 1"}
+    kept.note_passed(kept.ahead.pop(0))
+    assert kept.end_writing("key 1", given_in, is_kept=True), "the row goes once it is there"
+    assert not kept.being_written
 
 
 def test_a_row_that_was_there_goes_with_the_next_order() -> None:
