@@ -67,7 +67,7 @@ def apicurio() -> Iterator[ApicurioServer]:
 @pytest.fixture
 def client(apicurio: ApicurioServer) -> Iterator[SchemaRegistryClient]:
     install_connections({"kafka": {"schema_registry_url": apicurio.url}}.__getitem__)
-    with SchemaRegistryClient({"url": apicurio.url}) as client:
+    with SchemaRegistryClient({"url": apicurio.url, "timeout": 20}) as client:
         yield client
 
 

@@ -320,7 +320,6 @@ async def test_at_a_bound_nothing_more_is_kept_until_there_is_room(
         assert await _store(writer, _kept(3)) == [None]
 
 
-@pytest.mark.rule("S9")
 async def test_what_is_kept_is_read_back_in_pages_of_a_few_megabytes(database: Database) -> None:
     await _watchers(database)
     large = 3 * 1024 * 1024

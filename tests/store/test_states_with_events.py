@@ -131,7 +131,7 @@ async def test_who_lost_the_stream_stores_neither(watched: Database) -> None:
     assert await stored(watched) == ([], None)
 
 
-@pytest.mark.rule("16: a refused row fails its own event only")
+@pytest.mark.rule("16: a refused row fails its own event alone")
 async def test_an_event_that_is_refused_keeps_the_state_back_and_no_other_event(
     watched: Database,
 ) -> None:

@@ -191,10 +191,13 @@ class HandMachine(RuleBasedStateMachine):
         self.open: list[Delivery] = []
         self.done: set[int] = set()
         self.yielded: list[int] = []
+        self.given_back_at: float | None = None
+        """When something was given back that was not sent again since."""
 
     @rule(count=st.integers(1, 4), repeats=st.booleans())
     def send(self, count: int, repeats: bool) -> None:
         self.attempt += 1
+        self.given_back_at = None
         for number in range(self.next_to_send, self.next_to_send + count):
             if number not in self.done and (repeats or self.hand.find(str(number)) is None):
                 self.hand.add(delivery(str(number), "k", attempt=self.attempt))
@@ -225,7 +228,11 @@ class HandMachine(RuleBasedStateMachine):
     @rule()
     def give_back(self) -> None:
         self.now += 1.0
+        if self.given_back_at is not None and self.now >= self.given_back_at + COMES_AGAIN_WITHIN_S:
+            # The service is not as slow as that.
+            self.send(1, repeats=False)
         for one in self.hand.take_due(self.now):
+            self.given_back_at = self.now
             self.next_to_send = min(self.next_to_send, int(one.message_id))
 
     @invariant()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Select, except_, func, or_, select
+from sqlalchemy import ColumnElement, Select, except_, func, select, union_all
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.store.models import (
@@ -62,7 +62,7 @@ async def list_asset_events(
         wanted.append(AssetEvent.id == event_id)
     if state == "queued":
         waiting = select(QueuedAssetEvent.asset_event_id).where(QueuedAssetEvent.run_pk.is_(None))
-        wanted.append(or_(AssetEvent.id.in_(waiting), AssetEvent.id.in_(_FOR_KEYS)))
+        wanted.append(AssetEvent.id.in_(union_all(waiting, _FOR_KEYS)))
     query = _SELECTED.where(*wanted).order_by(AssetEvent.id.desc())
     if state in ("consumed", "unused"):
         rows = await _walk(session, query, wanted, limit, are_consumed=state == "consumed")
@@ -131,10 +131,13 @@ async def _walk(
         )
         # Not by NOT IN: where PostgreSQL expects many rows, it compares each with each.
         if are_consumed:
+            waiting = union_all(
+                entries.where(QueuedAssetEvent.run_pk.is_(None)),
+                _FOR_KEYS.where(DagPartitionEvent.asset_event_id.between(lowest, highest)),
+            ).subquery()
             is_in_state = except_(
                 entries.where(QueuedAssetEvent.run_pk.is_not(None)),
-                entries.where(QueuedAssetEvent.run_pk.is_(None)),
-                _FOR_KEYS,
+                select(waiting.c.asset_event_id),
             )
         else:
             is_in_state = except_(candidates, entries)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final, cast
 
-from sqlalchemy import Select, exists, func, or_, select
+from sqlalchemy import Select, exists, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.logs import log_path
@@ -91,9 +91,6 @@ async def _with_events_of(
     read each run that is newer than the last one on the page. Both are slow for an asset with a long history, if no run
     has taken one of its events lately: an index with its runs in order would have to be maintained for each event.
     """
-    given = or_(
-        *(exists().where(one.run_pk == DagRun.id, one.asset_id.in_(assets)) for one in _ENTRIES)
-    )
     events = select(AssetEvent.id).where(AssetEvent.asset_id.in_(assets))
     found: list[DagRun] = []
     upper = await session.scalar(select(func.max(DagRun.id))) or 0
@@ -102,18 +99,23 @@ async def _with_events_of(
         page = query.where(DagRun.id <= upper)
         if entries is None and width > 100:
             entries = await _count_entries(session, dags, events, upper)
-        if entries is not None and entries <= width:
-            # What is left of the runs by way of the events.
-            runs = (
-                select(one.run_pk).where(one.dag_id.in_(dags), one.asset_event_id.in_(events))
-                for one in _ENTRIES
-            )
-            page = page.where(or_(*(DagRun.id.in_(some) for some in runs)))
-            lower = 0
-        else:
-            lower = upper - width
-            page = page.where(DagRun.id > lower, given)
-        found += await session.scalars(limited(page, limit and limit - len(found)))
+        by_way_of_events = entries is not None and entries <= width
+        lower = 0 if by_way_of_events else upper - width
+        some: list[DagRun] = []
+        # One after the other: where either will do, PostgreSQL reads all entries of both.
+        for one in _ENTRIES:
+            if by_way_of_events:
+                # What is left of the runs.
+                taken = select(one.run_pk).where(
+                    one.dag_id.in_(dags), one.asset_event_id.in_(events)
+                )
+                of_one = page.where(DagRun.id.in_(taken))
+            else:
+                given = exists().where(one.run_pk == DagRun.id, one.asset_id.in_(assets))
+                of_one = page.where(DagRun.id > lower, given)
+            some += await session.scalars(limited(of_one, limit and limit - len(found)))
+        some.sort(key=lambda run: run.id, reverse=True)
+        found += some[: limit - len(found)] if limit else some
         upper, width = lower, 4 * width
     return found
 
