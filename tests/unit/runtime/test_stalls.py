@@ -122,12 +122,17 @@ async def test_a_loop_with_nothing_to_do_does_not_stall() -> None:
 
 async def test_each_stall_is_reported_once_however_long_it_lasts() -> None:
     seen = Seen()
+    stalls = 0
     with StallWatch(THRESHOLD_S, seen):
-        for _ in range(2):
+        # A busy machine may give the watch no processor for as long as one lasts: then it is not seen.
+        while len(seen.begun) < 2 and stalls < 100:
             await anyio.sleep(THRESHOLD_S)
             time.sleep(4 * THRESHOLD_S)
-            await until(lambda: len(seen.begun) == len(seen.over) > 0)
-    assert len(seen.begun) == len(seen.over) == 2
+            stalls += 1
+            await anyio.sleep(THRESHOLD_S)
+            assert len(seen.begun) <= stalls
+        await until(lambda: len(seen.begun) == len(seen.over))
+    assert len(seen.begun) == 2
 
 
 async def test_what_computes_is_told_from_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
