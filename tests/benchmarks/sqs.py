@@ -191,6 +191,7 @@ def _service_latency(server: ElasticMqServer, messages: int) -> list[float]:
             for number in range(messages):
                 sent.append(time.time())
                 server.send(url, [f'{{"n": {number}}}'])
+                # Ten a second: a latency is measured, and not what a backlog costs.
                 time.sleep(0.1)
             in_runs = "FROM queued_asset_event q JOIN dag_run r ON r.id = q.run_pk"
             records.wait_until(f"SELECT count(*) = {messages + 1} {in_runs}", within_s=120)

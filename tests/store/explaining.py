@@ -16,7 +16,7 @@ class Explained:
     step: Step
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
-        raise NotImplementedError
+        raise NotImplementedError("only plans of PostgreSQL are asked for")
 
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
         statement, arguments = self.step.on_postgres()

@@ -318,6 +318,7 @@ def test_a_process_that_was_stopped_has_not_stalled() -> None:
         assert process.stdout.readline() == "ready\n"
         for _ in range(3):
             os.kill(process.pid, signal.SIGSTOP)
+            # Longer than the watch waits; this is the stop itself.
             time.sleep(1.2)
             os.kill(process.pid, signal.SIGCONT)
             time.sleep(0.1)

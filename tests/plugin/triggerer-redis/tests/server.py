@@ -70,6 +70,7 @@ class RedisServer:
             except redis.RedisError:
                 if self._process.poll() is not None or time.monotonic() > deadline:
                     raise
+                # Polled: the server tells nobody when it is ready.
                 time.sleep(0.02)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:

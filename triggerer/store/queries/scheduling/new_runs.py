@@ -69,6 +69,7 @@ class CreateRuns:
     sender: str
 
     def on_sqlite(self, connection: sqlite3.Connection, now: Now) -> list[Row]:
+        # Its one writer has the lock from its look on, and makes runs by the locked path.
         raise NotImplementedError("on SQLite nobody else can write between a look and its runs")
 
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
