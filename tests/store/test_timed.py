@@ -422,3 +422,36 @@ async def test_an_interval_that_was_run_while_the_clock_was_ahead_is_not_run_aga
         made = dates(await runs_of(database, "report"))
         assert len(made) == len(set(made)) == 7
         assert sorted(made) == [made[0] + n * HOUR for n in range(7)]
+
+
+async def test_an_interval_of_a_changed_schedule_that_began_before_the_last_run_is_not_run_again(
+    database: Database,
+) -> None:
+    """The last run is of the schedule before, and was made while the clock was ahead by some seconds."""
+    await add_asset(database, 1, "flights")
+    ticks = CronTriggerTimetable("*/30 * * * *", timezone="UTC", interval=HOUR / 2)
+    half_hours = OnBoth(ticks, FLIGHTS)
+    now = await now_of(database)
+    start = now.replace(minute=0, second=0, microsecond=0) - 2 * HOUR
+    await timed(database, "report", half_hours, assets=(1,), start_date=start, catchup=True)
+    last = start + timedelta(minutes=10)
+    intervals = [(start, start + HOUR / 2, now - HOUR), (last, last, now + timedelta(seconds=30))]
+    async with database.transaction() as session:
+        for number, (begin, end_at, run_after) in enumerate(intervals):
+            session.add(
+                DagRun(
+                    dag_id="report",
+                    run_id=str(number),
+                    run_type="asset_triggered",
+                    state="success",
+                    logical_date=begin,
+                    data_interval_start=begin,
+                    data_interval_end=end_at,
+                    run_after=run_after,
+                    queued_at=now,
+                )
+            )
+    await emit(database, 1)
+    assert await Scheduler(database).run_once() == 1
+    made = dates(await runs_of(database, "report"))
+    assert sorted(date for date in made if date) == [start, last, start + HOUR / 2]

@@ -19,6 +19,15 @@ class Host:
     skew: timedelta = field(default_factory=timedelta)
     """How far its clock is ahead."""
 
+    @contextmanager
+    def as_here(self) -> Iterator[None]:
+        """Inside the block timetables are asked on this host."""
+        before = on_host.set(self)
+        try:
+            yield
+        finally:
+            on_host.reset(before)
+
 
 on_host: ContextVar[Host | None] = ContextVar("on_host", default=None)
 """In the tasks of a scheduler: where it runs."""

@@ -77,6 +77,8 @@ class LaggingChecker:
         """By topic, session and lane what was broadcast, and is in no advance, by number."""
         self._told: dict[tuple[str, int], set[int]] = {}
         """By topic and lane the offsets of what was in an advance that returned, with whatever outcome."""
+        self._comes_again: set[str] = set()
+        """Messages of logs that failed for all who had to see them: the broker delivers them again to all."""
         self._last_broadcast: dict[tuple[str, int, int], int] = {}
         """By topic, session and lane the number of what was broadcast last."""
         self._behind_to: dict[tuple[int, tuple[str, int, int]], int] = {}
@@ -146,9 +148,14 @@ class LaggingChecker:
         message = delivery.message
         self._told.setdefault((message.topic, message.lane), set()).add(message.offset)
 
+    def note_redelivered(self, delivery: Delivery) -> None:
+        """It has failed, and the broker delivers it again. What was pulled behind it may be given before it."""
+        self._comes_again.add(delivery.message.key)
+
     def on_done(self, delivery: Delivery, excused: set[int], owed: set[int]) -> None:
         """The broker is told that these watchers are done with a message; `excused` need not see it again."""
         message = delivery.message
+        self._comes_again.discard(message.key)
         self._excused |= {(watcher, message.key) for watcher in excused}
         for watcher in sorted(owed):
             if not self.is_kept(watcher, message):
@@ -339,7 +346,10 @@ class LaggingChecker:
                     yield row
 
     def _between(self, row: Standing, offset: int) -> Iterator[Message]:
-        yield from self.lanes(row.topic)[row.lane].messages[row.offset : offset]
+        """What the watcher is to be given before this offset."""
+        for message in self.lanes(row.topic)[row.lane].messages[row.offset : offset]:
+            if message.key not in self._comes_again:
+                yield message
 
     def _has_passed(self, watcher: int, message: Message) -> bool:
         at = watcher, message.key

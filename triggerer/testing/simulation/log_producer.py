@@ -47,6 +47,7 @@ class SimulatedLog(SimulatedProducer):
             self._log.checker.lagging.note_told(item.broker_payload)
 
     def redeliver(self, session: Session, delivery: Delivery) -> None:
+        self._log.checker.lagging.note_redelivered(delivery)
         session.rewind(delivery)
 
     def get_position(self, broker_payload: Delivery | Reread) -> list[Any]:

@@ -253,7 +253,7 @@ def _dag_columns(store: Store, dag: Dag) -> Row:
         for run in _runs_of(store, dag_id)
         if run.interval is not None
         and run.run_type is RunType.ASSET_TRIGGERED
-        and (last is None or last.interval is None or run.interval > last.interval)
+        and (last is None or last.interval is None or run.interval.end > last.interval.start)
     ]
     read = (*upcoming, state.last_run_at, now, version, active, automated, made, past)
     return (*plain, *bounds, *time, *holds, *read)

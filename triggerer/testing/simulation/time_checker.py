@@ -31,6 +31,8 @@ class TimeChecker:
         self._store = store
         self._changed: set[str] = set()
         """DAGs whose schedule has changed."""
+        self._made_ahead: set[str] = set()
+        """DAGs with a run that was made before its time, since a host's clock was ahead."""
         self.is_clock_set_back = False
         """Whether the database's clock ever was."""
 
@@ -56,10 +58,13 @@ class TimeChecker:
                 self._fail("T4", f"{dag.dag_id} got two runs within {passed} s of {gap}")
         if run.interval is None:
             return
+        if run.run_after > run.made_at + _CLOCK_STEP:
+            self._made_ahead.add(dag.dag_id)
         others = [one for one in self._runs(dag.dag_id) if one.interval is not None]
         if any(one.interval == run.interval for one in others):
             self._fail("T1", f"{dag.dag_id} got a second run for {run.interval}")
-        if dag.catchup and not (self.is_clock_set_back and dag.dag_id in self._changed):
+        was_ahead = self.is_clock_set_back or dag.dag_id in self._made_ahead
+        if dag.catchup and not (was_ahead and dag.dag_id in self._changed):
             self._check_chain(dag, run, others)
 
     def _check_chain(self, dag: Dag, run: Run, others: list[Run]) -> None:

@@ -166,7 +166,9 @@ class TimedWorld:
 
     def _check_waits(self) -> None:
         """L2: after the faults there is a moment at which nothing is due, and from then on nothing is for long."""
-        now, due = self._time(), self.times.find_due()
+        now = self._time()
+        with self._hosts[0].as_here():
+            due = self.times.find_due()
         # What was wrong with a clock is noticed by the next sweep.
         if not due and self._idle_at is None and now > _FAULTS_S + _SWEEP.total_seconds():
             self.trace("nothing is due")

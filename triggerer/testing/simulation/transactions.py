@@ -185,6 +185,7 @@ class Transaction:
         self._parked = ParkedWrites()
         self._planning = PlanningWrites()
         self._owners: Owners | None = None
+        self._skew = database.store.skew
         self._held: list[anyio.Semaphore] = []
         self._ended: list[int] = []
 
@@ -274,6 +275,7 @@ class Transaction:
             await self.store.faults.delay()
             await self._database.claim(self)
             self._owners = self.store.owners.copy()
+            self._skew = self.store.skew
         return self._owners
 
     def _insert(self, rows: Sequence[EventRow]) -> list[str]:
@@ -308,6 +310,9 @@ class Transaction:
         store, checker = self.store, self.store.checker
         if self._owners is not None:
             store.owners = self._owners
+            if store.skew != self._skew:
+                # The clock was set while it ran: a lease may have been over when it was claimed.
+                store.note_shortened(self._owners.leases)
         for event, asset, timestamp, watcher, key, ordinal in self._rows:
             if watcher:
                 self._check_lease(store.derived_under[timestamp], key)

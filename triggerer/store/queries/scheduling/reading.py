@@ -56,7 +56,7 @@ SELECT d.dag_id, {SCHEDULE}, {PARAMS}, d.max_active_runs, d.events_per_run, d.is
               AND i.state = 'started'
             UNION ALL
             SELECT r.data_interval_start, r.data_interval_end FROM dag_run r
-            WHERE r.dag_id = d.dag_id AND r.run_after > {SINCE} AND r.logical_date > {SINCE}
+            WHERE r.dag_id = d.dag_id AND r.run_after > {SINCE} AND r.data_interval_end > {SINCE}
               AND r.logical_date IS NOT NULL AND r.run_type IN ('scheduled', 'asset_triggered')
               AND r.run_type = 'asset_triggered'
         ) AS m) AS made,
@@ -110,8 +110,8 @@ ORDER BY d.dag_id, w.asset_id
         "json_group_array(json_array(m.data_interval_start, m.data_interval_end))",
         "array_agg(ARRAY[m.data_interval_start, m.data_interval_end])",
     ),
-    # What is older than the last run is never asked for again. No run is made before its logical date, which spares the
-    # index the others.
+    # What ended before the last run began is never asked for again: after a change of the schedule the next interval may
+    # begin before that. No run is made before its logical date, which spares the index the others.
     SINCE=(_SINCE.format(soon=":soon", never="''"), _SINCE.format(soon=_SOON, never="'-infinity'")),
     PAST=("json_array(r.run_id, r.state)", "ARRAY[r.run_id, r.state]"),
     NEWEST=(str(NEWEST_EVENTS), str(NEWEST_EVENTS)),
