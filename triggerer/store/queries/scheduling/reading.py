@@ -110,8 +110,8 @@ ORDER BY d.dag_id, w.asset_id
         "json_group_array(json_array(m.data_interval_start, m.data_interval_end))",
         "array_agg(ARRAY[m.data_interval_start, m.data_interval_end])",
     ),
-    # What ended before the last run began is never asked for again: after a change of the schedule the next interval may
-    # begin before that. No run is made before its logical date, which spares the index the others.
+    # What ended before the last run began is never asked for again; after a change of the schedule, what began before
+    # that may be. No run is made before its logical date, which spares the index the others.
     SINCE=(_SINCE.format(soon=":soon", never="''"), _SINCE.format(soon=_SOON, never="'-infinity'")),
     PAST=("json_array(r.run_id, r.state)", "ARRAY[r.run_id, r.state]"),
     NEWEST=(str(NEWEST_EVENTS), str(NEWEST_EVENTS)),
