@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, ClassVar
 import anyio
 
 from producers.servicebus.dead_letter import send_to
-from producers.servicebus.link import Order, Settlement
 from producers.servicebus.message import Delivery, Lane
 from producers.servicebus.sdk_thread import THREAD, Work, join
+from producers.servicebus.settling import Order, Settlement
 from producers.servicebus.stream import Stream
 from triggerer.abc import AdvanceItem, BrokerMessage, SharedStreamProducer
 from triggerer.errors import BrokerRefused, BrokerUnavailable

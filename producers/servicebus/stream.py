@@ -11,10 +11,13 @@ from anyio.abc import TaskGroup
 from azure.servicebus import exceptions as sdk_errors
 
 from producers.servicebus import sdk
+from producers.servicebus.calls import Calls
 from producers.servicebus.entity import EntityPath
 from producers.servicebus.errors import RequiresSessions, guarded
-from producers.servicebus.link import Link, Order, SessionOver
+from producers.servicebus.link import Link
+from producers.servicebus.locks import SessionOver
 from producers.servicebus.message import Delivery
+from producers.servicebus.settling import Order
 from triggerer.errors import BrokerError, BrokerUnavailable
 from triggerer.pluginkit.backoff import Backoff, is_worth_a_line
 
@@ -49,7 +52,7 @@ class Stream:
     ) -> None:
         self.entity = entity
         self.what = f"stream of {entity.described} at {settings.host}"
-        self.request_timeout_s = settings.request_timeout_s
+        self.calls = Calls(self.what, entity, settings.request_timeout_s)
         self.paused = False
         self._settings = settings
         self._hand_over = hand_over
@@ -263,7 +266,7 @@ class Stream:
     def find(self, sequence_number: int, key: str) -> Delivery | None:
         """A message that is locked by us."""
         for link in list(self._links):
-            held = link.held.get(sequence_number)
+            held = link.locks.find(sequence_number)
             if held is not None and held.delivery.key == key:
                 return held.delivery
         return None

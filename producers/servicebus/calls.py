@@ -1,0 +1,49 @@
+"""Calls of the SDK about messages that have come, each for so long as an answer may take."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Final, TypeVar
+
+import anyio
+from azure.servicebus import exceptions as sdk_errors
+
+from producers.servicebus.entity import EntityPath
+from producers.servicebus.errors import guarded
+from triggerer.errors import BrokerError, BrokerUnavailable
+
+T = TypeVar("T")
+
+_LOST: Final = (
+    sdk_errors.MessageLockLostError,
+    sdk_errors.MessageAlreadySettled,
+    sdk_errors.SessionLockLostError,
+)
+
+
+class Calls:
+    """Those of one stream.
+
+    Args:
+        what: Begins the messages of errors.
+    """
+
+    def __init__(self, what: str, entity: EntityPath, timeout_s: float) -> None:
+        self.what = what
+        self._entity = entity
+        self._timeout_s = timeout_s
+
+    async def __call__(self, call: Awaitable[T]) -> T:
+        """Await the SDK's answer.
+
+        Raises: what is lost as the SDK says it; BrokerUnavailable, BrokerRefused.
+        """
+        try:
+            with anyio.fail_after(self._timeout_s):
+                return await guarded(call, self.what, self._entity)
+        except TimeoutError as error:
+            raise BrokerUnavailable(f"{self.what}: no answer in {self._timeout_s:g} s") from error
+        except BrokerError as error:
+            if isinstance(error.__cause__, _LOST):
+                raise error.__cause__ from None
+            raise
