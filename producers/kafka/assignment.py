@@ -8,25 +8,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import replace
-from typing import Final, Literal
+from typing import Literal
 
 import anyio
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 
-from producers.kafka.cluster import Cluster, Membership, TopicDescription
+from producers.kafka.cluster import Cluster, TopicDescription
 from producers.kafka.commits import Commits
 from producers.kafka.epochs import LeaderEpochs
 from producers.kafka.errors import guarded
 from producers.kafka.lane import Lane
 from producers.kafka.position import CommittedPosition
 from producers.kafka.start import Start
+from producers.kafka.starting_positions import StartingPositions, names_of
 from triggerer.errors import BrokerError, BrokerRefused, BrokerUnavailable
 
 logger = logging.getLogger(__name__)
-
-_FEW: Final = 10
-"""More partitions, or topics, are counted where a line or an error would name them."""
 
 
 class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -56,11 +53,12 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         self._consumer = consumer
         self._cluster = cluster
         self._commits = commits
-        self._start = start
+        self._starting = StartingPositions(
+            consumer, cluster, commits, start, finds_topics=finds_topics
+        )
         self._expired_offset = expired_offset
         self._finds_topics = finds_topics
-        """By a pattern: topics may come and go. One that comes later is read from its beginning."""
-        self._has_settled = False
+        """By a pattern: topics may come and go."""
         self._settle_timeout_s = settle_timeout_s
         self._revoke_timeout_s = revoke_timeout_s
         self._paused = False
@@ -89,7 +87,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         if left:
             logger.warning(
                 "partitions %s go with about %d messages in flight, which are delivered again",
-                _names(revoked),
+                names_of(revoked),
                 left,
             )
 
@@ -102,103 +100,30 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
             self.error = error
         except TimeoutError as error:
             self.error = BrokerUnavailable(
-                f"the positions of {_names(assigned)} could not be read in {self._settle_timeout_s:.0f} s"
+                f"the positions of {names_of(assigned)} could not be read in {self._settle_timeout_s:.0f} s"
             )
             self.error.__cause__ = error
         except Exception as error:  # noqa: BLE001 - aiokafka would only log it; the stream raises it
-            self.error = BrokerUnavailable(f"assignment of {_names(assigned)} failed: {error!r}")
+            self.error = BrokerUnavailable(f"assignment of {names_of(assigned)} failed: {error!r}")
             self.error.__cause__ = error
 
     async def _settle(self, assigned: Collection[TopicPartition]) -> None:
         membership = self._cluster.membership()
         if not assigned:
-            self._has_settled = True
+            self._starting.has_started = True
             logger.info("no partition for this member; others of the group read them all")
             return
         self.topics = await self._cluster.describe({partition.topic for partition in assigned})
-        # Of all partitions: where new ones start depends on whether the group has read the topic before.
-        committed = await self._cluster.committed(
-            [
-                TopicPartition(topic.name, number)
-                for topic in self.topics.values()
-                for number in range(topic.partitions)
-            ]
-        )
-        positions = {
-            partition: position
-            for partition in assigned
-            if (position := committed.get(partition)) is not None
-            and self._is_same_topic(partition, position)
-        }
-        if missing := [partition for partition in assigned if partition not in positions]:
-            positions |= await self._first_positions(missing, membership, committed)
+        positions = await self._starting.find(assigned, membership, self.topics)
         if self._abandoned:
             return
         for partition, position in positions.items():
-            self.lanes[partition] = Lane(
-                partition, membership, _with_topic(position, self.topics[partition.topic])
-            )
+            self.lanes[partition] = Lane(partition, membership, position)
             self._consumer.seek(partition, position.offset)
             if self._paused:
                 self._consumer.pause(partition)
-        self._has_settled = True
-        logger.info("reading %s", _names(assigned))
-
-    def _is_same_topic(self, partition: TopicPartition, position: CommittedPosition) -> bool:
-        topic_id = self.topics[partition.topic].topic_id
-        if None in (topic_id, position.topic_id) or topic_id == position.topic_id:
-            return True
-        logger.error(
-            "topic %s was deleted and created again: the commit at %s offset %d is of its predecessor; "
-            "the partition is read from its beginning",
-            partition.topic,
-            partition,
-            position.offset,
-        )
-        return False
-
-    async def _first_positions(
-        self,
-        missing: Collection[TopicPartition],
-        membership: Membership,
-        committed: Mapping[TopicPartition, CommittedPosition],
-    ) -> dict[TopicPartition, CommittedPosition]:
-        """Return where partitions without a commit start, and commit it, so that a restart skips nothing."""
-        new = [
-            partition
-            for partition in missing
-            # Of a topic's predecessor, or added since the group first read.
-            if partition in committed or self._is_new(partition, committed)
-        ]
-        old = [partition for partition in missing if partition not in new]
-        what = f"look-up of the first offsets of {_names(missing)}"
-        offsets = await Start().find(self._consumer, new, what)
-        offsets |= await self._start.find(self._consumer, old, what)
-        positions = {
-            partition: CommittedPosition(
-                offset,
-                topic_id=self.topics[partition.topic].topic_id,
-                partitions=self.topics[partition.topic].partitions,
-            )
-            for partition, offset in offsets.items()
-        }
-        async with anyio.create_task_group() as tg:
-            for partition, position in positions.items():
-                tg.start_soon(self._commits.commit, partition, membership, position)
-        return positions
-
-    def _is_new(
-        self, partition: TopicPartition, committed: Mapping[TopicPartition, CommittedPosition]
-    ) -> bool:
-        """Whether the partition was added after the group first read its topic, or its topic after others."""
-        if self._finds_topics and not any(place.topic == partition.topic for place in committed):
-            return self._has_settled or bool(committed)
-        known = [
-            position.partitions
-            for other, position in committed.items()
-            if other.topic == partition.topic and position.partitions is not None
-        ]
-        return bool(known) and partition.partition >= max(known)
+        self._starting.has_started = True
+        logger.info("reading %s", names_of(assigned))
 
     async def reset_out_of_range(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Continue where nothing is missed if the broker does not have a position, and log why.
@@ -217,7 +142,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
                 self._consumer.pause(partition)
         if recreated := await self.find_recreated():
             raise recreated
-        what = f"look-up of the first offsets of {_names(offsets)}"
+        what = f"look-up of the first offsets of {names_of(offsets)}"
         begin = await guarded(self._consumer.beginning_offsets(list(offsets)), what)
         end = await guarded(self._consumer.end_offsets(list(offsets)), what)
         for partition, offset in offsets.items():
@@ -253,7 +178,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         lost = f"{first - offset} messages were deleted before they were read (retention)"
         if self._expired_offset == "fail":
             raise BrokerRefused(
-                f"position {offset} of {_names([lane.partition])} is out of range: {lost}",
+                f"position {offset} of {names_of([lane.partition])} is out of range: {lost}",
                 hint='expired_offset = "earliest" or "latest" of the connection says where to go on',
             )
         lane.step_back(lane.position(end), probing=False)
@@ -390,21 +315,3 @@ def _in_range(lane: Lane, offset: int, first: int, end: int) -> tuple[Lane, str]
         reason = "the broker could not tell whether the log was cut"
     lane.step_back(position, probing=position.failures > 1)
     return lane, reason
-
-
-def _with_topic(position: CommittedPosition, topic: TopicDescription) -> CommittedPosition:
-    return replace(
-        position,
-        topic_id=topic.topic_id,
-        # Of another program's commit the number is not known: assume that no partition was added since.
-        partitions=position.partitions or topic.partitions,
-    )
-
-
-def _names(partitions: Collection[TopicPartition]) -> str:
-    if len(partitions) <= _FEW:
-        names = (f"{topic}[{number}]" for topic, number in sorted(partitions))
-        return ", ".join(names) or "no partitions"
-    topics = sorted({partition.topic for partition in partitions})
-    of = ", ".join(topics) if len(topics) <= _FEW else f"{len(topics)} topics"
-    return f"{len(partitions)} partitions of {of}"

@@ -6,11 +6,12 @@ from typing import Any
 
 from aiokafka import TopicPartition
 
-from producers.kafka.assignment import Assignment, _names
+from producers.kafka.assignment import Assignment
 from producers.kafka.cluster import Membership
 from producers.kafka.lane import Lane
 from producers.kafka.position import CommittedPosition
 from producers.kafka.start import Start
+from producers.kafka.starting_positions import names_of
 
 PARTITION = TopicPartition("t", 0)
 ME = Membership(1, "me")
@@ -62,9 +63,9 @@ async def test_requests_wait_long_again_when_a_partition_goes_that_was_held() ->
 
 
 def test_partitions_are_named_where_they_are_few_and_counted_where_they_are_many() -> None:
-    assert _names([]) == "no partitions"
-    assert _names([TopicPartition("b", 1), TopicPartition("a", 10)]) == "a[10], b[1]"
+    assert names_of([]) == "no partitions"
+    assert names_of([TopicPartition("b", 1), TopicPartition("a", 10)]) == "a[10], b[1]"
     many = [TopicPartition(topic, number) for topic in ("b", "a") for number in range(100)]
-    assert _names(many) == "200 partitions of a, b"
+    assert names_of(many) == "200 partitions of a, b"
     more = [TopicPartition(f"t{number}", 0) for number in range(50)]
-    assert _names(more) == "50 partitions of 50 topics"
+    assert names_of(more) == "50 partitions of 50 topics"
