@@ -6,14 +6,10 @@ default. Durations are seconds. pydantic checks the values; the merging is done 
 pydantic-settings cannot say where a value came from, nor name the nearest key for an unknown one.
 """
 
-from triggerer.config.loading import (
-    CONFIG_VARIABLE,
-    RawValue,
-    Settings,
-    load_connections,
-    load_settings,
-)
+from triggerer.config.loading import load_connections, load_settings
 from triggerer.config.sections import SECTIONS, CoreSettings, SparkSettings
+from triggerer.config.settings import Settings
+from triggerer.config.sources import CONFIG_VARIABLE, RawValue
 
 __all__ = [
     "CONFIG_VARIABLE",

@@ -1,0 +1,59 @@
+"""Values that refer to an environment variable or a file, where secrets are (`env:NAME`, `file:PATH`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from triggerer.errors import ConfigurationError
+from triggerer.redaction import is_reference, remember_secret, remember_secrets_in
+
+
+def variable_in(value: Any) -> frozenset[str]:
+    """Return the environment variable that a setting refers to."""
+    if isinstance(value, str) and value.startswith("env:"):
+        return frozenset({value.removeprefix("env:")})
+    return frozenset()
+
+
+def resolve(value: Any, name: str, environ: Mapping[str, str], base: Path) -> Any:
+    """Return the value with what it refers to in its place; what is found counts as a secret.
+
+    Args:
+        name: Of the setting, for messages.
+        base: Paths are relative to it.
+    Raises:
+        ConfigurationError: The variable is not set, or the file cannot be read.
+    """
+    if isinstance(value, Mapping):
+        # A table within a connection: headers, for instance.
+        return {key: resolve(one, f"{name}.{key}", environ, base) for key, one in value.items()}
+    if not isinstance(value, str) or not is_reference(value):
+        return value
+    kind, _, where = value.partition(":")
+    if kind == "env":
+        if where not in environ:
+            raise ConfigurationError(
+                f"{name} refers to the environment variable {where}, which is not set"
+            )
+        found = environ[where]
+        _remember(found)
+        return found
+    try:
+        # Editors end files with a line break, which no password has.
+        found = (base / Path(where).expanduser()).read_text("utf-8").removesuffix("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            f"{name} refers to the file {where}, which cannot be read: {error}"
+        ) from error
+    _remember(found)
+    return found
+
+
+def _remember(found: str) -> None:
+    if "://" in found:
+        # The rest of a URL may be shown.
+        remember_secrets_in("", found)
+    else:
+        remember_secret(found)

@@ -1,0 +1,106 @@
+"""The settings that are in force."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from triggerer.config.nearest import nearest
+from triggerer.config.references import resolve
+from triggerer.config.sections import (
+    ApiSettings,
+    CoreSettings,
+    DagProcessorSettings,
+    DatabaseSettings,
+    ExecutorSettings,
+    SchedulerSettings,
+    SparkSettings,
+    TriggererSettings,
+)
+from triggerer.config.sources import DEFAULT_FILE
+from triggerer.errors import ConfigurationError, UnknownConnection
+from triggerer.redaction import remember_secrets_in
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is in force. `connections` holds values as written; `get_connection` resolves secrets."""
+
+    core: CoreSettings
+    database: DatabaseSettings
+    triggerer: TriggererSettings
+    scheduler: SchedulerSettings
+    dag_processor: DagProcessorSettings
+    executor: ExecutorSettings
+    spark: SparkSettings
+    api: ApiSettings
+    pools: Mapping[str, int]
+    """The slots of each pool, by name. A pool that is not here has one."""
+    connections: Mapping[str, Mapping[str, Any]] = field(repr=False)
+    file: Path | None
+    sources: Mapping[tuple[str, ...], str] = field(repr=False)
+    """For each (section, key), and (connections, id, key), where its value came from."""
+    environ: Mapping[str, str] = field(repr=False)
+    service_variables: frozenset[str] = frozenset()
+    """Environment variables that the settings refer to and only the service needs: that of the database's URL."""
+
+    @property
+    def names_dags_folder(self) -> bool:
+        """Whether somebody named the DAGs folder, which has to exist then; the default one need not yet."""
+        return self.sources["core", "dags_folder"] != "default"
+
+    def get_dags_folder(self) -> Path:
+        """Return the DAGs folder, once it proved to be one that can be read.
+
+        Raises:
+            ConfigurationError: There is none, or it cannot be read.
+        """
+        folder = self.core.dags_folder
+        hint = "name it with --dags-folder, or as dags_folder in [core]"
+        try:
+            os.scandir(folder).close()
+        except FileNotFoundError as error:
+            raise ConfigurationError(f"there is no DAGs folder {folder}", hint=hint) from error
+        except OSError as error:
+            raise ConfigurationError(
+                f"the DAGs folder {folder} cannot be read: {error.strerror}", hint=hint
+            ) from error
+        return folder
+
+    def get_connection(self, connection_id: str) -> Mapping[str, Any]:
+        """Return the connection's settings, secrets resolved now, so that a rotated one is seen.
+
+        Raises:
+            ConfigurationError: There is no such connection, or one of its secrets cannot be read.
+        """
+        return Connections(self.connections, self.file, self.environ).get(connection_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """`[connections]`, as written. All that children of the service need of the settings."""
+
+    written: Mapping[str, Mapping[str, Any]] = field(repr=False)
+    file: Path | None
+    environ: Mapping[str, str] = field(repr=False)
+
+    def get(self, connection_id: str) -> Mapping[str, Any]:
+        """Return a connection's settings; see `Settings.get_connection`."""
+        try:
+            connection = self.written[connection_id]
+        except KeyError:
+            raise UnknownConnection(
+                f"there is no connection {connection_id!r}{nearest(connection_id, self.written)}",
+                hint=f"add [connections.{connection_id}] to {self.file or DEFAULT_FILE},"
+                " and restart a service that runs: it reads its settings once",
+            ) from None
+        base = self.file.parent if self.file else Path()
+        resolved = {
+            key: resolve(value, f"connections.{connection_id}.{key}", self.environ, base)
+            for key, value in connection.items()
+        }
+        remember_secrets_in("", resolved)
+        return resolved
