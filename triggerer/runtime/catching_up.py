@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -19,7 +20,7 @@ from triggerer.runtime.filtering import filtered
 from triggerer.runtime.hosted import HostedTrigger
 from triggerer.runtime.kept import KeptMessages
 from triggerer.runtime.kept_reader import QueueMessage
-from triggerer.runtime.lags import Lag
+from triggerer.runtime.lag import Lag
 from triggerer.runtime.missed import MissedMessages, Readable
 from triggerer.runtime.pending_limit import PendingLimit
 from triggerer.runtime.seam import Seam
@@ -75,7 +76,7 @@ class CatchingUp:
         self._context = context
         self._on_change = on_change
         taken = self._taken = TakenMessages()
-        self._seam = Seam(watcher, hosted, state, self._note_live, taken.forget)
+        self._seam = Seam(watcher, hosted, state, partial(on_change, watcher), taken.forget)
         self._missed = MissedMessages(
             watcher, state, context, readers, self._seam, self._note_failure
         )
@@ -235,9 +236,6 @@ class CatchingUp:
             self.error = None
             self._backoff.reset()
             self._on_change(self.watcher)
-
-    def _note_live(self) -> None:
-        self._on_change(self.watcher)
 
     # The filter
 

@@ -17,7 +17,7 @@ from triggerer.errors import ParkedFull
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.falling_behind import FallingBehind
 from triggerer.runtime.kept_in_lane import KeptInLane
-from triggerer.runtime.lags import Lag
+from triggerer.runtime.lag import Lag
 from triggerer.runtime.lanes import Entry, Lane
 from triggerer.runtime.selection import is_wanted
 from triggerer.runtime.state import GroupState

@@ -13,7 +13,7 @@ from triggerer.domain.lane_positions import Position, decode_lane
 from triggerer.domain.parked import KeptMessage, ParkedChange, ParkedStore, SetAside
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.kept_in_lane import KeptInLane
-from triggerer.runtime.lags import Lag
+from triggerer.runtime.lag import Lag
 from triggerer.runtime.lanes import Entry
 from triggerer.runtime.state import GroupState
 

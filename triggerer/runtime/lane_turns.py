@@ -9,7 +9,7 @@ from typing import Final
 
 from triggerer.backoff import Backoff
 from triggerer.runtime.context import RuntimeContext
-from triggerer.runtime.lags import Lag
+from triggerer.runtime.lag import Lag
 
 _MOST_IN_A_ROW: Final = 30
 """Failures in a row, of whatever lane, before all lanes wait: nothing is gained from trying thousands of them."""

@@ -109,7 +109,7 @@ class Manager:
         """
         stream = self._stream_of(member)
         if stream is not None:
-            stream.replace_source(member, source, moved=moved)
+            stream.behind.replace_source(member, source, moved=moved)
         else:
             member.replace_source(source)
 
@@ -123,7 +123,7 @@ class Manager:
         member.replays = requests
         stream = self._stream_of(member)
         if stream is not None:
-            stream.set_back(member, requests)
+            stream.behind.set_back(member, requests)
         elif member.is_keyed and member.key is None:
             self._refuse_replays(member, new)
 
@@ -140,13 +140,13 @@ class Manager:
         """Start a trigger again that has failed and is held, where nothing is restarted by itself."""
         stream = self._stream_of(member)
         if stream is not None:
-            stream.restart(member)
+            stream.behind.restart(member)
 
     def replay_parked(self, member: HostedTrigger, lanes: Collection[KeptLane]) -> None:
         """Give its watchers what is kept for them now in these lanes, some of which was set aside before."""
         stream = self._stream_of(member)
         if stream is not None and lanes:
-            stream.replay_parked(member, lanes)
+            stream.behind.replay_parked(member, lanes)
 
     def close_stream(self, key: Hashable) -> None:
         """Stop a stream and its members at once and resolve nothing: its lease was lost or released."""

@@ -14,7 +14,7 @@ from triggerer.domain.events import WatcherRef
 from triggerer.errors import StoreError
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.kept_reader import KeptReader, QueueMessage
-from triggerer.runtime.lags import Lag
+from triggerer.runtime.lag import Lag
 from triggerer.runtime.lane_turns import LaneTurns
 from triggerer.runtime.log_reader import LogReader
 from triggerer.runtime.recent import Message

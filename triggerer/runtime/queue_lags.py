@@ -11,7 +11,8 @@ from triggerer.domain.lane_positions import Position, decode_lane
 from triggerer.domain.parked import KeptLane
 from triggerer.runtime.hosted import HostedTrigger
 from triggerer.runtime.kept_in_lane import KeptInLane
-from triggerer.runtime.lags import Lag, Lags
+from triggerer.runtime.lag import Lag
+from triggerer.runtime.lags import Lags
 from triggerer.runtime.state import GroupState
 
 

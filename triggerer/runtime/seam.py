@@ -12,7 +12,7 @@ from triggerer.domain.events import WatcherRef
 from triggerer.domain.lane_positions import Position, is_before, is_same_log
 from triggerer.runtime.hosted import HostedTrigger
 from triggerer.runtime.kept_in_lane import KeptInLane
-from triggerer.runtime.lags import Lag
+from triggerer.runtime.lag import Lag
 from triggerer.runtime.lane_ends import find_positions
 from triggerer.runtime.state import GroupState
 

@@ -13,7 +13,7 @@ from triggerer.domain.lane_positions import (
     is_before,
     is_same_log,
 )
-from triggerer.runtime.lags import Lag
+from triggerer.runtime.lag import Lag
 from triggerer.runtime.state import GroupState
 
 

@@ -14,7 +14,7 @@ from triggerer.domain.parked import Failed, ParkedChange, Passed, SetAside
 from triggerer.errors import LeaseLost, ParkedFull
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.context import RuntimeContext
-from triggerer.runtime.lags import Lag
+from triggerer.runtime.lag import Lag
 from triggerer.runtime.state import GroupState
 from triggerer.runtime.taken import TakenFromLane
 

@@ -15,7 +15,7 @@ from triggerer.errors import LeaseLost, PluginError
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.kept import KeptMessages
 from triggerer.runtime.kept_in_lane import KeptInLane
-from triggerer.runtime.lags import Lag
+from triggerer.runtime.lag import Lag
 from triggerer.runtime.missed import MissedMessages
 from triggerer.runtime.seam import Seam
 from triggerer.runtime.setting_aside import SettingAside

@@ -14,7 +14,8 @@ from triggerer.domain.parked import ParkedStore
 from triggerer.own_lease import OwnLease
 from triggerer.runtime.absences import Absences
 from triggerer.runtime.clock import Clock
-from triggerer.runtime.lags import Lag, Lags
+from triggerer.runtime.lag import Lag
+from triggerer.runtime.lags import Lags
 from triggerer.runtime.lane_ends import LaneEnds
 from triggerer.runtime.lanes import Entry, Lanes
 from triggerer.runtime.ledger import Ledger

@@ -10,7 +10,7 @@ from triggerer.domain.events import Fence
 from triggerer.domain.parked import KeptMessage
 from triggerer.runtime.kept_in_lane import KeptInLane
 from triggerer.runtime.kept_reader import QueueMessage
-from triggerer.runtime.lags import Lag
+from triggerer.runtime.lag import Lag
 from triggerer.runtime.recent import Message
 
 

@@ -14,7 +14,7 @@ from triggerer.domain.lane_positions import Position, following, is_before
 from triggerer.errors import PluginError
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.kept_reader import KeptReader, QueueMessage
-from triggerer.runtime.lags import Lag
+from triggerer.runtime.lag import Lag
 from triggerer.runtime.lane_ends import find_positions
 from triggerer.runtime.recent import Message
 from triggerer.runtime.state import GroupState

@@ -259,7 +259,7 @@ class StreamHarness:
 
     def _behind(self, hosted: HostedTrigger, number: int) -> dict[Hashable, list[Any]]:
         stream = self._manager.streams.get(hosted.stream_key)
-        lags = () if stream is None else stream.lags.behind(number)
+        lags = () if stream is None else stream.behind.lags.behind(number)
         return {lag.lane: lag.position for lag in lags}
 
     async def restart(self, view: HostedView) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 from triggerer.domain.events import Fence, WatcherRef
 from triggerer.domain.lane_positions import PositionChange
-from triggerer.runtime.lags import Lag, Lags
+from triggerer.runtime.lag import Lag
+from triggerer.runtime.lags import Lags
 
 WATCHER = WatcherRef(1, 1)
 FENCE = Fence("stream", "me", 1)

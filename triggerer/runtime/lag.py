@@ -1,0 +1,68 @@
+"""One watcher in one lane in which it has fallen behind. Synchronous, no I/O."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from triggerer.domain.events import Fence, WatcherRef
+from triggerer.domain.lane_positions import Again, Position
+from triggerer.runtime.kept_in_lane import KeptInLane
+
+
+class TakenFrom(Protocol):
+    """What was read of lanes, and is not durable yet (`triggerer.runtime.taken.TakenMessages`)."""
+
+    def forget(self, lag: Lag) -> None:
+        """What was taken of this lane counts no more."""
+
+
+@dataclass(slots=True, eq=False)
+class Lag:
+    """One watcher in one lane in which it has fallen behind."""
+
+    watcher: WatcherRef
+    lane: Hashable
+    stored_as: str
+    """The lane, as it is stored."""
+    since: datetime
+    fence: Fence
+    """The lease under which its position is stored."""
+    position: Position
+    """The first message whose events are not all durable. What is stored is this, or lies before it."""
+    read_to: Position
+    """The first message that it has not resolved; at `position` or later."""
+    failures: int = 0
+    """How often it has failed with the message at `read_to` open."""
+    head: int | None = None
+    """The number that the lane's next message will have, as far as is known, for those who look."""
+    end: Position | None = None
+    """Where the lane ended at some time since the watcher is behind there; None: not known in this group."""
+    broadcast_to: Position | None = None
+    """The last message of the lane that had been broadcast when it fell behind; None: it is not known."""
+    is_stored: bool = False
+    """Whether a position is durable: before, the broker must not be advanced."""
+    is_live: bool = False
+    """Whether it has caught up: the live filter gets what is broadcast from `read_to` on.
+
+    The row goes once the broker was advanced to there."""
+    is_gone: bool = False
+    """Whether it counts no more: the watcher is no longer behind, or was deleted."""
+    stored_at: float = -math.inf
+    """When the position was given to the sink last, by the monotonic clock."""
+    is_being_written: bool = False
+    is_dirty: bool = False
+    """Whether its position has moved since it was last given to the sink."""
+    again: Again | None = None
+    """What it makes again, if it was set back for that."""
+    set_back_to: Position | None = None
+    """Where it was set back to, until the broker was advanced to there: it may have missed what lies before.
+
+    If that is broadcast, it is set back further: who asked for a replay knew nothing of the group's place."""
+    taken_by: TakenFrom | None = None
+    """Who reads it, and moves its position: what others have read of it before counts no more."""
+    kept: KeptInLane | None = None
+    """Where the source is a queue: its positions are `[None, number of the event in the group]`, and are not stored."""
