@@ -28,6 +28,7 @@ from triggerer.errors import LeaseLost, ParkedFull, TriggererError
 from triggerer.store.engine.database import Database
 from triggerer.store.models import ParkedBody, Stream, Trigger, Watcher
 from triggerer.store.queries.hosting import load_kept_lanes, load_triggers
+from triggerer.store.queries.kept import set_kept_aside_without_stream
 from triggerer.store.queries.listing.definitions import list_watchers
 from triggerer.store.queries.listing.parked import (
     choose_parked,
@@ -36,7 +37,6 @@ from triggerer.store.queries.listing.parked import (
     list_parked,
     replay_parked,
 )
-from triggerer.store.queries.parked import set_kept_aside_without_stream
 from triggerer.store.recording.parked_writer import ParkedWriter
 
 MESSAGE = SetAside("[0]", "topic/0/7", b'{"value": 7}', 11, "ValueError: no", "Traceback …", NOW)

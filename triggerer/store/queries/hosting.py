@@ -16,7 +16,7 @@ from triggerer.domain.parked import KeptLane
 from triggerer.store.engine.database import database_now
 from triggerer.store.leases import is_free
 from triggerer.store.models import Asset, Stream, Trigger, Watcher
-from triggerer.store.queries import parked
+from triggerer.store.queries import kept
 from triggerer.store.queries.positions import load_positions, load_replays
 
 
@@ -82,7 +82,7 @@ async def load_triggers(session: AsyncSession, stream_digests: Collection[str]) 
     # In this order: a request that is seen no more was carried out, and its positions are seen.
     replays = await load_replays(session, stream_digests)
     positions = await load_positions(session, stream_digests)
-    kept = await parked.load_kept_lanes(session, stream_digests, are_replayed=True)
+    kept_lanes = await kept.load_kept_lanes(session, stream_digests, are_replayed=True)
     found: dict[int, TriggerRow] = {}
     for trigger, watcher_id, asset_id, watcher_name, asset_name in rows:
         known = found.get(trigger.id)
@@ -94,7 +94,7 @@ async def load_triggers(session: AsyncSession, stream_digests: Collection[str]) 
             (*(known.watchers if known else ()), WatcherRef(watcher_id, asset_id)),
             (*(known.watcher_names if known else ()), f"{asset_name}/{watcher_name}"),
             (*(known.positions if known else ()), *positions.get(watcher_id, ())),
-            (*(known.kept if known else ()), *kept.get(watcher_id, ())),
+            (*(known.kept if known else ()), *kept_lanes.get(watcher_id, ())),
             (*(known.replays if known else ()), *replays.get(watcher_id, ())),
             trigger.guarantee,
         )
@@ -105,7 +105,7 @@ async def load_kept_lanes(
     session: AsyncSession, stream_digests: Iterable[str]
 ) -> dict[int, list[KeptLane]]:
     """Return the lanes in which messages are kept for watchers of these streams, by watcher."""
-    return await parked.load_kept_lanes(session, stream_digests)
+    return await kept.load_kept_lanes(session, stream_digests)
 
 
 async def stream_loads(session: AsyncSession) -> list[StreamLoad]:

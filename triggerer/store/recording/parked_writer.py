@@ -12,7 +12,8 @@ from triggerer.domain.events import Fence
 from triggerer.domain.parked import KeptMessage, ParkedBounds, ParkedChange
 from triggerer.errors import ParkedFull
 from triggerer.store.engine.database import Database
-from triggerer.store.queries.parked import ParkedUsage, read_kept, write_parked
+from triggerer.store.queries.kept import read_kept
+from triggerer.store.queries.parked import ParkedUsage, write_parked
 from triggerer.store.recording.fenced_writer import FencedWriter
 from triggerer.store.recording.lost_leases import lease_lost
 

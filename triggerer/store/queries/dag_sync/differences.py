@@ -1,0 +1,29 @@
+"""What an update has written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from triggerer.domain.missing_files import MissingFiles
+from triggerer.store.queries.opening import Openings
+
+
+@dataclass(slots=True)
+class Changed:
+    """What was written; all empty if nothing was."""
+
+    files: set[str] = field(default_factory=set)
+    dag_ids: set[str] = field(default_factory=set)
+    stream_digests: set[str] = field(default_factory=set)
+    openings: Openings = field(default_factory=Openings)
+    missing: MissingFiles = field(default_factory=MissingFiles)
+    """The files that are not in the folder, whether or not that is new."""
+
+
+def assign(row: object, **values: Any) -> bool:
+    """Set what differs; return whether anything did. An equal value that is assigned would be written too."""
+    different = {name: value for name, value in values.items() if getattr(row, name) != value}
+    for name, value in different.items():
+        setattr(row, name, value)
+    return bool(different)

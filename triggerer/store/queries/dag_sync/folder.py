@@ -1,0 +1,140 @@
+"""Updates the store to a folder of DAG files, as it was read last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.merging import AssetKey, Folder, Incumbents
+from triggerer.domain.missing_files import judge_missing
+from triggerer.domain.parsed import ParsedFile, WatcherKey
+from triggerer.store.engine.database import database_now
+from triggerer.store.models import Asset, Dag, DagFile, Watcher
+from triggerer.store.queries.dag_sync.assets import sync_aliases, sync_assets
+from triggerer.store.queries.dag_sync.dags import sync_dags, sync_schedules
+from triggerer.store.queries.dag_sync.differences import Changed, assign
+from triggerer.store.queries.dag_sync.watchers import sync_watchers
+from triggerer.store.queries.opening import Reading, sync_openings
+from triggerer.store.queries.scheduling.remapping import return_to_queue
+from triggerer.store.wakeups.signals import Signal, announce
+
+# Two DAG processors on one database take turns. Any number that nobody else uses.
+_LOCK: Final = 0x7472_6967
+
+
+async def read_incumbents(session: AsyncSession) -> Incumbents:
+    """Return what is in force: DAGs that are not stale, declared assets, watchers, and known files."""
+    if session.get_bind().dialect.name == "postgresql":
+        await session.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+    dags = await session.execute(select(Dag.dag_id, Dag.path).where(~Dag.is_stale))
+    assets = await session.execute(
+        select(Asset.name, Asset.uri, Asset.declared_in).where(Asset.declared_in.is_not(None))
+    )
+    watchers = await session.execute(
+        select(Asset.name, Asset.uri, Watcher.name, Watcher.path)
+        .join(Asset, Asset.id == Watcher.asset_id)
+        .where(Watcher.trigger_id.is_not(None))
+    )
+    files = frozenset(await session.scalars(select(DagFile.path)))
+    return Incumbents(
+        dags={row.dag_id: row.path for row in dags},
+        assets={AssetKey(name, uri): path or "" for name, uri, path in assets},
+        watchers={WatcherKey(asset, uri, name): path for asset, uri, name, path in watchers},
+        files=files,
+    )
+
+
+async def sync_folder(
+    session: AsyncSession,
+    folder: Folder,
+    files: Mapping[str, ParsedFile | None],
+    *,
+    now: datetime,
+    removal_grace: timedelta = timedelta(),
+    gone_for: Mapping[str, timedelta] | None = None,
+    reading: Reading | None = None,
+) -> Changed:
+    """Write what differs from the folder, in the caller's transaction, and announce it.
+
+    What comes from a file that is broken, contradicts another, is not parsed yet or is missing for less than
+    `removal_grace` stays as it is. DAGs of files that are deleted become stale; their watchers, triggers and
+    streams are removed, a stream once it is free. Whether a DAG is paused is only set when it is new. A watcher
+    keeps its row when its trigger changes, an asset when its name or its URI does.
+
+    Args:
+        folder: What all files define together.
+        files: Every file of the folder, None where it was not parsed yet.
+        gone_for: How long ago files were seen last that are missing, as far as that is known.
+        reading: Whether new streams have to stay closed; None: they need not.
+    """
+    changed = Changed()
+    await _sync_files(session, folder, files, changed, now, removal_grace, gone_for)
+    kept = changed.missing.away.keys() | {
+        path
+        for path, file in files.items()
+        if file is None or file.is_broken or path in folder.conflicts
+    }
+    assets = await sync_assets(session, folder, kept, now)
+    aliases = await sync_aliases(session, folder.aliases)
+    remapped = await sync_dags(session, folder, kept, changed, now)
+    await session.flush()
+    # Whoever divides holds the lock of the DAG's row, which was written just now.
+    await return_to_queue(session, remapped)
+    await sync_schedules(session, folder, assets, aliases, changed)
+    new_streams = await sync_watchers(session, folder, kept, assets, changed, now)
+    await session.flush()
+    changed.openings = await sync_openings(session, new_streams, reading or Reading())
+    changed.stream_digests |= changed.openings.opened
+    if changed.dag_ids:
+        announce(session, Signal.DAGS_CHANGED, *changed.dag_ids)
+    if changed.stream_digests:
+        announce(session, Signal.STREAMS_CHANGED, *changed.stream_digests)
+    return changed
+
+
+async def _sync_files(
+    session: AsyncSession,
+    folder: Folder,
+    files: Mapping[str, ParsedFile | None],
+    changed: Changed,
+    now: datetime,
+    removal_grace: timedelta,
+    gone_for: Mapping[str, timedelta] | None,
+) -> None:
+    rows = {row.path: row for row in await session.scalars(select(DagFile))}
+    for path in rows.keys() & files.keys():
+        if assign(rows[path], missing_since=None):
+            changed.files.add(path)
+    for path, file in files.items():
+        if file is None:
+            continue
+        conflict = folder.conflicts.get(path)
+        errors = [*file.errors, *([conflict] if conflict else [])]
+        values = {
+            "errors": [problem.to_json() for problem in errors],
+            "warnings": [problem.to_json() for problem in file.warnings],
+        }
+        row = rows.get(path)
+        if row is None:
+            row = DagFile(path=path)
+            session.add(row)
+        # A parse that finds nothing new writes nothing, not even how long it took.
+        if assign(row, **values):
+            assign(row, parsed_at=now, parse_seconds=file.parse_seconds)
+            changed.files.add(path)
+    gone = {path: row.missing_since for path, row in rows.items() if path not in files}
+    # A folder that could not be read was listed as a file, and can be read now.
+    folders = {path for path in gone if not path.endswith(".py")}
+    if missing := {path: since for path, since in gone.items() if path not in folders}:
+        now = await database_now(session)
+        changed.missing = judge_missing(missing, now=now, grace=removal_grace, gone_for=gone_for)
+    for path, since in changed.missing.away.items():
+        if assign(rows[path], missing_since=since):
+            changed.files.add(path)
+    for path in changed.missing.deleted | folders:
+        await session.delete(rows[path])
+        changed.files.add(path)

@@ -1,0 +1,122 @@
+"""The rows of watchers, and of the triggers and streams that serve them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from datetime import datetime
+
+from sqlalchemy import and_, delete, exists, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.merging import AssetKey, Folder
+from triggerer.domain.parsed import ParsedWatcher, WatcherKey
+from triggerer.store.engine.database import database_now
+from triggerer.store.leases import is_free
+from triggerer.store.models import Stream, Trigger, Watcher
+from triggerer.store.queries.dag_sync.differences import Changed, assign
+from triggerer.store.queries.kept import set_kept_aside_without_stream
+from triggerer.store.queries.positions import drop_positions_without_stream
+from triggerer.store.queries.stream_states import drop_states_without_watchers
+
+
+async def sync_watchers(
+    session: AsyncSession,
+    folder: Folder,
+    kept: Set[str],
+    assets: Mapping[AssetKey, int],
+    changed: Changed,
+    now: datetime,
+) -> set[str]:
+    """Return the digests of the streams that are new."""
+
+    def identity(key: WatcherKey) -> tuple[int, str] | None:
+        asset_id = assets.get(AssetKey(key.asset_name, key.asset_uri))
+        return None if asset_id is None else (asset_id, key.name)
+
+    rows = {(row.asset_id, row.name): row for row in await session.scalars(select(Watcher))}
+    triggers = {row.digest: row for row in await session.scalars(select(Trigger))}
+    by_id = {row.id: row for row in triggers.values()}
+    wanted = {identity(key): found for key, found in folder.watchers.items()}
+    found = [watcher for watcher, _ in wanted.values()]
+    new_streams = await _ensure_triggers(session, found, triggers, changed)
+    for key, (watcher, path) in wanted.items():
+        assert key is not None  # every watcher's asset is among the assets of its file
+        trigger = triggers[watcher.trigger_digest]
+        row = rows.get(key)
+        if row is None:
+            row = Watcher(asset_id=key[0], name=key[1], trigger_id=trigger.id, path=path)
+            row.updated_at = now
+            session.add(row)
+            changed.stream_digests.add(trigger.stream_digest)
+        elif row.trigger_id != trigger.id:
+            changed.stream_digests.add(trigger.stream_digest)
+            if row.trigger_id is not None:
+                changed.stream_digests.add(by_id[row.trigger_id].stream_digest)
+            # An error was that of the former arguments.
+            assign(row, trigger_id=trigger.id, state="waiting", error=None, updated_at=now)
+        assign(row, path=path)
+        rows[key] = row
+    spared = {identity(key) for key in folder.broken_watchers}
+    for key in rows.keys() - wanted.keys():
+        row = rows[key]
+        if row.trigger_id is not None and row.path not in kept and key not in spared:
+            changed.stream_digests.add(by_id[row.trigger_id].stream_digest)
+            assign(row, trigger_id=None, state="waiting", error=None, owner=None, updated_at=now)
+    await session.flush()
+    used = {row.trigger_id for row in rows.values() if row.trigger_id is not None}
+    await _drop_unused(session, used, triggers, changed)
+    if changed.stream_digests:
+        await drop_positions_without_stream(session)
+        await set_kept_aside_without_stream(session)
+        await drop_states_without_watchers(session)
+    return new_streams
+
+
+async def _ensure_triggers(
+    session: AsyncSession,
+    watchers: Iterable[ParsedWatcher],
+    triggers: dict[str, Trigger],
+    changed: Changed,
+) -> set[str]:
+    """Return the digests of the streams that had to be made."""
+    streams = set(await session.scalars(select(Stream.digest)))
+    new_streams = set[str]()
+    for watcher in watchers:
+        if watcher.stream_digest not in streams:
+            streams.add(watcher.stream_digest)
+            new_streams.add(watcher.stream_digest)
+            session.add(Stream(digest=watcher.stream_digest, key=watcher.stream_key, epoch=0))
+    await session.flush()
+    for watcher in watchers:
+        row = triggers.get(watcher.trigger_digest)
+        if row is None:
+            row = triggers[watcher.trigger_digest] = Trigger(
+                digest=watcher.trigger_digest,
+                classpath=watcher.classpath,
+                kwargs=watcher.kwargs,
+                stream_digest=watcher.stream_digest,
+                guarantee=watcher.guarantee,
+            )
+            session.add(row)
+        elif row.stream_digest != watcher.stream_digest:
+            # The class was changed, and derives another key from the same arguments.
+            changed.stream_digests.update((row.stream_digest, watcher.stream_digest))
+            row.stream_digest = watcher.stream_digest
+    await session.flush()
+    return new_streams
+
+
+async def _drop_unused(
+    session: AsyncSession, used: set[int], triggers: Mapping[str, Trigger], changed: Changed
+) -> None:
+    for row in triggers.values():
+        if row.id not in used:
+            await session.delete(row)
+    await session.flush()
+    # A stream with a lease is still being closed by its owner; a later sync deletes it. Checked again as it
+    # is deleted, since its owner may be renewing the lease.
+    is_unused = ~exists().where(Trigger.stream_digest == Stream.digest)
+    may_go = and_(is_unused, is_free(await database_now(session)))
+    if await session.scalar(select(Stream.digest).where(may_go).limit(1)):
+        gone = await session.scalars(delete(Stream).where(may_go).returning(Stream.digest))
+        changed.stream_digests.update(gone)

@@ -1,0 +1,123 @@
+"""Messages that are kept for watchers which are behind, as the owner of their stream reads them again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from sqlalchemy import exists, func, select, text, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.parked import KeptLane, KeptMessage, ParkedState
+from triggerer.store.models import ParkedBody, ParkedMessage, Trigger, Watcher
+
+# Written out: a parameter's value is not known when an index is chosen.
+_IS_KEPT: Final = text(f"parked_message.state = '{ParkedState.KEPT.value}'")
+
+
+async def read_kept(
+    session: AsyncSession,
+    watcher_id: int,
+    after: int,
+    limit: int,
+    lane: str | None = None,
+    *,
+    max_bytes: int,
+) -> list[KeptMessage]:
+    """Return the next messages that are kept for a watcher, in the order in which they were parked.
+
+    Args:
+        max_bytes: No more are read once they have so many bytes together.
+    """
+    query = (
+        select(
+            ParkedMessage.id,
+            ParkedMessage.lane,
+            ParkedMessage.idempotency_key,
+            ParkedMessage.failures,
+            ParkedMessage.body_id,
+            ParkedBody.size_bytes,
+        )
+        .join(ParkedBody, ParkedBody.id == ParkedMessage.body_id)
+        .where(
+            ParkedMessage.watcher_id == watcher_id,
+            ParkedMessage.id > after,
+            _IS_KEPT,
+        )
+        .order_by(ParkedMessage.id)
+        .limit(limit)
+    )
+    if lane is not None:
+        query = query.where(ParkedMessage.lane == lane)
+    next_ones = query.subquery()
+    up_to = func.sum(next_ones.c.size_bytes).over(order_by=next_ones.c.id)
+    summed = select(next_ones, (up_to - next_ones.c.size_bytes).label("bytes_before")).subquery()
+    page = (
+        select(
+            summed.c.id,
+            summed.c.lane,
+            summed.c.idempotency_key,
+            ParkedBody.data,
+            summed.c.failures,
+        )
+        .join(ParkedBody, ParkedBody.id == summed.c.body_id)
+        # Always the first, or nothing would ever be read that is larger.
+        .where(summed.c.bytes_before < max_bytes)
+        .order_by(summed.c.id)
+    )
+    return [KeptMessage(*row) for row in await session.execute(page)]
+
+
+async def load_kept_lanes(
+    session: AsyncSession, stream_digests: Iterable[str], *, are_replayed: bool = False
+) -> dict[int, list[KeptLane]]:
+    """Return the lanes in which messages are kept for watchers of these streams, by watcher.
+
+    Args:
+        are_replayed: Only those with messages that were set aside before: their owner has kept the others itself.
+    """
+    query = (
+        select(
+            ParkedMessage.watcher_id,
+            ParkedMessage.lane,
+            func.min(ParkedMessage.parked_at),
+            func.count(),
+        )
+        .join(Watcher, Watcher.id == ParkedMessage.watcher_id)
+        .join(Trigger, Trigger.id == Watcher.trigger_id)
+        .where(
+            _IS_KEPT,
+            Trigger.stream_digest.in_(list(stream_digests)),
+        )
+        .group_by(ParkedMessage.watcher_id, ParkedMessage.lane)
+        .order_by(func.min(ParkedMessage.id))
+    )
+    if are_replayed:
+        query = query.where(ParkedMessage.error.is_not(None))
+    rows = await session.execute(query)
+    found: dict[int, list[KeptLane]] = {}
+    for row in rows:
+        lane = KeptLane(*row)
+        found.setdefault(lane.watcher_id, []).append(lane)
+    return found
+
+
+async def set_kept_aside_without_stream(session: AsyncSession) -> None:
+    """Set aside what is kept for watchers that were deleted, or that read another stream now."""
+    trigger_of_watcher = (
+        select(Watcher.id)
+        .join(Trigger, Trigger.id == Watcher.trigger_id)
+        .join(ParkedBody, ParkedBody.stream_digest == Trigger.stream_digest)
+        .where(Watcher.id == ParkedMessage.watcher_id, ParkedBody.id == ParkedMessage.body_id)
+    )
+    await session.execute(
+        update(ParkedMessage)
+        .where(ParkedMessage.state == ParkedState.KEPT, ~exists(trigger_of_watcher))
+        .values(
+            state=ParkedState.SET_ASIDE,
+            error=func.coalesce(
+                ParkedMessage.error, "its watcher was deleted, or reads another stream now"
+            ),
+        )
+        .execution_options(synchronize_session=False)
+    )
