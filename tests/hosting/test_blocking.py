@@ -40,11 +40,6 @@ async def database(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
         yield opened
 
 
-@pytest.fixture
-def upstream(request: pytest.FixtureRequest) -> Upstream:
-    return Upstream(request.node.name)
-
-
 @asynccontextmanager
 async def hosting(
     database: Database, placements: dict[str, Placement], *, stall_threshold: float = 0.3

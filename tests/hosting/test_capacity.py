@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -26,17 +26,6 @@ from triggerer.store.engine.opening import open_database
 from triggerer.store.queries import hosting as queries
 
 FULL = "no room: every instance hosts up to 2 triggers ([triggerer] capacity)"
-
-
-@pytest.fixture
-async def database(store_url: str) -> AsyncIterator[Database]:
-    async with open_database(store_url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def upstream(request: pytest.FixtureRequest) -> Upstream:
-    return Upstream(request.node.name)
 
 
 async def test_what_is_beyond_the_capacity_waits_with_the_reason_until_there_is_room(

@@ -30,11 +30,6 @@ async def database(sqlite_url: str) -> AsyncIterator[Database]:
         yield opened
 
 
-@pytest.fixture
-def upstream(request: pytest.FixtureRequest) -> Upstream:
-    return Upstream(request.node.name)
-
-
 async def test_a_stream_lost_while_it_is_given_away_ends_nothing_else(
     database: Database, upstream: Upstream
 ) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 from sqlalchemy import update
 
@@ -13,7 +11,6 @@ from tests.unit.runtime.streams import Acking, Upstream
 from triggerer.abc import DeliveryFacts
 from triggerer.errors import BrokerUnavailable
 from triggerer.store.engine.database import Database
-from triggerer.store.engine.opening import open_database
 from triggerer.store.models import Trigger
 
 
@@ -31,17 +28,6 @@ class Described(Acking):
 
 STRONG = DeliveryFacts(is_acknowledged=True, because="deleted last", key="the id")
 WEAK = DeliveryFacts(is_acknowledged=True, because="deleted last")
-
-
-@pytest.fixture
-async def database(store_url: str) -> AsyncIterator[Database]:
-    async with open_database(store_url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def upstream(request: pytest.FixtureRequest) -> Upstream:
-    return Upstream(request.node.name)
 
 
 @pytest.fixture(autouse=True)

@@ -40,17 +40,6 @@ LEASE = timedelta(seconds=3)
 CLASSES: dict[str, type[BaseEventTrigger]] = {"Acking": Acking, "Broken": Broken}
 
 
-@pytest.fixture
-async def database(store_url: str) -> AsyncIterator[Database]:
-    async with open_database(store_url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def upstream(request: pytest.FixtureRequest) -> Upstream:
-    return Upstream(request.node.name)
-
-
 async def declare(
     database: Database,
     name: str,

@@ -23,7 +23,6 @@ from triggerer.hosting.host import HostSettings
 from triggerer.own_lease import OwnLease
 from triggerer.runtime import RuntimeContext
 from triggerer.store.engine.database import Database
-from triggerer.store.engine.opening import open_database
 from triggerer.store.recording.recorder import EventRecorder
 
 
@@ -55,17 +54,6 @@ class Modules:
 @pytest.fixture
 def modules() -> Modules:
     return Modules()
-
-
-@pytest.fixture
-async def database(store_url: str) -> AsyncIterator[Database]:
-    async with open_database(store_url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def upstream(request: pytest.FixtureRequest) -> Upstream:
-    return Upstream(request.node.name)
 
 
 @pytest.fixture

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 
-import pytest
 from sqlalchemy import update
 
 from tests.hosting.test_host import declare, hosting, owners
 from tests.store.seeding import until
 from tests.unit.runtime.streams import Upstream
 from triggerer.store.engine.database import Database, database_now
-from triggerer.store.engine.opening import open_database
 from triggerer.store.models import Stream
 from triggerer.store.wakeups.signals import Signal, announce
-
-
-@pytest.fixture
-async def database(store_url: str) -> AsyncIterator[Database]:
-    async with open_database(store_url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def upstream(request: pytest.FixtureRequest) -> Upstream:
-    return Upstream(request.node.name)
 
 
 async def set_closed(database: Database, for_: timedelta | None) -> None:

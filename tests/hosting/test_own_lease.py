@@ -62,11 +62,6 @@ async def cut_off(postgres_url: str) -> AsyncIterator[CutOff]:
         yield CutOff(opened)
 
 
-@pytest.fixture
-def upstream(request: pytest.FixtureRequest) -> Upstream:
-    return Upstream(request.node.name)
-
-
 async def test_it_leaves_the_broker_before_another_instance_owns_its_streams(
     database: Database, cut_off: CutOff, upstream: Upstream
 ) -> None:

@@ -19,21 +19,9 @@ from triggerer.domain.events import Fence
 from triggerer.errors import OutcomeUnknown
 from triggerer.plugins import trigger_digest
 from triggerer.store.engine.database import Database, database_now
-from triggerer.store.engine.opening import open_database
 from triggerer.store.models import Stream, Trigger, Watcher
 from triggerer.store.queries.hosting import WatcherState, write_states
 from triggerer.store.wakeups.signals import Signal, announce
-
-
-@pytest.fixture
-async def database(store_url: str) -> AsyncIterator[Database]:
-    async with open_database(store_url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def upstream(request: pytest.FixtureRequest) -> Upstream:
-    return Upstream(request.node.name)
 
 
 class UnspeakableError(Exception):

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import anyio
 import anyio.lowlevel
-import pytest
 
 from tests.unit.runtime.streams import Acking, Upstream
 from tests.unit.runtime.supervised import supervised
@@ -20,11 +19,6 @@ from triggerer.runtime.lanes import Lanes
 from triggerer.runtime.ledger import Ledger, Member
 from triggerer.runtime.turns import Turns
 from triggerer.testing import StreamHarness
-
-
-@pytest.fixture
-def upstream(request: pytest.FixtureRequest) -> Upstream:
-    return Upstream(request.node.name)
 
 
 class Remembered(dict[str, int]):

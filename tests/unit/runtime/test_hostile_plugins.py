@@ -19,11 +19,6 @@ from triggerer.runtime import HostedState
 from triggerer.testing import StreamHarness
 
 
-@pytest.fixture
-def upstream(request: pytest.FixtureRequest) -> Upstream:
-    return Upstream(request.node.name)
-
-
 class Panic(BaseException):
     """As raised by native libraries; no `Exception`, so that nobody takes it for one."""
 

@@ -18,11 +18,6 @@ from triggerer.runtime.group import Group
 from triggerer.testing import StreamHarness
 
 
-@pytest.fixture
-def upstream(request: pytest.FixtureRequest) -> Upstream:
-    return Upstream(request.node.name)
-
-
 def group_of(service: Service) -> Group:
     (stream,) = service.manager.streams.values()
     assert stream.group is not None

@@ -16,11 +16,6 @@ from triggerer.errors import StoreUnavailable
 from triggerer.runtime import HostedState, RuntimeSettings
 
 
-@pytest.fixture
-def upstream(request: pytest.FixtureRequest) -> Upstream:
-    return Upstream(request.node.name)
-
-
 class YieldsThenWaits(Acking):
     """Has its event open, and one derived from it, for as long as the test likes."""
 

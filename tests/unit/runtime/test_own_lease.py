@@ -16,11 +16,6 @@ from triggerer.own_lease import OwnLease
 pytestmark = pytest.mark.rule("15: it stops by its own clock, before others may begin")
 
 
-@pytest.fixture
-def upstream(request: pytest.FixtureRequest) -> Upstream:
-    return Upstream(request.node.name)
-
-
 class Clock:
     """Shows what a test sets; the lease holds until 11."""
 

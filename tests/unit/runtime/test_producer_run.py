@@ -16,11 +16,6 @@ from triggerer.errors import GroupEnded
 from triggerer.runtime import HostedState
 
 
-@pytest.fixture
-def upstream(request: pytest.FixtureRequest) -> Upstream:
-    return Upstream(request.node.name)
-
-
 class Running(Producer):
     def __init__(self, upstream: Upstream) -> None:
         super().__init__(upstream)

@@ -11,11 +11,6 @@ from triggerer.errors import LeaseLost, RowRefused
 from triggerer.runtime import HostedState
 
 
-@pytest.fixture
-def upstream(request: pytest.FixtureRequest) -> Upstream:
-    return Upstream(request.node.name)
-
-
 @pytest.mark.parametrize("kind", [Acking, Fast, Alone])
 async def test_a_refused_event_is_logged_and_shown_and_its_trigger_runs_on(
     kind: type[Watching], upstream: Upstream

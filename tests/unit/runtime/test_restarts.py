@@ -16,11 +16,6 @@ from triggerer.abc import BaseEventTrigger, TriggerEvent
 from triggerer.runtime import HostedState, RuntimeSettings, TriggerSpec
 
 
-@pytest.fixture
-def upstream(request: pytest.FixtureRequest) -> Upstream:
-    return Upstream(request.node.name)
-
-
 class Fragile:
     """Makes an `Acking` once it is allowed to."""
 

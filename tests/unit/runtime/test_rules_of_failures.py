@@ -32,11 +32,6 @@ from triggerer.testing import StreamHarness
 from triggerer.testing.clock import VirtualClock
 
 
-@pytest.fixture
-def upstream(request: pytest.FixtureRequest) -> Upstream:
-    return Upstream(request.node.name)
-
-
 class Stepping(Acking):
     """Does with its event what `steps` says, each time `step` is set; the one called "sibling" holds it open."""
 

@@ -33,11 +33,6 @@ from triggerer.testing import StreamHarness
 from triggerer.testing.clock import VirtualClock
 
 
-@pytest.fixture
-def upstream(request: pytest.FixtureRequest) -> Upstream:
-    return Upstream(request.node.name)
-
-
 def values(events: list[TriggerEvent]) -> list[Any]:
     return [event.payload["value"] for event in events]
 

@@ -23,11 +23,6 @@ from triggerer.testing import StreamHarness
 from triggerer.testing.clock import VirtualClock
 
 
-@pytest.fixture
-def upstream(request: pytest.FixtureRequest) -> Upstream:
-    return Upstream(request.node.name)
-
-
 class Selecting(Acking):
     """Looks for the values in `only`; numbers can be read, nothing else."""
 

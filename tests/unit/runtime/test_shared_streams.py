@@ -16,11 +16,6 @@ from triggerer.testing import StreamHarness
 pytestmark = pytest.mark.asyncio
 
 
-@pytest.fixture
-def upstream(request: pytest.FixtureRequest) -> Upstream:
-    return Upstream(request.node.name)
-
-
 def values(events: list[TriggerEvent]) -> list[Any]:
     return [event.payload["value"] for event in events]
 

@@ -54,11 +54,6 @@ def says(monkeypatch: pytest.MonkeyPatch, measure: Callable[[], Usage]) -> None:
     monkeypatch.setattr(stalls, "usage_of", lambda *_: measure)
 
 
-@pytest.fixture
-def upstream(request: pytest.FixtureRequest) -> Upstream:
-    return Upstream(request.node.name)
-
-
 def blocking(seconds: float) -> Callable[[Any], Any]:
     async def act(event: Any) -> None:
         time.sleep(seconds)  # the line to find

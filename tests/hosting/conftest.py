@@ -1,0 +1,24 @@
+"""What the tests of the host have in common."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.unit.runtime.streams import Upstream
+from triggerer.store.engine.database import Database
+from triggerer.store.engine.opening import open_database
+
+
+@pytest.fixture
+async def database(store_url: str) -> AsyncIterator[Database]:
+    """An open database at the newest revision, empty: once on SQLite, once on PostgreSQL."""
+    async with open_database(store_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def upstream(request: pytest.FixtureRequest) -> Upstream:
+    """What the producer of a test's stream reads."""
+    return Upstream(request.node.name)
