@@ -39,13 +39,6 @@ def postgres_server(durable_postgres_server: PostgresServer) -> PostgresServer:
     return durable_postgres_server
 
 
-@pytest.fixture
-def seed() -> int:
-    chosen = int(os.environ.get("TRIGGERER_SEED") or random.SystemRandom().randrange(2**32))
-    print(f"repeat with TRIGGERER_SEED={chosen}")
-    return chosen
-
-
 class Attacked:
     """A scene with two instances, each with a way of its own to the database."""
 

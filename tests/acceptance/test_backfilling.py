@@ -6,12 +6,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.acceptance.instance import wait_until
-from tests.acceptance.test_beside_standalone import Standalone
-from tests.services.process import still_alive
+from tests.acceptance.standalone import Standalone, serving
 
 DAGS = """
 from itertools import pairwise
@@ -43,19 +41,8 @@ RANGE = ["--from", "2026-01-02", "--to", "2026-01-04"]
 
 @pytest.fixture
 def standalone(tmp_path: Path) -> Iterator[Standalone]:
-    service = Standalone(tmp_path)
-    (tmp_path / "dags" / "orders.py").write_text(DAGS)
-    service.start()
-    assert service.process is not None
-    parent = psutil.Process(service.process.pid)
-    try:
-        service.until("SELECT count(*) = 1 FROM dag")
+    with serving(tmp_path, DAGS, count=1) as service:
         yield service
-    finally:
-        children = parent.children(recursive=True) if parent.is_running() else []
-        service.process.kill()
-        service.process.wait()
-        assert not still_alive(children, within_s=15), "children outlived the service"
 
 
 def _called(standalone: Standalone, count: int) -> list[str]:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from tests.acceptance.instance import wait_until
-from tests.acceptance.records import Records
+from tests.acceptance.standalone import Standalone, serving
 from tests.services.process import still_alive
 
 DAGS = """
@@ -47,94 +42,10 @@ with DAG("slow", schedule=None, params={"seconds": 60}):
 BROKEN = "from triggerer import DAG\n\nraise ValueError('not today')\n"
 
 
-class Standalone:
-    """The service and its folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.config = folder / "triggerer.toml"
-        self.config.write_text('[core]\nhome = "."\ndags_folder = "dags"\nshutdown_grace = 2\n')
-        (folder / "dags").mkdir()
-        (folder / "dags" / "orders.py").write_text(DAGS)
-        self.log = folder / "service.log"
-        self.records = Records(f"sqlite:///{folder / 'triggerer.db'}")
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self.command("standalone"),
-                cwd=self.folder,
-                env=self.environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
-    def stop(self, signum: int = signal.SIGTERM) -> int:
-        assert self.process is not None
-        self.process.send_signal(signum)
-        return self.process.wait(30)
-
-    @staticmethod
-    def command(*arguments: str) -> list[str]:
-        return [sys.executable, "-m", "triggerer", *arguments]
-
-    @staticmethod
-    def environment() -> dict[str, str]:
-        return {k: v for k, v in os.environ.items() if not k.startswith("TRIGGERER")}
-
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(*arguments),
-            cwd=self.folder,
-            env=self.environment(),
-            text=True,
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
-
-    def json(self, *arguments: str) -> Any:
-        done = self.run(*arguments, "--json")
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    def until(self, query: str) -> None:
-        """Wait until the database says so; a command would hold the service up that is waited for."""
-        try:
-            self.records.wait_until(query)
-        except TimeoutError as late:
-            pytest.fail(f"{late}; the log:\n{self.log.read_text()[-4000:]}")
-
-    def until_listed(self) -> None:
-        self.until("SELECT count(*) = 3 FROM dag")
-
-    def until_running(self) -> None:
-        self.until("SELECT count(*) FROM dag_run WHERE state = 'running'")
-
-    def ended(self, dag_id: str) -> Any:
-        ended = "state NOT IN ('queued', 'running')"
-        self.until(f"SELECT count(*) FROM dag_run WHERE dag_id = '{dag_id}' AND {ended}")
-        runs = self.json("runs", "list", "--dag", dag_id)
-        return [run for run in runs if run["state"] not in {"queued", "running"}]
-
-
 @pytest.fixture
 def standalone(tmp_path: Path) -> Iterator[Standalone]:
-    service = Standalone(tmp_path)
-    service.start()
-    assert service.process is not None
-    parent = psutil.Process(service.process.pid)
-    try:
-        service.until_listed()
+    with serving(tmp_path, DAGS, count=3) as service:
         yield service
-    finally:
-        children = parent.children(recursive=True) if parent.is_running() else []
-        service.process.kill()
-        service.process.wait()
-        assert not still_alive(children, within_s=15), "children outlived the service"
 
 
 def test_an_emitted_event_goes_through_both_dags(standalone: Standalone) -> None:

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import os
-import random
 import sqlite3
 import threading
 import time
@@ -43,13 +41,6 @@ def plan(request: pytest.FixtureRequest) -> Plan:
     print(
         f"{'the full proof' if is_full else 'a share of the proof; the rest: make soak'}: {chosen}"
     )
-    return chosen
-
-
-@pytest.fixture
-def seed() -> int:
-    chosen = int(os.environ.get("TRIGGERER_SEED") or random.SystemRandom().randrange(2**32))
-    print(f"repeat with TRIGGERER_SEED={chosen}")
     return chosen
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
-from tests.acceptance.test_beside_standalone import Standalone
-from tests.services.process import still_alive
+from tests.acceptance.standalone import Standalone, serving
 
 DAGS = """
 from triggerer import DAG, Asset, task
@@ -51,19 +49,8 @@ with DAG(
 
 @pytest.fixture
 def standalone(tmp_path: Path) -> Iterator[Standalone]:
-    service = Standalone(tmp_path)
-    (tmp_path / "dags" / "orders.py").write_text(DAGS)
-    service.start()
-    assert service.process is not None
-    parent = psutil.Process(service.process.pid)
-    try:
-        service.until("SELECT count(*) = 2 FROM dag")
+    with serving(tmp_path, DAGS, count=2) as service:
         yield service
-    finally:
-        children = parent.children(recursive=True) if parent.is_running() else []
-        service.process.kill()
-        service.process.wait()
-        assert not still_alive(children, within_s=15), "children outlived the service"
 
 
 def test_months_make_a_quarter_and_a_quarter_makes_months(standalone: Standalone) -> None:

@@ -5,126 +5,61 @@
 
 from __future__ import annotations
 
-import os
-import random
-import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import orjson
 import pytest
 
-from tests.acceptance.instance import Instance, wait_until
-from tests.acceptance.records import Records, conservation
+from tests.acceptance.broker_scene import FLAKY, BrokerScene, lent
 from tests.services.availability import service
 from tests.services.servicebus import ServiceBusServer, open_servicebus
 from tests.services.servicebus.service import connection_string
 from tests.services.tcp_proxy import TcpProxy, open_tcp_proxy
 
-SESSIONS = 5
-
-DAGS = """
-from pathlib import Path
-
+_FLAKY = FLAKY.replace("BASE", "ServiceBusEventTrigger").replace(
+    "FAILS", 'message.position["sequence_number"] % 7 == 3'
+)
+DAGS = f"""
 from triggerer import DAG, Asset, AssetWatcher, task
 from watchers.servicebus import ServiceBusEventTrigger
+{_FLAKY}
 
-TROUBLE = Path("TROUBLE-FILE")
-
-
-class Sick(ServiceBusEventTrigger):
-    # Raises on each seventh message for as long as a file is there.
-
-    def serialize(self):
-        return f"{__name__}.Sick", super().serialize()[1]
-
-    async def filter_shared_stream(self, shared_stream):
-        async def raising():
-            async for message in shared_stream:
-                if message.position["sequence_number"] % 7 == 3 and TROUBLE.exists():
-                    raise RuntimeError(f"trouble at {message!r}")
-                yield message
-
-        async for event in super().filter_shared_stream(raising()):
-            yield event
+def watched(name, queue, match=None, cls=ServiceBusEventTrigger):
+    trigger = cls(queue, match=match, extra=dict(n="n", session="@session_id"))
+    return Asset(name=name, uri=f"x-soak://{{name}}", watchers=[AssetWatcher(name, trigger)])
 
 
-def watched(name, trigger):
-    return Asset(name=name, uri=f"x-soak://{name}", watchers=[AssetWatcher(name, trigger)])
-
-
-plain, ordered, extra = "QUEUE-plain", "QUEUE-ordered", {"n": "n", "session": "@session_id"}
-everything = watched("everything", ServiceBusEventTrigger(plain, extra=extra))
-evens = watched("evens", Sick(plain, match={"parity": 0}, extra=extra))
-in_order = watched("in_order", ServiceBusEventTrigger(ordered, extra=extra))
-
-for asset in (everything, evens, in_order):
-    with DAG(f"on_{asset.name}", schedule=asset):
-
-        @task
-        def count(triggering_asset_events):
-            return sum(len(events) for events in triggering_asset_events.values())
-
-        count()
+assets = [
+    watched("everything", "QUEUE-plain"),
+    watched("evens", "QUEUE-plain", dict(parity=0), Flaky),
+    watched("in_order", "QUEUE-ordered"),
+]
 """
 
 
-class Scene:
-    """A queue without sessions and one with, behind a proxy that cuts connections, and one service."""
+class Scene(BrokerScene):
+    """A queue without sessions and one with."""
 
     def __init__(self, server: ServiceBusServer, proxy: TcpProxy, folder: Path, seed: int) -> None:
         self.server = server
-        self.proxy = proxy
-        self.random = random.Random(seed)
-        self.sent = 0
         name = f"soak-{seed:x}"
         self.plain = server.create(f"{name}-plain", lock_s=3.0, max_delivery_count=1_000)
         self.ordered = server.create(
             f"{name}-ordered", requires_session=True, lock_s=3.0, max_delivery_count=1_000
         )
-        dags = folder / "dags"
-        dags.mkdir()
-        self.trouble = folder / "trouble"
-        (dags / "soak.py").write_text(
-            DAGS.replace("QUEUE", name).replace("TROUBLE-FILE", str(self.trouble))
+        connection = (
+            "[connections.servicebus]\n"
+            f'connection_string = "{connection_string(proxy.port)}"\nmax_deliveries = 0\n'
         )
-        url = f"sqlite:///{folder / 'triggerer.db'}"
-        self.records = Records(url)
-        self.instance = Instance(
-            folder / "home",
-            dags_folder=dags,
-            database_url=url,
-            bootstrap="127.0.0.1:1",
-            settings=(
-                "[connections.servicebus]\n"
-                f'connection_string = "{connection_string(proxy.port)}"\nmax_deliveries = 0\n'
-            ),
-        )
+        dags = DAGS.replace("QUEUE", name)
+        super().__init__(proxy, folder, seed, dags=dags, connection=connection)
 
-    def publish(self, count: int) -> None:
-        """Send the next messages to both queues; those of a session in order."""
-        by_session = defaultdict(list)
-        for n in range(self.sent, self.sent + count):
-            by_session[self.random.randrange(SESSIONS)].append(
-                orjson.dumps({"n": n, "parity": n % 2})
-            )
-        self.sent += count
-        for session, bodies in by_session.items():
-            self.server.send(self.plain, bodies)
-            self.server.send(self.ordered, bodies, session_id=f"s{session}")
-
-    def kill(self) -> None:
-        """SIGKILL, and start again."""
-        self.instance.kill()
-        assert self.instance.orphans() == []
-        self.instance.start()
-
-    def cut(self) -> None:
-        """All connections are reset, and for a while none can be made."""
-        self.proxy.refuse()
-        time.sleep(self.random.uniform(0.2, 2.0))
-        self.proxy.heal()
+    def send(self, key: int, numbers: Sequence[int]) -> None:
+        bodies = [orjson.dumps({"n": n, "parity": n % 2}) for n in numbers]
+        self.server.send(self.plain, bodies)
+        self.server.send(self.ordered, bodies, session_id=f"s{key}")
 
     def detach(self) -> None:
         """The service drops all links, as when it is updated."""
@@ -145,63 +80,35 @@ class Scene:
     def is_empty(self) -> bool:
         return not self.server.values(self.plain) and not self.server.values(self.ordered)
 
-    def events(self) -> dict[str, list[dict[str, int | str]]]:
-        """What each asset has, in the order in which it was stored."""
-        found: dict[str, list[dict[str, int | str]]] = defaultdict(list)
-        for name, extra in self.records.rows(
-            "SELECT a.name, e.extra FROM asset_event e JOIN asset a ON a.id = e.asset_id ORDER BY e.id"
-        ):
-            found[name].append(orjson.loads(extra))
-        return found
+    def until_empty(self) -> None:
+        self.until(lambda: self.is_empty, "the queues are empty", within_s=300)
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    seed = int(os.environ.get("TRIGGERER_SEED") or random.SystemRandom().randrange(2**32))
-    print(f"repeat with TRIGGERER_SEED={seed}")
+def scene(tmp_path: Path, seed: int) -> Iterator[Scene]:
     with service(open_servicebus(durable=True)) as server, open_tcp_proxy(server.port) as proxy:
-        scene = Scene(server, proxy, tmp_path, seed)
-        yield scene
-        if scene.instance.is_running:
-            scene.instance.kill()
+        yield from lent(Scene(server, proxy, tmp_path, seed))
 
 
 def _prove(scene: Scene, *, messages: int, kills: int, others: int, restarts: int) -> None:
-    scene.publish(messages // 4)
-    scene.instance.start()
-    acts: list[Callable[[], None]] = [scene.kill] * kills
-    acts += [scene.cut, scene.detach, scene.lose_locks] * others
-    acts += [scene.restart_server] * restarts
-    scene.random.shuffle(acts)
-    for act in acts:
-        scene.publish(messages // 2 // len(acts))
-        time.sleep(scene.random.uniform(0.5, 3.0))
-        act()
-    scene.publish(messages - scene.sent)
+    acts = [scene.kill] * kills + [scene.cut, scene.detach, scene.lose_locks] * others
+    scene.go_through(acts + [scene.restart_server] * restarts, messages=messages)
     _check(scene)
 
 
 def _check(scene: Scene) -> None:
     """All that was sent has become one event of each watcher, in a run that has ended."""
-    messages = scene.sent
-    wait_until(lambda: scene.is_empty, within_s=300, what="the queues are empty", of=scene.instance)
-    wait_until(
-        lambda: (now := conservation(scene.records)).queued == 0 and now.active_runs == 0,
-        within_s=120,
-        what="all events are in runs that ended",
-        of=scene.instance,
-    )
-    events = scene.events()
-    assert Counter(one["n"] for one in events["everything"]) == Counter(range(messages))
-    assert Counter(one["n"] for one in events["evens"]) == Counter(range(0, messages, 2))
-    assert Counter(one["n"] for one in events["in_order"]) == Counter(range(messages))
-    for session in range(SESSIONS):
-        numbers = [one["n"] for one in events["in_order"] if one["session"] == f"s{session}"]
-        assert numbers == sorted(numbers), f"session s{session} is out of order"
+    scene.until_empty()
+    scene.until_all_ran()
+    assert scene.numbers() == {
+        "everything": Counter(range(scene.sent)),
+        "evens": Counter(range(0, scene.sent, 2)),
+        "in_order": Counter(range(scene.sent)),
+    }
+    scene.check_order("in_order", "session")
     for path in (scene.plain, scene.ordered):
         assert scene.server.dead_letters(path) == []
-    assert scene.instance.stop() == 0, scene.instance.tail()
-    assert scene.instance.orphans() == []
+    scene.end()
 
 
 @pytest.mark.long
@@ -218,17 +125,11 @@ def test_a_sick_watcher_costs_its_siblings_no_delivery(scene: Scene) -> None:
     scene.trouble.touch()
     scene.instance.start()
     scene.publish(200)
-    wait_until(lambda: scene.is_empty, within_s=120, what="the queues are empty", of=scene.instance)
+    scene.until_empty()
     assert scene.server.look(scene.plain)["abandoned"] == 0
-    everything = Counter(one["n"] for one in scene.events()["everything"])
-    assert everything == Counter(range(200))
+    assert scene.numbers()["everything"] == Counter(range(200))
     scene.trouble.unlink()
-    wait_until(
-        lambda: len(scene.events()["evens"]) == 100,
-        within_s=120,
-        what="the sick one has caught up",
-        of=scene.instance,
-    )
+    scene.until(lambda: len(scene.events()["evens"]) == 100, "the sick one has caught up")
     assert scene.server.look(scene.plain)["abandoned"] == 0
     _check(scene)
 

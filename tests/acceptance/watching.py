@@ -1,0 +1,117 @@
+"""A service whose watchers read one topic of Kafka, of which some do what a file tells them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.acceptance.instance import Instance, wait_until
+from tests.acceptance.records import Records
+from tests.services.kafka import KafkaServer
+
+# Of a DAG file; to be formatted with the classes, and with the topic and the classes by the names of their assets.
+WATCHERS = """
+from pathlib import Path
+import anyio
+from triggerer import DAG, Asset, AssetWatcher, task
+from watchers.kafka import KafkaEventTrigger
+
+class Ours(KafkaEventTrigger):
+    def serialize(self):
+        return f"{{__name__}}.{{type(self).__name__}}", super().serialize()[1]
+
+{classes}
+
+assets = [
+    Asset(f"x-test://{{name}}", watchers=[AssetWatcher("w", cls("{topic}"))])
+    for name, cls in dict({names}).items()
+]
+
+with DAG("on_all", schedule=assets, is_paused_upon_creation=True):
+
+    @task
+    def count(triggering_asset_events):
+        return len(triggering_asset_events)
+
+    count()
+"""
+COUNTS = (
+    "SELECT a.name, count(*), count(DISTINCT e.idempotency_key) FROM asset_event e"
+    " JOIN asset a ON a.id = e.asset_id GROUP BY a.name"
+)
+
+
+class WatchingScene:
+    """A topic of its own and a service that is not started yet.
+
+    Args:
+        topic: Its name begins with this.
+        classes: Of triggers, which inherit from `Ours`.
+        names: By asset the class that watches it.
+        settings: More of the service's configuration, in TOML.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        url: str,
+        kafka: KafkaServer,
+        topic: str,
+        *,
+        partitions: int,
+        classes: str,
+        names: dict[str, str],
+        settings: str = "",
+    ) -> None:
+        self.kafka = kafka
+        self.topic = f"{topic}-{url.partition(':')[0].partition('+')[0]}"
+        kafka.create_topic(self.topic, partitions=partitions)
+        dags = folder / "dags"
+        dags.mkdir()
+        by_name = ", ".join(f"{name}={cls}" for name, cls in names.items())
+        (dags / "watching.py").write_text(
+            WATCHERS.format(classes=classes, topic=self.topic, names=by_name)
+        )
+        self._watchers = len(names)
+        self.records = Records(url)
+        self.instance = Instance(
+            folder / "home",
+            dags_folder=dags,
+            database_url=url,
+            bootstrap=kafka.bootstrap_servers,
+            settings=settings,
+        )
+
+    def start(self) -> None:
+        """Start the service, and wait until all watchers run."""
+        self.instance.start()
+        running = f"SELECT count(*) = {self._watchers} FROM watcher WHERE state = 'running'"
+        wait_until(
+            lambda: self.records.holds(running),
+            within_s=60,
+            what=f"{self._watchers} watchers run",
+            of=self.instance,
+        )
+
+    def kill(self) -> None:
+        """For the end of a test: the service, if it still runs."""
+        if self.instance.is_running:
+            self.instance.kill()
+
+    def produce(self, number: int) -> None:
+        self.kafka.produce(self.topic, [str(value) for value in range(number)])
+
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """By asset the events, and how many keys they have."""
+        return {
+            name.removeprefix("x-test://"): (events, keys)
+            for name, events, keys in self.records.rows(COUNTS)
+        }
+
+    def until_counted(self, within_s: float = 120, **wanted: int) -> None:
+        """Wait until these assets have so many events, each of a message of its own."""
+        wait_until(
+            lambda: all(self.counts().get(name) == (n, n) for name, n in wanted.items()),
+            within_s=within_s,
+            what=f"{wanted}, not {self.counts()}",
+            of=self.instance,
+        )
