@@ -6,7 +6,8 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import orjson
@@ -141,6 +142,23 @@ class Scene:
             batches[partition].append(orjson.dumps(message))
         for partition, values in batches.items():
             self.kafka.produce(self.topic, values, partition=partition)
+
+    @contextmanager
+    def publishing(self, *, every_s: float = 0.1) -> Iterator[threading.Thread]:
+        """Publish 20 messages again and again, in a thread, which dies if that fails."""
+        is_over = threading.Event()
+
+        def publish() -> None:
+            while not is_over.wait(every_s):
+                self.publish(20)
+
+        publisher = threading.Thread(target=publish, name="publisher")
+        publisher.start()
+        try:
+            yield publisher
+        finally:
+            is_over.set()
+            publisher.join()
 
     def declare_late(self) -> None:
         """Another file, with a watcher on the first stream."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -60,24 +58,6 @@ def pair() -> Iterator[Pair]:
             yield Pair(primary, standby)
 
 
-@contextmanager
-def _published(scene: Scene) -> Iterator[None]:
-    """Messages, all the time."""
-    is_over = threading.Event()
-
-    def publish() -> None:
-        while not is_over.wait(0.1):
-            scene.publish(20)
-
-    publisher = threading.Thread(target=publish, name="publisher")
-    publisher.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        publisher.join()
-
-
 def _wait_for_events(scene: Scene, instance: Instance, *, more_than: int = 0) -> int:
     def has_more() -> bool:
         return scene.records.holds(f"SELECT count(*) > {more_than} FROM asset_event")
@@ -103,7 +83,7 @@ def test_a_failover_with_synchronous_replication_loses_and_doubles_nothing(
     try:
         for instance in instances:
             instance.start()
-        with _published(scene):
+        with scene.publishing():
             _wait_for_events(scene, instances[0], more_than=500)
             pair.primary.kill()
             pair.standby.promote()

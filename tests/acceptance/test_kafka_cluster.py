@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -46,15 +45,7 @@ def test_any_node_of_three_may_die_under_load(
     seed = random.SystemRandom().randrange(2**32)
     scene = Scene(cluster, tmp_path, empty_sqlite_url, seed=seed, patience_s=120)
     scene.first.start()
-    is_over = threading.Event()
-
-    def publish() -> None:
-        while not is_over.wait(0.1):
-            scene.publish(20)
-
-    publisher = threading.Thread(target=publish, name="publisher")
-    publisher.start()
-    try:
+    with scene.publishing() as publisher:
         groups = [f"{scene.topic}-one", f"{scene.topic}-two"]
         wait_until(
             lambda: all(
@@ -76,9 +67,6 @@ def test_any_node_of_three_may_die_under_load(
                 lambda: cluster.is_whole(scene.topic, OFFSETS), within_s=60, what="all are in sync"
             )
         assert publisher.is_alive(), "the publisher failed"
-    finally:
-        is_over.set()
-        publisher.join()
     try:
         scene.check()
         assert scene.first.stop() == 0, scene.first.tail()

@@ -13,7 +13,7 @@ import anyio
 import pytest
 import structlog
 
-from tests.hosting.test_host import declare, eventually, watchers
+from tests.hosting.test_host import declare, eventually, running, watchers
 from tests.isolation import triggers
 from tests.isolation.conftest import ROOT, notes_of, until
 from tests.isolation.processes import isolated_processes
@@ -61,13 +61,8 @@ async def hosting(
         ),
         takes_over_at_once=True,
     )
-    async with anyio.create_task_group() as background:
-        background.start_soon(recorder.run)
-        async with anyio.create_task_group() as tasks:
-            await tasks.start(host.run)
-            yield host
-            tasks.cancel_scope.cancel()
-        background.cancel_scope.cancel()
+    async with running(host, recorder):
+        yield host
 
 
 async def declare_two(database: Database, upstream: Upstream, notes: Path) -> None:

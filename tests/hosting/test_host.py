@@ -115,6 +115,18 @@ async def eventually(check: Any, *, timeout: float = 60) -> None:
 
 
 @asynccontextmanager
+async def running(host: TriggerHost, recorder: EventRecorder) -> AsyncIterator[None]:
+    """Run both; the recorder ends last."""
+    async with anyio.create_task_group() as background:
+        background.start_soon(recorder.run)
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(host.run)
+            yield
+            tasks.cancel_scope.cancel()
+        background.cancel_scope.cancel()
+
+
+@asynccontextmanager
 async def hosting(
     database: Database,
     name: str = "me",
@@ -140,13 +152,8 @@ async def hosting(
         takes_over_at_once=is_alone,
         writers=writers,
     )
-    async with anyio.create_task_group() as background:
-        background.start_soon(recorder.run)
-        async with anyio.create_task_group() as tasks:
-            await tasks.start(host.run)
-            yield host
-            tasks.cancel_scope.cancel()
-        background.cancel_scope.cancel()
+    async with running(host, recorder):
+        yield host
 
 
 async def test_a_declared_watcher_is_hosted_shown_and_stored_for(

@@ -11,7 +11,7 @@ from datetime import timedelta
 import anyio
 import pytest
 
-from tests.hosting.test_host import CLASSES, LEASE, declare, eventually, watchers
+from tests.hosting.test_host import CLASSES, LEASE, declare, eventually, running, watchers
 from tests.isolation.conftest import until
 from tests.store.seeding import count_events
 from tests.unit.runtime.streams import Acking, Upstream
@@ -78,13 +78,8 @@ async def hosting(
             drain=timedelta(seconds=2),
         ),
     )
-    async with anyio.create_task_group() as background:
-        background.start_soon(recorder.run)
-        async with anyio.create_task_group() as tasks:
-            await tasks.start(host.run)
-            yield host
-            tasks.cancel_scope.cancel()
-        background.cancel_scope.cancel()
+    async with running(host, recorder):
+        yield host
 
 
 @pytest.mark.rule(

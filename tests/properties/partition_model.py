@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from tests.properties.two_assets import ASSETS
+
 MONTHS = {
     "2026-Q1": ("2026-01", "2026-02", "2026-03"),
     "2026-Q2": ("2026-04", "2026-05", "2026-06"),
@@ -12,7 +14,6 @@ MONTHS = {
 ENDS = {"2026-Q1": datetime(2026, 4, 1, tzinfo=UTC), "2026-Q2": datetime(2026, 7, 1, tzinfo=UTC)}
 PATIENCE = timedelta(minutes=30)
 KEYS = (*MONTHS, *(month for months in MONTHS.values() for month in months), "else", None)
-ASSETS = ("a", "b")
 
 
 @dataclass(frozen=True)

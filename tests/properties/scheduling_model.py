@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from tests.properties.two_assets import ASSETS
+
 HOUR = timedelta(hours=1)
-ASSETS = ("a", "b")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,8 +14,9 @@ import time_machine
 from hypothesis import HealthCheck, example, given, settings
 from sqlalchemy import delete, select, update
 
-from tests.properties.scheduling_model import ASSETS, HOUR, DagSpec, ModelDag
-from tests.store.seeding import add_asset, add_dag, emit
+from tests.properties.scheduling_model import HOUR, DagSpec, ModelDag
+from tests.properties.two_assets import ASSETS, fresh_copy
+from tests.store.seeding import add_dag, emit
 from triggerer.domain.assets import Asset
 from triggerer.domain.conditions import AssetAll, AssetAny, Condition
 from triggerer.domain.schedules import (
@@ -196,32 +196,8 @@ async def _on_sqlite(url: str, specs: Sequence[DagSpec], steps: Sequence[tuple[s
                     await play.do(what, number)
 
 
-async def _seed(url: str) -> None:
-    async with open_database(url) as database:
-        for number, name in enumerate(ASSETS, 1):
-            await add_asset(database, number, name)
-
-
-@pytest.fixture
-def template(sqlite_url: str) -> Path:
-    """A database with both assets."""
-    anyio.run(_seed, sqlite_url)
-    return Path(sqlite_url.partition(":///")[2])
-
-
-@pytest.fixture
-def seeded_postgres_url(postgres_url: str) -> str:
-    """Another."""
-    anyio.run(_seed, postgres_url)
-    return postgres_url
-
-
 def _check(template: Path, specs: list[DagSpec], steps: list[tuple[str, int]]) -> None:
-    file = template.with_name("example.sqlite")
-    for suffix in ("", "-wal", "-shm"):
-        file.with_name(file.name + suffix).unlink(missing_ok=True)
-    shutil.copy(template, file)
-    anyio.run(_on_sqlite, f"sqlite+aiosqlite:///{file}", specs, steps)
+    anyio.run(_on_sqlite, fresh_copy(template), specs, steps)
 
 
 _ANY: Any = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]

@@ -4,8 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.store.seeding import FENCE, add_asset, add_stream
 from triggerer.store.engine.database import Database
 from triggerer.store.engine.opening import open_database
+from triggerer.store.models import Trigger
 
 
 @pytest.fixture
@@ -27,3 +29,15 @@ async def postgres(postgres_url: str) -> AsyncIterator[Database]:
     """The same on PostgreSQL only."""
     async with open_database(postgres_url) as opened:
         yield opened
+
+
+@pytest.fixture
+async def watched(database: Database) -> Database:
+    """A trigger on a stream that we own."""
+    await add_stream(database)
+    await add_asset(database, 1, "orders")
+    async with database.transaction() as session:
+        session.add(
+            Trigger(id=1, digest="t", classpath="x.Y", kwargs={}, stream_digest=FENCE.stream_digest)
+        )
+    return database

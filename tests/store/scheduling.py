@@ -6,7 +6,9 @@ from sqlalchemy import update
 
 from tests.store.seeding import add_asset, add_dag, asset_json, queue_of, runs_of
 from triggerer.domain.runs import RunState
+from triggerer.errors import OutcomeUnknown
 from triggerer.store.engine.database import Database
+from triggerer.store.engine.script import Row, Step
 from triggerer.store.models import Dag, DagRun
 from triggerer.store.wakeups.signals import Signal, announce
 
@@ -46,3 +48,16 @@ async def check_conservation(database: Database, dag_id: str, events: int) -> No
     assert {pk for _, pk in queue if pk is not None} == {
         r.id for r in await runs_of(database, dag_id)
     }
+
+
+def lose_answers(database: Database, kind: type[Step]) -> None:
+    """Have the outcome of each step of a kind unknown from now on, though it is committed."""
+    perform_step = database.perform_step
+
+    async def lose(step: Step) -> list[Row]:
+        rows = await perform_step(step)
+        if isinstance(step, kind):
+            raise OutcomeUnknown("the connection broke")
+        return rows
+
+    database.perform_step = lose  # type: ignore[method-assign]

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from tests.store.explaining import Explained
-from tests.store.scheduling import check_conservation, set_columns
+from tests.store.scheduling import check_conservation, lose_answers, set_columns
 from tests.store.seeding import add_asset, add_dag, asset_json, emit, queue_of, runs_of
 from triggerer.domain.runs import RunType
 from triggerer.errors import OutcomeUnknown
@@ -156,15 +156,7 @@ async def test_a_locked_dag_is_passed_over_and_waited_for_when_nothing_else_is_l
 async def test_runs_whose_commit_nobody_saw_are_announced_all_the_same(postgres: Database) -> None:
     await _dags(postgres)
     await _emit_to_all(postgres)
-    perform_step = postgres.perform_step
-
-    async def lose_the_answer(step: Step) -> list[Row]:
-        rows = await perform_step(step)
-        if isinstance(step, CreateRuns):
-            raise OutcomeUnknown("the connection broke")
-        return rows
-
-    postgres.perform_step = lose_the_answer  # type: ignore[method-assign]
+    lose_answers(postgres, CreateRuns)
     with postgres.wakeups.subscribe(Signal.RUNS_QUEUED) as subscription:
         with pytest.raises(OutcomeUnknown):
             await Scheduler(postgres).run_once()

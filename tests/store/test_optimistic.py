@@ -6,7 +6,14 @@ import anyio
 import pytest
 from sqlalchemy import text
 
-from tests.store.scheduling import check_conservation, end, one_asset, set_columns, two_assets
+from tests.store.scheduling import (
+    check_conservation,
+    end,
+    lose_answers,
+    one_asset,
+    set_columns,
+    two_assets,
+)
 from tests.store.seeding import (
     add_alias,
     add_asset,
@@ -136,15 +143,7 @@ async def test_a_look_waits_for_whoever_is_planning_and_sees_what_came_of_it(
 async def test_a_run_whose_commit_nobody_saw_is_announced_all_the_same(postgres: Database) -> None:
     await one_asset(postgres)
     await emit(postgres, 1)
-    perform_step = postgres.perform_step
-
-    async def lose_the_answer(step: Step) -> list[Row]:
-        rows = await perform_step(step)
-        if isinstance(step, CreateRun):
-            raise OutcomeUnknown("the connection broke")
-        return rows
-
-    postgres.perform_step = lose_the_answer  # type: ignore[method-assign]
+    lose_answers(postgres, CreateRun)
     with postgres.wakeups.subscribe(Signal.RUNS_QUEUED) as subscription:
         with pytest.raises(OutcomeUnknown):
             await Scheduler(postgres).run_once()

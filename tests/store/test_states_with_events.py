@@ -11,7 +11,7 @@ import anyio
 import pytest
 from sqlalchemy import select, update
 
-from tests.store.seeding import FENCE, Event, add_asset, add_stream, events_in, recording, until
+from tests.store.seeding import FENCE, Event, events_in, recording, until
 from triggerer.abc import (
     AdvanceItem,
     BaseEventTrigger,
@@ -25,25 +25,13 @@ from triggerer.errors import LeaseLost, RowRefused, StoreError, StoreUnavailable
 from triggerer.runtime import Manager, RuntimeContext, TriggerSpec
 from triggerer.store.engine.database import Database
 from triggerer.store.engine.script import Script
-from triggerer.store.models import Stream, Trigger
+from triggerer.store.models import Stream
 from triggerer.store.models import StreamState as StoredRow
 from triggerer.store.recording import recorder as recorder_module
 from triggerer.store.recording.recorder import EventRecorder
 from triggerer.store.recording.state_writer import StateWriter
 
 SOURCE = EventSource((WatcherRef(1, 1),), FENCE)
-
-
-@pytest.fixture
-async def watched(database: Database) -> Database:
-    """A trigger on a stream that we own."""
-    await add_stream(database)
-    await add_asset(database, 1, "orders")
-    async with database.transaction() as session:
-        session.add(
-            Trigger(id=1, digest="t", classpath="x.Y", kwargs={}, stream_digest=FENCE.stream_digest)
-        )
-    return database
 
 
 async def stored(database: Database) -> tuple[list[Any], Any]:

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from sqlalchemy import delete, select, update
 
-from tests.store.seeding import FENCE, add_asset, add_stream, until
+from tests.store.seeding import FENCE, until
 from triggerer.domain.events import Fence
 from triggerer.domain.stream_states import StateChange
 from triggerer.errors import LeaseLost, PluginError
@@ -19,18 +19,6 @@ from triggerer.store.engine.database import Database
 from triggerer.store.models import Stream, StreamState, Trigger
 from triggerer.store.queries.stream_states import drop_states_without_watchers
 from triggerer.store.recording.state_writer import StateWriter
-
-
-@pytest.fixture
-async def watched(database: Database) -> Database:
-    """A trigger on a stream that we own."""
-    await add_stream(database)
-    await add_asset(database, 1, "orders")
-    async with database.transaction() as session:
-        session.add(
-            Trigger(id=1, digest="t", classpath="x.Y", kwargs={}, stream_digest=FENCE.stream_digest)
-        )
-    return database
 
 
 @asynccontextmanager

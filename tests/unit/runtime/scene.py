@@ -6,6 +6,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import partial
+from random import Random
 from typing import Any, ClassVar
 
 import anyio
@@ -33,7 +34,7 @@ from triggerer.domain.parked import (
     SetAside,
 )
 from triggerer.errors import ParkedFull, RowRefused
-from triggerer.runtime import TriggerSpec
+from triggerer.runtime import RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.synchronization import Notifier
 from triggerer.testing import InMemoryBroker, InMemoryProducer, InMemoryQueueProducer
 
@@ -310,3 +311,20 @@ class Sink:
                 # The broker and the runtime tell nobody what has changed there.
                 with anyio.move_on_after(0.01):
                     await self.changed.wait()
+
+
+MAX_DELIVERIES = 3
+
+
+def context(sink: Sink, *, max_deliveries: int = MAX_DELIVERIES, **others: Any) -> RuntimeContext:
+    """Of a runtime with everything stored in the sink, which tries again at once."""
+    return RuntimeContext(
+        sink,
+        sink,
+        sink,
+        settings=RuntimeSettings(max_deliveries=max_deliveries),
+        restart_first=0.01,
+        restart_longest=0.01,
+        random=Random(1),
+        **others,
+    )

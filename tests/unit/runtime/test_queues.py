@@ -10,14 +10,12 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.unit.runtime.scene import Scene, Selecting, Sink
+from tests.unit.runtime.scene import MAX_DELIVERIES, Scene, Selecting, Sink, context
 from triggerer.abc import BaseEventTrigger
 from triggerer.domain.events import EventSource, WatcherRef
 from triggerer.domain.parked import Kept, ParkedChange, ParkedState, SetAside
 from triggerer.errors import ParkedFull, RowRefused
-from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings
-
-MAX_DELIVERIES = 3
+from triggerer.runtime import Manager
 
 
 @pytest.fixture
@@ -25,19 +23,6 @@ def scene() -> Scene:
     scene = Scene()
     scene.is_queue = True
     return scene
-
-
-def context(sink: Sink, *, max_deliveries: int = MAX_DELIVERIES, **others: Any) -> RuntimeContext:
-    return RuntimeContext(
-        sink,
-        sink,
-        sink,
-        settings=RuntimeSettings(max_deliveries=max_deliveries),
-        restart_first=0.01,
-        restart_longest=0.01,
-        random=Random(1),
-        **others,
-    )
 
 
 @pytest.mark.rule("18: what is missed of a queue is kept, and given in order")

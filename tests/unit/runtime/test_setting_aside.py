@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import anyio
 import pytest
 
-from tests.unit.runtime.scene import Scene, Sink
+from tests.unit.runtime.scene import MAX_DELIVERIES, Scene, Sink, context
 from triggerer.domain.lane_positions import LanePosition
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings
-
-MAX_DELIVERIES = 3
 
 
 @pytest.fixture
 def scene() -> Scene:
     return Scene()
-
-
-def context(sink: Sink, **others: Any) -> RuntimeContext:
-    return RuntimeContext(
-        sink,
-        sink,
-        sink,
-        settings=RuntimeSettings(max_deliveries=MAX_DELIVERIES),
-        restart_first=0.01,
-        restart_longest=0.01,
-        **others,
-    )
 
 
 def aside(sink: Sink) -> list[tuple[int, bytes]]:
@@ -270,10 +256,7 @@ async def test_what_fails_for_ever_is_not_in_flight_for_its_siblings(scene: Scen
     sink = Sink()
     scene.fails["sick"] = lambda event: True
     settings = RuntimeSettings(max_deliveries=MAX_DELIVERIES, max_outstanding=10)
-    context = RuntimeContext(
-        sink, sink, sink, settings=settings, restart_first=0.01, restart_longest=0.01
-    )
-    async with Manager(context) as manager:
+    async with Manager(replace(context(sink), settings=settings)) as manager:
         manager.add(scene.specs("sick", "well"))
         for number in range(200):
             scene.publish(number, lane=number % 3)

@@ -16,6 +16,7 @@ from triggerer.domain.timetables.base import (
     in_utc,
 )
 from triggerer.domain.timetables.clock import now
+from triggerer.domain.timetables.derived import DerivedTimetable
 from triggerer.domain.timetables.durations import checked_delta, checked_duration, duration_text
 from triggerer.domain.timetables.serialization import timetable_from_json, timetable_to_json
 from triggerer.domain.timetables.ticks import HasTicks, checked_ticks, ticks_from_json
@@ -23,7 +24,7 @@ from triggerer.errors import DagError
 
 
 @dataclass(frozen=True, slots=True)
-class Delayed(Timetable):
+class Delayed(DerivedTimetable):
     """Each run of a timetable later by `delay`, for the same data interval: data that comes late."""
 
     timetable: Timetable
@@ -41,27 +42,8 @@ class Delayed(Timetable):
     def summary(self) -> str:
         return f"{self.timetable.summary} + {self.delay}"
 
-    @property
-    def can_be_scheduled(self) -> bool:  # type: ignore[override]
-        return self.timetable.can_be_scheduled
-
-    @property
-    def active_runs_limit(self) -> int | None:  # type: ignore[override]
-        return self.timetable.active_runs_limit
-
-    def next_dagrun_info(
-        self,
-        *,
-        last_automated_data_interval: DataInterval | None,
-        restriction: TimeRestriction,
-    ) -> DagRunInfo | None:
-        info = self.timetable.next_dagrun_info(
-            last_automated_data_interval=last_automated_data_interval, restriction=restriction
-        )
-        return info and DagRunInfo(info.run_after + self.delay, info.data_interval)
-
-    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
-        return self.timetable.infer_manual_data_interval(run_after=run_after)
+    def derived(self, info: DagRunInfo) -> DagRunInfo:
+        return DagRunInfo(info.run_after + self.delay, info.data_interval)
 
     def serialize(self) -> dict[str, Any]:
         return {
@@ -75,7 +57,7 @@ class Delayed(Timetable):
 
 
 @dataclass(frozen=True, slots=True)
-class RollingWindow(Timetable):
+class RollingWindow(DerivedTimetable):
     """Each run of a timetable for the `window` that ends with its data interval: the last 30 days, every day."""
 
     timetable: Timetable
@@ -93,27 +75,8 @@ class RollingWindow(Timetable):
     def summary(self) -> str:
         return f"{self.timetable.summary} over {self.window}"
 
-    @property
-    def can_be_scheduled(self) -> bool:  # type: ignore[override]
-        return self.timetable.can_be_scheduled
-
-    @property
-    def active_runs_limit(self) -> int | None:  # type: ignore[override]
-        return self.timetable.active_runs_limit
-
-    def next_dagrun_info(
-        self,
-        *,
-        last_automated_data_interval: DataInterval | None,
-        restriction: TimeRestriction,
-    ) -> DagRunInfo | None:
-        info = self.timetable.next_dagrun_info(
-            last_automated_data_interval=last_automated_data_interval, restriction=restriction
-        )
-        return info and DagRunInfo(info.run_after, self._window(info.data_interval))
-
-    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
-        return self._window(self.timetable.infer_manual_data_interval(run_after=run_after))
+    def derived_interval(self, interval: DataInterval) -> DataInterval:
+        return DataInterval(interval.end - self.window, interval.end)
 
     def serialize(self) -> dict[str, Any]:
         return {
@@ -124,9 +87,6 @@ class RollingWindow(Timetable):
     @classmethod
     def deserialize(cls, data: dict[str, Any]) -> Self:
         return cls(timetable_from_json(data["timetable"]), data["window"])
-
-    def _window(self, interval: DataInterval) -> DataInterval:
-        return DataInterval(interval.end - self.window, interval.end)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, ClassVar, Self
 
 from triggerer.domain.assets import Asset, AssetAlias
@@ -15,13 +14,14 @@ from triggerer.domain.conditions import (
     condition_from_json,
     condition_to_json,
 )
-from triggerer.domain.timetables.base import DagRunInfo, DataInterval, TimeRestriction, Timetable
+from triggerer.domain.timetables.base import Timetable
+from triggerer.domain.timetables.derived import DerivedTimetable
 from triggerer.domain.timetables.serialization import timetable_from_json, timetable_to_json
 from triggerer.errors import DagError
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class _WithAssets(Timetable):
+class _WithAssets(DerivedTimetable):
     """Answers what its timetable answers.
 
     Args:
@@ -49,27 +49,6 @@ class _WithAssets(Timetable):
     @property
     def summary(self) -> str:
         return f"assets {self._joint} {self.timetable.summary}"
-
-    @property
-    def can_be_scheduled(self) -> bool:  # type: ignore[override]
-        return self.timetable.can_be_scheduled
-
-    @property
-    def active_runs_limit(self) -> int | None:  # type: ignore[override]
-        return self.timetable.active_runs_limit
-
-    def next_dagrun_info(
-        self,
-        *,
-        last_automated_data_interval: DataInterval | None,
-        restriction: TimeRestriction,
-    ) -> DagRunInfo | None:
-        return self.timetable.next_dagrun_info(
-            last_automated_data_interval=last_automated_data_interval, restriction=restriction
-        )
-
-    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
-        return self.timetable.infer_manual_data_interval(run_after=run_after)
 
     def serialize(self) -> dict[str, Any]:
         return {

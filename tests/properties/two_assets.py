@@ -1,0 +1,27 @@
+"""Databases with two assets, for examples that each begin with a copy of one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tests.store.seeding import add_asset
+from triggerer.store.engine.opening import open_database
+
+ASSETS = ("a", "b")
+
+
+async def add_both(url: str) -> None:
+    """Add the assets, with the ids 1 and 2."""
+    async with open_database(url) as database:
+        for number, name in enumerate(ASSETS, 1):
+            await add_asset(database, number, name)
+
+
+def fresh_copy(template: Path) -> str:
+    """The URL of a copy of a SQLite file, in the place of the copy before."""
+    file = template.with_name("example.sqlite")
+    for suffix in ("", "-wal", "-shm"):
+        file.with_name(file.name + suffix).unlink(missing_ok=True)
+    shutil.copy(template, file)
+    return f"sqlite+aiosqlite:///{file}"

@@ -1,0 +1,45 @@
+"""The base of timetables that ask another one."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from triggerer.domain.timetables.base import DagRunInfo, DataInterval, TimeRestriction, Timetable
+
+
+class DerivedTimetable(Timetable):
+    """Answers what `timetable` answers; whoever inherits from it may change the answers."""
+
+    __slots__ = ()
+
+    timetable: Timetable
+
+    @property
+    def can_be_scheduled(self) -> bool:  # type: ignore[override]
+        return self.timetable.can_be_scheduled
+
+    @property
+    def active_runs_limit(self) -> int | None:  # type: ignore[override]
+        return self.timetable.active_runs_limit
+
+    def next_dagrun_info(
+        self,
+        *,
+        last_automated_data_interval: DataInterval | None,
+        restriction: TimeRestriction,
+    ) -> DagRunInfo | None:
+        info = self.timetable.next_dagrun_info(
+            last_automated_data_interval=last_automated_data_interval, restriction=restriction
+        )
+        return info and self.derived(info)
+
+    def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
+        return self.derived_interval(self.timetable.infer_manual_data_interval(run_after=run_after))
+
+    def derived(self, info: DagRunInfo) -> DagRunInfo:
+        """Return what becomes of a run of the other timetable."""
+        return DagRunInfo(info.run_after, self.derived_interval(info.data_interval))
+
+    def derived_interval(self, interval: DataInterval) -> DataInterval:
+        """Return what becomes of a data interval of the other timetable."""
+        return interval
