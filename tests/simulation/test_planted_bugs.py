@@ -75,6 +75,13 @@ RULES = {
     "catch_up_skips_one": "T2",
     "intervals_of_a_wrong_future_are_run_again": "T1",
     "nobody_wakes_at_a_due_moment": "L2",
+    "a_deadline_is_over_at_once": "P2",
+    "a_deadline_wakes_nobody": "L2",
+    "a_key_that_has_run_waits_for_all_its_parts_again": "L2",
+    "a_quiet_period_counts_from_the_first_event": "P4",
+    "a_share_that_a_run_took_counts_again": "P1|P4",
+    "keys_are_divided_without_a_lock": "P1|P3|T4|S9",
+    "parts_of_the_last_look_are_forgotten": "L2",
 }
 # The others go through the soak: copying, starting and searching takes some seconds for each.
 QUICK = {

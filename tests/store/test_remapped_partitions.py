@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from tests.store.partitions import asset, emit_keys, keyed_runs, partitioned, waiting_shares
 from tests.store.seeding import NOW, queue_of
@@ -20,6 +21,7 @@ from triggerer.partitions import (
 )
 from triggerer.scheduler import Scheduler
 from triggerer.store.engine.database import Database
+from triggerer.store.models import Asset
 from triggerer.store.queries.dag_sync import read_incumbents, sync_folder
 
 DAYS = [f"2026-03-{day:02}" for day in range(1, 6)]
@@ -29,7 +31,8 @@ async def _file(database: Database, schedule: dict[str, Any], **columns: Any) ->
     """The DAG processor has read a file with this DAG."""
     dag = ParsedDag("report", "a.py:2", None, [], schedule, 16, None, {}, [], False, **columns)
     days = ParsedAsset("days", "x-test://days", "asset", {}, "a.py:1")
-    file = ParsedFile("a.py", 0.1, dags=(dag,), assets=(days,))
+    nights = ParsedAsset("nights", "x-test://nights", "asset", {}, "a.py:1")
+    file = ParsedFile("a.py", 0.1, dags=(dag,), assets=(days, nights))
     async with database.transaction() as session:
         folder = merge([file], await read_incumbents(session), unusable=frozenset())
         await sync_folder(session, folder, {"a.py": file}, now=NOW)
@@ -95,3 +98,24 @@ async def test_a_dag_that_is_partitioned_no_more_takes_what_waited_in_a_plain_ru
     assert await scheduler.run_once() == 1
     assert await waiting_shares(database, "report") == []
     assert [one for one, pk in await queue_of(database, "report") if pk] == events
+
+
+async def test_what_waits_of_an_asset_that_is_gone_from_the_expression_waits_in_the_queue(
+    database: Database,
+) -> None:
+    both = partitioned([asset("days"), asset("nights")])
+    await _file(database, both)
+    scheduler = Scheduler(database)
+    days = await emit_keys(database, ["eu"])
+    async with database.reading() as session:
+        nights_id = await session.scalar(select(Asset.id).where(Asset.name == "nights"))
+    assert nights_id is not None
+    nights = await emit_keys(database, ["us"], asset_id=nights_id)
+    assert await scheduler.run_once() == 0
+    await _file(database, partitioned(asset("days")))
+    assert await scheduler.run_once() == 1
+    assert await keyed_runs(database, "report") == [("eu", days)]
+    assert await waiting_shares(database, "report") == []
+    await _file(database, both)
+    assert await scheduler.run_once() == 0
+    assert await waiting_shares(database, "report") == [("us", nights[0])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 import orjson
@@ -18,12 +18,12 @@ from triggerer.store.queries.scheduling.due_moments import NoteNext
 from triggerer.store.queries.scheduling.new_run import CreateRun, EventSelection
 from triggerer.store.queries.scheduling.new_runs import CreateRuns, PlannedDag
 from triggerer.store.queries.scheduling.reading import CLOCK_STEP, ReadDags
+from triggerer.testing.simulation.partition_rows import NEVER
 from triggerer.testing.simulation.store import Dag, DagState, Run, Store
 
 if TYPE_CHECKING:
     from triggerer.store.engine.script import Row
 
-_NEVER = datetime(9999, 1, 1, tzinfo=UTC)
 _NO_ASSET = (None, None, None, None, 0, None)
 _WHEN_DUE = ("schedule", "start_date", "end_date", "catchup")
 Step = LockDags | LockFreeDags | ReadDags | CreateRun | CreateRuns | NoteNext
@@ -117,6 +117,9 @@ class PlanningWrites:
             named = {store.asset_ids[one.name]: one for one in assets}
             found: list[Row] = []
             for asset, events in self._untaken(store, dag).items():
+                if asset not in named:
+                    # It was one of the DAG's assets once.
+                    continue
                 newest = max(store.event_times[event] for event in events)
                 count = min(len(events), bound)
                 found.append((asset, named[asset].name, named[asset].uri, None, count, newest))
@@ -135,7 +138,8 @@ class PlanningWrites:
                 return []
         interval = None if step.interval is None else DataInterval(*step.interval)
         made_at = store.now()
-        run = Run(pk, step.dag_id, run_id, step.run_type, run_after, made_at, interval)
+        key = step.partition_key
+        run = Run(pk, step.dag_id, run_id, step.run_type, run_after, made_at, interval, key)
         if store.times is not None:
             store.times.on_creating(run, self._read_at)
         self._made.append(run)
@@ -215,7 +219,9 @@ class PlanningWrites:
                 asset = store.events[event]
                 counts[asset] = counts.get(asset, 0) + 1
             takes_events = run.run_type is RunType.ASSET_TRIGGERED
-            if takes_events and not store.is_due(dag, counts):
+            if run.partition_key is not None:
+                run.events = store.partitions[run.dag_id].of_run(run.pk)
+            elif takes_events and not store.is_due(dag, counts):
                 checker.fail(
                     "S4", f"a run of {run.dag_id} took {run.events}: not what it waits for"
                 )
@@ -240,7 +246,8 @@ def _dag_columns(store: Store, dag: Dag) -> Row:
     time = (dag.start_date, dag.end_date, dag.catchup)
     holds = (dag.min_run_gap_s, dag.quiet_period_s, dag.depends_on_past)
     info, last = state.next_run, last_automated(store, dag_id)
-    upcoming = (_NEVER, None, None) if info is None else (info.run_after, *info.data_interval)
+    keys_due = store.partitions[dag_id].next_at
+    upcoming = (keys_due, None, None) if info is None else (info.run_after, *info.data_interval)
     version, active = _version(store, dag_id), store.active_runs(dag_id)
     automated = past = None
     if last is not None and last.interval is not None:
@@ -304,6 +311,12 @@ async def find_timed(session: Locks) -> Timed:
         for dag_id, state in store.states.items()
         if _may_run(state) and state.next_run is not None
     }
+    keys_due = {
+        dag_id: rows.next_at
+        for dag_id, rows in store.partitions.items()
+        if _may_run(store.states[dag_id]) and rows.next_at < NEVER
+    }
+    due.update(keys_due)
     return Timed(store.now(), dict(sorted(due.items(), key=lambda one: (one[1], one[0]))))
 
 

@@ -85,6 +85,11 @@ def has_timetables(seed: int) -> bool:
     return random.Random(f"has timetables {seed}").random() < 0.5
 
 
+def has_partitions(seed: int) -> bool:
+    """Whether schedulers make the runs of partition keys, in a world of their own, in a third of the seeds."""
+    return random.Random(f"has partitions {seed}").random() < 1 / 3
+
+
 def sizes_of(seed: int, what: str) -> random.Random:
     """For what has to do with bytes: a generator of its own, so that the other draws of a seed stay what they were."""
     return random.Random(f"sizes {seed} {what}")

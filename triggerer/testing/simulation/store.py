@@ -15,12 +15,14 @@ from triggerer.domain.runs import RunType
 from triggerer.domain.schedules import OnAssets, Schedule
 from triggerer.domain.timetables import DagRunInfo, DataInterval, TimeRestriction
 from triggerer.store.wakeups.signals import Wakeups
+from triggerer.testing.simulation.partition_rows import Partitions
 
 if TYPE_CHECKING:
     from triggerer.store.queries.hosting import StreamLoad, TriggerRow
     from triggerer.testing.simulation.checker import Checker
     from triggerer.testing.simulation.delivery import ParkedRow, Standing
     from triggerer.testing.simulation.faults import FaultInjector
+    from triggerer.testing.simulation.partition_model import Keyed
     from triggerer.testing.simulation.scenario import Scenario
 
 REFUSED = "\\u0000"
@@ -43,6 +45,8 @@ class Dag:
     min_run_gap_s: float | None = None
     quiet_period_s: float | None = None
     depends_on_past: bool = False
+    keyed: Keyed | None = None
+    """What a schedule by partition keys means, in plain words; None: it has none."""
 
     @property
     def on(self) -> Schedule:
@@ -86,6 +90,7 @@ class Run:
     made_at: datetime
     """By the database's clock, when the statement ran."""
     interval: DataInterval | None = None
+    partition_key: str | None = None
     events: list[int] = field(default_factory=list)
     is_ended: bool = False
 
@@ -104,6 +109,9 @@ class PlanningObserver(Protocol):
 
     def on_changed(self, dag: Dag, state: DagState) -> None:
         """A changed row of a DAG commits."""
+
+    def on_committed(self) -> None:
+        """A transaction has become durable, whatever it was."""
 
 
 @dataclass(slots=True)
@@ -166,6 +174,10 @@ class Store:
         self.events: dict[int, int] = {}
         """The asset of each event, by the event's id."""
         self.event_times: dict[int, datetime] = {}
+        self.event_keys: dict[int, str | None] = {}
+        """Their partition keys."""
+        self.partitions: defaultdict[str, Partitions] = defaultdict(Partitions)
+        """By DAG: what is stored for its partition keys; its queue is that of `queues`."""
         self.states: defaultdict[str, DagState] = defaultdict(DagState)
         """By DAG."""
         self.times: PlanningObserver | None = None

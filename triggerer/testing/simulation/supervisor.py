@@ -16,11 +16,13 @@ from triggerer.testing.simulation.execution import Trace
 from triggerer.testing.simulation.executor_world import ExecutorWorld
 from triggerer.testing.simulation.instance import Instance
 from triggerer.testing.simulation.loop import Deadlock, VirtualLoop
+from triggerer.testing.simulation.partitioned_world import PartitionedWorld
 from triggerer.testing.simulation.process import Process
 from triggerer.testing.simulation.scenario import (
     Scenario,
     draw_scenario,
     has_executors,
+    has_partitions,
     has_timetables,
 )
 from triggerer.testing.simulation.stream import Stream
@@ -275,7 +277,9 @@ def simulate(
     if prepare is None and outcome.violation is None and has_executors(seed):
         outcome = _with_executors(outcome, trace)
     if prepare is None and outcome.violation is None and has_timetables(seed):
-        outcome = _with_timetables(outcome, trace)
+        outcome = _with_schedulers(TimedWorld, outcome, trace)
+    if prepare is None and outcome.violation is None and has_partitions(seed):
+        outcome = _with_schedulers(PartitionedWorld, outcome, trace)
     return outcome
 
 
@@ -290,9 +294,9 @@ def _with_executors(outcome: Outcome, trace: Trace | None) -> Outcome:
     return replace(outcome, violation=violation, steps=executors.timeline.steps)
 
 
-def _with_timetables(outcome: Outcome, trace: Trace | None) -> Outcome:
-    """The third, likewise."""
-    timed = TimedWorld(outcome.scenario, first_step=outcome.steps, trace=trace)
+def _with_schedulers(kind: type[TimedWorld], outcome: Outcome, trace: Trace | None) -> Outcome:
+    """The third and the fourth, likewise."""
+    timed = kind(outcome.scenario, first_step=outcome.steps, trace=trace)
     violation = None
     try:
         timed.run()

@@ -24,6 +24,7 @@ class Surroundings:
     Args:
         longest_run_s: How long a run may take.
         next_number: For the keys of events.
+        draw_events: What is emitted at once, as an asset's id and a partition key; None: one event without a key.
     """
 
     def __init__(
@@ -33,11 +34,13 @@ class Surroundings:
         next_number: Callable[[], int],
         *,
         longest_run_s: float = 5.0,
+        draw_events: Callable[[], list[tuple[int, str | None]]] | None = None,
     ) -> None:
         self._database = database
         self._store = store
         self._next_number = next_number
         self._longest_run_s = longest_run_s
+        self._draw_events = draw_events or self._draw_one
 
     async def execute(self) -> None:
         """End each run some time after it was queued."""
@@ -60,18 +63,24 @@ class Surroundings:
         )
 
     async def emit(self) -> None:
-        """Emit an event by hand: its id is drawn long before it is committed."""
+        """Emit by hand: the ids of events are drawn long before they are committed."""
         store = self._store
-        asset = store.faults.random.choice(sorted(store.asset_ids.values()))
-        row = EventRow(asset, "{}", store.now(), 0, f"emitted {self._next_number()}", 0)
+        rows = [
+            EventRow(asset, "{}", store.now(), 0, f"emitted {self._next_number()}", 0, key)
+            for asset, key in self._draw_events()
+        ]
         try:
             async with self._database.transaction() as session:
-                inserted = await session.perform(insert_events([row]))
+                inserted = await session.perform(insert_events(rows))
                 announce(cast("Any", session), Signal.EVENTS_QUEUED, *inserted.dag_ids)
                 await asyncio.sleep(store.faults.random.uniform(0.0, 3.0))
         except StoreError:
             # The caller gets the error and gives up, though an unknown outcome may be a commit.
             return
+
+    def _draw_one(self) -> list[tuple[int, str | None]]:
+        assets = sorted(self._store.asset_ids.values())
+        return [(self._store.faults.random.choice(assets), None)]
 
     async def _retry_until_committed(
         self, act: Callable[[Any], None], signal: Signal, subject: str

@@ -102,6 +102,13 @@ class TimeChecker:
         ):
             self._fail("T5", f"{dag_id} was due for {due}, got no run, and waits for {info}")
 
+    def note_clock(self, by: timedelta) -> None:
+        """The database's clock is set."""
+        self.is_clock_set_back |= by < timedelta()
+
+    def on_committed(self) -> None:
+        """A transaction is durable, whatever it was."""
+
     def find_due(self) -> dict[tuple[str, int], str]:
         """Return what is due and has no run, for each DAG and the number of runs that it has."""
         found: dict[tuple[str, int], str] = {}

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from random import Random
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import anyio
 
@@ -25,7 +25,7 @@ from triggerer.testing.simulation.host_clock import Host, host_clocks, on_host
 from triggerer.testing.simulation.loop import Deadlock, VirtualLoop
 from triggerer.testing.simulation.planning_writes import find_candidates, find_timed
 from triggerer.testing.simulation.scenario import Scenario
-from triggerer.testing.simulation.store import EPOCH, DagState, Store
+from triggerer.testing.simulation.store import EPOCH, Dag, DagState, Store
 from triggerer.testing.simulation.surroundings import Surroundings
 from triggerer.testing.simulation.time_checker import TimeChecker
 from triggerer.testing.simulation.timed_dags import ASSETS, draw_change, draw_dag
@@ -50,6 +50,12 @@ _HARMLESS = {"emit", "pause", "resume", "parse"}
 class TimedWorld:
     """Runs schedulers through hours with faults, until nothing is due, and through an hour without any."""
 
+    name: ClassVar[str] = "timetables"
+    """Its draws are those of a generator of this name."""
+    action_interval_s: ClassVar[float] = 240.0
+    """How much time passes between two things that happen, on the average."""
+    assets = ASSETS
+
     def __init__(
         self,
         scenario: Scenario,
@@ -58,11 +64,11 @@ class TimedWorld:
         trace: Callable[[float, int, str], None] | None = None,
     ) -> None:
         seed = scenario.seed
-        self.random = Random(f"timetables {seed}")
+        self.random = Random(f"{self.name} {seed}")
         self.faults = FaultInjector(seed, latency=scenario.latency, slow_rate=scenario.slow_rate)
         self.checker = Checker()
         self.store = Store(scenario, self.faults, self.checker)
-        self.times = self.store.times = TimeChecker(self.store)
+        self.store.time = self._time
         self.steps = first_step
         self.loop: VirtualLoop | None = None
         self._trace = trace
@@ -74,15 +80,31 @@ class TimedWorld:
         self._idle_at: float | None = None
         self._due_since: dict[tuple[str, int], float] = {}
         self._draw_dags()
+        self.times = self.store.times = self._checker()
         if trace is not None:
             self.checker.trace = self.trace
 
     def _draw_dags(self) -> None:
-        self.store.asset_ids = {asset.name: number for number, asset in enumerate(ASSETS, 1)}
+        self.store.asset_ids = {asset.name: number for number, asset in enumerate(self.assets, 1)}
         for number in range(self.random.randint(1, 4)):
-            dag = draw_dag(self.random, f"timed {number}")
+            dag = self._draw_dag(f"timed {number}")
             self.store.dags[dag.dag_id] = dag
             self.store.queues[dag.dag_id] = {}
+
+    def _draw_dag(self, dag_id: str) -> Dag:
+        return draw_dag(self.random, dag_id)
+
+    def draw_change(self, dag: Dag) -> Dag:
+        """What somebody may change in a DAG's file."""
+        return draw_change(self.random, dag)
+
+    def draw_events(self) -> list[tuple[int, str | None]]:
+        """What is emitted at once: for each event the id of its asset, and its partition key."""
+        assets = sorted(self.store.asset_ids.values())
+        return [(self.faults.random.choice(assets), None)]
+
+    def _checker(self) -> TimeChecker:
+        return TimeChecker(self.store)
 
     def next_number(self) -> int:
         self._numbers += 1
@@ -197,8 +219,8 @@ class TimedWorld:
         """The database's clock is set: a little, or by a lot."""
         reach = self.random.choice((0.5, 120.0, 7200.0))
         by = self.random.uniform(-reach, reach)
+        self.times.note_clock(timedelta(seconds=by))
         self.store.skew += timedelta(seconds=by)
-        self.times.is_clock_set_back |= by < 0
 
     def set_host_clock(self) -> None:
         reach = self.random.choice((0.5, 120.0, 7200.0))
@@ -213,7 +235,11 @@ class TimedProcess:
         self._database = Database(world.store)
         self._connections: dict[int, Database] = {}
         self._around = Surroundings(
-            self._database, world.store, world.next_number, longest_run_s=_LONGEST_RUN_S
+            self._database,
+            world.store,
+            world.next_number,
+            longest_run_s=_LONGEST_RUN_S,
+            draw_events=world.draw_events,
         )
         self._alone: dict[int, anyio.CancelScope] = {}
         """What ends each scheduler, by its host."""
@@ -253,7 +279,7 @@ class TimedProcess:
     async def _operate(self, tasks: anyio.abc.TaskGroup) -> None:
         world, rng = self.world, self.world.random
         while True:
-            await asyncio.sleep(rng.expovariate(1 / 240.0))
+            await asyncio.sleep(rng.expovariate(1 / world.action_interval_s))
             action = rng.choices(_ACTIONS, _WEIGHTS)[0]
             dag = world.store.dags[rng.choice(sorted(world.store.dags))]
             if not world.may(action):
@@ -296,7 +322,7 @@ class TimedProcess:
     ) -> None:
         dag = self.world.store.dags[dag_id]
         if is_drawn:
-            dag = draw_change(self.world.random, dag)
+            dag = self.world.draw_change(dag)
             self.world.trace("changed", dag=dag)
         try:
             await self._database.change_dag(dag, is_paused=is_paused, is_stale=is_stale)

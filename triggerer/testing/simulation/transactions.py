@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
 from itertools import starmap
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -19,12 +18,18 @@ from triggerer.store.queries.scheduling.candidates import LockDags, LockFreeDags
 from triggerer.store.queries.scheduling.due_moments import NoteNext
 from triggerer.store.queries.scheduling.new_run import CreateRun
 from triggerer.store.queries.scheduling.new_runs import CreateRuns
+from triggerer.store.queries.scheduling.partitions import NotePartitions, TakePartition
 from triggerer.store.queries.scheduling.reading import ReadDags
 from triggerer.store.recording.bulk import EventRow, InsertEvents
 from triggerer.store.recording.record_step import RecordEvents
 from triggerer.store.wakeups.signals import Announced, Signal, Wakeups, announce, announced_in
 from triggerer.synchronization import Notifier
 from triggerer.testing.simulation.parked_writes import PARKED, Decision, ParkedWrites
+from triggerer.testing.simulation.partition_writes import (
+    PARTITIONS,
+    PartitionWrites,
+    follow_change,
+)
 from triggerer.testing.simulation.planning_writes import PlanningWrites
 from triggerer.testing.simulation.position_writes import POSITIONS, PositionWrites
 from triggerer.testing.simulation.store import REFUSED, Dag, Owners, Store
@@ -180,10 +185,12 @@ class Transaction:
         self.store = database.store
         self.is_pending = False
         self._database = database
-        self._rows: list[tuple[int, int, datetime, int, str, int]] = []
+        self._rows: list[tuple[int, EventRow]] = []
+        """With their ids."""
         self._positions = PositionWrites()
         self._parked = ParkedWrites()
         self._planning = PlanningWrites()
+        self._partitions = PartitionWrites()
         self._owners: Owners | None = None
         self._skew = database.store.skew
         self._held: list[anyio.Semaphore] = []
@@ -215,6 +222,12 @@ class Transaction:
                 return await self._positions.perform(self, statement, values["rows"].rows)
             case BoundStatement(statement=statement, values=values) if statement in PARKED:
                 return await self._parked.perform(self, statement, values)
+            case TakePartition() | NotePartitions():
+                await self.store.faults.delay()
+                return self._partitions.perform(self.store, step)
+            case BoundStatement(statement=statement) if statement in PARTITIONS:
+                await self.store.faults.delay()
+                return self._partitions.perform(self.store, step)
             case InsertEvents(rows=rows):
                 await self.store.faults.delay()
                 return [(self._insert(rows), None)]
@@ -286,9 +299,7 @@ class Transaction:
                 self.store.checker.refused.add((watcher, key, ordinal))
                 self.store.answered.add(row.timestamp)
                 raise RowRefused("a NUL byte")
-            self._rows.append(
-                (self.store.next_id(), row.asset_id, row.timestamp, watcher, key, ordinal)
-            )
+            self._rows.append((self.store.next_id(), row))
         assets = {row.asset_id for row in rows}
         return [
             dag.dag_id
@@ -298,6 +309,10 @@ class Transaction:
 
     async def change_dag(self, dag: Dag, is_paused: bool | None, is_stale: bool | None) -> None:
         await self._planning.change_dag(self, dag, is_paused, is_stale)
+        store, dag_id = self.store, dag.dag_id
+        is_resumed = store.states[dag_id].is_paused and is_paused is False
+        if (change := follow_change(store.dags[dag_id], dag, is_resumed)) is not None:
+            self._partitions.change(store, dag_id, change)
         announce(cast("Any", self), Signal.DAGS_CHANGED, dag.dag_id)
 
     def end_run(self, pk: int) -> None:
@@ -313,7 +328,9 @@ class Transaction:
             if store.skew != self._skew:
                 # The clock was set while it ran: a lease may have been over when it was claimed.
                 store.note_shortened(self._owners.leases)
-        for event, asset, timestamp, watcher, key, ordinal in self._rows:
+        for event, row in self._rows:
+            asset, timestamp = row.asset_id, row.timestamp
+            watcher, key, ordinal = row.watcher_id, row.idempotency_key, row.ordinal
             if watcher:
                 self._check_lease(store.derived_under[timestamp], key)
                 store.answered.add(timestamp)
@@ -322,6 +339,7 @@ class Transaction:
             checker.durable.add((watcher, key, ordinal))
             store.events[event] = asset
             store.event_times[event] = timestamp
+            store.event_keys[event] = row.partition_key
             if watcher and checker.lagging.is_on:
                 checker.lagging.on_stored(watcher, key)
             for dag in store.dags.values():
@@ -329,7 +347,10 @@ class Transaction:
                     store.queues[dag.dag_id][event] = None
         self._positions.apply(store)
         self._parked.apply(store)
+        self._partitions.apply(store)
         self._planning.apply(store)
+        if store.times is not None:
+            store.times.on_committed()
         for pk in self._ended:
             store.runs[pk].is_ended = True
         for signal, subjects in announced_in(cast("Any", self)).items():

@@ -32,12 +32,17 @@ _IN_KEYS: Final = in_list("keys", "text")
 _IN_EVENTS: Final = in_list("event_ids", "bigint")
 _NEVER: Final = (f"'{sqlite_instant(NEVER)}'", f"'{NEVER.isoformat()}'::timestamptz")
 
-# In the order of the index, so that no more is read than is asked for, however much waits.
-_UNDIVIDED: Final = Statement(
+# In the order of the index, so that no more is read than is asked for, however much waits. What waits of an asset that
+# the expression has no more stays in the queue, as for other DAGs: it may come back to the file.
+UNDIVIDED: Final = Statement(
     """
 SELECT w.asset_event_id, w.asset_id, a.name, a.uri, e.partition_key, e.timestamp
 FROM (SELECT q.asset_event_id, q.asset_id FROM queued_asset_event q {HINT}
-      WHERE q.dag_id = {dag_id} AND q.run_pk IS NULL
+      WHERE q.dag_id = {dag_id} AND q.run_pk IS NULL AND q.asset_id IN (
+          SELECT s.asset_id FROM dag_schedule_asset s WHERE s.dag_id = {dag_id}
+          UNION
+          SELECT m.asset_id FROM dag_schedule_alias l JOIN asset_alias_member m ON m.alias_id = l.alias_id
+          WHERE l.dag_id = {dag_id})
       ORDER BY q.asset_id, q.asset_event_id LIMIT {limit}) AS w
 JOIN asset_event e ON e.id = w.asset_event_id
 JOIN asset a ON a.id = w.asset_id
@@ -45,7 +50,7 @@ ORDER BY w.asset_event_id
 """,
     HINT=HINT,
 )
-_SHARE: Final = Statement(
+SHARE: Final = Statement(
     """
 INSERT INTO dag_partition_event (dag_id, partition_key, asset_event_id, asset_id)
 SELECT {dag_id}, r.partition_key, r.asset_event_id, r.asset_id FROM {ROWS} AS r WHERE true
@@ -53,7 +58,7 @@ ON CONFLICT DO NOTHING RETURNING partition_key, asset_event_id
 """,
     ROWS=parameter_rows(partition_key="text", asset_event_id="bigint", asset_id="bigint"),
 )
-_PART: Final = Statement(
+PART: Final = Statement(
     """
 INSERT INTO dag_partition_part (dag_id, partition_key, asset_id, part, first_at)
 SELECT {dag_id}, r.partition_key, r.asset_id, r.part, r.first_at FROM {ROWS} AS r WHERE true
@@ -63,25 +68,25 @@ ON CONFLICT DO NOTHING
         partition_key="text", asset_id="bigint", part="text", first_at="timestamptz"
     ),
 )
-_TAKE_OUT: Final = Statement(
+TAKE_OUT: Final = Statement(
     """
 UPDATE queued_asset_event SET run_pk = {DIVIDED} WHERE dag_id = {dag_id} AND asset_event_id {IN_EVENTS}
 """,
     DIVIDED=(str(DIVIDED), str(DIVIDED)),
     IN_EVENTS=_IN_EVENTS,
 )
-_DROP: Final = Statement(
+DROP: Final = Statement(
     "DELETE FROM queued_asset_event WHERE dag_id = {dag_id} AND asset_event_id {IN_EVENTS}",
     IN_EVENTS=_IN_EVENTS,
 )
-_KNOWN: Final = Statement(
+KNOWN: Final = Statement(
     """
 SELECT partition_key, runs, due_at, newest_at FROM dag_partition
 WHERE dag_id = {dag_id} AND partition_key {IN_KEYS}
 """,
     IN_KEYS=_IN_KEYS,
 )
-_PARTS: Final = Statement(
+PARTS: Final = Statement(
     """
 SELECT p.partition_key, p.asset_id, a.name, a.uri, p.part, p.first_at
 FROM dag_partition_part p JOIN asset a ON a.id = p.asset_id
@@ -98,7 +103,7 @@ JOIN asset_alias_member m ON m.alias_id = l.alias_id
 WHERE l.dag_id = {dag_id}
 """
 )
-_NOTE: Final = Statement(
+NOTE: Final = Statement(
     """
 INSERT INTO dag_partition (dag_id, partition_key, due_at, newest_at, runs)
 SELECT {dag_id}, r.partition_key, r.due_at, r.newest_at, 0 FROM {ROWS} AS r WHERE true
@@ -106,7 +111,7 @@ ON CONFLICT (dag_id, partition_key) DO UPDATE SET due_at = excluded.due_at, newe
 """,
     ROWS=parameter_rows(partition_key="text", due_at="timestamptz", newest_at="timestamptz"),
 )
-_DUE: Final = Statement(
+DUE: Final = Statement(
     """
 SELECT partition_key, due_at FROM dag_partition
 WHERE dag_id = {dag_id} AND due_at < {NEVER}
@@ -185,7 +190,7 @@ class NotedKey:
 
 def undivided(dag_id: str, *, limit: int) -> Script[list[KeyedEvent]]:
     """Return some of the events that wait for the DAG and were not divided yet, in the order of their ids."""
-    return _events((yield _UNDIVIDED(dag_id=dag_id, limit=limit)))
+    return _events((yield UNDIVIDED(dag_id=dag_id, limit=limit)))
 
 
 def waiting_events(dag_id: str, *, limit: int) -> Script[list[KeyedEvent]]:
@@ -208,7 +213,7 @@ def store_shares(dag_id: str, shares: Sequence[Share]) -> Script[list[Share]]:
     if not shares:
         return []
     rows = [(one.partition_key, one.event.id, one.event.asset_id) for one in shares]
-    stored = yield _SHARE(dag_id=dag_id, rows=ParameterRows(rows))
+    stored = yield SHARE(dag_id=dag_id, rows=ParameterRows(rows))
     new = {(key, event) for key, event in stored}
     added = [one for one in shares if (one.partition_key, one.event.id) in new]
     first: dict[tuple[str, int, str], datetime] = {}
@@ -216,20 +221,20 @@ def store_shares(dag_id: str, shares: Sequence[Share]) -> Script[list[Share]]:
         part = (one.partition_key, one.event.asset_id, one.part)
         first[part] = min(first.get(part, one.event.timestamp), one.event.timestamp)
     if first:
-        yield _PART(dag_id=dag_id, rows=ParameterRows([(*part, at) for part, at in first.items()]))
+        yield PART(dag_id=dag_id, rows=ParameterRows([(*part, at) for part, at in first.items()]))
     return added
 
 
 def leave_queue(dag_id: str, *, divided: Iterable[int], refused: Iterable[int]) -> Script[None]:
     """Take events out of the DAG's queue."""
-    for statement, event_ids in ((_TAKE_OUT, list(divided)), (_DROP, list(refused))):
+    for statement, event_ids in ((TAKE_OUT, list(divided)), (DROP, list(refused))):
         if event_ids:
             yield statement(dag_id=dag_id, event_ids=event_ids)
 
 
 def known_keys(dag_id: str, keys: Iterable[str]) -> Script[dict[str, KnownKey]]:
     """Return what is stored of these keys."""
-    rows = yield _KNOWN(dag_id=dag_id, keys=list(keys))
+    rows = yield KNOWN(dag_id=dag_id, keys=list(keys))
     return {
         key: KnownKey(runs, None if _instant(due) == NEVER else _instant(due), _instant(at))
         for key, runs, due, at in rows
@@ -246,7 +251,7 @@ def parts_of(
     """
     aliases = (yield from alias_names(dag_id)) if has_aliases else {}
     found: dict[str, list[Part]] = {}
-    for key, asset, name, uri, part, at in (yield _PARTS(dag_id=dag_id, keys=list(keys))):
+    for key, asset, name, uri, part, at in (yield PARTS(dag_id=dag_id, keys=list(keys))):
         one = Part(asset, name, uri, part, _instant(at), aliases.get(asset, frozenset()))
         found.setdefault(key, []).append(one)
     return found
@@ -264,12 +269,12 @@ def note_keys(dag_id: str, keys: Sequence[NotedKey]) -> Script[None]:
     """Store when the runs of these keys may start."""
     if keys:
         rows = [(one.partition_key, one.due_at or NEVER, one.newest_at) for one in keys]
-        yield _NOTE(dag_id=dag_id, rows=ParameterRows(rows))
+        yield NOTE(dag_id=dag_id, rows=ParameterRows(rows))
 
 
 def due_keys(dag_id: str, *, limit: int) -> Script[list[tuple[str, datetime]]]:
     """Return the first keys whose run may start at some time without another event, and when."""
-    rows = yield _DUE(dag_id=dag_id, limit=limit)
+    rows = yield DUE(dag_id=dag_id, limit=limit)
     return [(key, _instant(at)) for key, at in rows]
 
 
