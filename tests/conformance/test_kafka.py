@@ -20,7 +20,7 @@ from triggerer.testing import Feature, ProducerConformance
 
 class TestKafka(ProducerConformance):
     # A partition is read by one member of the group at a time; there are no locks on messages to renew.
-    features = frozenset(Feature) - {Feature.LOCK_RENEWAL}
+    features = frozenset(Feature) - {Feature.LOCK_RENEWAL, Feature.QUEUE}
     patience_s = 30.0
     quiet_s = 0.3
     # Each costs joining and leaving a group; the waits in between are of the same kind.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from triggerer.abc import SharedStreamProducer
-from triggerer.testing import Feature, InMemoryBroker, ProducerConformance
+from triggerer.testing import Feature, InMemoryBroker, InMemoryQueueProducer, ProducerConformance
 
 
 class TestInMemoryBroker(ProducerConformance):
@@ -19,6 +19,9 @@ class TestInMemoryBroker(ProducerConformance):
     async def publish(self, values: Sequence[str], lane: int = 0) -> None:
         self.broker.publish(*values, lane=lane)
 
+    async def publish_unordered(self, values: Sequence[str]) -> None:
+        self.broker.publish_unordered(*values)
+
     async def new_producer(self) -> SharedStreamProducer:
         return self.broker.producer()
 
@@ -30,3 +33,12 @@ class TestInMemoryBroker(ProducerConformance):
 
     async def seek(self, position: int, lane: int = 0) -> None:
         self.broker.seek(position, lane)
+
+
+class TestInMemoryQueue(TestInMemoryBroker):
+    """The same broker as a queue: what was consumed cannot be read again."""
+
+    features = frozenset(Feature) - {Feature.LOG}
+
+    async def new_producer(self) -> SharedStreamProducer:
+        return InMemoryQueueProducer(self.broker)

@@ -51,6 +51,9 @@ class TestPubSub(ProducerConformance):
     async def publish(self, values: Sequence[str], lane: int = 0) -> None:
         self.published += await asyncio.to_thread(self.server.publish, self.name, values)
 
+    async def publish_unordered(self, values: Sequence[str]) -> None:
+        await self.publish(values)
+
     async def new_producer(self) -> SharedStreamProducer:
         return producer_on(
             self.server.host,
@@ -109,6 +112,9 @@ class TestPubSubInOrder(ProducerConformance):
 
     async def publish(self, values: Sequence[str], lane: int = 0) -> None:
         await asyncio.to_thread(self.server.publish, self.name, values, key=f"k{lane}")
+
+    async def publish_unordered(self, values: Sequence[str]) -> None:
+        await asyncio.to_thread(self.server.publish, self.name, values)
 
     async def new_producer(self) -> SharedStreamProducer:
         return producer_on(

@@ -86,6 +86,9 @@ _WITHOUT_SESSIONS = frozenset(Feature) - {
 class TestQueue(_OnServiceBus):
     features = _WITHOUT_SESSIONS
 
+    async def publish_unordered(self, values: Sequence[str]) -> None:
+        await self.publish(values)
+
 
 class TestSubscription(_OnServiceBus):
     # What differs is how it is reached.

@@ -75,6 +75,9 @@ class TestStandardQueue(_OnAQueue):
         Feature.LOG,
     }
 
+    async def publish_unordered(self, values: Sequence[str]) -> None:
+        await self.publish(values)
+
     @pytest.fixture(autouse=True)
     def _server(self, elasticmq: ElasticMqServer) -> None:
         self.server = elasticmq

@@ -20,6 +20,7 @@ from triggerer.testing import (
     InMemoryBroker,
     InMemoryMessage,
     InMemoryProducer,
+    InMemoryQueueProducer,
     ProducerConformance,
     TriggerConformance,
 )
@@ -30,7 +31,7 @@ class Suite(ProducerConformance):
     quiet_s = 0.01
     lock_s = 0.05
     patience_s = 0.3
-    faulty: type[InMemoryProducer] = InMemoryProducer
+    faulty: type[InMemoryQueueProducer] = InMemoryProducer
 
     async def setup(self) -> None:
         self.broker = InMemoryBroker(max_deliveries=self.max_deliveries, lock_s=self.lock_s)
@@ -40,6 +41,9 @@ class Suite(ProducerConformance):
 
     async def new_producer(self) -> SharedStreamProducer:
         return self.faulty(self.broker)
+
+    async def publish_unordered(self, values: Sequence[str]) -> None:
+        self.broker.publish_unordered(*values)
 
     async def committed(self, lane: int = 0) -> int:
         return self.broker.committed(lane)
@@ -274,6 +278,73 @@ class DropsDeadLetters(InMemoryProducer):
         pass
 
 
+class HasNoKeys(InMemoryQueueProducer):
+    def get_idempotency_key(self, broker_payload: InMemoryMessage) -> str | None:  # type: ignore[override]
+        return None
+
+
+class HasLanesThatAreNoJson(InMemoryQueueProducer):
+    def get_advance_lane(self, broker_payload: InMemoryMessage) -> Hashable:
+        return frozenset({broker_payload.lane})
+
+
+class DumpsAReference(InMemoryQueueProducer):
+    """Remembers the event, and gives away its number."""
+
+    def __init__(self, broker: InMemoryBroker) -> None:
+        super().__init__(broker)
+        self._dumped: list[Any] = []
+
+    def dump_event(self, event: Any) -> bytes:
+        self._dumped.append(event)
+        return str(len(self._dumped) - 1).encode()
+
+    def load_event(self, data: bytes) -> Any:
+        number = int(data)
+        return self._dumped[number] if number < len(self._dumped) else "lost"
+
+
+class HasALaneForEachDelivery(InMemoryQueueProducer):
+    def get_advance_lane(self, broker_payload: InMemoryMessage) -> Hashable:
+        return (broker_payload.lane, broker_payload.delivery)
+
+
+class CountsKilobytes(InMemoryQueueProducer):
+    def get_size(self, broker_payload: InMemoryMessage) -> int:
+        return super().get_size(broker_payload) // 1024
+
+
+class HandsOverOnlyWhatItHad(InMemoryQueueProducer):
+    def _next(self) -> InMemoryMessage | None:
+        message = super()._next()
+        if message is not None:
+            self._had = {*getattr(self, "_had", ()), message.value}
+        return message
+
+    async def dead_letter(self, event: Any, reason: str) -> None:
+        if event in self._had:
+            await super().dead_letter(event, reason)
+
+
+class HasOneLaneForAllWithoutOrder(InMemoryQueueProducer):
+    def get_advance_lane(self, broker_payload: InMemoryMessage) -> Hashable:
+        lane = broker_payload.lane
+        return "no order" if isinstance(lane, tuple) else lane
+
+
+class GivesOneWithoutOrderAtATime(InMemoryQueueProducer):
+    def _next(self) -> InMemoryMessage | None:
+        logs = self._broker.logs()
+        if any(logs[lane].committed < one.position for lane, one in self._readings.items()):
+            return None
+        return super()._next()
+
+
+class KeepsNothingOfSome(InMemoryQueueProducer):
+    def dump_event(self, event: Any) -> bytes | None:  # type: ignore[override]
+        return None if event == "b" else super().dump_event(event)
+
+
 class RunReturns(InMemoryProducer):
     async def run(self) -> None:
         await checkpoint()
@@ -319,13 +390,22 @@ FAULTS = {
     ForgetsWhatItKeeps: "test_an_event_is_the_same_after_it_was_kept_as_bytes",
     TakesAnyBytes: "test_other_bytes_are_no_event",
     DropsDeadLetters: "test_an_event_that_was_kept_can_be_handed_over",
+    HasNoKeys: "test_what_is_kept_for_a_watcher_has_a_key_and_a_lane_that_can_be_stored",
+    HasLanesThatAreNoJson: "test_what_is_kept_for_a_watcher_has_a_key_and_a_lane_that_can_be_stored",
+    DumpsAReference: "test_what_one_producer_has_dumped_another_one_loads",
+    HasALaneForEachDelivery: "test_a_message_that_comes_again_has_the_lane_and_the_key_it_had",
+    CountsKilobytes: "test_a_size_is_in_bytes",
+    HandsOverOnlyWhatItHad: "test_a_producer_that_never_had_a_message_can_hand_it_over",
+    HasOneLaneForAllWithoutOrder: "test_a_message_without_order_is_a_lane_of_its_own",
+    GivesOneWithoutOrderAtATime: "test_a_message_without_order_that_is_stuck_holds_up_no_other",
+    KeepsNothingOfSome: "test_a_watcher_that_fails_misses_nothing_and_its_sibling_gets_all_once",
     RunReturns: "test_what_is_published_is_delivered_once",
     Reorders: "test_messages_of_a_lane_come_in_order",
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_a_fault_is_found_by_its_case(fault: type[InMemoryProducer]) -> None:
+def test_a_fault_is_found_by_its_case(fault: type[InMemoryQueueProducer]) -> None:
     suite = Suite()
     suite.faulty = fault
     with pytest.raises(AssertionError):

@@ -36,6 +36,10 @@ class Feature(StrEnum):
     """Messages stay when they have been read: `read_lane`, `get_position` and `find_positions`."""
     DUMP = "dump"
     """Events can be kept as bytes: `dump_event` and `load_event`; with dead_letter also the method `dead_letter`."""
+    QUEUE = "queue"
+    """Messages are gone when they have been read, so what a watcher misses is stored: `dump_event`, `load_event`,
+    `get_idempotency_key`, with sizes `get_size`, with dead_letter `dead_letter`. A log can do the same with what is set
+    aside."""
     STATE = "state"
     """The place is kept in a state in the store: `use_state`. Its cases are skipped where that is not overridden."""
 

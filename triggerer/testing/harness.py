@@ -20,6 +20,7 @@ from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerS
 from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.hosted import HostedTrigger
 from triggerer.testing.clock import VirtualClock
+from triggerer.testing.parked import InMemoryParked
 from triggerer.testing.threads import ThreadWatch
 
 _QUIET_TURNS = 20
@@ -46,11 +47,20 @@ class HostedView:
         """Yielded, and not confirmed."""
         self._hosted: HostedTrigger | None = None
         self._behind: Callable[[], dict[Hashable, list[Any]]] = dict
+        self._set_aside: Callable[[], list[Any]] = list
 
     @property
     def behind(self) -> dict[Hashable, list[Any]]:
-        """By lane, the position of the first message that it has still to get (`catch_up=True`)."""
+        """By lane, what it has still to get (`catch_up=True`).
+
+        Of a log the position of the first message; of a queue the raw events that are kept for it, in order.
+        """
         return self._behind()
+
+    @property
+    def set_aside(self) -> list[Any]:
+        """The raw events that were set aside for it (`catch_up=True`), while its stream lives."""
+        return self._set_aside()
 
     @property
     def error(self) -> BaseException | None:
@@ -69,10 +79,14 @@ class HostedView:
         self.events.append(event)
 
     def attach(
-        self, hosted: HostedTrigger, behind: Callable[[], dict[Hashable, list[Any]]]
+        self,
+        hosted: HostedTrigger,
+        behind: Callable[[], dict[Hashable, list[Any]]],
+        set_aside: Callable[[], list[Any]],
     ) -> None:
         self._hosted = hosted
         self._behind = behind
+        self._set_aside = set_aside
 
     @property
     def hosted(self) -> HostedTrigger:
@@ -172,8 +186,8 @@ class StreamHarness:
     restarted: one that ended stays ended, with its error, and the next `add` opens a new group.
 
     Args:
-        catch_up: Have one that fails fall behind alone where its source is a log (contract, rule 18): it stays a
-            member, behind, until `restart` or `remove`.
+        catch_up: Have one that fails fall behind alone where its source is a log or a queue (contract, rule 18): it
+            stays a member, behind, until `restart` or `remove`. What it misses of a queue is kept in memory.
     """
 
     def __init__(
@@ -192,6 +206,7 @@ class StreamHarness:
         self._threads: ThreadWatch | None = None
         self._replays = 0
         self._states = _States()
+        self._parked = InMemoryParked()
         settings = RuntimeSettings(
             ack_timeout=ack_timeout,
             subscriber_queue_size=subscriber_queue_size,
@@ -201,6 +216,7 @@ class StreamHarness:
             RuntimeContext(
                 self._sink,
                 positions=_Positions() if catch_up else None,
+                parked=self._parked if catch_up else None,
                 states=self._states,
                 clock=self._clock,
                 settings=settings,
@@ -249,7 +265,11 @@ class StreamHarness:
             source=EventSource((WatcherRef(number, 0),), _FENCE),
         )
         (hosted,) = self._manager.add([spec])
-        view.attach(hosted, lambda: self._behind(hosted, number))
+        view.attach(
+            hosted,
+            lambda: self._behind(hosted, number),
+            lambda: self._load(hosted, self._parked.set_aside(number)),
+        )
         return view
 
     @property
@@ -260,7 +280,18 @@ class StreamHarness:
     def _behind(self, hosted: HostedTrigger, number: int) -> dict[Hashable, list[Any]]:
         stream = self._manager.streams.get(hosted.stream_key)
         lags = () if stream is None else stream.behind.lags.behind(number)
-        return {lag.lane: lag.position for lag in lags}
+        return {
+            lag.lane: lag.position
+            if lag.kept is None
+            else self._load(hosted, self._parked.kept(number, lag.stored_as))
+            for lag in lags
+        }
+
+    def _load(self, hosted: HostedTrigger, kept: list[bytes]) -> list[Any]:
+        stream = self._manager.streams.get(hosted.stream_key)
+        group = None if stream is None else stream.group
+        producer = None if group is None else group.state.producer
+        return [] if producer is None else [producer.load_event(data) for data in kept]
 
     async def restart(self, view: HostedView) -> None:
         """Host one again that has failed and is behind (`catch_up=True`)."""

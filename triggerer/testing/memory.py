@@ -63,6 +63,7 @@ class InMemoryBroker:
         self.dead_letters: list[Any] = []
         self._logs: dict[Hashable, _Log] = {}
         self._changed = Notifier()
+        self._unordered = 0
 
     def publish(self, *values: Any, lane: Hashable = 0) -> None:
         """Append to a lane, which is made where it does not exist yet."""
@@ -70,6 +71,12 @@ class InMemoryBroker:
         log.values.extend(values)
         log.published_at.extend([time.time()] * len(values))
         self.note_change()
+
+    def publish_unordered(self, *values: Any) -> None:
+        """Publish messages that have no order with any other: each is a lane of its own, `("message", number)`."""
+        for value in values:
+            self.publish(value, lane=("message", self._unordered))
+            self._unordered += 1
 
     def committed(self, lane: Hashable = 0) -> int:
         """How many messages of the lane no producer is given again."""

@@ -5,13 +5,20 @@ from __future__ import annotations
 from triggerer.testing.delivering import DeliveringCases
 from triggerer.testing.ending import EndingCases
 from triggerer.testing.failing import FailingCases
+from triggerer.testing.keeping import KeepingCases
 from triggerer.testing.pausing import PausingCases
 from triggerer.testing.rereading import RereadingCases
 from triggerer.testing.restoring import RestoringCases
 
 
 class ProducerConformance(
-    DeliveringCases, FailingCases, PausingCases, RereadingCases, RestoringCases, EndingCases
+    DeliveringCases,
+    FailingCases,
+    PausingCases,
+    RereadingCases,
+    KeepingCases,
+    RestoringCases,
+    EndingCases,
 ):
     """Subclass it as `TestMyBroker`, declare the broker's features, and implement the hooks.
 

@@ -54,6 +54,10 @@ class ProducerSuite:
         """Send messages to a lane, in order. Without lanes it is always 0. Values are unique in a case."""
         raise NotImplementedError
 
+    async def publish_unordered(self, values: Sequence[str]) -> None:
+        """With queue, if there are such: send messages that have no order with any other."""
+        raise SkipTest(f"{type(self).__name__} does not override publish_unordered")
+
     async def committed(self, lane: int = 0) -> int:
         """How many of the messages published to the lane no new producer is given."""
         raise NotImplementedError

@@ -17,7 +17,7 @@ from triggerer.testing import Feature, ProducerConformance, StreamHarness, Trigg
 
 
 class TestLines(ProducerConformance):
-    features = frozenset(Feature) - {Feature.LOCK_RENEWAL, Feature.PAUSE_LANES}
+    features = frozenset(Feature) - {Feature.LOCK_RENEWAL, Feature.PAUSE_LANES, Feature.QUEUE}
 
     @pytest.fixture(autouse=True)
     def _directory(self, tmp_path: Path) -> None:

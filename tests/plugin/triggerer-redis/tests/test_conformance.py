@@ -18,7 +18,7 @@ GROUP = "suite"
 
 
 class TestRedis(ProducerConformance):
-    features = frozenset(Feature) - {Feature.LOCK_RENEWAL, Feature.STATE}
+    features = frozenset(Feature) - {Feature.LOCK_RENEWAL, Feature.QUEUE, Feature.STATE}
 
     @pytest.fixture(autouse=True)
     def _server(self, redis_server: RedisServer) -> Iterator[None]:
