@@ -228,6 +228,24 @@ async def test_either_makes_both_and_an_event_is_in_one_run_alone(database: Data
     assert {pk for _, pk in await queue_of(database, "report")} == {triggered.id}
 
 
+async def test_a_timetable_with_much_to_catch_up_with_leaves_every_other_run_to_events(
+    database: Database,
+) -> None:
+    await add_asset(database, 1, "flights")
+    schedule = OnEither(DeltaDataIntervalTimetable(HOUR), FLIGHTS)
+    start = await now_of(database) - 9 * HOUR
+    bounds = {"start_date": start, "catchup": True, "max_active_runs": 1}
+    await timed(database, "report", schedule, assets=(1,), **bounds)
+    scheduler = Scheduler(database)
+    for _ in range(4):
+        await emit(database, 1)
+        assert await scheduler.run_once() == 1
+        await end(database, *await runs_of(database, "report"))
+    runs = await runs_of(database, "report")
+    assert [run.run_type for run in runs] == ["scheduled", "asset_triggered"] * 2
+    assert dates(runs[::2]) == [start, start + HOUR]
+
+
 async def test_both_is_a_run_with_its_events_and_the_interval_of_the_fire(
     database: Database,
 ) -> None:

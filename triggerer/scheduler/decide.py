@@ -54,8 +54,7 @@ def look(dag: DagSnapshot, *, at_most: int, bound: int) -> Look:
         case OnTime():
             runs += _timed(dag, upcoming, room)
         case OnEither():
-            runs += _timed(dag, upcoming, room)
-            runs += _triggered(dag, queue, room - len(runs))
+            runs += _either(dag, upcoming, queue, room)
         case OnBoth():
             runs += _joint(dag, upcoming, queue, room)
         case _:
@@ -242,6 +241,28 @@ def _triggered(dag: DagSnapshot, queue: _Queue, room: int) -> Iterator[NewRun]:
             return
         yield _taking(dag)
         queue.take()
+
+
+def _either(dag: DagSnapshot, upcoming: _Upcoming, queue: _Queue, room: int) -> Iterator[NewRun]:
+    """Yield runs of both kinds. While both are due they take turns: neither waits for more than one run of the other.
+
+    Otherwise a timetable that is always due, with a gap as long as its period or more to catch up with than a cap lets
+    run, would leave no room for events; and the other way round.
+    """
+    can_take = not (_quiet(dag) or _out_of_season(dag))
+    is_turn_of_assets = dag.last_kind is RunType.SCHEDULED
+    for _ in range(room):
+        has_events = can_take and queue.satisfies(condition_of(dag.schedule))
+        if has_events and (is_turn_of_assets or not upcoming.is_due):
+            yield _taking(dag)
+            queue.take()
+            is_turn_of_assets = False
+        elif upcoming.is_due:
+            yield NewRun(dag.dag_id, RunType.SCHEDULED, info=upcoming.info)
+            upcoming.advance()
+            is_turn_of_assets = True
+        else:
+            return
 
 
 def _joint(dag: DagSnapshot, upcoming: _Upcoming, queue: _Queue, room: int) -> Iterator[NewRun]:

@@ -80,6 +80,8 @@ class DagSnapshot:
     depends_on_past: bool = False
     last_run: LastRun | None = None
     """The newest run that is no backfill's; only known where the DAG depends on it."""
+    last_kind: RunType | None = None
+    """Of the newest run that was made by time or by assets; only known where the DAG is scheduled by either."""
     partitions: PartitionQueue = PartitionQueue()
     """Where it is scheduled by them."""
 

@@ -111,6 +111,7 @@ class _Replay:
     last_interval: DataInterval | None = None
     last_run_after: datetime | None = None
     last_run_at: datetime | None = None
+    last_kind: RunType | None = None
 
     def run(self, events: Iterable[RecordedEvent], until: datetime) -> Replayed:
         waits_for = self._waits_for()
@@ -168,6 +169,7 @@ class _Replay:
             last_interval=self.last_interval,
             last_run_after=self.last_run_after,
             last_run_at=self.last_run_at,
+            last_kind=self.last_kind,
             min_run_gap=one.min_run_gap,
             quiet_period=one.quiet_period,
             newest_event=max(newest, default=None),
@@ -190,7 +192,7 @@ class _Replay:
                 del waiting[:count]
                 if not waiting:
                     del self.queue[asset]
-        self.last_run_at = now
+        self.last_run_at, self.last_kind = now, run.run_type
         if run.info is not None:
             self.last_interval = run.info.data_interval
             self.last_run_after = max(run.info.run_after, self.last_run_after or run.info.run_after)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from itertools import groupby
 
+from triggerer.domain.runs import RunType
 from triggerer.domain.schedules import schedule_from_text
 from triggerer.domain.timetables import DagRunInfo, DataInterval, TimeRestriction
 from triggerer.scheduler.looks import DagSnapshot, LastRun, PartitionQueue, WaitingAsset
@@ -50,6 +51,7 @@ def snapshot_of(rows: Sequence[DagRow], partitions: PartitionQueue | None = None
         newest_event=max(newest, default=None),
         depends_on_past=first.depends_on_past,
         last_run=None if first.last_run is None else LastRun(*first.last_run),
+        last_kind=None if first.last_kind is None else RunType(first.last_kind),
         partitions=partitions or PartitionQueue(),
     )
 

@@ -64,7 +64,7 @@ class Dag:
         """Look at `now`, make what is due, and return the logical dates."""
         found = self.at(now)
         for run in found.runs:
-            self.dag = replace(self.dag, last_run_at=now)
+            self.dag = replace(self.dag, last_run_at=now, last_kind=run.run_type)
             if run.info is not None:
                 interval = run.info.data_interval
                 after = run.run_after or now
@@ -233,6 +233,21 @@ def test_either_makes_runs_of_both_kinds_and_time_takes_no_events(
     dag.run(MIDNIGHT + HOUR)
     found = dag.at(MIDNIGHT + HOUR)
     assert (found.runs, kinds(found)) == ((), [HoldKind.TIME, HoldKind.ASSETS])
+
+
+@pytest.mark.parametrize("bounds", [{"min_run_gap": HOUR}, {"max_active_runs": 1}])
+def test_of_time_and_events_that_are_always_due_neither_waits_for_more_than_one_run_of_the_other(
+    host: time_machine.Traveller, bounds: dict[str, Any]
+) -> None:
+    dag = Dag(host, OnEither(HOURLY, A), start=MIDNIGHT - DAY, catchup=True, **bounds)
+    found, dates = [], []
+    for hour in range(8):
+        dag.event(A)
+        now = MIDNIGHT + hour * HOUR
+        found += [run.run_type for run in dag.at(now).runs]
+        dates += dag.run(now)
+    assert found == [RunType.SCHEDULED, RunType.ASSET_TRIGGERED] * 4
+    assert dates == [MIDNIGHT - DAY + n * HOUR for n in range(4)]
 
 
 def test_both_is_a_run_at_the_first_moment_at_which_both_hold(

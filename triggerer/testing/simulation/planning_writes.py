@@ -11,7 +11,7 @@ import orjson
 
 from triggerer.domain.conditions import assets_of
 from triggerer.domain.runs import RunType
-from triggerer.domain.schedules import next_info, schedule_to_json
+from triggerer.domain.schedules import OnEither, next_info, schedule_to_json
 from triggerer.domain.timetables import DagRunInfo, DataInterval
 from triggerer.store.queries.scheduling.candidates import LockDags, LockFreeDags, Timed
 from triggerer.store.queries.scheduling.due_moments import NoteNext
@@ -262,7 +262,11 @@ def _dag_columns(store: Store, dag: Dag) -> Row:
         and run.run_type is RunType.ASSET_TRIGGERED
         and (last is None or last.interval is None or run.interval.end > last.interval.start)
     ]
-    read = (*upcoming, state.last_run_at, now, version, active, automated, made, past)
+    kind = None
+    if isinstance(dag.on, OnEither):
+        kinds = [str(run.run_type) for run in _runs_of(store, dag_id)]
+        kind = kinds[-1] if kinds else None
+    read = (*upcoming, state.last_run_at, now, version, active, automated, made, past, kind)
     return (*plain, *bounds, *time, *holds, *read)
 
 

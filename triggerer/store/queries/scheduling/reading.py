@@ -63,6 +63,10 @@ SELECT d.dag_id, {SCHEDULE}, {PARAMS}, d.max_active_runs, d.events_per_run, d.is
        CASE WHEN d.depends_on_past THEN
            (SELECT {PAST} FROM dag_run r WHERE r.dag_id = d.dag_id AND r.run_type <> 'backfill'
             ORDER BY r.id DESC LIMIT 1) END AS last_run,
+       CASE WHEN {EITHER} THEN
+           (SELECT r.run_type FROM dag_run r
+            WHERE r.dag_id = d.dag_id AND r.run_type IN ('scheduled', 'asset_triggered')
+            ORDER BY r.id DESC LIMIT 1) END AS last_kind,
        w.asset_id, w.name, w.uri, w.alias,
        CASE WHEN w.asset_id IS NULL THEN 0 WHEN d.events_per_run IS NULL THEN 1 ELSE (
            SELECT count(*) FROM (
@@ -113,6 +117,8 @@ ORDER BY d.dag_id, w.asset_id
     # What ended before the last run began is never asked for again; after a change of the schedule, what began before
     # that may be. No run is made before its logical date, which spares the index the others.
     SINCE=(_SINCE.format(soon=":soon", never="''"), _SINCE.format(soon=_SOON, never="'-infinity'")),
+    # No other schedule begins so.
+    EITHER=("""d.schedule LIKE '{{"either"%'""", """d.schedule::text LIKE '{{"either"%'"""),
     PAST=("json_array(r.run_id, r.state)", "ARRAY[r.run_id, r.state]"),
     NEWEST=(str(NEWEST_EVENTS), str(NEWEST_EVENTS)),
 )
@@ -174,6 +180,8 @@ class DagRow:
     before the clock was set back."""
     last_run: tuple[str, str] | None
     """The newest run's id and state, where the DAG depends on it."""
+    last_kind: str | None
+    """The type of the newest run that time or assets have asked for, where the DAG is scheduled by either."""
     asset_id: int | None
     name: str
     uri: str
@@ -207,7 +215,7 @@ def _dag_row(
 ) -> DagRow:
     paused, stale, start, end, catchup, gap, quiet, on_past, *others = others  # type: ignore[assignment]
     next_at, next_start, next_end, last_at, now, version, active, last, *others = others  # type: ignore[assignment]
-    made, past, asset_id, name, uri, alias, queued, newest = others
+    made, past, last_kind, asset_id, name, uri, alias, queued, newest = others
     return DagRow(
         dag_id,
         schedule,
@@ -232,6 +240,7 @@ def _dag_row(
         None if last is None else tuple(map(_present, json_from(last))),  # type: ignore[arg-type]
         tuple((_present(start), _present(end)) for start, end in json_from(made) or ()),
         None if past is None else tuple(json_from(past)),
+        last_kind,
         asset_id,
         name,
         uri,
