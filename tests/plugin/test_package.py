@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,6 +60,32 @@ def test_a_dag_may_watch_with_it(installed: Installed, tmp_path: Path) -> None:
     )
     shown = installed.run("-m", "triggerer", "check", "--dags-folder", str(tmp_path))
     assert "1 watcher, 0 errors" in shown
+
+
+@pytest.mark.parametrize("package", ["triggerer-lines", "triggerer-redis"])
+def test_the_packages_type_check(package: str, tmp_path: Path) -> None:
+    """As their author's own mypy sees them, as strict as it can be."""
+    name = package.replace("-", "_")
+    shutil.copytree(PROJECT.with_name(package) / name, tmp_path / name)
+    _type_check(tmp_path, name)
+
+
+def test_the_trigger_of_the_guide_type_checks(tmp_path: Path) -> None:
+    section = (ROOT / "docs" / "plugins.md").read_text().partition("## A message broker\n")[2]
+    found = re.search(r"```python\n(.*?)```", section, re.DOTALL)
+    assert found is not None
+    (tmp_path / "shop.py").write_text(found[1])
+    _type_check(tmp_path, "shop.py")
+
+
+def _type_check(folder: Path, path: str) -> None:
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--no-incremental", "--follow-imports=silent",
+         "--config-file=", path],
+        cwd=folder, env={**os.environ, "MYPYPATH": f"{ROOT}:{folder}"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 def test_the_guide_shows_the_package_as_it_is() -> None:

@@ -3,7 +3,7 @@
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
@@ -108,23 +108,26 @@ class LinesSharedStreamProducer(SharedStreamProducer):
     def get_position(self, broker_payload: Line) -> list[int]:
         return [broker_payload.inode, broker_payload.begin]
 
-    async def read_lane(self, lane: str, position: list[int]) -> AsyncIterator[tuple[Line, Line]]:
+    async def read_lane(
+        self, lane: Hashable, position: list[Any]
+    ) -> AsyncIterator[tuple[Line, Line]]:
+        name = str(lane)  # as `get_advance_lane` gives it
         inode, number = position
-        begin = await to_thread.run_sync(line_at, self._directory / lane, number)
+        begin = await to_thread.run_sync(line_at, self._directory / name, number)
         file = _File(inode, begin, begin)
         while True:
             # A file with another inode is read from its beginning.
-            lines = await to_thread.run_sync(read_lines, self._directory, {lane: file}, lane)
+            lines = await to_thread.run_sync(read_lines, self._directory, {name: file}, name)
             for line in lines:
                 if line.inode != file.inode:
-                    _log.warning("%s was made anew; it is read from its beginning", lane)
+                    _log.warning("%s was made anew; it is read from its beginning", name)
                     file = _File(line.inode, 0, 0)
                 file.read = line.end
                 yield line, line
             if not lines:
                 await anyio.sleep(self._poll_s)
 
-    async def find_positions(self, start: datetime | None) -> dict[str, list[int]]:
+    async def find_positions(self, start: datetime | None) -> Mapping[Hashable, list[Any]]:
         return await to_thread.run_sync(find_positions, self._directory, start)
 
     def dump_event(self, event: Line) -> bytes:
@@ -180,9 +183,9 @@ def line_at(path: Path, position: int) -> int:
         return opened.tell()
 
 
-def find_positions(directory: Path, start: datetime | None) -> dict[str, list[int]]:
+def find_positions(directory: Path, start: datetime | None) -> Mapping[Hashable, list[Any]]:
     """Where each file begins; a line has no time, so a file that was not written since `start` is at its end."""
-    positions = {}
+    positions: dict[Hashable, list[Any]] = {}
     for path in directory.glob("*.lines"):
         status = path.stat()
         is_old = start is not None and status.st_mtime < start.timestamp()

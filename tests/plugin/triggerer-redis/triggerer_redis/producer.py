@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -281,34 +281,37 @@ class RedisSharedStreamProducer(SharedStreamProducer):
         return [broker_payload.message.position["incarnation"], number_of(broker_payload.id)]
 
     async def read_lane(
-        self, lane: str, position: list[Any]
+        self, lane: Hashable, position: list[Any]
     ) -> AsyncIterator[tuple[BrokerMessage, Entry]]:
+        stream = str(lane)
         incarnation, number = position
-        now = await self._find_incarnation(lane)
+        now = await self._find_incarnation(stream)
         if now is None:
-            raise BrokerUnavailable(self._what(f"stream {lane} is not there to be read again"))
+            raise BrokerUnavailable(self._what(f"stream {stream} is not there to be read again"))
         read = before(id_of(number))
         if now != incarnation:
-            _log.warning("stream %s was made anew; it is read from its beginning", lane)
+            _log.warning("stream %s was made anew; it is read from its beginning", stream)
             read = "0-0"
-        if await self._find_trimmed(lane, read) is not None:
+        if await self._find_trimmed(stream, read) is not None:
             _log.warning(
-                "an unknown number of the entries of stream %s after %s were deleted", lane, read
+                "an unknown number of the entries of stream %s after %s were deleted", stream, read
             )
         block_ms = round(min(_BLOCK_S, self._settings.answer_within_s / 2) * 1000)
-        what = self._what(f"read stream {lane} again")
+        what = self._what(f"read stream {stream} again")
         while True:
-            found = await ask(self._client.xread({lane: read}, count=_BATCH, block=block_ms), what)
+            found = await ask(
+                self._client.xread({stream: read}, count=_BATCH, block=block_ms), what
+            )
             if found:
-                await self._require_incarnation(lane, now)
+                await self._require_incarnation(stream, now)
             for _, entries in _by_stream(found):
                 for entry_id, fields in entries:
                     read = entry_id.decode()
-                    message = self._message(lane, now, read, fields, None)
+                    message = self._message(stream, now, read, fields, None)
                     yield message, Entry(message, 0)
 
-    async def find_positions(self, start: datetime | None) -> dict[str, list[Any]]:
-        positions = {}
+    async def find_positions(self, start: datetime | None) -> Mapping[Hashable, list[Any]]:
+        positions: dict[Hashable, list[Any]] = {}
         first = "-" if start is None else str(max(0, round(start.timestamp() * 1000)))
         for stream in self._streams:
             what = self._what(f"find a time in stream {stream}")
@@ -345,11 +348,11 @@ class RedisSharedStreamProducer(SharedStreamProducer):
             self._paused.set()
         self._paused = None
 
-    async def pause_lane(self, lane: str) -> None:
-        self._lanes[lane].is_paused = True
+    async def pause_lane(self, lane: Hashable) -> None:
+        self._lanes[str(lane)].is_paused = True
 
-    async def resume_lane(self, lane: str) -> None:
-        self._lanes[lane].is_paused = False
+    async def resume_lane(self, lane: Hashable) -> None:
+        self._lanes[str(lane)].is_paused = False
         self._wake()
 
     async def aclose(self) -> None:
