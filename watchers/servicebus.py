@@ -104,10 +104,9 @@ class ServiceBusEventTrigger(MessageTrigger):
         await check_entity(self._settings(), self._entity())
 
     async def measure_lag(self) -> SourceLag:
-        return SourceLag(
-            None,
-            note="Service Bus tells it to who may manage the entity only, which is not asked for",
-        )
+        from producers.servicebus.lag import measure_lag
+
+        return await measure_lag(self._settings(), self._entity())
 
     async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
         from producers.servicebus import describe_delivery

@@ -63,6 +63,13 @@ class ServiceBusSettings(DeliverySettings):
             _check_connection_string(self.connection_string, where)
 
     @property
+    def is_emulator(self) -> bool:
+        """Whether it is the vendor's emulator, or what passes for it: AMQP without TLS."""
+        if self.connection_string is None:
+            return False
+        return _parts(self.connection_string).get("usedevelopmentemulator", "").lower() == "true"
+
+    @property
     def host(self) -> str:
         """Where it connects to, for messages."""
         if self.fully_qualified_namespace is not None:
