@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from triggerer.abc import BrokerMessage, DeliveryFacts, SourceLag
+from triggerer.abc import BrokerMessage, DeliveryFacts, SourceLag, get_connection
 from triggerer.pluginkit.decoding import text_of
 from triggerer.pluginkit.message_trigger import (
     Attribute,
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 class PubSubEventTrigger(MessageTrigger):
     """Fires for each message of a subscription that meets `match`.
 
-    Watchers with equal subscription and connection share one stream. Write a subscription in one way only: its name and
-    its path are two streams, and each gets a part of the messages.
+    Watchers with equal subscription and connection share one stream. A name, and the path of the same subscription, are
+    one stream where the connection states its `project`. Where it does not, write a subscription in one way only: which
+    project the credentials have is not known here, so they are two streams, and each gets a part of the messages.
 
     Args:
         subscription: A name in the connection's project, or `projects/<project>/subscriptions/<name>`.
@@ -67,7 +68,20 @@ class PubSubEventTrigger(MessageTrigger):
         return {"subscription": self.subscription}
 
     def shared_stream_key(self) -> Hashable:
-        return ("pubsub", self.connection, self.subscription)
+        """Raises `ConfigurationError` where a path is given and the connection cannot be read.
+
+        Else the key, which several processes compute, would depend on which of them can read it.
+        """
+        return ("pubsub", self.connection, self._short_name())
+
+    def _short_name(self) -> str:
+        """The name alone of a subscription in the connection's own project, so that all ways to write it are one."""
+        match self.subscription.split("/"):
+            case ["projects", project, "subscriptions", name] if project == get_connection(
+                self.connection
+            ).get("project"):
+                return name
+        return self.subscription
 
     async def check_source(self) -> None:
         # Not at the top, here and below: a DAG file that is parsed needs no client library.

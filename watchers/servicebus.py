@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from producers.servicebus.entity import EntityPath
     from producers.servicebus.settings import ServiceBusSettings
 
+_SUBSCRIPTION = re.compile(r"(.+)/subscriptions/([^/]+)", re.IGNORECASE)
 _IN_POSITION = (
     "entity",
     "message_id",
@@ -35,6 +37,12 @@ def _from_position(name: str) -> Attribute:
     return lambda message: message.position.get(name)
 
 
+def _of_path(path: str) -> tuple[str | None, str | None, str | None]:
+    """Queue, topic and subscription that the path of an entity names."""
+    found = _SUBSCRIPTION.fullmatch(path)
+    return (path, None, None) if found is None else (None, found[1], found[2])
+
+
 class ServiceBusEventTrigger(MessageTrigger):
     """Fires for each message of a queue, or of a subscription of a topic, that meets `match`.
 
@@ -42,7 +50,7 @@ class ServiceBusEventTrigger(MessageTrigger):
     out when the stream is opened.
 
     Args:
-        queue: The name of a queue; or
+        queue: The name of a queue; or the path of a subscription, `<topic>/subscriptions/<subscription>`; or
         topic, subscription: the names of a topic and of one of its subscriptions.
         connection: The section `[connections.<connection>]` of the configuration.
         match, decode, extra, partition_key: See `MessageTrigger`. The default `extra` has `value`, `message_id`,
@@ -70,6 +78,8 @@ class ServiceBusEventTrigger(MessageTrigger):
         extra: Mapping[str, Any] | None = None,
         partition_key: str | None = None,
     ) -> None:
+        if queue is not None and topic is None and subscription is None:
+            queue, topic, subscription = _of_path(text_argument(queue, "queue"))
         self.queue = None if queue is None else text_argument(queue, "queue")
         self.topic = None if topic is None else text_argument(topic, "topic")
         self.subscription = (
@@ -95,7 +105,11 @@ class ServiceBusEventTrigger(MessageTrigger):
     def shared_stream_key(self) -> Hashable:
         # Names of entities are not case-sensitive.
         names = [name.lower() for name in (self.queue, self.topic, self.subscription) if name]
-        return ("servicebus", self.connection, "/".join(names))
+        path = "/".join(names)
+        if self.queue is not None and "/" in path:
+            # Names of queues may have slashes: not the stream of a topic's subscription.
+            path = f"queue:{path}"
+        return ("servicebus", self.connection, path)
 
     async def check_source(self) -> None:
         # Not at the top, here and below: a DAG file that is parsed needs no client library.

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from producers.sqs import SqsSharedStreamProducer
+from producers.sqs.queue import canonical
 from triggerer.abc import BrokerMessage, DeliveryFacts, SourceLag
 from triggerer.pluginkit.message_trigger import (
     Attribute,
@@ -23,7 +24,8 @@ class SqsEventTrigger(MessageTrigger):
     """Fires for each message of a queue that meets `match`.
 
     Watchers with equal queue and connection share one receiver. A queue is read by one stream: what another program
-    receives from it is not seen here.
+    receives from it is not seen here. All spellings of a queue's URL are one stream, its name is another: whose account
+    it is in, only the service knows. So give a queue by its name everywhere, or by its URL.
 
     Args:
         queue: Its name, or its URL.
@@ -69,7 +71,7 @@ class SqsEventTrigger(MessageTrigger):
         return {"queue": self.queue}
 
     def shared_stream_key(self) -> Hashable:
-        return ("sqs", self.connection, self.queue)
+        return ("sqs", self.connection, canonical(self.queue))
 
     async def check_source(self) -> None:
         from producers.sqs.checking import check_queue

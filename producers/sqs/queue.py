@@ -7,12 +7,14 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlsplit
 
 logger = logging.getLogger(__name__)
 
 LONGEST_VISIBILITY_S: Final = 12 * 60 * 60
 """The service renews a message's visibility timeout for at most this long after it was received."""
 _WITHOUT_VISIBILITY_S: Final = 30
+_USUAL_PORTS: Final = {"https": 443, "http": 80}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,29 @@ def is_url(queue: str) -> bool:
 def name_of(queue: str) -> str:
     """The name of a queue that is given by its name or its URL."""
     return queue.rstrip("/").rpartition("/")[2] if is_url(queue) else queue
+
+
+def canonical(queue: str) -> str:
+    """A queue's name as it is, and one spelling of all that its URL may have: two URLs of a queue are equal then.
+
+    A name is not the URL of the connection's account and region: the account is known to the service only.
+
+    Source: the service's older endpoints, `queue.amazonaws.com` and `<region>.queue.amazonaws.com`, name the same
+    queues as `sqs.<region>.amazonaws.com`.
+    """
+    if not is_url(queue):
+        return queue
+    parts = urlsplit(queue)
+    host = (parts.hostname or "").removesuffix(".")
+    if host == "queue.amazonaws.com":
+        host = "sqs.us-east-1.amazonaws.com"
+    elif host.endswith(".queue.amazonaws.com"):
+        host = f"sqs.{host.removesuffix('.queue.amazonaws.com')}.amazonaws.com"
+    if ":" in host:
+        host = f"[{host}]"
+    if parts.port is not None and parts.port != _USUAL_PORTS.get(parts.scheme):
+        host = f"{host}:{parts.port}"
+    return f"{parts.scheme}://{host}{parts.path.rstrip('/')}"
 
 
 def describe(url: str, attributes: Mapping[str, str], visibility_timeout_s: int | None) -> Queue:

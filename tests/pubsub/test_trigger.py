@@ -56,6 +56,37 @@ async def test_siblings_share_one_stream_and_each_gets_what_it_asked_for(
     assert [one.attempts for one in double.entries(name)] == [1, 1, 1]
 
 
+async def test_a_name_and_the_path_of_the_same_subscription_are_one_stream(
+    double: PubSubDouble, name: str
+) -> None:
+    double.create(name)
+    path = f"projects/tests/subscriptions/{name}"
+    async with StreamHarness() as streams:
+        short = await streams.add(PubSubEventTrigger(name))
+        long = await streams.add(PubSubEventTrigger(path))
+        (group,) = streams.groups.values()
+        assert group.subscribers == 2
+        double.publish(name, ["1", "2", "3"])
+        await eventually(lambda: all(one.is_acked for one in double.entries(name)), "all are acked")
+        for each in (short, long):
+            assert [event.payload["value"] for event in each.events] == [1, 2, 3]
+    assert double.counts["StreamingPull"] == 1
+
+
+@pytest.mark.parametrize("path", ["projects/other/subscriptions/s", "projects/tests/topics/s"])
+def test_what_is_named_by_another_path_is_another_stream(path: str) -> None:
+    assert PubSubEventTrigger(path).shared_stream_key() == ("pubsub", "pubsub", path)
+    assert PubSubEventTrigger("s").shared_stream_key() == ("pubsub", "pubsub", "s")
+
+
+def test_a_path_is_a_stream_of_its_own_where_the_project_is_the_credentials(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(abc, "_resolve_connection", lambda _: {})
+    path = "projects/tests/subscriptions/s"
+    assert PubSubEventTrigger(path).shared_stream_key() == ("pubsub", "pubsub", path)
+
+
 async def test_an_object_that_lands_in_a_bucket_of_cloud_storage_is_an_event(
     double: PubSubDouble, name: str
 ) -> None:

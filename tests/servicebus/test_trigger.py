@@ -44,6 +44,18 @@ class TestServiceBusEventTrigger(TriggerConformance):
     def siblings(self) -> Sequence[BaseEventTrigger]:
         return [ServiceBusEventTrigger("Orders", decode="text")]
 
+    def test_a_subscription_and_its_path_are_one_stream(self) -> None:
+        path = ServiceBusEventTrigger("Orders/Subscriptions/billing")
+        names = ServiceBusEventTrigger(topic="orders", subscription="billing")
+        assert path.shared_stream_key() == names.shared_stream_key()
+        assert path.source_arguments()["topic"] == "Orders"
+        assert str(path._entity()) == "Orders/billing"
+
+    def test_a_queue_whose_name_has_a_slash_is_no_subscription(self) -> None:
+        queue = ServiceBusEventTrigger("orders/billing")
+        names = ServiceBusEventTrigger(topic="orders", subscription="billing")
+        assert queue.shared_stream_key() != names.shared_stream_key()
+
     def strangers(self) -> Sequence[BaseEventTrigger]:
         return [
             ServiceBusEventTrigger("orders", connection="other"),

@@ -96,3 +96,29 @@ def test_a_missing_sdk_is_found_when_the_plugin_is_loaded() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert "ModuleNotFoundError: No module named 'aiobotocore'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("https://sqs.eu-west-1.amazonaws.com/123/q", "HTTPS://SQS.eu-west-1.amazonaws.com:443/123/q/"),
+        ("https://sqs.eu-west-1.amazonaws.com/123/q", "https://eu-west-1.queue.amazonaws.com/123/q"),
+        ("https://sqs.us-east-1.amazonaws.com/123/q", "https://queue.amazonaws.com/123/q"),
+        ("http://localhost:9324/000/q", "http://LOCALHOST:9324/000/q"),
+    ],
+)  # fmt: skip
+def test_all_spellings_of_a_url_are_one_stream(one: str, other: str) -> None:
+    assert SqsEventTrigger(one).shared_stream_key() == SqsEventTrigger(other).shared_stream_key()
+
+
+def test_another_account_region_or_case_is_another_stream() -> None:
+    others = [
+        "https://sqs.eu-west-1.amazonaws.com/123/q",
+        "https://sqs.eu-west-1.amazonaws.com/456/q",
+        "https://sqs.eu-west-2.amazonaws.com/123/q",
+        "https://sqs.eu-west-1.amazonaws.com/123/Q",
+        "http://localhost:9324/123/q",
+        "http://localhost:9325/123/q",
+        "q",
+    ]
+    assert len({SqsEventTrigger(one).shared_stream_key() for one in others}) == len(others)
