@@ -88,6 +88,7 @@ class Scene:
     Args:
         patience_s: How long to wait, in the end, until all has come through.
         settings: More of the instances' configuration, in TOML.
+        bootstrap: The instances' way to the broker; None: the direct one.
     """
 
     def __init__(
@@ -99,7 +100,9 @@ class Scene:
         seed: int,
         patience_s: float,
         settings: str = "",
+        bootstrap: str | None = None,
     ) -> None:
+        self.bootstrap = bootstrap or kafka.bootstrap_servers
         self.patience_s = patience_s
         self.settings = settings
         self.kafka = kafka
@@ -127,7 +130,7 @@ class Scene:
             self._folder / name,
             dags_folder=self._dags,
             database_url=url or self.url,
-            bootstrap=self.kafka.bootstrap_servers,
+            bootstrap=self.bootstrap,
             settings=self.settings,
         )
 

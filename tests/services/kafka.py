@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.services.java_program import JavaProgram, find_program
 from tests.services.kafka_client import KafkaClient
@@ -15,21 +16,27 @@ from tests.services.process import Daemon, ServiceError, accepts_connections, fr
 
 
 @contextmanager
-def open_kafka(*, heap: str = "384m") -> Iterator["KafkaServer"]:
+def open_kafka(
+    *, heap: str = "384m", behind_proxy: "BehindProxy | None" = None
+) -> Iterator["KafkaServer"]:
     """Format a log directory, start a broker on it, and remove both at the end.
 
+    Args:
+        behind_proxy: A second listener; None: there is none.
     Raises:
         ServiceUnavailable: There is no Java 17, or no broker in the cache and no way to get it.
     """
-    with _one_broker(kafka_with_archive(), heap) as server:
+    with _one_broker(kafka_with_archive(), heap, behind_proxy) as server:
         yield server
 
 
 @contextmanager
-def _one_broker(kafka: JavaProgram, heap: str) -> Iterator["KafkaServer"]:
+def _one_broker(
+    kafka: JavaProgram, heap: str, behind_proxy: "BehindProxy | None" = None
+) -> Iterator["KafkaServer"]:
     home = Path(tempfile.mkdtemp(prefix="triggerer-kafka-"))
     try:
-        server = KafkaServer(kafka, home, heap=heap)
+        server = KafkaServer(kafka, home, heap=heap, behind_proxy=behind_proxy)
         server.start()
         try:
             yield server
@@ -56,16 +63,38 @@ def _train(kafka: JavaProgram) -> None:
         server.stop()
 
 
+class BehindProxy(NamedTuple):
+    """A listener whose clients are sent to a proxy; who comes by the other one, to the broker itself."""
+
+    port: int
+    """Where the broker listens, and the proxy leads to."""
+    proxy_port: int
+    """What the broker advertises."""
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """By setting, what is added to the broker's own."""
+        return {
+            "listeners": f"PROXIED://127.0.0.1:{self.port}",
+            "advertised.listeners": f"PROXIED://127.0.0.1:{self.proxy_port}",
+            "listener.security.protocol.map": "PROXIED:PLAINTEXT",
+        }
+
+
 class KafkaServer(KafkaClient):
     """One broker. Its port and data stay the same over `stop`, `kill` and `start`."""
 
-    def __init__(self, kafka: JavaProgram, home: Path, *, heap: str) -> None:
+    def __init__(
+        self, kafka: JavaProgram, home: Path, *, heap: str, behind_proxy: BehindProxy | None = None
+    ) -> None:
         self.port, controller_port = free_ports(2)
         super().__init__(f"127.0.0.1:{self.port}", replicas=1)
         self._data = home / "data"
         settings = broker_settings(1, self.port, controller_port, self._data) | {
             "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller_port}"
         }
+        for name, added in (behind_proxy.settings if behind_proxy else {}).items():
+            settings[name] = f"{settings[name]},{added}"
         self.daemon = format_broker(
             "kafka", kafka, home, settings, "--standalone", heap=heap, ready=self._is_ready
         )
