@@ -11,6 +11,8 @@ from triggerer.cli.output import counted, print_json, print_note
 from triggerer.cli.session import folder_of, settings_for
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from triggerer.config import Settings
     from triggerer.dag_processing import CheckedPromises, CheckedSources, ParsedFolder
     from triggerer.dag_processing.promises import CheckedPromise
@@ -29,16 +31,53 @@ def check(
     Says of each watcher what it promises from the message to the asset event. A watcher that asks for more is an
     error. A broker that does not answer is a warning: it may be reachable from where the service runs.
     """
+    settings = settings_for(config, dags_folder=dags_folder)
+    _check_settings(settings)
+    folder = folder_of(settings)
+    parsed, sources, promises = _find_out(settings, folder, offline=offline)
+    # A source that cannot be used is found twice.
+    errors = tuple(dict.fromkeys((*parsed.errors, *sources.errors, *promises.errors)))
+    warnings = (*parsed.warnings, *sources.unavailable, *promises.warnings)
+    dags = [dag.dag_id for file in parsed.files for dag in file.dags]
+    if json:
+        print_json(
+            {
+                "files": [file.path for file in parsed.files],
+                "dags": dags,
+                "watchers": [_promise_to_json(one) for one in promises.promises],
+                "errors": [error.to_json() for error in errors],
+                "warnings": [warning.to_json() for warning in warnings],
+            }
+        )
+    else:
+        for one in promises.promises:
+            if one.promise is not None:
+                watcher = one.watcher
+                typer.echo(f"{watcher.asset_name}/{watcher.name}: {one.promise}")
+        for warning in warnings:
+            print_note(f"warning: {warning}")
+        for error in errors:
+            print_note(f"error: {error}")
+        watchers = sum(len(file.watchers) for file in parsed.files)
+        typer.echo(
+            f"{folder}: {counted(len(parsed.files), 'file')}, {counted(len(dags), 'DAG')},"
+            f" {counted(watchers, 'watcher')}, {counted(len(errors), 'error')},"
+            f" {counted(len(warnings), 'warning')}"
+        )
+    if errors:
+        raise typer.Exit(1)
+
+
+def _find_out(
+    settings: Settings, folder: Path, *, offline: bool
+) -> tuple[ParsedFolder, CheckedSources, CheckedPromises]:
+    """Parse the folder, and ask the sources of its watchers."""
     import logging
 
     import anyio
 
     from triggerer.abc import install_connections
     from triggerer.dag_processing import CheckedSources, check_promises, check_sources, parse_once
-
-    settings = settings_for(config, dags_folder=dags_folder)
-    _check_settings(settings)
-    folder = folder_of(settings)
 
     async def look() -> tuple[ParsedFolder, CheckedSources, CheckedPromises]:
         allowed = settings.core.allowed_trigger_modules
@@ -62,40 +101,9 @@ def check(
     # Clients of brokers log each attempt; what came of it is in the answer.
     logging.disable()
     try:
-        parsed, sources, promises = anyio.run(look)
+        return anyio.run(look)
     finally:
         logging.disable(logging.NOTSET)
-    # A source that cannot be used is found twice.
-    errors = tuple(dict.fromkeys((*parsed.errors, *sources.errors, *promises.errors)))
-    warnings = (*parsed.warnings, *sources.unavailable, *promises.warnings)
-    dags = [dag.dag_id for file in parsed.files for dag in file.dags]
-    watchers = sum(len(file.watchers) for file in parsed.files)
-    if json:
-        print_json(
-            {
-                "files": [file.path for file in parsed.files],
-                "dags": dags,
-                "watchers": [_promise_to_json(one) for one in promises.promises],
-                "errors": [error.to_json() for error in errors],
-                "warnings": [warning.to_json() for warning in warnings],
-            }
-        )
-    else:
-        for one in promises.promises:
-            if one.promise is not None:
-                watcher = one.watcher
-                typer.echo(f"{watcher.asset_name}/{watcher.name}: {one.promise}")
-        for warning in warnings:
-            print_note(f"warning: {warning}")
-        for error in errors:
-            print_note(f"error: {error}")
-        typer.echo(
-            f"{folder}: {counted(len(parsed.files), 'file')}, {counted(len(dags), 'DAG')},"
-            f" {counted(watchers, 'watcher')}, {counted(len(errors), 'error')},"
-            f" {counted(len(warnings), 'warning')}"
-        )
-    if errors:
-        raise typer.Exit(1)
 
 
 def _promise_to_json(one: CheckedPromise) -> dict[str, Any]:

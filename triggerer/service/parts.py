@@ -17,7 +17,13 @@ from triggerer.service.supervising import Runs, once_it_answers, unless_it_retur
 from triggerer.store.engine.database import Database
 
 if TYPE_CHECKING:
+    from triggerer.config.sections import TriggererSettings
+    from triggerer.domain.events import Fence
+    from triggerer.domain.parked import ParkedBounds
     from triggerer.execution.registration import Registration
+    from triggerer.hosting.factory import TriggerFactory
+    from triggerer.hosting.host import HostSettings
+    from triggerer.runtime import RuntimeSettings
 
 
 class Part(StrEnum):
@@ -54,63 +60,36 @@ async def start_parts(
 async def _start_triggerer(
     settings: Settings, database: Database, background: TaskGroup, workers: TaskGroup
 ) -> None:
-    from triggerer.domain.parked import ParkedBounds
     from triggerer.hosting import TriggerHost
-    from triggerer.hosting.factory import TriggerFactory
-    from triggerer.hosting.host import HostSettings
-    from triggerer.hosting.ownership import (
-        HEARTBEAT_INTERVAL,
-        OWN_LEASE_MARGIN,
-        RETRY_INTERVAL,
-    )
-    from triggerer.isolation import IsolationSettings
+    from triggerer.hosting.ownership import OWN_LEASE_MARGIN
     from triggerer.own_lease import OwnLease
-    from triggerer.plugins import load_trigger_class
-    from triggerer.runtime import RuntimeContext, RuntimeSettings
+    from triggerer.runtime import RuntimeContext
     from triggerer.store.recording.parked_writer import ParkedWriter
     from triggerer.store.recording.position_writer import PositionWriter
     from triggerer.store.recording.recorder import EventRecorder
     from triggerer.store.recording.state_writer import StateWriter
 
     chosen = settings.triggerer
-    # The recorder tells the host who was fenced, and the host is the recorder's source: late bound.
     # A SQLite database has one service at a time, so that nobody can take over.
     is_alone = database.dialect == "sqlite"
-    lease = chosen.lease_duration
-    recorder = EventRecorder(
-        database,
-        on_fenced=lambda fence: host.note_fenced(fence),  # noqa: PLW0108
+
+    # The writers tell the host who was fenced, and the host is given the writers: late bound.
+    def note_fenced(fence: Fence) -> None:
+        host.note_fenced(fence)
+
+    recorder = EventRecorder(database, on_fenced=note_fenced)
+    positions = PositionWriter(database, on_fenced=note_fenced)
+    parked = ParkedWriter(database, on_fenced=note_fenced, bounds=_parked_bounds(chosen))
+    states = StateWriter(database, on_fenced=note_fenced)
+    lease = (
+        OwnLease.unlimited()
+        if is_alone
+        else OwnLease(chosen.lease_duration, margin=OWN_LEASE_MARGIN)
     )
-    positions = PositionWriter(database, on_fenced=lambda fence: host.note_fenced(fence))  # noqa: PLW0108
-    parked = ParkedWriter(
-        database,
-        on_fenced=lambda fence: host.note_fenced(fence),  # noqa: PLW0108
-        bounds=ParkedBounds(
-            max_messages=chosen.parked_max_messages,
-            max_bytes=chosen.parked_max_bytes,
-            total_bytes=chosen.parked_total_bytes,
-        ),
-    )
-    states = StateWriter(database, on_fenced=lambda fence: host.note_fenced(fence))  # noqa: PLW0108
     host = TriggerHost(
         database,
         instance_id=new_instance_id(),
-        factory=TriggerFactory(
-            partial(
-                load_trigger_class,
-                dags_folder=settings.core.dags_folder,
-                allowed_modules=settings.core.allowed_trigger_modules,
-            ),
-            IsolationSettings(
-                placements=chosen.isolation,
-                dags_folder=settings.core.dags_folder,
-                allowed_modules=settings.core.allowed_trigger_modules,
-                log=settings.core,
-            ),
-            # What the DAG processor could import in this time can be imported here too.
-            load_timeout=settings.dag_processor.parse_timeout,
-            ack_timeout=chosen.shared_stream_ack_timeout,
-        ),
+        factory=_trigger_factory(settings),
         runtime=RuntimeContext(
             recorder,
             positions,
@@ -119,27 +98,11 @@ async def _start_triggerer(
             recorder,
             parked_at_bound=chosen.parked_at_bound,
             falls_behind=chosen.on_failure == "catch_up",
-            settings=RuntimeSettings(
-                ack_timeout=chosen.shared_stream_ack_timeout.total_seconds(),
-                subscriber_queue_size=chosen.shared_stream_subscriber_queue_size,
-                overflow_grace=chosen.shared_stream_overflow_grace.total_seconds(),
-                max_outstanding=chosen.max_outstanding_events,
-                max_outstanding_per_lane=chosen.max_outstanding_events_per_lane,
-                max_deliveries=chosen.max_deliveries,
-                max_outstanding_bytes=chosen.max_outstanding_bytes,
-                max_outstanding_bytes_per_lane=chosen.max_outstanding_bytes_per_lane,
-            ),
-            lease=OwnLease.unlimited() if is_alone else OwnLease(lease, margin=OWN_LEASE_MARGIN),
+            settings=_runtime_settings(chosen),
+            lease=lease,
         ),
         writers=(positions, parked, states),
-        settings=HostSettings(
-            lease=lease,
-            heartbeat=lease * HEARTBEAT_INTERVAL,
-            retry=lease * RETRY_INTERVAL,
-            drain=settings.core.shutdown_grace,
-            capacity=chosen.capacity,
-            stall_threshold=chosen.stall_threshold,
-        ),
+        settings=_host_settings(settings),
         takes_over_at_once=is_alone,
     )
     background.start_soon(unless_it_returns, "recorder", without_status(recorder.run))
@@ -147,6 +110,70 @@ async def _start_triggerer(
     background.start_soon(unless_it_returns, "parked", without_status(parked.run))
     background.start_soon(unless_it_returns, "states", without_status(states.run))
     await workers.start(unless_it_returns, "triggerer", host.run)
+
+
+def _trigger_factory(settings: Settings) -> TriggerFactory:
+    from triggerer.hosting.factory import TriggerFactory
+    from triggerer.isolation import IsolationSettings
+    from triggerer.plugins import load_trigger_class
+
+    core, chosen = settings.core, settings.triggerer
+    return TriggerFactory(
+        partial(
+            load_trigger_class,
+            dags_folder=core.dags_folder,
+            allowed_modules=core.allowed_trigger_modules,
+        ),
+        IsolationSettings(
+            placements=chosen.isolation,
+            dags_folder=core.dags_folder,
+            allowed_modules=core.allowed_trigger_modules,
+            log=core,
+        ),
+        # What the DAG processor could import in this time can be imported here too.
+        load_timeout=settings.dag_processor.parse_timeout,
+        ack_timeout=chosen.shared_stream_ack_timeout,
+    )
+
+
+def _parked_bounds(chosen: TriggererSettings) -> ParkedBounds:
+    from triggerer.domain.parked import ParkedBounds
+
+    return ParkedBounds(
+        max_messages=chosen.parked_max_messages,
+        max_bytes=chosen.parked_max_bytes,
+        total_bytes=chosen.parked_total_bytes,
+    )
+
+
+def _runtime_settings(chosen: TriggererSettings) -> RuntimeSettings:
+    from triggerer.runtime import RuntimeSettings
+
+    return RuntimeSettings(
+        ack_timeout=chosen.shared_stream_ack_timeout.total_seconds(),
+        subscriber_queue_size=chosen.shared_stream_subscriber_queue_size,
+        overflow_grace=chosen.shared_stream_overflow_grace.total_seconds(),
+        max_outstanding=chosen.max_outstanding_events,
+        max_outstanding_per_lane=chosen.max_outstanding_events_per_lane,
+        max_deliveries=chosen.max_deliveries,
+        max_outstanding_bytes=chosen.max_outstanding_bytes,
+        max_outstanding_bytes_per_lane=chosen.max_outstanding_bytes_per_lane,
+    )
+
+
+def _host_settings(settings: Settings) -> HostSettings:
+    from triggerer.hosting.host import HostSettings
+    from triggerer.hosting.ownership import HEARTBEAT_INTERVAL, RETRY_INTERVAL
+
+    chosen = settings.triggerer
+    return HostSettings(
+        lease=chosen.lease_duration,
+        heartbeat=chosen.lease_duration * HEARTBEAT_INTERVAL,
+        retry=chosen.lease_duration * RETRY_INTERVAL,
+        drain=settings.core.shutdown_grace,
+        capacity=chosen.capacity,
+        stall_threshold=chosen.stall_threshold,
+    )
 
 
 def _dag_processor(settings: Settings, database: Database) -> Runs:
