@@ -22,7 +22,7 @@ _since = attrgetter("since")
 
 
 class Absences:
-    """By watcher: from which event to which one its trigger counts as failed, as the ledger counts it.
+    """By watcher, from which event to which its trigger counts as failed, as the ledger counts it.
 
     The ledger's steps say how many there are; this says who. There are as many items as triggers have failed since the
     oldest event that is outstanding, and nobody looks while all is well.
@@ -33,7 +33,7 @@ class Absences:
         """Each in order, and apart from one another."""
 
     def begin(self, watchers: Iterable[WatcherRef], seq: int) -> None:
-        """What was or will be broadcast from `seq` on has failed for them."""
+        """Count every event from `seq` on as failed for these watchers."""
         for watcher in watchers:
             absences = self._by_watcher.setdefault(watcher, [])
             since = seq
@@ -43,19 +43,19 @@ class Absences:
             absences.append(_Absence(since))
 
     def end(self, watchers: Iterable[WatcherRef], seq: int) -> None:
-        """They answer for what is broadcast from `seq` on, or nobody does."""
+        """Stop counting at `seq`: from there on these watchers answer for events again, or have left."""
         for watcher in watchers:
             absences = self._by_watcher.get(watcher)
             if absences and absences[-1].until is None:
                 absences[-1].until = seq
 
     def forget(self, watchers: Iterable[WatcherRef]) -> None:
-        """They were deleted: nobody misses anything."""
+        """Drop what is noted of these watchers, which were deleted."""
         for watcher in watchers:
             self._by_watcher.pop(watcher, None)
 
     def find(self, seq: int) -> list[WatcherRef]:
-        """Those for whom this event has failed."""
+        """Return the watchers for which this event has failed."""
         found = []
         for watcher, absences in self._by_watcher.items():
             at = bisect_right(absences, seq, key=_since) - 1

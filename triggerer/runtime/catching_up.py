@@ -49,8 +49,8 @@ class CatchingUp:
 
     The filter is one of its own. What it has resolved moves `Lag.read_to`, what is durable moves `Lag.position`, which
     is stored. If the filter raises, only its open message has failed: that lane waits for a growing delay, and the
-    filter is made anew for the others at once. A message that alone cannot be taken is set aside. What was set aside
-    and is replayed the filter is given as well.
+    filter is made anew for the others at once. A message that alone cannot be taken is set aside. The filter is also
+    given the messages that were set aside before and are replayed.
 
     Args:
         readers: How many lanes of the stream may be read beside the poll at one time.
@@ -157,7 +157,7 @@ class CatchingUp:
     def _take_over(self, lag: Lag) -> None:
         """Read this lane from now on: what another has read and not stored is read again.
 
-        Or else that would move the position, which is one, past what is read here and is not durable.
+        Otherwise what the other reader stores would move the position past what is read here and not durable yet.
         """
         before, lag.taken_by = lag.taken_by, self._taken
         if before is not None and before is not self._taken:

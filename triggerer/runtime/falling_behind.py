@@ -23,10 +23,10 @@ class FallingBehind:
 
     If somebody else acked or rejected it, those that failed it fall behind at it: their positions are stored, then the
     lane goes on. If nobody did, it has failed, and the broker redelivers it and what lies behind it in its lane. Who is
-    behind there already counts as neither, unless it has read that message since.
+    behind there already counts neither as having failed nor as having acked, unless it has read that message since.
 
-    Nobody falls behind at what was pulled before that redelivery: where it stood it would have passed over the message
-    that failed.
+    Nobody falls behind at a message that was pulled before that redelivery: a watcher that stood there would have
+    passed over the message that failed.
     """
 
     def __init__(self, state: GroupState, subscribers: Subscribers) -> None:
@@ -56,7 +56,7 @@ class FallingBehind:
         return entry.seq < until or (entry.seq == until and is_before(failed, position))
 
     def _forget_empty_lanes(self) -> None:
-        """In which nothing is outstanding from before a redelivery. Where each message is a lane there are many."""
+        """Forget lanes with nothing outstanding from before a redelivery. They may be many: each message may be one."""
         lanes, before = self._state.lanes, self._state.redelivered_before
         for key, until in list(before.items()):
             lane = lanes.get(key)
@@ -108,7 +108,7 @@ class FallingBehind:
         return AdvanceOutcome(outcome.acked + outcome.failed, 0, outcome.rejected)
 
     def _who_failed(self, entry: Entry) -> set[WatcherRef]:
-        """Who was not there for it, or failed with it, and those of whose events the store refused one."""
+        """Return the watchers that were absent for it, failed with it, or derived something that the store refused."""
         failed = set(self._state.absences.find(entry.seq))
         for refused_by in (entry.nacks and entry.nacks.refused_by) or ():
             # Perhaps it is present no more: it may have failed since, with a later message.
@@ -119,9 +119,9 @@ class FallingBehind:
     def _not_behind(
         self, lane: Lane, position: Position, watchers: Collection[WatcherRef]
     ) -> set[WatcherRef]:
-        """Those that have neither read the message, though they were behind, nor are behind at it or before it.
+        """Leave out those that are behind at the message or before it, and those that have read it while catching up.
 
-        Who is behind, and it is not durable yet, counts as one of them: that is written again, and waited for.
+        A watcher whose position is not durable yet is not left out: the position is written again, and waited for.
         """
         lags = self._state.lags.by_lane.get(lane.key, {})
         return {
@@ -132,7 +132,7 @@ class FallingBehind:
         }
 
     def _others(self, lane: Lane, position: Position) -> tuple[set[WatcherRef], set[WatcherRef]]:
-        """Those that are behind at this message or before it, and those that have read it although they were."""
+        """Return who is behind at this message or before it, and who has read it while catching up."""
         behind, read = set[WatcherRef](), set[WatcherRef]()
         for lag in self._state.lags.by_lane.get(lane.key, {}).values():
             if self._state.source_of(lag.watcher) is None:
@@ -144,7 +144,7 @@ class FallingBehind:
         return behind, read
 
     def _passing(self, entry: Entry, behind: set[WatcherRef]) -> int:
-        """How many of those that count as having acked it were not given it, since all their watchers are behind."""
+        """Return how many count as having acked it and were not given it, since all their watchers are behind."""
         if not behind:
             return 0
         return sum(

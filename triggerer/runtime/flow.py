@@ -184,9 +184,9 @@ class Flow:
                     self._fail_for_overflow(subscriber, f"did not move for {grace:g} s")
 
     async def _fail_slow(self) -> bool:
-        """Fail those for whom the poll would stop while a sibling waits for more; whether there were any.
+        """Fail those for which the poll would stop while a sibling waits for more; return whether there were any.
 
-        They fall behind alone. Nobody is slow while the store is: then all wait for it.
+        They fall behind alone. While the store is slow, nobody counts as slow: then all wait for it.
         """
         if not self._state.may_fall_behind or not self._slow():
             return False

@@ -135,7 +135,7 @@ class Keeping(FallingBehind):
     def _comes_again(
         self, entry: Entry, outcome: AdvanceOutcome, missing: Sequence[Lag]
     ) -> AdvanceOutcome:
-        """Of those that count as having acked it, these have missed it, and it is not kept for them."""
+        """Return the outcome with those counted as failed that have missed it, and for which it is not kept."""
         selectors = self._state.selectors
         missed_by = {
             lag.watcher
@@ -255,7 +255,7 @@ class Keeping(FallingBehind):
         self._parked.submit_nowait(keeping.change)
 
     def _drop(self, lag: Lag, kept: KeptInLane, key: str) -> None:
-        """Have the row go of a message that was dealt with before it was there."""
+        """Delete the row of a message that was dealt with before the row was stored."""
 
         def note(_: Exception | None) -> None:
             # Where it was refused the row stays, and its key absorbs what it brings once more.
@@ -267,7 +267,7 @@ class Keeping(FallingBehind):
         )
 
     def _note_kept_late(self, lag: Lag) -> None:
-        """Something was kept when its group had ended: it is in the store, though the next may have looked there."""
+        """Have a message found that was stored after its group had ended: the next group may have looked before."""
         lags = self._state.lags
         if not lag.is_gone:
             assert lag.kept is not None
@@ -354,7 +354,7 @@ class Keeping(FallingBehind):
 
 
 def _failed(outcome: AdvanceOutcome, count: int) -> AdvanceOutcome:
-    """So many of those that count as having acked it, or else rejected it, have failed it."""
+    """Return the outcome with so many more failed: of those that acked, and then of those that rejected."""
     acked = min(count, outcome.acked)
     rejected = min(count - acked, outcome.rejected)
     return AdvanceOutcome(

@@ -20,7 +20,7 @@ _PAGE: Final = 100
 
 
 class KeptMessages:
-    """Of one watcher: read from the store in pages, in the order in which they were parked.
+    """Those of one watcher, read from the store in pages, in the order in which they were parked.
 
     Each is given to the filter once. One that fails is set aside again: what came after it in its lane has passed long
     ago, so nothing waits for it.
@@ -41,12 +41,12 @@ class KeptMessages:
         """Given, or read and not yet given; and what became of it is not durable."""
 
     def look(self) -> None:
-        """There are some: read from the first on."""
+        """Read from the first one on: a replay was asked for."""
         self.are_waiting = True
         self._after = 0
 
     async def next(self) -> TakenAgain | None:
-        """The next one, loaded; None if there is none left.
+        """Return the next one, loaded; None if there is none left.
 
         Raises:
             StoreError: They cannot be read now.
@@ -80,11 +80,11 @@ class KeptMessages:
         return self._page.popleft()
 
     def note_passed(self, taken: TakenAgain) -> None:
-        """All that derives from it is durable."""
+        """Delete the row of a message: all that derives from it is durable."""
         self._submit(taken.kept, Replayed(taken.kept.id))
 
     def note_failed(self, taken: TakenAgain, error: BaseException) -> None:
-        """It is set aside again."""
+        """Set a message aside again."""
         taken.is_dropped = True
         _log.warning(
             "a message failed again, and is set aside",

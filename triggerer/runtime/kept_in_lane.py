@@ -101,7 +101,7 @@ class KeptInLane:
         return None
 
     def end_writing(self, key: str, given_in: int | None, *, is_kept: bool) -> bool:
-        """The store has answered; whether there is a row that nobody needs any more."""
+        """Note the store's answer; return whether there is a row now that nobody needs."""
         self.in_flight -= 1
         self.writing.discard(key)
         is_needless = key in self.late
@@ -138,7 +138,7 @@ class KeptInLane:
         self.arrivals += 1
 
     def look_from_first(self) -> None:
-        """There may be messages to be read before those that were read: somebody replays them."""
+        """Read from the first message on: somebody replays some that lie before those that were read."""
         self.after = 0
         self.unread = math.inf
         self.uncounted.clear()

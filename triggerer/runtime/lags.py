@@ -27,7 +27,7 @@ def _ignore(_: Exception | None) -> None:
 
 
 class Lags:
-    """All of one stream, across its groups.
+    """The lags of one stream, across its groups.
 
     Args:
         sink: Where positions are stored; None: nobody falls behind, and the broker redelivers to all.
@@ -63,7 +63,7 @@ class Lags:
 
     @property
     def are_kept(self) -> bool:
-        """Whether it is stored who is behind."""
+        """Whether positions are stored, so that somebody can be behind."""
         return self._sink is not None
 
     def __bool__(self) -> bool:
@@ -157,7 +157,7 @@ class Lags:
         return True
 
     def _begin_again(self, lag: Lag, position: Position, now: datetime, **changes: Any) -> Lag:
-        """Put another in its place, of which nothing was taken yet."""
+        """Replace a lag by a new one, of which nothing was taken yet."""
         new = replace(
             lag,
             since=now if lag.is_live else lag.since,
@@ -214,12 +214,12 @@ class Lags:
     # Being set back
 
     def store_ahead(self, lag: Lag, on_stored: Callable[[Exception | None], None]) -> None:
-        """Store the place of one that is not known in its lane, and `enter`s it when that is durable."""
+        """Store the position of a lag that is not entered yet; once that is durable the caller enters it."""
         lag.is_stored = True
         self._submit(lag, lag.position, on_stored)
 
     def enter(self, lag: Lag) -> None:
-        """It is behind from now on; its place is durable."""
+        """Count a watcher as behind in a lane from now on. Its position is durable, or need not be stored."""
         self._add(lag)
         self.note_change(lag)
 
@@ -234,7 +234,7 @@ class Lags:
         now: datetime,
         on_stored: Callable[[Exception | None], None] = _ignore,
     ) -> None:
-        """Have it read again from an earlier place on, or with other keys. What was taken of it since counts no more.
+        """Have a watcher read again from an earlier position, or with other keys; what was taken since counts no more.
 
         Args:
             on_stored: Called once that is durable, or will not be. Before, no less is durable than was.
@@ -246,7 +246,7 @@ class Lags:
         self._store(new, on_stored)
 
     def note_broadcast(self, lane: Hashable, position: Position, now: datetime) -> None:
-        """Set those back further that may have missed this message, which is about to be given to all."""
+        """Set back further whoever was set back and may have missed this message, which is about to be broadcast."""
         for lag in list(self.set_back.get(lane, ())):
             if lag.set_back_to is not None and is_before(position, lag.set_back_to):
                 lag.is_stored = False
@@ -271,7 +271,7 @@ class Lags:
             self.set_back.pop(lag.lane, None)
 
     def leave_live(self, lag: Lag) -> None:
-        """It is behind again, or is not remembered any longer."""
+        """Take a lag out of those that have caught up: it is behind again, or forgotten."""
         lag.is_live = False
         live = self.live.get(lag.lane, {})
         live.pop(lag, None)
@@ -292,13 +292,13 @@ class Lags:
                 del self._behind[watcher_id]
 
     def end(self, lag: Lag) -> None:
-        """The broker was advanced to where it stands: it need not be remembered any longer."""
+        """Forget a lag, and delete its row: the broker was advanced to where it stands."""
         self.forget(lag)
         if lag.kept is None:
             self._submit(lag, None, _ignore)
 
     def forget(self, lag: Lag) -> None:
-        """Drop it here; the row is left to others."""
+        """Drop a lag from memory. Its row stays, for others to delete."""
         lag.is_gone = True
         self.leave_live(lag)
         self._unwatch(lag)
@@ -322,7 +322,7 @@ class Lags:
     def who_reads(
         self, source: EventSource, lane: Hashable, position: Position
     ) -> EventSource | None:
-        """To whom a live filter's events of a message go: to those that are not behind there. None: to nobody."""
+        """Return to which watchers a live filter's events of a message go: those not behind there. None: to nobody."""
         from_lane = self.by_lane.get(lane)
         if from_lane is None:
             return source
@@ -336,7 +336,7 @@ class Lags:
         return EventSource(reading, source.fence) if reading else None
 
     def are_stored(self, source: EventSource, lane: Hashable) -> bool:
-        """Whether it is durable where those of the source's watchers stand that are behind in the lane."""
+        """Whether the position of each of the source's watchers that is behind in the lane is durable."""
         lags = self.by_lane.get(lane, {})
         return all(
             lag.is_stored
@@ -352,7 +352,7 @@ class Lags:
             self.set_back.setdefault(lag.lane, {})[lag] = None
 
     def note_change(self, lag: Lag) -> None:
-        """What is known of one that is behind has changed."""
+        """Tell those who were handed in that something of a lag has changed."""
         if self._on_readable is not None and lag.is_stored and not (lag.is_live or lag.is_gone):
             self._on_readable(lag)
         if self._on_change is not None:

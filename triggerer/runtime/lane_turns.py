@@ -22,7 +22,9 @@ class _Attempts:
 
 
 class LaneTurns:
-    """Of one watcher. Synchronous; a turn costs O(log lanes): where each message is a lane there are thousands.
+    """The turns of one watcher's lanes. Synchronous.
+
+    A turn costs O(log lanes): where each message is a lane there are thousands.
 
     A watcher that fails with everything is not given one lane after the other for long: all of them wait then.
     """

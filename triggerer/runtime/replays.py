@@ -31,8 +31,8 @@ _log = structlog.get_logger(__name__)
 class Replays:
     """What is asked of the watchers of one stream, across its groups: carried out in order, one at a time.
 
-    A watcher of which something is asked reads nothing again until that is durable. So a request that is repeated,
-    since its owner died in the middle, finds the places of the first time, and no other.
+    While something is asked of a watcher, it reads nothing again until that is durable. So where an owner dies in the
+    middle, the next one repeats the request, and finds the positions of the first time.
 
     Args:
         members: Of the stream, as they are now.
@@ -73,7 +73,7 @@ class Replays:
                 member.replay_errors.pop(request.watcher_id, None)
 
     def forget(self, watchers: Iterable[WatcherRef]) -> None:
-        """They were deleted, and what was asked of them with them."""
+        """Drop what is asked of these watchers, which were deleted."""
         gone = {watcher.watcher_id for watcher in watchers}
         for request in [one for one in self._open.values() if one.watcher_id in gone]:
             self._release(request)
@@ -161,7 +161,7 @@ class Replays:
         note(None)
 
     def _end(self, request: ReplayRequest, failure: Exception | None, fence: Fence) -> None:
-        """All is durable, or will not be."""
+        """Delete the request if all its positions are durable; otherwise leave it to the next owner."""
         if failure is not None:
             # Its row stays: the next owner tries again.
             self._show(request, failure)

@@ -22,7 +22,7 @@ _LOOK_AT_ENDS_EVERY_S: Final = 10.0
 
 
 class Seam:
-    """Of one watcher, in all lanes of a group.
+    """The seam of one watcher, in all lanes of a group.
 
     Args:
         on_live: Called when it has caught up in a lane.
@@ -45,7 +45,7 @@ class Seam:
         self._looked_at = -math.inf
 
     def must_look(self) -> bool:
-        """Whether it is not known where some lane ends, or was looked up too long ago."""
+        """Whether the end of some lane is unknown, or was looked up too long ago."""
         if self._state.keeps_messages:
             return False
         behind = self._in_log()
@@ -59,7 +59,7 @@ class Seam:
         return [lag for lag in lags if lag.kept is None]
 
     async def look(self) -> None:
-        """Find out where the lanes end: who has read so far, and has missed no broadcast since, has caught up."""
+        """Look up where the lanes end: who has read up to there, and missed no broadcast since, has caught up."""
         state = self._state
         assert state.producer is not None
         # Only of those that were behind before: what is broadcast from then on is kept, see `Recent`.

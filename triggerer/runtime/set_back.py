@@ -90,7 +90,7 @@ class SetBack:
         return Again(self._request.id, self._start, self._end)
 
     def _place(self, lag: Lag | None) -> Position:
-        """Where one is to stand who is live: what it may have open, or not durable, is not passed over."""
+        """Return the position for a watcher that is live: none of what it has open or not durable is passed over."""
         others = [self._state.place_in(self._lane), None if lag is None else lag.position]
         place = self._start
         for other in others:
@@ -99,7 +99,7 @@ class SetBack:
         return place
 
     def _aim(self, lag: Lag) -> tuple[Position, Again | None] | None:
-        """Where one is to stand who is known in the lane, and what is made again; None: it stays as it is."""
+        """Return the position for one with a lag in the lane, and what it makes again; None: the lag stays as it is."""
         again, known = self._again, lag.again
         if lag.is_live:
             return self._place(lag), again
@@ -117,7 +117,7 @@ class SetBack:
         return self._start, again or known
 
     def _enter(self, new: Lag, error: Exception | None) -> None:
-        """It is durable where it is to stand: from now on it is behind."""
+        """Count the watcher as behind: its position is durable."""
         if error is not None or not self._is_watched():
             self._on_stored(error)
             return

@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 
 class SettingAside:
-    """Of one watcher.
+    """Sets the messages of one watcher aside.
 
     Args:
         name: The watcher's, for the log.

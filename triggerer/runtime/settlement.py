@@ -40,7 +40,7 @@ class _Standing:
 
 
 class Settlement:
-    """Of one watcher. Synchronous.
+    """Settles the messages of one watcher. Synchronous.
 
     Args:
         name: The watcher's, for errors.
@@ -158,7 +158,7 @@ class Settlement:
             self._state.end_if_advanced(lag)
 
     def _drop_passed(self, lag: Lag, kept: KeptInLane) -> None:
-        """Have the rows go of what is dealt with."""
+        """Delete the rows of what is dealt with."""
         keys, kept.passed = tuple(kept.passed), []
 
         def note(_: Exception | None) -> None:
@@ -221,7 +221,7 @@ class Settlement:
     def _set_aside(
         self, taken: TakenFromLane, error: Exception, *, is_waited_for: bool = False
     ) -> bool:
-        """Keep a message apart, while its lane goes on; False where that cannot be: the lane stands at it.
+        """Set a message aside while its lane goes on; False if that cannot be done: then the lane stands at it.
 
         Args:
             is_waited_for: Whether the lane goes on only then.

@@ -118,7 +118,7 @@ class GroupState:
 
     @property
     def awaits_redelivery(self) -> bool:
-        """Whether something that was pulled before a message failed may still be broadcast before that comes again."""
+        """Whether an event that was pulled before a message failed may still be broadcast, before the redelivery."""
         head = self.ledger.head
         return any(until > head for until in self.redelivered_before.values())
 
@@ -130,7 +130,7 @@ class GroupState:
         )
 
     def position_of(self, entry: Entry) -> Position:
-        """Where a message stands in its lane; in a queue by its number in this group."""
+        """The position of a message in its lane; in a queue it has the message's number in this group."""
         assert self.producer is not None
         if self.reads_log:
             return self.producer.get_position(entry.payload)
@@ -147,7 +147,7 @@ class GroupState:
             self.recent_of(lane).append(Message(position, event, payload), size_bytes)
 
     def note_advanced(self, batch: Sequence[AdvanceItem]) -> None:
-        """Forget where those stood who had caught up, and to whom the broker was advanced now."""
+        """Forget the positions of watchers that have caught up, and to which the broker is advanced now."""
         assert self.producer is not None
         payload, outcome = batch[-1]
         key = self.producer.get_advance_lane(payload)
@@ -177,7 +177,7 @@ class GroupState:
         return None if found is None else found.head
 
     def last_broadcast_from(self, entry: Entry) -> Position:
-        """The position that is furthest in the lane of what is outstanding from this message on."""
+        """The furthest position in its lane of what is outstanding, from this message on."""
         assert self.producer is not None
         position = self.producer.get_position(entry.payload)
         following_one = entry.next
@@ -202,7 +202,7 @@ class GroupState:
         return recent
 
     def store_position(self, lag: Lag) -> None:
-        """Store where one stands that is behind, and how far that is from the end, as far as it is known."""
+        """Store the position of a watcher that is behind, and how far it is from the end, as far as that is known."""
         if lag.is_gone or lag.kept is not None:
             return
         lag.stored_at = self.clock.monotonic()
@@ -212,9 +212,9 @@ class GroupState:
         self.lags.move(lag)
 
     def end_if_advanced(self, lag: Lag) -> None:
-        """Forget where one stands that has caught up, if the broker was advanced to it already.
+        """Forget the position of a watcher that has caught up, if the broker was advanced to it already.
 
-        Or if it was set back and nothing was broadcast since: what lies before, it has, and keys absorb a repeat.
+        Or if it was set back and nothing was broadcast since: it has what lies before, and keys absorb a repeat.
         """
         if lag.kept is not None:
             self._end_in_queue(lag)
@@ -236,7 +236,7 @@ class GroupState:
             self._end(lag)
 
     def _end_in_queue(self, lag: Lag) -> None:
-        """Forget one that has caught up, if nothing that it has read is outstanding, and all of it is durable."""
+        """Forget a lag that has caught up, if nothing that was read there is outstanding, and all of it is durable."""
         head = self.head_of(lag.lane)
         assert lag.kept is not None
         if (

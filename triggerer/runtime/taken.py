@@ -94,7 +94,7 @@ class TakenDerived:
 
 
 class TakenMessages:
-    """By lane those that are not resolved yet, in order."""
+    """The messages that are not resolved yet, by lane and in order."""
 
     def __init__(self) -> None:
         self._by_lane: dict[Lag, deque[TakenFromLane]] = {}

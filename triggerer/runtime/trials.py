@@ -53,10 +53,10 @@ class _Trial:
 
 
 class Trials:
-    """Of one watcher, by the lane in which it fails.
+    """The trials of one watcher, by the lane in which it fails.
 
-    A message that has failed `max_deliveries` times is put down to the message, if another passes, and to the watcher
-    otherwise. Others are tried until one has passed, or ten have failed. What a try derives is not stored. One from
+    When a message has failed `max_deliveries` times, the message is to blame if another one passes, and the watcher if
+    none does. Others are tried until one has passed, or ten have failed. What a try derives is not stored. One from
     which nothing derives tells nothing: the filter has perhaps only seen that it does not want it.
     """
 

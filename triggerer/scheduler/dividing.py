@@ -68,7 +68,7 @@ def partitioner_of(schedule: OnPartitions) -> Partitioner:
 
 
 def divide_all(rows: Iterable[DagRow], *, limit: int) -> Script[Divided]:
-    """Divide for those of these DAGs that are partitioned and neither paused nor stale.
+    """Divide what is queued for those of these DAGs that are partitioned, and neither paused nor stale.
 
     Args:
         rows: As `lock_and_read` returns them.

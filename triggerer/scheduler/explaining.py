@@ -145,7 +145,7 @@ async def _look(session: AsyncSession, dag_id: str) -> tuple[DagSnapshot, Waitin
 
 
 async def _pool_holds(session: AsyncSession, dag_id: str, slots: Mapping[str, int]) -> list[Hold]:
-    """What an executor with all the workers that there could be would leave in the queue."""
+    """Return the queued runs of the DAG that wait for a slot of a pool, however many workers are free."""
     waiting = await perform(session, pooled_runs())
     chosen = set(
         choose(

@@ -21,7 +21,7 @@ _WELL_AFTER_S: Final = 60.0
 
 
 class Use(StrEnum):
-    """What may fail by itself: a standby that was promoted to nothing answers, and takes no writes."""
+    """What may fail while the other works: a standby that nobody has promoted can be read, and takes no writes."""
 
     READS = "reads"
     WRITES = "writes"

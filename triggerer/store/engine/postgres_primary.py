@@ -1,8 +1,8 @@
 """Connections to the PostgreSQL server that takes the writes: this is the only place that opens them.
 
-After a failover two servers may take writes: the promoted one, and the former primary when it is back, or was never
-away but for those who promoted. A promotion begins a new timeline, whose number is higher than all before. So a process
-that has seen a timeline uses no server with a lower one any more.
+After a failover two servers may take writes: the promoted one, and the former primary when it is back, or if it was
+only cut off from whoever promoted the other. A promotion begins a new timeline, whose number is higher than all before.
+So a process that has seen a timeline uses no server with a lower one any more.
 """
 
 from __future__ import annotations

@@ -20,6 +20,6 @@ HELD: Final = Statement(
 
 
 def held_fences(fences: Iterable[Fence]) -> Script[frozenset[Fence]]:
-    """Return those that hold, which they then do until the transaction ends."""
+    """Return the fences that hold. They go on to hold until the transaction ends."""
     rows = yield HELD(rows=ParameterRows(sorted(map(tuple, set(fences)))))
     return frozenset(Fence(*row) for row in rows)

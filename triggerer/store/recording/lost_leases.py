@@ -1,4 +1,4 @@
-"""What is said of that which a lease no longer allowed to be written."""
+"""The error of what was not written, since its lease did not hold any more."""
 
 from __future__ import annotations
 

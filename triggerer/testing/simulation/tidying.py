@@ -27,8 +27,8 @@ _AFTER_FAULTS_S: Final = 5.0
 """How often somebody looks then: a stream that is held waits for it."""
 
 
-class Surroundings(Protocol):
-    """What there is of the world (`triggerer.testing.simulation.world`)."""
+class TidiedWorld(Protocol):
+    """What `Tidying` needs of the world (`triggerer.testing.simulation.world.World`)."""
 
     scenario: Scenario
     lagging: Lagging
@@ -47,7 +47,7 @@ class Person:
     Once nothing goes wrong any more, each is replayed once at most, and discarded if it is set aside all the same.
     """
 
-    def __init__(self, world: Surroundings) -> None:
+    def __init__(self, world: TidiedWorld) -> None:
         self.random = Random(f"{world.scenario.seed}/person")
         self._world = world
         self._flooded = 0

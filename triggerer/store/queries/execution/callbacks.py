@@ -26,7 +26,7 @@ _RUNNING: Final = "running"
 
 
 async def mark_due(session: AsyncSession, run_pks: Sequence[int]) -> None:
-    """Note, and announce, that calls are due for those of the runs that have ended as their DAGs want to be told of."""
+    """Note, and announce, that calls are due for those of these runs whose DAGs have a callback for such an end."""
     if not run_pks:
         return
     # `callbacks` holds no other words than the states.

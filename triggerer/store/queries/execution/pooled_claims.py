@@ -53,7 +53,7 @@ class _TakeTurns:
 
 @dataclass(frozen=True, slots=True)
 class PooledRuns:
-    """What a choice goes by."""
+    """What decides which runs are claimed."""
 
     queued: list[tuple[QueuedRun, str, str]]
     """In order, with the DAG's id and the run's."""

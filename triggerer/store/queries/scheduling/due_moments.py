@@ -1,4 +1,4 @@
-"""When a DAG's timetable makes it due next, and where that stands."""
+"""When a DAG's timetable makes it due next, as its row has it."""
 
 from __future__ import annotations
 
