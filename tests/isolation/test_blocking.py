@@ -74,6 +74,11 @@ def host(
     return manager.add([spec])[0]
 
 
+def obeying(isolation: Isolation, upstream: Upstream, notes: Path, where: str = "process") -> Any:
+    """A trigger that does what events tell it, isolated."""
+    return isolate_in(isolation, where)(Obeying, upstream=upstream.name, notes=str(notes))
+
+
 @ISOLATED
 async def test_siblings_go_on_while_one_blocks(
     placement: Placement, isolation: Isolation, upstream: Upstream, tmp_path: Path
@@ -125,9 +130,7 @@ async def test_each_event_is_told_at_once_though_the_next_one_blocks(
 ) -> None:
     """All three are handed over together; the filter never gives its loop a turn in between."""
     async with isolation, StreamHarness() as streams:
-        one = await streams.add(
-            isolate_in(isolation, placement)(Obeying, upstream=upstream.name, notes=str(tmp_path))
-        )
+        one = await streams.add(obeying(isolation, upstream, tmp_path, placement))
         upstream.put((1, "1"), (2, "2"), (3, "block"))
         await until(lambda: values(one) == [1, 2, 2])
         await until(lambda: set(upstream.outcomes()) == {(1, "1"), (2, "2")})
@@ -140,9 +143,7 @@ async def test_a_blocked_process_is_killed(
     isolation: Isolation, upstream: Upstream, tmp_path: Path
 ) -> None:
     async with isolation, StreamHarness(ack_timeout=60) as streams:
-        one = await streams.add(
-            isolate_in(isolation, "process")(Obeying, upstream=upstream.name, notes=str(tmp_path))
-        )
+        one = await streams.add(obeying(isolation, upstream, tmp_path))
         upstream.put((1, "block"))
         await until(lambda: notes_of(tmp_path))
         assert len(isolated_processes()) == 1
@@ -222,9 +223,7 @@ async def test_a_process_that_dies_is_noticed_though_its_fork_holds_the_channel(
     isolation: Isolation, upstream: Upstream, tmp_path: Path
 ) -> None:
     async with isolation, StreamHarness() as streams:
-        one = await streams.add(
-            isolate_in(isolation, "process")(Obeying, upstream=upstream.name, notes=str(tmp_path))
-        )
+        one = await streams.add(obeying(isolation, upstream, tmp_path))
         upstream.put((1, "fork and exit"))
         await until(lambda: one.error)
         assert str(one.error) == "The process of one ended with exit code 3"
@@ -234,9 +233,7 @@ async def test_what_a_process_has_started_ends_with_it(
     isolation: Isolation, upstream: Upstream, tmp_path: Path
 ) -> None:
     async with isolation, StreamHarness() as streams:
-        await streams.add(
-            isolate_in(isolation, "process")(Obeying, upstream=upstream.name, notes=str(tmp_path))
-        )
+        await streams.add(obeying(isolation, upstream, tmp_path))
         upstream.put((1, "start a child"))
         await until(lambda: len(notes_of(tmp_path)) == 1)
         (pid,) = notes_of(tmp_path)
@@ -287,9 +284,7 @@ async def test_a_raw_event_that_cannot_be_pickled_fails_its_trigger_and_what_cam
     isolation: Isolation, upstream: Upstream, tmp_path: Path
 ) -> None:
     async with isolation, StreamHarness() as streams:
-        one = await streams.add(
-            isolate_in(isolation, "process")(Obeying, upstream=upstream.name, notes=str(tmp_path))
-        )
+        one = await streams.add(obeying(isolation, upstream, tmp_path))
         lock = threading.Lock()
         upstream.put((1, "1"), (2, "1"), (3, lock), (4, "1"))
         await until(lambda: one.error)
@@ -321,9 +316,7 @@ async def test_an_error_that_cannot_be_pickled_is_told_by_its_text(
     isolation: Isolation, upstream: Upstream, tmp_path: Path
 ) -> None:
     async with isolation, StreamHarness() as streams:
-        one = await streams.add(
-            isolate_in(isolation, "process")(Obeying, upstream=upstream.name, notes=str(tmp_path))
-        )
+        one = await streams.add(obeying(isolation, upstream, tmp_path))
         upstream.put((1, "raise stubbornly"))
         await until(lambda: one.error)
         assert isinstance(one.error, PluginError)
@@ -337,9 +330,7 @@ async def test_a_class_that_may_not_be_loaded_is_not_loaded_there_either(
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     isolation = Isolation(IsolationSettings())
     async with isolation, StreamHarness() as streams:
-        one = await streams.add(
-            isolate_in(isolation, "process")(Obeying, upstream=upstream.name, notes=str(tmp_path))
-        )
+        one = await streams.add(obeying(isolation, upstream, tmp_path))
         upstream.put((1, "1"))
         await until(lambda: one.error)
         assert f"{triggers.HERE}.Obeying may not be loaded" in str(one.error)
@@ -365,9 +356,7 @@ async def test_sys_exit_ends_the_trigger_and_nothing_else(
     isolation: Isolation, upstream: Upstream, tmp_path: Path
 ) -> None:
     async with isolation, StreamHarness() as streams:
-        one = await streams.add(
-            isolate_in(isolation, "thread")(Obeying, upstream=upstream.name, notes=str(tmp_path))
-        )
+        one = await streams.add(obeying(isolation, upstream, tmp_path, "thread"))
         upstream.put((1, "sys.exit"))
         await until(lambda: one.error)
         assert "called sys.exit(4)" in str(one.error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -34,7 +35,7 @@ from triggerer.domain.parked import (
     SetAside,
 )
 from triggerer.errors import ParkedFull, RowRefused
-from triggerer.runtime import RuntimeContext, RuntimeSettings, TriggerSpec
+from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.synchronization import Notifier
 from triggerer.testing import InMemoryBroker, InMemoryProducer, InMemoryQueueProducer
 
@@ -328,3 +329,18 @@ def context(sink: Sink, *, max_deliveries: int = MAX_DELIVERIES, **others: Any) 
         random=Random(1),
         **others,
     )
+
+
+@asynccontextmanager
+async def hosting(
+    scene: Scene,
+    sink: Sink,
+    *names: str,
+    positions: tuple[LanePosition, ...] = (),
+    kept: tuple[KeptLane, ...] = (),
+    **others: Any,
+) -> AsyncIterator[tuple[Any, ...]]:
+    """Host watchers of these names, by default one that is "sick" and one that is "well"; give the manager and them."""
+    specs = scene.specs(*(names or ("sick", "well")), positions=positions, kept=kept)
+    async with Manager(context(sink, **others)) as manager:
+        yield manager, *manager.add(specs)

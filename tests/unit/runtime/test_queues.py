@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.unit.runtime.scene import MAX_DELIVERIES, Scene, Selecting, Sink, context
+from tests.unit.runtime.scene import MAX_DELIVERIES, Scene, Selecting, Sink, context, hosting
 from triggerer.abc import BaseEventTrigger
 from triggerer.domain.events import EventSource, WatcherRef
 from triggerer.domain.parked import Kept, ParkedChange, ParkedState, SetAside
@@ -29,8 +29,7 @@ def scene() -> Scene:
 async def test_who_fails_gets_all_that_it_missed_in_order_and_goes_on_live(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event != "a"
-    async with Manager(context(sink)) as manager:
-        manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink):
         scene.publish("a", *range(300))
         await sink.until(lambda: sink.taken(2) == ["a", *range(300)])
         await sink.until(lambda: scene.broker.committed() == 301)
@@ -48,8 +47,7 @@ async def test_who_fails_gets_all_that_it_missed_in_order_and_goes_on_live(scene
 async def test_it_catches_up_with_a_lane_that_moves_on(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: True
-    async with Manager(context(sink)) as manager:
-        (sick, _) = manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink) as (_, sick, _):
         number = 0
         for number in range(2_000):
             scene.publish(number)
@@ -68,8 +66,7 @@ async def test_it_catches_up_with_a_lane_that_moves_on(scene: Scene) -> None:
 async def test_a_poison_message_is_set_aside_and_its_lane_goes_on(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "b"
-    async with Manager(context(sink)) as manager:
-        manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink):
         scene.publish("a", "b", "c", "d")
         await sink.until(lambda: sink.taken(1) == ["a", "c", "d"])
         await sink.until(lambda: len(sink.parked) == 1)
@@ -83,8 +80,7 @@ async def test_a_poison_message_is_set_aside_and_its_lane_goes_on(scene: Scene) 
 async def test_a_watcher_that_takes_nothing_has_nothing_set_aside(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: True
-    async with Manager(context(sink)) as manager:
-        manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink):
         scene.publish(*range(30))
         await sink.until(lambda: sink.kept(1) == list(range(30)))
         given = MAX_DELIVERIES + 25
@@ -97,14 +93,12 @@ async def test_a_watcher_that_takes_nothing_has_nothing_set_aside(scene: Scene) 
 async def test_what_is_kept_comes_first_for_another_owner(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: True
-    async with Manager(context(sink)) as manager:
-        manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink):
         scene.publish("a", "b", "c")
         await sink.until(lambda: scene.broker.committed() == 3)
     scene.fails.clear()
     scene.publish("d")
-    async with Manager(context(sink)) as manager:
-        manager.add(scene.specs("sick", "well", kept=sink.kept_lanes()))
+    async with hosting(scene, sink, kept=sink.kept_lanes()):
         scene.publish("e")
         await sink.until(lambda: sink.taken(1) == ["a", "b", "c", "d", "e"])
         await sink.until(lambda: not sink.parked)
@@ -137,8 +131,7 @@ async def test_a_selector_is_asked_what_is_to_be_kept(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "sick"
     scene.watcher = lambda name: Selecting(scene.name, name)  # type: ignore[method-assign]
-    async with Manager(context(sink)) as manager:
-        manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink):
         scene.publish("sick", "well", "other", "sick", "well")
         await sink.until(lambda: scene.broker.committed() == 5)
         assert sink.kept_ever == 2
@@ -203,8 +196,7 @@ async def test_a_lone_watcher_leaves_its_messages_with_the_broker(scene: Scene) 
     sink = Sink()
     failures = iter([True] * 5)
     scene.fails["sick"] = lambda event: next(failures, False)
-    async with Manager(context(sink)) as manager:
-        manager.add(scene.specs("sick"))
+    async with hosting(scene, sink, "sick"):
         scene.publish("a", "b")
         await sink.until(lambda: sink.taken(1) == ["a", "b"])
         assert not sink.kept_ever
@@ -213,8 +205,7 @@ async def test_a_lone_watcher_leaves_its_messages_with_the_broker(scene: Scene) 
 async def test_a_group_that_restarts_loses_nothing_of_what_lies_behind(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event in ("b", "c", "d")
-    async with Manager(context(sink)) as manager:
-        manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink):
         scene.publish("a", "b", "c")
         await sink.until(lambda: sink.kept(1) == ["b", "c"])
         scene.is_breaking = True
@@ -233,8 +224,7 @@ async def test_at_the_bound_the_stream_is_held_and_its_siblings_name_the_holder(
 ) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event != "z"
-    async with Manager(context(sink)) as manager:
-        (sick, well) = manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink) as (_, sick, well):
         scene.publish("a")
         await sink.until(lambda: sink.kept(1) == ["a"])
         sink.is_full_of_parked = True
@@ -254,8 +244,7 @@ async def test_what_is_held_is_kept_once_however_slow_the_store_is(scene: Scene)
     sink = Sink()
     sink.is_full_of_parked = True
     scene.fails["sick"] = lambda event: True
-    async with Manager(context(sink)) as manager:
-        (_, well) = manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink) as (_, _, well):
         scene.publish("a", "b")
         await sink.until(lambda: well.held_by == "sick")
         sink.held_parked = []
@@ -273,8 +262,7 @@ async def test_who_held_the_stream_and_is_deleted_holds_it_no_more(scene: Scene)
     sink = Sink()
     sink.is_full_of_parked = True
     scene.fails["sick"] = lambda event: True
-    async with Manager(context(sink)) as manager:
-        (sick, well) = manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink) as (manager, sick, well):
         scene.publish("a")
         await sink.until(lambda: well.held_by == "sick")
         manager.remove(sick, on_purpose=True)
@@ -289,8 +277,7 @@ async def test_at_the_bound_the_producer_is_handed_what_cannot_be_kept(scene: Sc
     sink = Sink()
     sink.is_full_of_parked = True
     scene.fails["sick"] = lambda event: event != "z"
-    async with Manager(context(sink, parked_at_bound="dead_letter")) as manager:
-        manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink, parked_at_bound="dead_letter"):
         scene.publish("a", "b")
         await sink.until(lambda: sink.taken(2) == ["a", "b"])
         await sink.until(lambda: scene.broker.dead_letters == ["a", "b"])
@@ -301,15 +288,13 @@ async def test_at_the_bound_the_producer_is_handed_what_cannot_be_kept(scene: Sc
 async def test_what_no_longer_loads_is_set_aside(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: True
-    async with Manager(context(sink)) as manager:
-        manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink):
         scene.publish("a", "b")
         await sink.until(lambda: sink.kept(1) == ["a", "b"])
     watcher, one, state = sink.parked[1]
     sink.parked[1] = watcher, replace(one, data=b"?"), state
     scene.fails.clear()
-    async with Manager(context(sink)) as manager:
-        manager.add(scene.specs("sick", "well", kept=sink.kept_lanes()))
+    async with hosting(scene, sink, kept=sink.kept_lanes()):
         await sink.until(lambda: sink.taken(1) == ["b"])
         await sink.until(lambda: list(sink.parked) == [1])
     assert sink.parked[1][2] is ParkedState.SET_ASIDE
@@ -318,8 +303,7 @@ async def test_what_no_longer_loads_is_set_aside(scene: Scene) -> None:
 async def test_what_was_set_aside_is_given_once_more_when_it_is_replayed(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "b"
-    async with Manager(context(sink)) as manager:
-        (sick, _) = manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink) as (manager, sick, _):
         scene.publish("a", "b", "c")
         await sink.until(lambda: sink.taken(1) == ["a", "c"] and len(sink.parked) == 1)
         scene.fails.clear()
@@ -332,8 +316,7 @@ async def test_what_was_set_aside_is_given_once_more_when_it_is_replayed(scene: 
 async def test_a_message_that_is_passed_while_it_is_being_kept_leaves_no_row(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "a"
-    async with Manager(context(sink)) as manager:
-        manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink):
         scene.publish("a")
         await sink.until(lambda: sink.kept(1) == ["a"])
         sink.held_parked = []
@@ -350,8 +333,7 @@ async def test_what_it_was_not_given_before_it_returned_is_not_passed_over(scene
     scene.fails["sick"] = lambda event: event == "a"
     scene.gates["well", "b"] = resolve = anyio.Event()
     scene.gates["sick", "b"] = go_on = anyio.Event()
-    async with Manager(context(sink)) as manager:
-        (sick, _) = manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink) as (_, sick, _):
         scene.publish("a")
         await sink.until(lambda: sink.kept(1) == ["a"])
         scene.gates["sick", "a"] = catch_up = anyio.Event()
@@ -374,8 +356,7 @@ async def test_one_that_it_had_open_while_that_was_being_kept_is_waited_for(scen
     scene.fails["sick"] = lambda event: event == "a"
     scene.gates["well", "b"] = resolve = anyio.Event()
     scene.gates["sick", "b"] = fail = anyio.Event()
-    async with Manager(context(sink)) as manager:
-        (sick, _) = manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink) as (_, sick, _):
         scene.publish("a")
         await sink.until(lambda: sink.kept(1) == ["a"])
         scene.fails.clear()
@@ -403,8 +384,7 @@ async def test_what_is_held_and_was_taken_meanwhile_leaves_no_row(scene: Scene) 
     scene.fails["sick"] = lambda event: event == "a"
     scene.gates["well", "b"] = resolve = anyio.Event()
     scene.gates["sick", "b"] = take = anyio.Event()
-    async with Manager(context(sink)) as manager:
-        (sick, well) = manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink) as (_, sick, well):
         scene.publish("a")
         await sink.until(lambda: sink.kept(1) == ["a"])
         scene.publish("b")
@@ -427,8 +407,7 @@ async def test_what_is_replayed_while_the_stream_is_held_is_given_and_makes_room
 ) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "b"
-    async with Manager(context(sink)) as manager:
-        (sick, well) = manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink) as (manager, sick, well):
         scene.publish("a", "b", "c", "d")
         await sink.until(lambda: sink.taken(1) == ["a", "c", "d"] and not sick.catching_up)
         sink.is_full_of_parked = True
@@ -472,8 +451,7 @@ async def test_what_is_refused_once_it_is_live_again_is_handed_over_at_the_bound
 ) -> None:
     sink = Late()
     scene.fails["sick"] = lambda event: True
-    async with Manager(context(sink, parked_at_bound="dead_letter")) as manager:
-        (sick, _) = manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink, parked_at_bound="dead_letter") as (_, sick, _):
         scene.publish("a")
         await sink.until(lambda: sink.kept(1) == ["a"])
         scene.fails.clear()
@@ -490,8 +468,7 @@ async def test_what_an_old_trigger_had_taken_makes_nothing_durable_that_the_new_
     sink = Late()
     scene.fails["old"] = lambda event: True
     scene.gates["well", "b"] = resolve = anyio.Event()
-    async with Manager(context(sink)) as manager:
-        (old, _) = manager.add(scene.specs("old", "well"))
+    async with hosting(scene, sink, "old", "well") as (manager, old, _):
         scene.publish("a")
         await sink.until(lambda: sink.kept(1) == ["a"])
         scene.publish("b")
@@ -531,8 +508,7 @@ async def test_whatever_fails_each_watcher_has_all_once_and_in_the_order_of_each
     sick: set[str] = set()
     for name in names:
         scene.fails[name] = lambda event, name=name: name in sick and random.random() < 0.3  # type: ignore[misc]
-    async with Manager(context(sink, max_deliveries=10_000)) as manager:
-        manager.add(scene.specs(*names))
+    async with hosting(scene, sink, *names, max_deliveries=10_000):
         left = {lane: list(values) for lane, values in lanes.items()}
         while any(left.values()):
             lane = random.choice([one for one, values in left.items() if values])
@@ -573,8 +549,7 @@ async def test_a_lane_goes_on_behind_a_message_once_that_is_set_aside(scene: Sce
 
     sink = Slow()
     scene.fails["sick"] = lambda event: event == "b"
-    async with Manager(context(sink)) as manager:
-        manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink):
         scene.publish("a", "b", "c", "d")
         await sink.until(lambda: sink.waiting is not None)
         await anyio.sleep(0.3)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from tests.unit.runtime.scene import MAX_DELIVERIES, Scene, Sink, context
+from tests.unit.runtime.scene import MAX_DELIVERIES, Scene, Sink, context, hosting
 from triggerer.domain.lane_positions import LanePosition
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings
 
@@ -25,8 +25,7 @@ def aside(sink: Sink) -> list[tuple[int, bytes]]:
 async def test_a_poison_message_is_set_aside_and_its_lane_goes_on(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "b"
-    async with Manager(context(sink)) as manager:
-        manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink):
         scene.publish("a", "b", "c", "d")
         await sink.until(lambda: sink.taken(2) == ["a", "b", "c", "d"])
         await sink.until(lambda: sink.taken(1) == ["a", "c", "d"])
@@ -45,8 +44,7 @@ async def test_a_watcher_that_takes_nothing_keeps_all_where_it_is(scene: Scene) 
     """No message is to blame: its lane stands, its oldest alone is tried, and nothing is set aside."""
     sink = Sink()
     scene.fails["sick"] = lambda event: event != "a"
-    async with Manager(context(sink)) as manager:
-        manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink):
         scene.publish("a", *range(30))
         await sink.until(lambda: len(sink.taken(2)) == 31)
         before = MAX_DELIVERIES + 10 + 5
@@ -66,8 +64,7 @@ async def test_a_watcher_that_takes_nothing_keeps_all_where_it_is(scene: Scene) 
 async def test_a_try_stores_nothing(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event in ("b", "d")
-    async with Manager(context(sink)) as manager:
-        manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink):
         scene.publish("a", "b", "c", "d", "e")
         await sink.until(lambda: sink.taken(1) == ["a", "c", "e"])
         await sink.until(lambda: len(sink.parked) == 2)
@@ -80,8 +77,7 @@ async def test_messages_that_it_does_not_want_are_no_sign_that_it_is_well(scene:
     sink = Sink()
     scene.ignores = lambda event: event % 10 != 0
     scene.fails["sick"] = lambda event: True
-    async with Manager(context(sink)) as manager:
-        manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink):
         scene.publish(*range(95))
         await sink.until(lambda: len(sink.taken(2)) == 10)
         await sink.until(lambda: sink.failures.get((1, "0"), 0) > MAX_DELIVERIES + 15)
@@ -96,8 +92,7 @@ async def test_where_its_lane_has_no_other_message_those_of_other_lanes_are_trie
 ) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "last"
-    async with Manager(context(sink)) as manager:
-        manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink):
         scene.publish("other", lane=1)
         scene.publish("last", lane=0)
         await sink.until(lambda: len(sink.parked) == 1)
@@ -117,8 +112,7 @@ async def test_the_count_of_failures_survives_a_restart(scene: Scene) -> None:
     row = LanePosition(
         1, "0", [scene.broker.identity, 1], context(sink).now(), failures=MAX_DELIVERIES
     )
-    async with Manager(context(sink)) as manager:
-        manager.add(scene.specs("sick", "well", positions=(row,)))
+    async with hosting(scene, sink, positions=(row,)):
         await sink.until(lambda: sink.taken(1) == ["c"])
     assert [event for name, event in scene.opened if name == "sick"][:2] == ["c", "b"]
     assert aside(sink) == [(1, b'["in memory","b"]')]
@@ -127,8 +121,7 @@ async def test_the_count_of_failures_survives_a_restart(scene: Scene) -> None:
 @pytest.mark.rule("18: at once, what the store refuses or it rejects")
 async def test_what_the_store_refuses_is_set_aside_for_that_watcher_alone(scene: Scene) -> None:
     sink = Sink()
-    async with Manager(context(sink)) as manager:
-        manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink):
         sink.refuses = lambda watcher_id, payload: (watcher_id, payload) == (1, "b")
         scene.publish("a", "b", "c")
         await sink.until(lambda: "c" in sink.taken(1) and "c" in sink.taken(2))
@@ -160,8 +153,7 @@ async def test_what_the_store_refused_of_a_filter_that_has_failed_since_is_not_l
 async def test_what_is_rejected_while_catching_up_is_set_aside(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: True
-    async with Manager(context(sink)) as manager:
-        manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink):
         scene.publish("a", "b", "c")
         await sink.until(lambda: len(sink.taken(2)) == 3)
         scene.rejects = lambda event: event == "b"
@@ -176,8 +168,7 @@ async def test_at_a_bound_the_lane_stands(scene: Scene) -> None:
     sink = Sink()
     sink.is_full_of_parked = True
     scene.fails["sick"] = lambda event: event == "b"
-    async with Manager(context(sink)) as manager:
-        sick, _ = manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink) as (_, sick, _):
         scene.publish("a", "b", "c")
         await sink.until(lambda: "full" in str(sick.catching_up.get(1)))
         assert sink.positions[1, "0"] == [scene.broker.identity, 1]
@@ -194,8 +185,7 @@ async def test_what_follows_in_a_lane_that_stands_is_not_derived_with_each_attem
     sink = Sink()
     sink.is_full_of_parked = True
     scene.fails["sick"] = lambda event: event == "b"
-    async with Manager(context(sink)) as manager:
-        sick, _ = manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink) as (_, sick, _):
         scene.publish("a", "b", "c")
         await sink.until(lambda: "full" in str(sick.catching_up.get(1)))
         before, sink.held_parked = len(scene.opened), []
@@ -216,8 +206,7 @@ async def test_at_a_bound_it_may_be_dead_lettered(scene: Scene) -> None:
     sink = Sink()
     sink.is_full_of_parked = True
     scene.fails["sick"] = lambda event: event == "b"
-    async with Manager(context(sink, parked_at_bound="dead_letter")) as manager:
-        manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink, parked_at_bound="dead_letter"):
         scene.publish("a", "b", "c")
         await sink.until(lambda: sink.taken(1) == ["a", "c"])
         await sink.until(lambda: sink.positions[1, "0"] == [scene.broker.identity, 3])
@@ -229,8 +218,7 @@ async def test_at_a_bound_it_may_be_dead_lettered(scene: Scene) -> None:
 async def test_what_was_set_aside_is_given_once_more_when_it_is_replayed(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event in ("b", "c")
-    async with Manager(context(sink)) as manager:
-        sick, _ = manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink) as (manager, sick, _):
         scene.publish("a", "b", "c", "d")
         await sink.until(lambda: sink.taken(1) == ["a", "d"])
         await sink.until(lambda: len(sink.parked) == 2)
@@ -273,8 +261,7 @@ async def test_what_follows_in_its_lane_comes_after_it_also_with_another_owner(
 ) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "b"
-    async with Manager(context(sink)) as manager:
-        manager.add(scene.specs("sick", "well"))
+    async with hosting(scene, sink):
         scene.publish("a", "b", "c")
         await sink.until(lambda: len(sink.taken(2)) == 3 and (1, "0") in sink.positions)
     position = sink.positions[1, "0"]
@@ -282,8 +269,7 @@ async def test_what_follows_in_its_lane_comes_after_it_also_with_another_owner(
     failures = sink.failures[1, "0"]
     scene.fails.clear()
     row = LanePosition(1, "0", position, context(sink).now(), failures)
-    async with Manager(context(sink)) as manager:
-        manager.add(scene.specs("sick", "well", positions=(row,)))
+    async with hosting(scene, sink, positions=(row,)):
         scene.publish("d")
         await sink.until(lambda: sink.taken(1) == ["a", "b", "c", "d"])
     assert not sink.parked
