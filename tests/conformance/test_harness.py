@@ -17,6 +17,7 @@ import pytest
 import uvloop
 
 from tests.unit.runtime.streams import Acking, Fast, Upstream
+from tests.unit.runtime.supervised import forever
 from triggerer.abc import AckTimeout, BaseEventTrigger, SubscriberOverflow, TriggerEvent
 from triggerer.errors import GroupEnded
 from triggerer.runtime import RuntimeSettings
@@ -562,10 +563,7 @@ async def test_one_that_has_ended_can_be_removed_and_removed_again(upstream: Ups
 
 @pytest.mark.rule("8: at once with a grace of 0")
 async def test_the_queue_size_and_the_grace_are_those_given(upstream: Upstream) -> None:
-    async def act(event: Any) -> None:
-        await anyio.sleep_forever()
-
-    upstream.on_filter["stuck"] = act
+    upstream.on_filter["stuck"] = forever
     async with StreamHarness(subscriber_queue_size=3) as streams:
         stuck = await streams.add(Acking(upstream.name, "stuck"))
         # One that is open, and three in the queue.

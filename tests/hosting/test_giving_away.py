@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -28,6 +29,20 @@ from triggerer.store.wakeups.signals import Signal, announce
 async def database(sqlite_url: str) -> AsyncIterator[Database]:
     async with open_database(sqlite_url) as opened:
         yield opened
+
+
+async def _open_one(upstream: Upstream, name: str = "stuck", *, for_s: float = math.inf) -> None:
+    """Publish an event, and return once a filter has it open; it stays so for a while."""
+    started = anyio.Event()
+
+    async def hold(_: object) -> None:
+        started.set()
+        await anyio.sleep(for_s)
+
+    upstream.on_filter[name] = hold
+    upstream.put(0)
+    with anyio.fail_after(30):
+        await started.wait()
 
 
 async def test_a_stream_lost_while_it_is_given_away_ends_nothing_else(
@@ -71,17 +86,8 @@ async def test_giving_a_stream_away_leaves_time_to_extend_the_leases_that_are_ke
 ) -> None:
     """A drain that lasts as long as a lease would cost this instance all of its streams."""
     await declare(database, "stuck", upstream)
-    started = anyio.Event()
-
-    async def stuck(_: object) -> None:
-        started.set()
-        await anyio.sleep_forever()
-
-    upstream.on_filter["stuck"] = stuck
     async with hosting(database) as host:
-        upstream.put(0)
-        with anyio.fail_after(30):
-            await started.wait()
+        await _open_one(upstream)
         with anyio.fail_after(LEASE.total_seconds() * 0.75):
             await host._give_back(["stream"])
         assert await owners(database) in ({"stream": None}, {"stream": "me"})
@@ -93,17 +99,8 @@ async def test_what_is_in_flight_resolves_before_the_host_has_stopped(
 ) -> None:
     """What cancels the host cancelled the streams too, and the drain waited for what no longer ran."""
     await declare(database, "slow", upstream)
-    started = anyio.Event()
-
-    async def slow(_: object) -> None:
-        started.set()
-        await anyio.sleep(0.3)
-
-    upstream.on_filter["slow"] = slow
     async with hosting(database):
-        upstream.put(0)
-        with anyio.fail_after(30):
-            await started.wait()
+        await _open_one(upstream, "slow", for_s=0.3)
         stopping = anyio.current_time()
     assert upstream.outcomes() == {0: (1, 0, 0)}
     assert await count_events(database) == 1
@@ -116,17 +113,8 @@ async def test_what_does_not_resolve_in_time_is_cancelled_when_the_host_stops(
     database: Database, upstream: Upstream
 ) -> None:
     await declare(database, "stuck", upstream)
-    started = anyio.Event()
-
-    async def stuck(_: object) -> None:
-        started.set()
-        await anyio.sleep_forever()
-
-    upstream.on_filter["stuck"] = stuck
     async with hosting(database):
-        upstream.put(0)
-        with anyio.fail_after(30):
-            await started.wait()
+        await _open_one(upstream)
         stopping = anyio.current_time()
     assert 1.9 < anyio.current_time() - stopping < 4
     assert upstream.advanced == []

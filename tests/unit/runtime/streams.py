@@ -45,6 +45,26 @@ class Upstream:
     def end(self) -> None:
         self.send.send_nowait(StopAsyncIteration())
 
+    def hold(self, name: str) -> anyio.Event:
+        """Have a filter keep what it is given open until the event that is returned is set."""
+        gate = anyio.Event()
+
+        async def wait(_: Any) -> None:
+            await gate.wait()
+
+        self.on_filter[name] = wait
+        return gate
+
+    def hold_advances(self) -> anyio.Event:
+        """Have advances return only once the event that is returned is set."""
+        gate = anyio.Event()
+
+        async def wait(_: Sequence[AdvanceItem]) -> None:
+            await gate.wait()
+
+        self.on_advance = wait
+        return gate
+
     def outcomes(self, lane: Hashable = 0) -> dict[Any, tuple[int, int, int]]:
         """(acked, failed, rejected) of everything that was advanced in a lane."""
         found: dict[Any, tuple[int, int, int]] = {}

@@ -105,6 +105,21 @@ class Service:
             stream_id="stream",
         )
 
+    @asynccontextmanager
+    async def draining(self) -> AsyncIterator[anyio.Event]:
+        """Drain the manager meanwhile, until the end of the block at most; the event is set once it is drained."""
+        is_drained = anyio.Event()
+
+        async def drain() -> None:
+            await self.manager.drain(5)
+            is_drained.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(drain)
+            await self.settle_down()
+            yield is_drained
+            tasks.cancel_scope.cancel()
+
     async def settle_down(self) -> None:
         """Let everybody run who can."""
         quiet = 0

@@ -5,14 +5,13 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
-from collections.abc import Sequence
 
 import anyio
 import anyio.lowlevel
 
 from tests.unit.runtime.streams import Acking, Upstream
 from tests.unit.runtime.supervised import supervised
-from triggerer.abc import AckTimeout, AdvanceItem, TriggerEvent
+from triggerer.abc import AckTimeout, TriggerEvent
 from triggerer.domain.events import EventSource, HasPayload, PendingEvent
 from triggerer.runtime import RuntimeSettings
 from triggerer.runtime.lanes import Lanes
@@ -145,12 +144,7 @@ def test_few_of_the_lanes_without_events_are_remembered() -> None:
 async def test_what_an_advance_is_told_is_outstanding_until_it_has_returned(
     upstream: Upstream,
 ) -> None:
-    gate = anyio.Event()
-
-    async def hang(_: Sequence[AdvanceItem]) -> None:
-        await gate.wait()
-
-    upstream.on_advance = hang
+    gate = upstream.hold_advances()
     async with StreamHarness() as streams:
         await streams.add(Acking(upstream.name))
         upstream.put(0, 1)
@@ -165,30 +159,16 @@ async def test_what_an_advance_is_told_is_outstanding_until_it_has_returned(
 
 
 async def test_draining_waits_for_the_advance_that_is_under_way(upstream: Upstream) -> None:
-    gate = anyio.Event()
-
-    async def hang(_: Sequence[AdvanceItem]) -> None:
-        await gate.wait()
-
-    upstream.on_advance = hang
+    gate = upstream.hold_advances()
     async with supervised() as service:
         service.host(Acking(upstream.name))
         upstream.put(0)
         await service.settle_down()
-        drained = False
-
-        async def drain() -> None:
-            nonlocal drained
-            await service.manager.drain(5)
-            drained = True
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(drain)
-            await service.settle_down()
-            assert not drained
+        async with service.draining() as drained:
+            assert not drained.is_set()
             gate.set()
             await service.settle_down()
-            assert drained
+            assert drained.is_set()
         assert upstream.outcomes() == {0: (1, 0, 0)}
 
 

@@ -125,23 +125,14 @@ async def test_draining_waits_until_the_store_has_what_nobody_would_deliver_agai
         service.host(kind(upstream.name))
         upstream.put(0)
         await service.settle_down()
-        is_drained = False
-
-        async def drain() -> None:
-            nonlocal is_drained
-            await service.manager.drain(5)
-            is_drained = True
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(drain)
-            await service.settle_down()
-            assert not is_drained
+        async with service.draining() as drained:
+            assert not drained.is_set()
             upstream.put(1, 2, 3)
             await service.settle_down()
             for _ in range(3):
                 service.store.complete()
                 await service.settle_down()
-            assert is_drained
+            assert drained.is_set()
         # What was being awaited may still come; nothing is asked for after that.
         assert len(service.store.payloads) <= 2
 
@@ -166,25 +157,15 @@ async def test_a_group_that_ends_while_it_is_drained_is_not_waited_for_and_not_f
         service.host(Acking(upstream.name))
         upstream.put(0)
         await service.settle_down()
-        is_drained = False
-
-        async def drain() -> None:
-            nonlocal is_drained
-            await service.manager.drain(5)
-            is_drained = True
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(drain)
-            await service.settle_down()
+        async with service.draining() as drained:
             upstream.fail(OSError("gone"))
             await service.pass_time(120)
-            assert not is_drained
+            assert not drained.is_set()
             if store_answers:
                 # It has what was derived; no advance is going to follow.
                 service.store.complete()
                 await service.settle_down()
-                assert is_drained
-            tasks.cancel_scope.cancel()
+                assert drained.is_set()
         assert len(upstream.producers) == 1
         assert upstream.advanced == []
 

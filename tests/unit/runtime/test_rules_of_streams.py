@@ -147,12 +147,7 @@ async def test_the_same_filter_sees_the_same_raw_events_in_both_modes(
 
 @pytest.mark.rule("2: resolution by moving on")
 async def test_an_event_is_resolved_by_moving_on_to_the_next(upstream: Upstream) -> None:
-    moves_on = anyio.Event()
-
-    async def hold(event: Any) -> None:
-        await moves_on.wait()
-
-    upstream.on_filter["one"] = hold
+    moves_on = upstream.hold("one")
     async with StreamHarness() as streams:
         await streams.add(Acking(upstream.name, only=[]))
         upstream.put(0)
@@ -198,12 +193,7 @@ async def test_an_event_is_resolved_once_everything_derived_from_it_is_persisted
 async def test_those_that_must_resolve_an_event_are_frozen_when_it_is_broadcast(
     upstream: Upstream,
 ) -> None:
-    moves_on = anyio.Event()
-
-    async def hold(event: Any) -> None:
-        await moves_on.wait()
-
-    upstream.on_filter["first"] = hold
+    moves_on = upstream.hold("first")
     async with StreamHarness() as streams:
         await streams.add(Acking(upstream.name, "first"))
         upstream.put(0, 1)
@@ -220,12 +210,7 @@ async def test_those_that_must_resolve_an_event_are_frozen_when_it_is_broadcast(
 
 @pytest.mark.rule("3: the set that must resolve is frozen at the broadcast")
 async def test_who_leaves_counts_all_the_same_for_what_it_had_resolved(upstream: Upstream) -> None:
-    moves_on = anyio.Event()
-
-    async def hold(event: Any) -> None:
-        await moves_on.wait()
-
-    upstream.on_filter["stays"] = hold
+    moves_on = upstream.hold("stays")
     async with StreamHarness() as streams:
         await streams.add(Acking(upstream.name, "stays"))
         leaves = await streams.add(Acking(upstream.name, "leaves"))

@@ -267,12 +267,7 @@ async def test_what_concerns_a_busy_filter_waits_for_it_and_the_rest_does_not_fa
 async def test_who_has_nothing_to_look_at_neither_overflows_nor_times_out(
     upstream: Upstream,
 ) -> None:
-    stuck = anyio.Event()
-
-    async def hold(event: Any) -> None:
-        await stuck.wait()
-
-    upstream.on_filter["busy"] = hold
+    upstream.hold("busy")
     async with StreamHarness() as streams:
         idle = await streams.add(Selecting(upstream.name, "idle", only=[-1]))
         busy = await streams.add(Selecting(upstream.name, "busy", only=[0]))
@@ -294,12 +289,7 @@ async def test_who_has_nothing_to_look_at_neither_overflows_nor_times_out(
 async def test_who_joins_late_answers_from_then_on_and_who_leaves_owes_nothing(
     upstream: Upstream,
 ) -> None:
-    gate = anyio.Event()
-
-    async def hold(event: Any) -> None:
-        await gate.wait()
-
-    upstream.on_filter["first"] = hold
+    gate = upstream.hold("first")
     seen = noting(upstream, "late")
     async with StreamHarness() as streams:
         await streams.add(Selecting(upstream.name, "first", only=[0]))

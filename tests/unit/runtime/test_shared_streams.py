@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from tests.unit.runtime.streams import Acking, Fast, Upstream
+from tests.unit.runtime.supervised import forever
 from triggerer.abc import AckTimeout, SubscriberOverflow, TriggerEvent, reject_shared_stream_event
 from triggerer.testing import StreamHarness
 
@@ -246,10 +247,7 @@ async def test_a_stream_that_returns_ends_the_group(upstream: Upstream) -> None:
 async def test_a_stuck_filter_is_failed_with_ack_timeout_and_its_siblings_go_on(
     upstream: Upstream,
 ) -> None:
-    async def act(event: Any) -> None:
-        await anyio.sleep_forever()
-
-    upstream.on_filter["stuck"] = act
+    upstream.on_filter["stuck"] = forever
     async with StreamHarness(ack_timeout=60) as streams:
         stuck = await streams.add(Acking(upstream.name, "stuck"))
         fine = await streams.add(Acking(upstream.name, "fine"))
@@ -309,10 +307,7 @@ async def test_the_timeout_is_raised_from_the_stream_where_the_filter_awaits_it(
 async def test_a_subscriber_that_stays_full_overflows_after_the_poll_has_paused(
     upstream: Upstream,
 ) -> None:
-    async def act(event: Any) -> None:
-        await anyio.sleep_forever()
-
-    upstream.on_filter["stuck"] = act
+    upstream.on_filter["stuck"] = forever
     async with StreamHarness(subscriber_queue_size=2, overflow_grace=5) as streams:
         stuck = await streams.add(Acking(upstream.name, "stuck"))
         fine = await streams.add(Acking(upstream.name, "fine"))
@@ -392,10 +387,7 @@ async def test_within_a_lane_the_next_advance_starts_after_the_last_returned(
 
 @pytest.mark.rule("9: shutdown resolves nothing")
 async def test_shutdown_advances_nothing_that_was_not_resolved(upstream: Upstream) -> None:
-    async def act(event: Any) -> None:
-        await anyio.sleep_forever()
-
-    upstream.on_filter["one"] = act
+    upstream.on_filter["one"] = forever
     async with StreamHarness() as streams:
         await streams.add(Acking(upstream.name))
         upstream.put(0)
