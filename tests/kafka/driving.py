@@ -11,6 +11,7 @@ import anyio
 
 from producers.kafka import KafkaMessage, KafkaSharedStreamProducer
 from producers.kafka.settings import KafkaSettings
+from tests.services.kafka_client import KafkaClient
 from triggerer.abc import AdvanceItem, AdvanceOutcome
 
 ACKED = AdvanceOutcome(acked=1, failed=0, rejected=0)
@@ -158,3 +159,10 @@ async def driving(
             tg.cancel_scope.cancel()
     finally:
         await producer.aclose()
+
+
+async def read(kafka: KafkaClient, topic: str, number: int) -> Driver:
+    """Read so many messages of a topic in its own group, and leave that; what has come."""
+    async with driving(producer_on(kafka.bootstrap_servers, topic, topic)) as driver:
+        await driver.settled(number)
+    return driver

@@ -5,7 +5,7 @@ import uuid
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from tests.kafka.driving import driving, producer_on
+from tests.kafka.driving import read
 from tests.services.kafka import KafkaServer
 
 
@@ -19,6 +19,5 @@ async def test_a_compressed_message_is_read_as_it_was(
     async with AIOKafkaProducer(bootstrap_servers=servers, compression_type=codec) as writer:
         for value in values:
             await writer.send_and_wait(topic, value.encode())
-    async with driving(producer_on(servers, topic, topic)) as driver:
-        await driver.settled(3)
+    driver = await read(kafka_server, topic, 3)
     assert driver.values == values

@@ -4,7 +4,7 @@ import anyio
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tests.kafka.driving import driving, producer_on
+from tests.kafka.driving import driving, producer_on, read
 from tests.services.kafka import KafkaServer
 
 
@@ -27,8 +27,7 @@ async def test_a_log_that_is_cut_while_nobody_reads_it_goes_on_at_the_cut(
     kafka_server: KafkaServer, topic: str
 ) -> None:
     servers = kafka_server.bootstrap_servers
-    async with driving(producer_on(servers, topic, topic)) as first:
-        await first.settled(10)
+    first = await read(kafka_server, topic, 10)
     await anyio.to_thread.run_sync(lambda: kafka_server.cut_log(topic, at=5))
     kafka_server.produce(topic, [*"uv"])
     async with driving(producer_on(servers, topic, topic)) as second:
@@ -36,8 +35,7 @@ async def test_a_log_that_is_cut_while_nobody_reads_it_goes_on_at_the_cut(
         await second.until(lambda: kafka_server.committed_offsets(topic, topic) == {0: 7})
     assert second.values == [*"uv"]
     kafka_server.produce(topic, [*"wxyz"])
-    async with driving(producer_on(servers, topic, topic)) as third:
-        await third.settled(4)
+    third = await read(kafka_server, topic, 4)
     assert third.values == [*"wxyz"]
     assert len({*first.keys, *second.keys, *third.keys}) == 16
 
@@ -51,8 +49,7 @@ async def test_messages_that_are_delivered_again_after_a_cut_keep_their_keys(
         keys = first.keys
     await anyio.to_thread.run_sync(lambda: kafka_server.cut_log(topic, at=5))
     kafka_server.produce(topic, [*"xyz"])
-    async with driving(producer_on(servers, topic, topic)) as second:
-        await second.settled(8)
+    second = await read(kafka_server, topic, 8)
     assert second.values == [*"abcde", *"xyz"]
     assert second.keys[:5] == keys[:5]
 
@@ -67,7 +64,6 @@ async def test_a_position_beyond_the_end_of_which_nothing_more_is_known_goes_to_
     # As a release before wrote it, or another program.
     await consumer.commit({place: (12, "")})
     await consumer.stop()
-    async with driving(producer_on(servers, topic, topic)) as driver:
-        await driver.settled(10)
+    driver = await read(kafka_server, topic, 10)
     assert driver.values == [*"abcdefghij"]
     assert any("the log ends at 10, so it was cut" in text for text in caplog.messages)

@@ -15,6 +15,7 @@ from tests.kafka.driving import (
     REJECTED,
     driving,
     producer_on,
+    read,
 )
 from tests.services.kafka import KafkaServer
 
@@ -214,8 +215,7 @@ async def test_an_expired_position_is_said_aloud_and_reading_goes_on_at_the_earl
     ) as driver:
         await driver.settled(1)
     kafka_server.delete_records(topic, 0, before=4)
-    async with driving(producer_on(servers, topic, topic)) as driver:
-        await driver.settled(2)
+    driver = await read(kafka_server, topic, 2)
     assert driver.values == ["e", "f"]
     assert any("3 messages were deleted before they were read" in text for text in caplog.messages)
 
@@ -224,15 +224,12 @@ async def test_an_expired_position_is_said_aloud_and_reading_goes_on_at_the_earl
 async def test_a_recreated_topic_is_read_from_its_beginning_and_its_messages_have_other_keys(
     kafka_server: KafkaServer, topic: str
 ) -> None:
-    servers = kafka_server.bootstrap_servers
     write(kafka_server, topic, "a", "b")
-    async with driving(producer_on(servers, topic, topic)) as first:
-        await first.settled(2)
+    first = await read(kafka_server, topic, 2)
     kafka_server.delete_topic(topic)
     kafka_server.create_topic(topic)
     write(kafka_server, topic, "new a")
-    async with driving(producer_on(servers, topic, topic)) as second:
-        await second.settled(1)
+    second = await read(kafka_server, topic, 1)
     assert second.values == ["new a"]
     assert not set(first.keys) & set(second.keys)
     topic_id, partition, offset = first.keys[1].split("/")
@@ -254,8 +251,7 @@ async def test_a_topic_recreated_under_a_running_stream_ends_it_and_the_next_one
         write(kafka_server, topic, *"uvwxyz")
         error = await first.until_failed()
     assert "deleted and created again" in str(error) or "no topic" in str(error)
-    async with driving(producer_on(servers, topic, topic)) as second:
-        await second.settled(6)
+    second = await read(kafka_server, topic, 6)
     assert second.values == list("uvwxyz")
 
 
@@ -274,8 +270,7 @@ async def test_a_topic_recreated_between_two_looks_yields_nothing_under_the_id_o
         error = await first.until_failed()
     assert first.values == ["a", "b"]
     assert "deleted and created again" in str(error) or "no topic" in str(error)
-    async with driving(producer_on(servers, topic, topic)) as second:
-        await second.settled(6)
+    second = await read(kafka_server, topic, 6)
     assert second.values == list("uvwxyz")
     assert not set(first.keys) & set(second.keys)
 
@@ -289,13 +284,11 @@ async def test_where_brokers_know_no_topic_ids_the_timestamp_tells_topics_apart(
     monkeypatch.setattr("producers.kafka.protocol.DescribeTopicsRequest.prepare", too_old)
     servers = kafka_server.bootstrap_servers
     write(kafka_server, topic, "a", "b")
-    async with driving(producer_on(servers, topic, topic)) as first:
-        await first.settled(2)
+    first = await read(kafka_server, topic, 2)
     kafka_server.delete_topic(topic)
     kafka_server.create_topic(topic)
     write(kafka_server, topic, "new a", "new b")
-    async with driving(producer_on(servers, topic, topic)) as second:
-        await second.settled(2)
+    second = await read(kafka_server, topic, 2)
     assert first.keys[0] == f"{topic}@{first.seen[0].timestamp}/0/0"
     assert not set(first.keys) & set(second.keys)
     async with driving(producer_on(servers, "no-such-topic", "g")) as unknown:
@@ -310,8 +303,7 @@ async def test_foreign_commits_are_honoured(kafka_server: KafkaServer, topic: st
     consumer.assign([place])
     await consumer.commit({place: (2, "written by hand")})
     await consumer.stop()
-    async with driving(producer_on(servers, topic, topic)) as driver:
-        await driver.settled(1)
+    driver = await read(kafka_server, topic, 1)
     assert driver.values == ["c"]
 
 
