@@ -313,6 +313,29 @@ async def test_what_was_set_aside_is_given_once_more_when_it_is_replayed(scene: 
         await sink.until(lambda: not sink.parked)
 
 
+async def test_what_is_replayed_while_later_messages_are_in_hand_is_given_all_the_same(
+    scene: Scene,
+) -> None:
+    """Messages are handed over in bursts; one that was read before the replay must not count as behind it."""
+    sink = Sink()
+    scene.fails["sick"] = lambda event: event == "b"
+    async with Manager(context(sink)) as manager:
+        sick, _ = manager.add(scene.specs("sick", "well"))
+        scene.publish("a", "b", "c")
+        await sink.until(lambda: sink.taken(1) == ["a", "c"] and not sick.catching_up)
+        scene.fails["sick"] = lambda event: event in ("x", "y", "z")
+        scene.publish("x", "y", "z")
+        await sink.until(lambda: sink.kept(1) == ["x", "y", "z"])
+        scene.gates["sick", "y"] = gate = anyio.Event()
+        scene.fails.clear()
+        await sink.until(lambda: ("sick", "y") in scene.opened)
+        sink.keep()
+        manager.replay_parked(sick, sink.kept_lanes())
+        gate.set()
+        await sink.until(lambda: not sink.parked)
+    assert sorted(sink.taken(1)) == ["a", "b", "c", "x", "y", "z"]
+
+
 async def test_a_message_that_is_passed_while_it_is_being_kept_leaves_no_row(scene: Scene) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "a"
