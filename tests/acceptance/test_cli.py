@@ -527,6 +527,31 @@ def test_a_dag_is_tried_in_the_foreground_and_nothing_of_it_is_kept(shell: Shell
     assert sorted(path.name for path in shell.folder.iterdir()) == ["dags", "triggerer.toml"]
 
 
+_TRIED_FOR_A_KEY = """
+from triggerer import DAG, Asset, task
+from triggerer.timetables import PartitionedAssetTimetable
+
+source = Asset("x-source")
+
+with DAG("keyed", schedule=PartitionedAssetTimetable(assets=source)):
+
+    @task
+    def works(dag_run, triggering_asset_events):
+        print("key", dag_run.partition_key, [one.partition_key for one in triggering_asset_events[source]])
+
+    works()
+"""
+
+
+def test_a_dag_is_tried_for_a_partition_key(shell: Shell) -> None:
+    (shell.folder / "dags").mkdir()
+    (shell.folder / "dags" / "one.py").write_text(_TRIED_FOR_A_KEY)
+    given = ["--event", "x-source", "--partition-key", "2026-03-10"]
+    result = shell.json("dags", "test", "keyed", *given)
+    assert (result["state"], result["partition_key"]) == ("success", "2026-03-10")
+    assert "key 2026-03-10 ['2026-03-10']" in result["log"]
+
+
 def test_how_much_waits_at_the_sources_is_told_where_it_is_asked_for(
     migrated: Shell, elasticmq: ElasticMqServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

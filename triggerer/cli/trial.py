@@ -32,6 +32,12 @@ def try_(
     logical_date: Annotated[
         str | None, typer.Option("--logical-date", metavar="TIME", help="ISO 8601; default: none.")
     ] = None,
+    partition_key: Annotated[
+        str | None,
+        typer.Option(
+            "--partition-key", metavar="KEY", help="The run's own, and that of its events."
+        ),
+    ] = None,
     params: Annotated[
         str | None, typer.Option("--params", metavar="JSON", help="An object; wins over the DAG's.")
     ] = None,
@@ -64,6 +70,7 @@ def try_(
         events=events,
         params=values,
         logical_date=date,
+        partition_key=partition_key,
         spark=asdict(settings.spark),
         allowed_modules=settings.core.allowed_trigger_modules,
         parse_timeout=settings.dag_processor.parse_timeout,

@@ -46,6 +46,7 @@ class Trial:
     """What to run, and with what.
 
     Args:
+        partition_key: The run's own, and that of the events.
         spark: `[spark]` as a mapping.
     """
 
@@ -54,6 +55,7 @@ class Trial:
     events: Sequence[GivenEvent] = ()
     params: Mapping[str, Any] | None = None
     logical_date: datetime | None = None
+    partition_key: str | None = None
     spark: Mapping[str, Any] | None = None
     allowed_modules: tuple[str, ...] = ()
     parse_timeout: timedelta = timedelta(seconds=30)
@@ -79,7 +81,7 @@ async def try_dag(trial: Trial, *, on_log: Callable[[bytes], None]) -> TrialResu
         UnknownDag: No file defines it.
         DagFileError: Its file cannot be read, or another one, which may be its file.
         DagError: An event's asset is neither known nor a valid URI.
-        RowRefused: An event's extra cannot be stored.
+        RowRefused: An event's extra, or the partition key, cannot be stored.
     Cancellation: The worker is ended, and the store is thrown away.
     """
     with TemporaryDirectory(prefix="triggerer-test-") as folder:
@@ -106,9 +108,17 @@ async def _prepare(trial: Trial, database: Database) -> str:
     async with database.transaction() as session:
         files = {file.path: file for file in parsed.files}
         await sync_folder(session, parsed.folder, files, now=await database_now(session))
-        events = [await emit_event(session, one.asset, dict(one.extra)) for one in trial.events]
+        key = trial.partition_key
+        events = [
+            await emit_event(session, one.asset, dict(one.extra), partition_key=key)
+            for one in trial.events
+        ]
         run_id = await trigger_dag(
-            session, trial.dag_id, params=trial.params, logical_date=trial.logical_date
+            session,
+            trial.dag_id,
+            params=trial.params,
+            logical_date=trial.logical_date,
+            partition_key=key,
         )
         run_pk = await find_run(session, trial.dag_id, run_id)
         assert run_pk is not None
