@@ -74,6 +74,7 @@ RULES: dict[str, str] = {
     "catch_up_skips_one": "T2",
     "intervals_of_a_wrong_future_are_run_again": "T1",
     "nobody_wakes_at_a_due_moment": "L2",
+    "many_plans_are_carried_out_whatever_has_changed": "S4|S9|T1|T2|T4|T5",
     "a_deadline_is_over_at_once": "P2",
     "a_deadline_wakes_nobody": "L2",
     "a_key_that_has_run_waits_for_all_its_parts_again": "L2",
