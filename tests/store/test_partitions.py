@@ -401,3 +401,25 @@ async def test_on_sqlite_no_statement_reads_all_that_waits(sqlite: Database) -> 
             scans = [line for line in plan if line.startswith("SCAN")]
             harmless = ("SCAN json_each", "SCAN w", "SCAN n", "SCAN r", "SCAN CONSTANT")
             assert all(line.startswith(harmless) for line in scans), (text, plan)
+
+
+async def test_what_is_kept_is_a_row_for_each_key_and_one_for_each_event_of_a_key(
+    database: Database,
+) -> None:
+    await add_asset(database, 1, "months")
+    days = FanOutMapper(
+        upstream_mapper=StartOfMonthMapper(input_format="%Y-%m"), window=MonthWindow()
+    )
+    schedule = partitioned(asset("months"), default_partition_mapper=days)
+    await add_dag(database, "report", schedule, assets=[1], max_active_runs=1_000)
+    scheduler = Scheduler(database)
+    divided = []
+    for _ in range(3):
+        divided.append((await emit_keys(database, ["2026-02", None]))[0])
+        assert await scheduler.run_once() == 28
+    assert len(await stored_keys(database, "report")) == 28
+    assert [len(events) for _, events in await keyed_runs(database, "report")] == [1] * 28 * 3
+    assert await stored_parts(database, "report") == []
+    assert await waiting_shares(database, "report") == []
+    # By it an event is known to be in use; one that is for no run leaves nothing.
+    assert await queue_of(database, "report") == [(event, 0) for event in divided]

@@ -114,7 +114,8 @@ class DAG:
         if self.events_per_run is not None and isinstance(self.schedule, OnPartitions):
             raise DagError(
                 f"{self!r}: events_per_run does not go with partitions",
-                hint="the run of a partition key takes all events that are there for it",
+                hint="the run of a partition key takes all events that are there for it; for a run of each event, "
+                "give each a key of its own, or wait for assets without partitions",
             )
         if description is not None and not isinstance(description, str):
             raise DagError(f"{self!r}: description must be a string, not {description!r}")

@@ -15,6 +15,18 @@ from triggerer.scheduler.looks import DagSnapshot, NewRun, WaitingAsset
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 
+def axis(start: datetime, days: int, column: timedelta) -> tuple[str, str]:
+    """The names of the days, and the line below them."""
+    width = round(days * DAY / column) + 1
+    line, labels = ["·"] * width, [" "] * (width + 12)
+    for number in range(days + 1):
+        at = round(number * DAY / column)
+        line[at] = "|"
+        text = (start + number * DAY).strftime("%a %-d")
+        labels[at : at + len(text)] = text
+    return "".join(labels), "".join(line)
+
+
 @dataclass(frozen=True)
 class AssetPicture:
     """Its first row below the axis has the events, by the names of their assets; each other one has a run.
@@ -30,16 +42,10 @@ class AssetPicture:
     days: int = 4
 
     def draw(self) -> str:
-        width = round(self.days * DAY / self.column) + 1
-        axis, labels, events = ["·"] * width, [" "] * (width + 12), [" "] * width
-        for number in range(self.days + 1):
-            at = round(number * DAY / self.column)
-            axis[at] = "|"
-            text = (self.start + number * DAY).strftime("%a %-d")
-            labels[at : at + len(text)] = text
+        events = [" "] * (round(self.days * DAY / self.column) + 1)
         for offset, name in self.events:
             events[round(offset / self.column)] = name
-        rows = ["".join(labels), "".join(axis), "".join(events), *self._rows()]
+        rows = [*axis(self.start, self.days, self.column), "".join(events), *self._rows()]
         return "\n".join(row.rstrip() for row in rows) + "\n"
 
     def _rows(self) -> list[str]:

@@ -12,8 +12,10 @@ from zoneinfo import ZoneInfo
 import time_machine
 
 from tests.unit.domain.timetables.asset_pictures import AssetPicture
+from tests.unit.domain.timetables.partition_pictures import PartitionPicture
 from triggerer.domain.assets import Asset
 from triggerer.domain.schedules import OnAssets, OnBoth, OnEither
+from triggerer.partitions import FixedKeyMapper, RollupMapper, SegmentWindow, WaitUntil
 from triggerer.timetables import (
     AfterWorkdayTimetable,
     AllOf,
@@ -32,6 +34,7 @@ from triggerer.timetables import (
     ExceptDays,
     MultipleCronTriggerTimetable,
     OnceTimetable,
+    PartitionedAssetTimetable,
     RollingWindow,
     RollUp,
     TimeRestriction,
@@ -137,7 +140,24 @@ ARRIVALS = tuple(
 )
 SIX = cron("0 6 * * *")
 
-PICTURES: dict[str, Picture | AssetPicture] = {
+KEYED = tuple(
+    (hours * HOUR, name, key)
+    for hours, name, key in (
+        (4, "a", "x"), (10, "a", "y"), (34, "b", "y"), (40, "b", "x"), (56, "b", "y"), (74, "a", "x"),
+    )
+)  # fmt: skip
+BOTH_PARTS = RollupMapper(
+    upstream_mapper=FixedKeyMapper("all"),
+    window=SegmentWindow(["x", "y"]),
+    wait_policy=WaitUntil(12 * HOUR),
+)
+PARTS = ((4, "a", "x"), (34, "a", "y"))
+BY_KEY = PartitionedAssetTimetable(assets=A & B)
+IN_PARTS = PartitionedAssetTimetable(assets=A, default_partition_mapper=BOTH_PARTS)
+
+PICTURES: dict[str, Picture | AssetPicture | PartitionPicture] = {
+    "partitions": PartitionPicture(BY_KEY, (A, B), KEYED, MONDAY),
+    "partitions-roll-up": PartitionPicture(IN_PARTS, (A,), tuple((n * HOUR, *one) for n, *one in PARTS), MONDAY),
     "assets-all": AssetPicture(OnAssets(A & B), (A, B), ARRIVALS, MONDAY),
     "assets-any": AssetPicture(OnAssets(A | B), (A, B), ARRIVALS, MONDAY),
     "assets-or-time": AssetPicture(OnEither(SIX, A & B), (A, B), ARRIVALS, MONDAY),
