@@ -12,60 +12,34 @@ from pathlib import Path
 
 import orjson
 
+from tests.acceptance.broker_scene import FLAKY, ON_EACH
 from tests.acceptance.instance import Instance, wait_until
 from tests.acceptance.records import Records, conservation
 from tests.services.kafka_client import KafkaClient
 
 PARTITIONS = 8
 
-DAGS = '''
-"""Four watchers on one topic, in two consumer groups: two streams, so that two instances can share them."""
-
-from collections.abc import AsyncIterator
-from pathlib import Path
-
+_FLAKY = FLAKY.replace("BASE", "KafkaEventTrigger").replace(
+    "FAILS", "message.record.offset % 211 == 7"
+)
+DAGS = f"""
+# Four watchers on one topic, in two consumer groups: two streams, so that two instances can share them.
 from triggerer import DAG, Asset, AssetWatcher, task
 from watchers.kafka import KafkaEventTrigger
-
-TROUBLE = Path("{trouble}")
-
-
-class Flaky(KafkaEventTrigger):
-    """Raises on some messages for as long as a file is there."""
-
-    def serialize(self):
-        return f"{{__name__}}.Flaky", super().serialize()[1]
-
-    async def filter_shared_stream(self, shared_stream):
-        async def raising():
-            async for message in shared_stream:
-                if message.record.offset % 211 == 7 and TROUBLE.exists():
-                    raise RuntimeError(f"trouble at {{message!r}}")
-                yield message
-
-        async for event in super().filter_shared_stream(raising()):
-            yield event
-
+{_FLAKY}
 
 def watched(name, trigger):
     return Asset(name=name, uri=f"x-soak://{{name}}", watchers=[AssetWatcher(name, trigger)])
 
 
-first, second = "{topic}-one", "{topic}-two"
-everything = watched("everything", KafkaEventTrigger("{topic}", group_id=first))
-evens = watched("evens", Flaky("{topic}", group_id=first, match={{"parity": 0}}))
-thirds = watched("thirds", KafkaEventTrigger("{topic}", group_id=second, match={{"third": 0}}))
-again = watched("again", KafkaEventTrigger("{topic}", group_id=second))
-
-for asset in (everything, evens, thirds, again):
-    with DAG(f"on_{{asset.name}}", schedule=asset):
-
-        @task
-        def count(triggering_asset_events):
-            return sum(len(events) for events in triggering_asset_events.values())
-
-        count()
-'''
+first, second = "TOPIC-one", "TOPIC-two"
+assets = [
+    watched("everything", KafkaEventTrigger("TOPIC", group_id=first)),
+    watched("evens", Flaky("TOPIC", group_id=first, match=dict(parity=0))),
+    watched("thirds", KafkaEventTrigger("TOPIC", group_id=second, match=dict(third=0))),
+    watched("again", KafkaEventTrigger("TOPIC", group_id=second)),
+]
+{ON_EACH}"""
 
 LATE = """
 from triggerer import DAG, Asset, AssetWatcher, task
@@ -113,7 +87,8 @@ class Scene:
         self.records = Records(url)
         dags = folder / "dags"
         dags.mkdir()
-        (dags / "soak.py").write_text(DAGS.format(trouble=self.trouble, topic=self.topic))
+        file = DAGS.replace("TROUBLE", str(self.trouble)).replace("TOPIC", self.topic)
+        (dags / "soak.py").write_text(file)
         self._folder = folder
         self._dags = dags
         self.first = self.instance("first")
