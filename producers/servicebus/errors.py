@@ -39,6 +39,11 @@ def translate(error: BaseException, what: str, entity: EntityPath) -> BrokerErro
         return BrokerRefused(
             f"{what}: there is no {entity.described}", hint=f"create it: {entity.how_to_create}"
         )
+    if isinstance(error, sdk.ServiceBusAuthorizationError) and "expired" in text.lower():
+        return BrokerRefused(
+            text,
+            hint="replace the SharedAccessSignature in connection_string, or check the identity and the clock",
+        )
     if isinstance(error, sdk.ServiceBusAuthorizationError):
         return BrokerRefused(
             text,

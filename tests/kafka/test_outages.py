@@ -95,6 +95,19 @@ async def test_an_unknown_topic_is_refused_with_the_way_to_create_it(
     assert time.monotonic() - started < 5
 
 
+async def test_a_topic_that_is_deleted_ends_the_stream_with_the_way_to_create_it(
+    kafka_server: KafkaServer, topic: str
+) -> None:
+    kafka_server.produce(topic, ["a"])
+    async with driving(producer_on(kafka_server.bootstrap_servers, topic, topic)) as driver:
+        await driver.settled(1)
+        await anyio.to_thread.run_sync(kafka_server.delete_topic, topic)
+        error = await driver.until_failed()
+    assert isinstance(error, BrokerRefused)
+    assert f"'{topic}'" in str(error)
+    assert f"--create --topic {topic}" in str(error)
+
+
 async def test_a_listener_that_does_not_speak_the_protocol_is_an_error_soon(
     kafka_server: KafkaServer,
 ) -> None:

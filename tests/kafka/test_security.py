@@ -13,7 +13,7 @@ import pytest
 
 from tests.kafka.driving import driving, producer_on
 from tests.services.availability import service
-from tests.services.kafka_secure import SecureKafka, make_token, open_secure_kafka
+from tests.services.kafka_secure import STRANGER, SecureKafka, make_token, open_secure_kafka
 from triggerer.errors import BrokerError, BrokerRefused
 
 
@@ -63,6 +63,14 @@ async def test_a_password_is_proven_and_a_wrong_one_is_refused(
     assert isinstance(error, BrokerRefused)
     assert "hunter2" not in str(error)
     assert "sasl_plain_password" in str(error)
+
+
+async def test_a_user_without_rights_is_told_which_ones_are_needed(
+    secure_kafka: SecureKafka,
+) -> None:
+    error = await refusal(secure_kafka.with_scram("SCRAM-SHA-256", user=STRANGER))
+    assert isinstance(error, BrokerRefused)
+    assert "the Kafka user needs Read and Describe on the topic" in str(error)
 
 
 async def test_a_password_may_be_sent(secure_kafka: SecureKafka) -> None:

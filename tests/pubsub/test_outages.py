@@ -56,6 +56,19 @@ async def test_a_permission_that_is_missing_ends_the_stream_and_names_the_role(
             await driver.advanced_count(1)
 
 
+async def test_credentials_that_are_good_no_more_end_the_stream_and_name_the_setting(
+    double: PubSubDouble, name: str
+) -> None:
+    double.create(name)
+    double.publish(name, ["a"])
+    async with driven(producer_on(double.host, name)) as driver:
+        await driver.advanced_count(1)
+        double.refuse("StreamingPull", grpc.StatusCode.UNAUTHENTICATED)
+        double.break_streams()
+        with pytest.raises(BrokerRefused, match=r"UNAUTHENTICATED.*check credentials_file"):
+            await driver.count(2)
+
+
 async def test_a_service_that_is_away_at_the_start_ends_the_stream_soon() -> None:
     (port,) = free_ports(1)
     producer = producer_on(f"127.0.0.1:{port}", "flights", connect_timeout_s=0.5)

@@ -16,6 +16,8 @@ from tests.services.kafka_client import KafkaClient
 from tests.services.process import accepts_connections, free_ports
 
 USER, PASSWORD = "reader", "its-password"
+STRANGER = "stranger"
+"""Has the same password, and no rights."""
 _LOGIN = "org.apache.kafka.common.security"
 
 
@@ -70,6 +72,9 @@ class SecureKafka(KafkaClient):
             ),
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,TLS:SSL,"
             "SCRAM:SASL_SSL,PLAIN:SASL_PLAINTEXT,OAUTH:SASL_PLAINTEXT",
+            # All may do everything but the stranger, who may do nothing.
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": f"User:ANONYMOUS;User:{USER};User:CN=localhost",
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": store,
             "ssl.truststore.type": "PEM",
@@ -88,7 +93,8 @@ class SecureKafka(KafkaClient):
         users = [
             argument
             for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512")
-            for argument in ("--add-scram", f"{mechanism}=[name={USER},password={PASSWORD}]")
+            for user in (USER, STRANGER)
+            for argument in ("--add-scram", f"{mechanism}=[name={user},password={PASSWORD}]")
         ]
         self.daemon = format_broker(
             "kafka-secure", kafka_with_archive(), home, settings, "--standalone", *users,
@@ -104,10 +110,12 @@ class SecureKafka(KafkaClient):
             "ssl_keyfile": str(self.key),
         }  # fmt: skip
 
-    def with_scram(self, mechanism: str, password: str = PASSWORD) -> dict[str, Any]:
+    def with_scram(
+        self, mechanism: str, password: str = PASSWORD, *, user: str = USER
+    ) -> dict[str, Any]:
         return {
             "bootstrap_servers": f"localhost:{self._scram}", "security_protocol": "SASL_SSL",
-            "sasl_mechanism": mechanism, "sasl_username": USER, "sasl_password": password,
+            "sasl_mechanism": mechanism, "sasl_username": user, "sasl_password": password,
             "ssl_cafile": str(self.authority),
         }  # fmt: skip
 

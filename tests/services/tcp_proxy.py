@@ -16,9 +16,12 @@ class TcpProxy:
 
     Attributes:
         port: Where it listens.
+        sent: How many pieces clients have sent, as they were read: one for each request, where requests are small and
+            far between.
     """
 
     port: int
+    sent: int = 0
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -44,7 +47,7 @@ class TcpProxy:
             opened.add(to_target)
             self._writers.add(to_target)
             directions = [
-                asyncio.ensure_future(self._forward(reader, to_target)),
+                asyncio.ensure_future(self._forward(reader, to_target, counts=True)),
                 asyncio.ensure_future(self._forward(target, writer)),
             ]
             try:
@@ -60,9 +63,12 @@ class TcpProxy:
                 self._writers.discard(one)
                 one.transport.abort()
 
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, counts: bool = False
+    ) -> None:
         with contextlib.suppress(ConnectionError):
             while chunk := await reader.read(_CHUNK):
+                self.sent += counts
                 await self._passes.wait()
                 writer.write(chunk)
                 await writer.drain()

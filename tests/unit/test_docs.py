@@ -216,3 +216,10 @@ def anchors(page: Path) -> set[str]:
     return {
         re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings
     }
+
+
+def test_the_tests_that_the_table_of_brokers_names_are_there() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (DOCS / "brokers.md").read_text())
+    assert len(named) >= 28
+    for path, name in named:
+        assert f"async def {name}(" in (ROOT / path).read_text(), f"{path}::{name}"
