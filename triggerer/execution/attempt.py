@@ -16,16 +16,17 @@ from typing import Any, Final, NamedTuple
 from triggerer.dag_processing.loader import LoadedFile, load_dag_file
 from triggerer.domain.attempts import RunEnd, RunOrder, TaskResult, Wait
 from triggerer.domain.dags import DAG
-from triggerer.domain.runs import RunState, TaskState
+from triggerer.domain.runs import RunState
 from triggerer.errors import TriggererError
 from triggerer.execution.context import RunContext
 from triggerer.execution.events import QueryEvents
 from triggerer.execution.failures import WorkerStopped, explain, storable
 from triggerer.execution.keeping import kept_tasks
 from triggerer.execution.logs import Output
+from triggerer.execution.outcomes import TaskOutcomes
 from triggerer.execution.protocol import RunReport, TaskStart
 from triggerer.execution.session import SparkHolder
-from triggerer.execution.tasks import TaskRunner, skipped
+from triggerer.execution.tasks import TaskRunner
 from triggerer.execution.waiting import ClusterWatch
 from triggerer.plugins.folder import SETTLES_IN_S, Stamp, has_just_changed, stamp_of
 
@@ -214,48 +215,17 @@ class _Attempt:
             on_abandoned=self._abandon,
             on_out_of_memory=self._retire_worker,
         )
-        values: dict[str, Any] = {}
-        skips = set[str]()
-        failures: list[str] = []
-        unreported: list[TaskResult] = []
+        outcomes = TaskOutcomes()
         kept = kept_tasks(dag, self._order.repeat.kept)
         for task in dag.tasks_in_order():
-            if unreported:
-                self._report(RunReport(tuple(unreported), None))
-                unreported.clear()
+            if outcomes.unreported:
+                self._report(RunReport(tuple(outcomes.unreported), None))
+                outcomes.unreported.clear()
             if (state := kept.get(task.task_id)) is not None:
-                logger.info("task %s is left as it is: %s", task.task_id, state)
-                if state is TaskState.SUCCESS:
-                    # Nobody needs what it has returned.
-                    values[task.task_id] = None
-                elif state is TaskState.SKIPPED:
-                    skips.add(task.task_id)
-                else:
-                    failures.append(f"task {task.task_id} was left as it is: {state}")
-                continue
-            missing = [before.task_id for before in task.upstream if before.task_id not in values]
-            failed = [name for name in missing if name not in skips]
-            if failed:
-                logger.info("task %s is left out: %s failed", task.task_id, ", ".join(failed))
-                now, why = datetime.now(UTC), f"upstream: {', '.join(failed)}"
-                unreported.append(
-                    TaskResult(task.task_id, TaskState.UPSTREAM_FAILED, 0, None, now, why)
-                )
-                continue
-            if missing:
-                logger.info("task %s is skipped: %s was", task.task_id, ", ".join(missing))
-                skips.add(task.task_id)
-                unreported.append(skipped(task, f"upstream was skipped: {', '.join(missing)}"))
-                continue
-            finished = runner.execute(task, values)
-            unreported.append(finished.result)
-            if finished.result.state == TaskState.SUCCESS:
-                values[task.task_id] = finished.value
-            elif finished.result.state == TaskState.SKIPPED:
-                skips.add(task.task_id)
-            else:
-                failures.append(f"task {task.task_id} failed: {finished.result.error}")
-        return unreported, failures
+                outcomes.keep(task, state)
+            elif not outcomes.leave_out(task):
+                outcomes.add(task, runner.execute(task, outcomes.values))
+        return outcomes.unreported, outcomes.failures
 
     def _abandon(self) -> None:
         if self._worker.spark.is_open:

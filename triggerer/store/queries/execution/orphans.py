@@ -79,21 +79,26 @@ async def recover_orphans(session: AsyncSession, *, executor: str, alone: bool) 
     spent = [row for row in orphans if _counted(row) >= MAX_ATTEMPTS and not row.never_began]
     now = datetime.now(UTC)
     for row in spent:
-        error = (
-            f"given up after {_counted(row)} attempts: each time the executor died while it ran"
-            f" (the last one was {row.executor})"
-        )
-        ended = {"state": RunState.FAILED.value, "ended_at": now}
-        await session.execute(
-            update(_RUNS).where(_RUNS.c.id == row.id).values(**ended, error=error, exit_code=None)
-        )
-        await session.execute(
-            update(_TASKS)
-            .where(_TASKS.c.run_pk == row.id, _TASKS.c.state == TaskState.RUNNING.value)
-            .values(ended)
-        )
+        await _give_up(session, row, now)
     await mark_due(session, [row.id for row in spent])
     return Recovered([row.dag_id for row in again], [row.dag_id for row in spent])
+
+
+async def _give_up(session: AsyncSession, row: Any, now: datetime) -> None:
+    """End a run, and what runs of its tasks, as failed."""
+    error = (
+        f"given up after {_counted(row)} attempts: each time the executor died while it ran"
+        f" (the last one was {row.executor})"
+    )
+    ended = {"state": RunState.FAILED.value, "ended_at": now}
+    await session.execute(
+        update(_RUNS).where(_RUNS.c.id == row.id).values(**ended, error=error, exit_code=None)
+    )
+    await session.execute(
+        update(_TASKS)
+        .where(_TASKS.c.run_pk == row.id, _TASKS.c.state == TaskState.RUNNING.value)
+        .values(ended)
+    )
 
 
 def _counted(row: Any) -> int:
