@@ -45,6 +45,7 @@ def test_it_keeps_the_suites_and_says_which_features_it_lacks(installed: Install
     assert set(re.findall(r"lacks (\w+)", shown)) == {
         "lock_renewal",
         "pause_lanes",
+        "queue",
     }
 
 
