@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.runtime.scene import Scene
+from tests.unit.runtime.sources import Raw, Source
 from tests.unit.runtime.streams import Upstream
 
 
@@ -11,3 +13,16 @@ from tests.unit.runtime.streams import Upstream
 def upstream(request: pytest.FixtureRequest) -> Upstream:
     """What the producer of a test's stream reads."""
     return Upstream(request.node.name)
+
+
+@pytest.fixture
+def source(request: pytest.FixtureRequest) -> Source:
+    """What the producer of a test's stream reads, where it counts what is alive of that."""
+    Raw.alive.clear()
+    return Source(request.node.name)
+
+
+@pytest.fixture
+def scene() -> Scene:
+    """A log in memory, and what its watchers do; a module of queues has a fixture of its own."""
+    return Scene()

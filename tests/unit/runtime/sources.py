@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from typing import Any, ClassVar
 
 import anyio
-import pytest
 from anyio.lowlevel import checkpoint
 
 from tests.unit.runtime.streams import HERE, Watching
@@ -163,12 +162,6 @@ class FromWholeStream(FromSource):
 
 class FromSideBySide(FromSource):
     producer = SideBySide
-
-
-@pytest.fixture
-def source(request: pytest.FixtureRequest) -> Source:
-    Raw.alive.clear()
-    return Source(request.node.name)
 
 
 def bounds(group: int = 1_000, lane: int = 1_000, **others: Any) -> RuntimeSettings:

@@ -31,6 +31,7 @@ class Upstream:
         self.producers: list[Producer] = []
         self.on_advance: Callable[[Sequence[AdvanceItem]], Any] | None = None
         self.on_filter: dict[str, Callable[[Any], Any]] = {}
+        self.caught: list[Exception] = []
         self.closed = 0
         self.paused = 0
         self.resumed = 0
@@ -165,6 +166,20 @@ class Acking(Watching):
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
         return Producer(Upstream.known[kwargs["upstream"]])
+
+
+class Catching(Acking):
+    """Notes in its upstream's `caught` what is raised where it awaits the stream, and lets it pass."""
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[Any]
+    ) -> AsyncIterator[TriggerEvent]:
+        try:
+            async for event in shared_stream:
+                yield TriggerEvent({"value": event})
+        except Exception as error:
+            Upstream.known[self.upstream].caught.append(error)
+            raise
 
 
 class Fast(Watching):

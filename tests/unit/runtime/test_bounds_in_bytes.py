@@ -18,13 +18,10 @@ from tests.unit.runtime.sources import (
     bounds,
     confirm_everything,
     group_of,
-    source,
 )
 from tests.unit.runtime.supervised import supervised
 from triggerer.abc import TriggerEvent
 from triggerer.runtime import HostedState
-
-__all__ = ["source"]
 
 
 class TellsSizes(PausesLanes):

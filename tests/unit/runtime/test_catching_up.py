@@ -21,11 +21,6 @@ from triggerer.runtime import Manager, RuntimeContext, TriggerSpec
 from triggerer.testing import HostedView, StreamHarness
 
 
-@pytest.fixture
-def scene() -> Scene:
-    return Scene()
-
-
 def taken(view: HostedView) -> list[Any]:
     return [event.payload for event in view.events]
 

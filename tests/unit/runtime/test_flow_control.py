@@ -19,14 +19,11 @@ from tests.unit.runtime.sources import (
     bounds,
     confirm_everything,
     group_of,
-    source,
 )
 from tests.unit.runtime.supervised import supervised
 from triggerer.abc import SharedStreamProducer
 from triggerer.errors import PluginError
 from triggerer.runtime import HostedState
-
-__all__ = ["source"]
 
 # The group
 

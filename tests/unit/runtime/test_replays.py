@@ -20,11 +20,6 @@ from triggerer.runtime import HostedTrigger, Manager, RuntimeContext, TriggerSpe
 from triggerer.testing import StreamHarness
 
 
-@pytest.fixture
-def scene() -> Scene:
-    return Scene()
-
-
 @pytest.mark.rule("18: a replay sets one watcher back, never forward")
 async def test_a_watcher_gets_the_whole_log_once_more_and_its_sibling_nothing(scene: Scene) -> None:
     async with StreamHarness(catch_up=True) as streams:

@@ -12,7 +12,14 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from tests.unit.runtime.streams import Acking, AckingSideBySide, Producer, Upstream, Watching
+from tests.unit.runtime.streams import (
+    Acking,
+    AckingSideBySide,
+    Catching,
+    Producer,
+    Upstream,
+    Watching,
+)
 from tests.unit.runtime.supervised import Store, forever, supervised
 from triggerer.abc import (
     AckTimeout,
@@ -298,26 +305,13 @@ async def test_advances_that_return_in_time_are_not_counted_together(
 async def test_the_end_of_a_group_is_raised_where_its_filters_await_the_stream(
     upstream: Upstream,
 ) -> None:
-    seen: list[BaseException] = []
-
-    class Catching(Acking):
-        async def filter_shared_stream(
-            self, shared_stream: AsyncIterator[Any]
-        ) -> AsyncIterator[TriggerEvent]:
-            try:
-                async for event in shared_stream:
-                    yield TriggerEvent({"value": event})
-            except GroupEnded as error:
-                seen.append(error)
-                raise
-
     async with StreamHarness() as streams:
         both = [await streams.add(Catching(upstream.name, name)) for name in ("one", "two")]
         await streams.quiesce()
         upstream.fail(OSError("the end"))
         await streams.quiesce()
-        assert [one.error for one in both] == seen
-        assert len(seen) == 2
+        assert [one.error for one in both] == upstream.caught
+        assert len(upstream.caught) == 2
 
 
 class Lingering(Producer):

@@ -12,11 +12,6 @@ from triggerer.domain.lane_positions import LanePosition
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings
 
 
-@pytest.fixture
-def scene() -> Scene:
-    return Scene()
-
-
 def aside(sink: Sink) -> list[tuple[int, bytes]]:
     return [(watcher, one.data) for watcher, one, _ in sink.parked.values()]
 

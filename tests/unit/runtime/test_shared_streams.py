@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
 import pytest
 
-from tests.unit.runtime.streams import Acking, Fast, Upstream
+from tests.unit.runtime.streams import Acking, Catching, Fast, Upstream
 from tests.unit.runtime.supervised import forever
 from triggerer.abc import AckTimeout, SubscriberOverflow, TriggerEvent, reject_shared_stream_event
 from triggerer.testing import StreamHarness
@@ -283,24 +282,11 @@ async def test_an_event_that_is_never_confirmed_fails_its_subscriber_with_ack_ti
 async def test_the_timeout_is_raised_from_the_stream_where_the_filter_awaits_it(
     upstream: Upstream,
 ) -> None:
-    seen: list[BaseException] = []
-
-    class Catching(Acking):
-        async def filter_shared_stream(
-            self, shared_stream: AsyncIterator[Any]
-        ) -> AsyncIterator[TriggerEvent]:
-            try:
-                async for event in shared_stream:
-                    yield TriggerEvent({"value": event})
-            except AckTimeout as error:
-                seen.append(error)
-                raise
-
     async with StreamHarness(ack_timeout=60, persistence="manual") as streams:
         one = await streams.add(Catching(upstream.name))
         upstream.put(0)
         await streams.sleep(60)
-        assert [one.error] == seen
+        assert [one.error] == upstream.caught
 
 
 @pytest.mark.rule("8: pause, then overflow")
