@@ -80,3 +80,47 @@ def test_a_range_is_run_in_turn_called_back_and_a_run_of_it_cleared(standalone: 
     assert _called(standalone, 4) == sorted([f"{day} success" for day in [days[0], *days]])
     # The three, and once more for the day that was cleared.
     assert len(standalone.json("assets", "events", "--asset", "x-made")) == 4
+
+
+KEYED = """
+from triggerer import DAG, Asset, task
+from triggerer.partitions import DayWindow, RollupMapper, StartOfDayMapper
+from triggerer.timetables import PartitionedAssetTimetable
+
+by_day = RollupMapper(
+    upstream_mapper=StartOfDayMapper(input_format="%Y-%m-%dT%H"), window=DayWindow()
+)
+
+with DAG(
+    "keyed",
+    schedule=PartitionedAssetTimetable(assets=Asset("x-hours"), default_partition_mapper=by_day),
+    is_paused_upon_creation=True,
+):
+    @task
+    def work(dag_run):
+        print("worked for", dag_run.partition_key)
+
+    work()
+"""
+
+
+def test_the_days_of_a_range_are_run_as_partition_keys_in_turn(tmp_path: Path) -> None:
+    with serving(tmp_path, KEYED, count=1) as service:
+        days = ["2026-01-02", "2026-01-03", "2026-01-04"]
+        planned = service.json("dags", "backfill", "keyed", *RANGE, "--dry-run")
+        assert [(one["partition_key"], one["step"]) for one in planned] == [
+            (day, "run") for day in days
+        ]
+        begun = service.json("dags", "backfill", "keyed", *RANGE, "--max-active", "1")
+        assert begun["partition_keys"] == {"started": 1, "pending": 2}
+        wait_until(
+            lambda: service.json("dags", "backfill", "--list")[0]["state"] == "done",
+            within_s=60,
+            what="the backfill ends",
+        )
+        runs = service.json("runs", "list", "--dag", "keyed")
+        assert sorted((run["partition_key"], run["state"]) for run in runs) == [
+            (day, "success") for day in days
+        ]
+        again = service.json("dags", "backfill", "keyed", "--partition-key", days[1])
+        assert (again["state"], again["partition_keys"]) == ("done", {"skipped": 1})

@@ -254,6 +254,7 @@ def test_all_that_answers_takes_json_and_lists_take_a_limit() -> None:
         ["dags", "trigger", "x", "--logical-date", "soon"],
         ["dags", "backfill", "x", "--from", "2026-01-01"],
         ["dags", "backfill", "x", "--reprocess", "some"],
+        ["dags", "backfill", "x", "--partition-key", "a", "--from", "2026-01-01"],
         ["dags", "test", "x", "--event", 'a={"n":}'],
     ],
 )
@@ -376,6 +377,7 @@ def test_what_is_not_there_is_refused(migrated: Shell) -> None:
     assert "no DAG 'nope'" in migrated.refused("dags", "backfill", "nope", *times)
     assert "no backfill 7" in migrated.refused("dags", "backfill", "--cancel", "7")
     assert migrated.json("dags", "backfill", "--list") == []
+    assert "no DAG 'nope'" in migrated.refused("dags", "backfill", "nope", "--partition-key", "a")
     assert "'w'" in migrated.refused("watchers", "show", "nope", "w")
     assert "'w'" in migrated.refused("watchers", "replay", "nope/w", "--from", "earliest")
     assert "ASCII" in migrated.refused("assets", "emit", "sché")

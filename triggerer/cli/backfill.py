@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from triggerer.cli import options
+from triggerer.cli.key_backfill import keys_in_range, show_plan, start_keys
 from triggerer.cli.output import counted, print_json, text, wrong_use
 from triggerer.cli.session import read, write
 from triggerer.cli.tables import Column, Kind, print_table
@@ -31,12 +32,16 @@ def backfill(
     to: Annotated[
         str | None, typer.Option("--to", metavar="TIME", help="The last one, included.")
     ] = None,
+    partition_key: Annotated[
+        list[str] | None,
+        typer.Option("--partition-key", metavar="KEY", help="Instead of a range; may be repeated."),
+    ] = None,
     reprocess: Annotated[
         str,
         typer.Option(
             "--reprocess",
             metavar="WHICH",
-            help="Of the intervals that have a run, these are run again: none, failed or all.",
+            help="Of the intervals, or keys, that have a run, these are run again: none, failed or all.",
         ),
     ] = "none",
     max_active: Annotated[
@@ -52,9 +57,10 @@ def backfill(
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """Run a DAG for the intervals of its timetable between two times; or list or cancel backfills.
+    """Run a DAG for the intervals of its timetable between two times, or for partition keys; list or cancel backfills.
 
-    An interval that has a run is left as it is, unless --reprocess says otherwise.
+    A DAG that is scheduled by partition keys is run for those of the periods that start between the two. An interval,
+    or a key, that has a run is left as it is, unless --reprocess says otherwise.
     """
     if reprocess not in _REPROCESS:
         wrong_use(f"--reprocess is one of {', '.join(_REPROCESS)}, not {reprocess!r}")
@@ -65,8 +71,24 @@ def backfill(
         _show([_cancel(config, cancel)], json=json)
         return
     start, end = options.parse_instant(from_, "--from"), options.parse_instant(to, "--to")
-    if dag_id is None or start is None or end is None:
-        wrong_use("DAG_ID, --from and --to are needed; or --list, or --cancel ID")
+    keys = partition_key
+    if dag_id is None or (not keys and (start is None or end is None)):
+        wrong_use(
+            "DAG_ID, --from and --to or --partition-key are needed; or --list, or --cancel ID"
+        )
+    if keys and (start is not None or end is not None):
+        wrong_use("--partition-key does not go with --from and --to")
+    if start is not None and end is not None:
+        keys = keys_in_range(config, dag_id, start, end)
+    if keys is not None:
+        if dry_run and keys:
+            show_plan(config, dag_id, keys, reprocess, limit, json=json)
+            return
+        found = start_keys(config, dag_id, keys, reprocess=reprocess, max_active=max_active)
+        _show([found], json=json)
+        return
+    assert start is not None
+    assert end is not None
     if dry_run:
         _plan(config, dag_id, start, end, reprocess, limit, json=json)
         return
@@ -96,10 +118,13 @@ def _show(found: list[BackfillView], *, json: bool) -> None:
         print_json(found[0])
         return
     for one in found:
-        typer.echo(
-            f"{one.dag_id}: backfill {one.id} is {one.state},"
-            f" {counted(sum(one.intervals.values()), 'interval')} ({_told(one.intervals)})"
-        )
+        typer.echo(f"{one.dag_id}: backfill {one.id} is {one.state}, {_what(one)}")
+
+
+def _what(one: BackfillView) -> str:
+    noun = "partition key" if one.partition_keys else "interval"
+    counts = one.partition_keys or one.intervals
+    return f"{counted(sum(counts.values()), noun)} ({_told(counts)})"
 
 
 def _list(config: Path | None, dag_id: str | None, limit: int, *, json: bool) -> None:
@@ -121,7 +146,7 @@ def _list(config: Path | None, dag_id: str | None, limit: int, *, json: bool) ->
             "to",
             "reprocess",
             Column("max active", Kind.MINOR),
-            Column("intervals", Kind.TEXT),
+            Column("intervals or keys", Kind.TEXT),
             Column("runs", Kind.TEXT),
         ),
         (
@@ -133,7 +158,7 @@ def _list(config: Path | None, dag_id: str | None, limit: int, *, json: bool) ->
                 row.to_date,
                 row.reprocess,
                 row.max_active,
-                _told(row.intervals),
+                _told(row.partition_keys or row.intervals),
                 _told(row.runs),
             )
             for row in found

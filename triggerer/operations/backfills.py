@@ -94,12 +94,7 @@ async def start_backfill(
         raise DagError(
             f"the DAG {dag_id!r} has no run that is due between {from_date} and {to_date}"
         )
-    for other in await queries.list_backfills(session, dag=dag_id, limit=1):
-        if other.state == "running":
-            raise MoveRefused(
-                f"the DAG {dag_id!r} has a backfill that has not ended: {other.id}",
-                hint=f"triggerer dags backfill --cancel {other.id}",
-            )
+    await refuse_second(session, dag_id)
     backfill_id = await queries.insert_backfill(
         session,
         dag_id,
@@ -110,7 +105,7 @@ async def start_backfill(
         max_active=max_active,
     )
     await queries.advance(session, backfill_id)
-    return await _find(session, backfill_id)
+    return await find_backfill(session, backfill_id)
 
 
 async def list_backfills(
@@ -133,10 +128,25 @@ async def cancel_backfill(session: AsyncSession, backfill_id: int) -> BackfillVi
         )
     if found[0].state != "running" or await queries.cancel(session, backfill_id) is None:
         raise MoveRefused(f"the backfill {backfill_id} has ended: {found[0].state}")
-    return await _find(session, backfill_id)
+    return await find_backfill(session, backfill_id)
 
 
-async def _find(session: AsyncSession, backfill_id: int) -> BackfillView:
+async def refuse_second(session: AsyncSession, dag_id: str) -> None:
+    """Do nothing, unless the DAG has a backfill that has not ended.
+
+    Raises:
+        MoveRefused: It has.
+    """
+    for other in await queries.list_backfills(session, dag=dag_id, limit=1):
+        if other.state == "running":
+            raise MoveRefused(
+                f"the DAG {dag_id!r} has a backfill that has not ended: {other.id}",
+                hint=f"triggerer dags backfill --cancel {other.id}",
+            )
+
+
+async def find_backfill(session: AsyncSession, backfill_id: int) -> BackfillView:
+    """Return a backfill that there is."""
     (found,) = await queries.list_backfills(session, backfill_id=backfill_id)
     return found
 

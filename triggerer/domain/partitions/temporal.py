@@ -91,8 +91,13 @@ class TemporalMapper(PartitionMapper):
         }
 
     @property
-    def _zone(self) -> tzinfo:
+    def zone(self) -> tzinfo:
+        """The zone on whose clock its periods start."""
         return checked_zone(self.timezone)
+
+    @property
+    def _zone(self) -> tzinfo:
+        return self.zone
 
     def _local(self, moment: datetime) -> datetime:
         """Return what this mapper's clock shows."""

@@ -7,7 +7,7 @@ from triggerer.store.models.assets import (
     AssetEvent,
     QueuedAssetEvent,
 )
-from triggerer.store.models.backfills import Backfill, BackfillInterval
+from triggerer.store.models.backfills import Backfill, BackfillInterval, BackfillKey
 from triggerer.store.models.base import Base
 from triggerer.store.models.dags import Dag, DagFile, DagScheduleAlias, DagScheduleAsset
 from triggerer.store.models.parked import ParkedBody, ParkedMessage
@@ -24,6 +24,7 @@ __all__ = [
     "AssetEvent",
     "Backfill",
     "BackfillInterval",
+    "BackfillKey",
     "Base",
     "Dag",
     "DagFile",

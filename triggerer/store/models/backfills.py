@@ -1,10 +1,10 @@
-"""Backfills, and the intervals that they cover."""
+"""Backfills, and the intervals or the partition keys that they cover."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, Index, String, text
+from sqlalchemy import ForeignKey, Index, String, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from triggerer.store.models.base import Base, BigId, UtcDateTime
@@ -13,7 +13,10 @@ _PENDING = text("state = 'pending'")
 
 
 class Backfill(Base):
-    """Somebody has asked for the runs of a DAG's timetable between two instants."""
+    """Somebody has asked for the runs of a DAG's timetable between two instants, or for those of partition keys.
+
+    One of keys has the instant at which it was asked for as both of its dates.
+    """
 
     __tablename__ = "backfill"
     __table_args__ = (Index("ix_backfill_dag_id", "dag_id"), {"sqlite_autoincrement": True})
@@ -46,4 +49,19 @@ class BackfillInterval(Base):
     run_after: Mapped[datetime] = mapped_column(UtcDateTime)
     state: Mapped[str] = mapped_column(String(20))
     """pending, started (it has a run, made or repeated), skipped (it had one already) or cancelled."""
+    run_pk: Mapped[int | None] = mapped_column(BigId)
+
+
+class BackfillKey(Base):
+    """One partition key of a backfill, in order; otherwise as an interval."""
+
+    __tablename__ = "backfill_key"
+    __table_args__ = (
+        Index("ix_backfill_key_pending", "backfill_id", "number", sqlite_where=_PENDING),
+    )
+
+    backfill_id: Mapped[int] = mapped_column(ForeignKey("backfill.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    partition_key: Mapped[str] = mapped_column(Text)
+    state: Mapped[str] = mapped_column(String(20))
     run_pk: Mapped[int | None] = mapped_column(BigId)

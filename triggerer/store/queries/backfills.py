@@ -1,12 +1,12 @@
-"""Backfills: their intervals, and the runs that they make in turn. The caller commits."""
+"""Backfills: their intervals or partition keys, and the runs that they make in turn. The caller commits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import func, insert, select, union_all, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.attempts import Repeat
@@ -14,8 +14,8 @@ from triggerer.domain.backfills import Reprocess, Step, step_for
 from triggerer.domain.runs import ACTIVE_STATES, RunState, RunType
 from triggerer.store.engine.database import database_now
 from triggerer.store.engine.script import perform
-from triggerer.store.models import Backfill, BackfillInterval, Dag, DagRun
-from triggerer.store.queries.execution.repeating import lock_run, queue_again
+from triggerer.store.models import Backfill, BackfillInterval, BackfillKey, Dag, DagRun
+from triggerer.store.queries.execution.repeating import LockedRun, lock_run, queue_again
 from triggerer.store.queries.listing.filters import limited
 from triggerer.store.queries.listing.views import BackfillView
 from triggerer.store.queries.scheduling.candidates import create_run
@@ -70,6 +70,52 @@ async def insert_backfill(
     return row.id
 
 
+async def insert_key_backfill(
+    session: AsyncSession,
+    dag_id: str,
+    keys: Sequence[str],
+    *,
+    reprocess: Reprocess,
+    max_active: int,
+) -> int:
+    """Write a backfill with its partition keys, none of which has begun; return its id."""
+    now = await database_now(session)
+    row = Backfill(
+        dag_id=dag_id,
+        from_date=now,
+        to_date=now,
+        reprocess=reprocess.value,
+        max_active=max_active,
+        created_at=now,
+    )
+    session.add(row)
+    await session.flush()
+    rows = [
+        {"backfill_id": row.id, "number": number, "partition_key": key, "state": _PENDING}
+        for number, key in enumerate(keys)
+    ]
+    for start in range(0, len(rows), _AT_ONCE):
+        await session.execute(insert(BackfillKey), rows[start : start + _AT_ONCE])
+    announce(session, Signal.BACKFILLS_CHANGED, dag_id)
+    return row.id
+
+
+async def runs_of_keys(
+    session: AsyncSession, dag_id: str, keys: Sequence[str]
+) -> dict[str, tuple[str, RunState]]:
+    """Return the newest run (id, state) for each of these partition keys that has one."""
+    found: dict[str, tuple[str, RunState]] = {}
+    for start in range(0, len(keys), _AT_ONCE):
+        rows = await session.execute(
+            select(DagRun.partition_key, DagRun.run_id, DagRun.state)
+            .where(DagRun.dag_id == dag_id)
+            .where(DagRun.partition_key.in_(keys[start : start + _AT_ONCE]))
+            .order_by(DagRun.id)
+        )
+        found.update((key, (run_id, RunState(state))) for key, run_id, state in rows if key)
+    return found
+
+
 async def existing_runs(
     session: AsyncSession, dag_id: str, start: datetime, end: datetime
 ) -> dict[datetime, tuple[str, RunState]]:
@@ -84,7 +130,10 @@ async def existing_runs(
 
 async def dags_with_pending(session: AsyncSession) -> dict[int, str]:
     """Return the backfills that have still to begin an interval, and their DAGs."""
-    pending = select(BackfillInterval.backfill_id).where(BackfillInterval.state == _PENDING)
+    pending = union_all(
+        select(BackfillInterval.backfill_id).where(BackfillInterval.state == _PENDING),
+        select(BackfillKey.backfill_id).where(BackfillKey.state == _PENDING),
+    )
     rows = await session.execute(
         select(Backfill.id, Backfill.dag_id).where(Backfill.id.in_(pending)).order_by(Backfill.id)
     )
@@ -122,15 +171,12 @@ async def advance(session: AsyncSession, backfill_id: int) -> int:
     )
     begun, room = 0, backfill.max_active - (active or 0)
     while begun < room:
-        interval = await session.scalar(
-            select(BackfillInterval)
-            .where(BackfillInterval.backfill_id == backfill_id, BackfillInterval.state == _PENDING)
-            .order_by(BackfillInterval.number)
-            .limit(1)
-        )
-        if interval is None:
+        if (interval := await _next(session, BackfillInterval, backfill_id)) is not None:
+            begun += await _begin(session, backfill, dag, interval)
+        elif (key := await _next(session, BackfillKey, backfill_id)) is not None:
+            begun += await _begin_key(session, backfill, dag, key)
+        else:
             break
-        begun += await _begin(session, backfill, dag, interval)
         await session.flush()
     return begun
 
@@ -146,11 +192,12 @@ async def cancel(session: AsyncSession, backfill_id: int) -> int | None:
     if backfill is None or backfill.cancelled_at is not None:
         return None
     now = backfill.cancelled_at = await database_now(session)
-    await session.execute(
-        update(BackfillInterval)
-        .where(BackfillInterval.backfill_id == backfill_id, BackfillInterval.state == _PENDING)
-        .values(state=_CANCELLED)
-    )
+    for kind in (BackfillInterval, BackfillKey):
+        await session.execute(
+            update(kind)
+            .where(kind.backfill_id == backfill_id, kind.state == _PENDING)
+            .values(state=_CANCELLED)
+        )
     # Those that it has made, and those that were there and that it has had repeated.
     ended = await session.scalars(
         update(DagRun)
@@ -180,23 +227,38 @@ async def list_backfills(
     views = []
     for row in rows:
         intervals = await _counts(session, BackfillInterval, row.id)
+        keys = await _counts(session, BackfillKey, row.id)
         runs = await _counts(session, DagRun, row.id)
         views.append(
             BackfillView(
                 id=row.id,
                 dag_id=row.dag_id,
-                state=_state(row, intervals, runs),
-                from_date=row.from_date,
-                to_date=row.to_date,
+                state=_state(row, intervals or keys, runs),
+                from_date=None if keys else row.from_date,
+                to_date=None if keys else row.to_date,
                 reprocess=row.reprocess,
                 max_active=row.max_active,
                 created_at=row.created_at,
                 cancelled_at=row.cancelled_at,
                 intervals=intervals,
+                partition_keys=keys,
                 runs=runs,
             )
         )
     return views
+
+
+_Item = TypeVar("_Item", BackfillInterval, BackfillKey)
+
+
+async def _next(session: AsyncSession, kind: type[_Item], backfill_id: int) -> _Item | None:
+    found: _Item | None = await session.scalar(
+        select(kind)
+        .where(kind.backfill_id == backfill_id, kind.state == _PENDING)
+        .order_by(kind.number)
+        .limit(1)
+    )
+    return found
 
 
 async def _begin(
@@ -224,11 +286,7 @@ async def _begin(
         )
         run_pk = created.pk
     else:
-        run_pk = existing.pk
-        names = {*existing.tasks, *(task["task_id"] for task in existing.definition)}
-        counts = {name: existing.repeat.cleared.get(name, 0) + 1 for name in names}
-        await queue_again(session, run_pk, Repeat({}, counts, existing.attempt))
-        announce(session, Signal.RUNS_QUEUED, backfill.dag_id)
+        run_pk = await _repeat(session, backfill.dag_id, existing)
     await session.execute(
         update(DagRun)
         .where(DagRun.id == run_pk)
@@ -244,8 +302,39 @@ async def _begin(
     return True
 
 
+async def _begin_key(session: AsyncSession, backfill: Backfill, dag: Dag, key: BackfillKey) -> bool:
+    """Begin a partition key; return whether a run was queued for it."""
+    name = key.partition_key
+    found = (await runs_of_keys(session, backfill.dag_id, [name])).get(name)
+    existing = None if found is None else await lock_run(session, backfill.dag_id, found[0])
+    step = step_for(None if existing is None else existing.state, Reprocess(backfill.reprocess))
+    if step is Step.SKIP:
+        key.state, key.run_pk = _SKIPPED, None if existing is None else existing.pk
+        return False
+    if existing is None:
+        script = create_run(
+            backfill.dag_id, run_type=RunType.BACKFILL, params=dag.params, partition_key=name
+        )
+        run_pk = (await perform(session, script)).pk
+    else:
+        run_pk = await _repeat(session, backfill.dag_id, existing)
+    values = {"queued_at": await database_now(session), "backfill_id": backfill.id}
+    await session.execute(update(DagRun).where(DagRun.id == run_pk).values(values))
+    key.state, key.run_pk = _STARTED, run_pk
+    return True
+
+
+async def _repeat(session: AsyncSession, dag_id: str, existing: LockedRun) -> int:
+    """Queue a run that has ended again, from its beginning; return its key."""
+    names = {*existing.tasks, *(task["task_id"] for task in existing.definition)}
+    counts = {name: existing.repeat.cleared.get(name, 0) + 1 for name in names}
+    await queue_again(session, existing.pk, Repeat({}, counts, existing.attempt))
+    announce(session, Signal.RUNS_QUEUED, dag_id)
+    return existing.pk
+
+
 async def _counts(
-    session: AsyncSession, kind: type[BackfillInterval | DagRun], backfill_id: int
+    session: AsyncSession, kind: type[BackfillInterval | BackfillKey | DagRun], backfill_id: int
 ) -> dict[str, int]:
     rows = await session.execute(
         select(kind.state, func.count()).where(kind.backfill_id == backfill_id).group_by(kind.state)

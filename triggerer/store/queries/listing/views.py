@@ -61,14 +61,17 @@ class BackfillView:
     id: int
     dag_id: str
     state: str
-    from_date: datetime
-    to_date: datetime
+    from_date: datetime | None
+    """None, as `to_date`: it is one of partition keys."""
+    to_date: datetime | None
     reprocess: str
     max_active: int
     created_at: datetime
     cancelled_at: datetime | None
     intervals: dict[str, int]
     """How many are pending, started, skipped (they had a run already) or cancelled."""
+    partition_keys: dict[str, int]
+    """Likewise, of a backfill of partition keys."""
     runs: dict[str, int]
     """How many of its runs are in which state."""
 

@@ -1,0 +1,89 @@
+"""The partition keys of the periods between two instants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from typing import Final
+
+from triggerer.domain.partitions.base import PartitionMapper
+from triggerer.domain.partitions.rolling_up import FanOutMapper, RollupMapper
+from triggerer.domain.partitions.temporal import TemporalMapper
+from triggerer.errors import DagError
+
+MOST_KEYS_AT_ONCE: Final = 50_000
+_STEP: Final = timedelta(hours=1)
+"""No period of a mapper is shorter."""
+_LONGEST: Final = timedelta(days=366)
+
+
+def keys_between(
+    mappers: Iterable[PartitionMapper], start: datetime, end: datetime, *, now: datetime
+) -> list[str]:
+    """Return the keys of the periods that start between two instants, both included, oldest first.
+
+    Periods that are not over are left out.
+
+    Args:
+        mappers: Those of a DAG's assets.
+    Raises:
+        DagError: The DAG's keys are no periods, or those of its assets differ; or the range is empty, or too large.
+    """
+    writer = _writer(mappers)
+    if start > end:
+        raise DagError(f"the range is empty: {start} is after {end}")
+    found: list[str] = []
+    for key, until in _periods(writer, start, min(end, now)):
+        if until > now:
+            break
+        if start <= writer.to_partition_date(key) <= end:
+            found.append(key)
+        if len(found) > MOST_KEYS_AT_ONCE:
+            raise DagError(f"there are more than {MOST_KEYS_AT_ONCE} keys", hint="choose a part")
+    return found
+
+
+def _periods(
+    writer: TemporalMapper, start: datetime, end: datetime
+) -> Iterator[tuple[str, datetime]]:
+    """Yield the key of each period that one of these instants is in, and an instant at which it is over."""
+    moment, key = start, _key_at(writer, start)
+    while moment <= end + _LONGEST:
+        moment += _STEP
+        following = _key_at(writer, moment)
+        if following == key:
+            continue
+        begins = writer.to_partition_date(following)
+        yield key, begins
+        if begins > end:
+            return
+        key = following
+
+
+def _key_at(writer: TemporalMapper, moment: datetime) -> str:
+    local = moment.astimezone(writer.zone)
+    return writer.format(writer.normalize(local.replace(tzinfo=None)))
+
+
+def _writer(mappers: Iterable[PartitionMapper]) -> TemporalMapper:
+    """Return what writes the keys of the runs."""
+    writers = []
+    for mapper in mappers:
+        inner: PartitionMapper | None = mapper
+        if isinstance(mapper, RollupMapper):
+            inner = mapper.upstream_mapper
+        elif isinstance(mapper, FanOutMapper):
+            inner = mapper.downstream_mapper
+        if not isinstance(inner, TemporalMapper):
+            raise DagError(
+                "the keys of this DAG's runs are no periods", hint="name them with --partition-key"
+            )
+        writers.append(inner)
+    first = writers[0]
+    kinds = {(type(one), one.output_format, str(one.timezone)) for one in writers}
+    if len(kinds) > 1:
+        raise DagError(
+            "the keys of this DAG's assets are different periods",
+            hint="name them with --partition-key",
+        )
+    return first

@@ -1,0 +1,133 @@
+"""Runs of a DAG for partition keys: by one command, and so many at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.backfills import Reprocess, Step, step_for
+from triggerer.domain.conditions import aliases_of, assets_of
+from triggerer.domain.partitions import mapper_from_json
+from triggerer.domain.partitions.ranges import keys_between
+from triggerer.domain.schedules import OnPartitions, schedule_from_json
+from triggerer.domain.storable import check_partition_key
+from triggerer.errors import DagError, UnknownDag
+from triggerer.operations.backfills import find_backfill, refuse_second
+from triggerer.store.engine.database import database_now
+from triggerer.store.queries import backfills as queries
+from triggerer.store.queries.listing.definitions import list_dags
+from triggerer.store.queries.listing.views import BackfillView
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedKey:
+    """What a backfill would do for a partition key."""
+
+    partition_key: str
+    step: Step
+    run_id: str | None
+    """The run that there is, the newest."""
+    run_state: str | None
+
+
+async def is_partitioned(session: AsyncSession, dag_id: str) -> bool:
+    """Whether the DAG is scheduled by partition keys.
+
+    Raises:
+        UnknownDag: There is no such DAG.
+        DagError: It is gone from its file.
+    """
+    return isinstance(await _schedule(session, dag_id), OnPartitions)
+
+
+async def keys_of_periods(
+    session: AsyncSession, dag_id: str, from_date: datetime, to_date: datetime
+) -> list[str]:
+    """Return the keys of the periods that start between two instants, both included, and are over.
+
+    Raises:
+        UnknownDag: There is no such DAG.
+        DagError: The keys of its runs are no periods, or it is not scheduled by partition keys; or the range is empty,
+            or too large.
+    """
+    schedule = await _schedule(session, dag_id)
+    if not isinstance(schedule, OnPartitions):
+        raise DagError(f"the DAG {dag_id!r} is not scheduled by partition keys")
+    names = {asset.name for asset in assets_of(schedule.condition)}
+    written = [schedule.mappers.get(name, schedule.default_mapper) for name in sorted(names)]
+    if aliases_of(schedule.condition) or not written:
+        written.append(schedule.default_mapper)
+    mappers = [mapper_from_json(one) for one in written]
+    return keys_between(mappers, from_date, to_date, now=await database_now(session))
+
+
+async def plan_keys(
+    session: AsyncSession,
+    dag_id: str,
+    keys: Sequence[str],
+    *,
+    reprocess: Reprocess = Reprocess.NONE,
+) -> list[PlannedKey]:
+    """Return what a backfill would do for these keys, in order, and change nothing; raises as `start_key_backfill`."""
+    checked = await _checked(session, dag_id, keys)
+    existing = await queries.runs_of_keys(session, dag_id, checked)
+    planned = []
+    for key in checked:
+        run_id, state = existing.get(key, (None, None))
+        shown = None if state is None else state.value
+        planned.append(PlannedKey(key, step_for(state, reprocess), run_id, shown))
+    return planned
+
+
+async def start_key_backfill(
+    session: AsyncSession,
+    dag_id: str,
+    keys: Sequence[str],
+    *,
+    reprocess: Reprocess = Reprocess.NONE,
+    max_active: int = 10,
+) -> BackfillView:
+    """Begin a backfill of these keys, in order: its first runs are queued at once, the others as those end.
+
+    Its runs have the key, take no events, and leave what waits for the key where it is.
+
+    Args:
+        keys: One that is named twice counts once.
+        max_active: At most so many of its runs are queued or running.
+    Raises:
+        UnknownDag: There is no such DAG.
+        DagError: It is gone from its file; or there are no keys.
+        RowRefused: A key cannot be stored.
+        MoveRefused: The DAG has a backfill that has not ended.
+    """
+    if max_active < 1:
+        raise DagError(f"max_active has to be at least 1, not {max_active}")
+    checked = await _checked(session, dag_id, keys)
+    await refuse_second(session, dag_id)
+    backfill_id = await queries.insert_key_backfill(
+        session, dag_id, checked, reprocess=reprocess, max_active=max_active
+    )
+    await queries.advance(session, backfill_id)
+    return await find_backfill(session, backfill_id)
+
+
+async def _checked(session: AsyncSession, dag_id: str, keys: Sequence[str]) -> list[str]:
+    await _schedule(session, dag_id)
+    if not keys:
+        raise DagError(f"there is no partition key of {dag_id!r} to run")
+    for key in keys:
+        check_partition_key(key)
+    return list(dict.fromkeys(keys))
+
+
+async def _schedule(session: AsyncSession, dag_id: str) -> object:
+    found = await list_dags(session, dag=dag_id, limit=1)
+    if not found:
+        raise UnknownDag(dag_id)
+    (dag,) = found
+    if dag.is_stale:
+        raise DagError(f"the DAG {dag_id!r} is gone from its file {dag.path}")
+    return schedule_from_json(dag.schedule)
