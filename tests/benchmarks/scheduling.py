@@ -41,6 +41,8 @@ from triggerer.store.wakeups.signals import ALL, Signal
 _HOUR = timedelta(hours=1)
 _WARM_UP_S = 2
 _END_EVERY_S = 0.1
+_OLD_AT_ONCE = 250_000
+"""Events in one statement: a longer one is taken for a database that does not answer."""
 _SEED_ASSETS = """
 INSERT INTO asset (id, name, uri, "group", extra, created_at)
 SELECT n, 'a' || n, 'x-test://a' || n, 'asset', '{}'::jsonb, now() FROM generate_series(1, :assets) AS n
@@ -63,11 +65,12 @@ WHERE dag_id LIKE 'on%'
 """
 _OLD_EVENTS = """
 INSERT INTO asset_event (asset_id, extra, timestamp, watcher_id, idempotency_key, ordinal)
-SELECT n % :assets + 1, '{}'::jsonb, now(), 0, 'old' || n, 0 FROM generate_series(1, :events) AS n
+SELECT n % :assets + 1, '{}'::jsonb, now(), 0, 'old' || n, 0 FROM generate_series(cast(:first AS bigint), :last) AS n
 """
 _OLD_QUEUE = """
 INSERT INTO queued_asset_event (dag_id, asset_event_id, asset_id, run_pk)
-SELECT 'on' || asset_id, id, asset_id, 0 FROM asset_event WHERE asset_id <= :waiting
+SELECT 'on' || asset_id, id, asset_id, 0 FROM asset_event
+WHERE asset_id <= :waiting AND id > (SELECT max(id) FROM asset_event) - :count
 """
 
 
@@ -100,10 +103,14 @@ async def _seed(database: Database, arguments: argparse.Namespace) -> datetime:
             ),
             (_SEED_WAITS, {"count": waiting}),
             (_OWN_SCHEDULE, {}),
-            (_OLD_EVENTS, {"assets": arguments.assets, "events": arguments.old_events}),
-            (_OLD_QUEUE, {"waiting": waiting}),
         ):
             await session.execute(text(statement), values)
+    for first in range(1, arguments.old_events + 1, _OLD_AT_ONCE):
+        count = min(_OLD_AT_ONCE, arguments.old_events + 1 - first)
+        values = {"assets": arguments.assets, "first": first, "last": first + count - 1}
+        async with database.transaction(commit_timeout=timedelta(hours=1)) as session:
+            await session.execute(text(_OLD_EVENTS), values)
+            await session.execute(text(_OLD_QUEUE), {"waiting": waiting, "count": count})
     return start
 
 

@@ -30,7 +30,7 @@ from triggerer.store.queries.scheduling.partitions import (
     store_shares,
     undivided,
 )
-from triggerer.store.queries.scheduling.reading import DagRow
+from triggerer.store.queries.scheduling.reading import CLOCK_STEP, DagRow
 
 _log = LazyLogger(__name__)
 
@@ -174,8 +174,9 @@ def noted_key(
         newest_at = max(newest_at, known.newest_at)
     has_run = known is not None and known.runs > 0
     at = partitioner.due_at(key, parts, has_run=has_run, now=now)
-    # An event that lies ahead is from before the clock was set back: nobody could say how long to wait.
-    if at is not None and quiet_period is not None and newest_at <= now:
+    # An event that lies far ahead is from before the clock was set back: nobody could say how long to wait. One that
+    # came after the look had begun lies ahead by a moment.
+    if at is not None and quiet_period is not None and newest_at <= now + CLOCK_STEP:
         at = max(at, newest_at + quiet_period)
     elif at is not None and known is not None and known.due_at is not None:
         # It keeps its place, however often something comes for it.

@@ -1,0 +1,44 @@
+"""When the run of a partition key may start, with a quiet period and a clock that was set."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from triggerer.domain.assets import Asset
+from triggerer.domain.partitions import IdentityMapper
+from triggerer.domain.partitions.dividing import Part, Partitioner
+from triggerer.scheduler.dividing import noted_key
+from triggerer.store.queries.scheduling.partitions import KnownKey
+
+NOW = datetime(2026, 3, 2, 10, tzinfo=UTC)
+QUIET = timedelta(seconds=30)
+A = Asset("x-test://a", name="a")
+EARLIER = NOW - timedelta(seconds=40)
+
+
+@pytest.mark.parametrize(
+    ("newest", "due"),
+    [
+        (NOW - timedelta(seconds=10), NOW + timedelta(seconds=20)),
+        # It was committed after the look had begun.
+        (NOW + timedelta(milliseconds=5), NOW + QUIET + timedelta(milliseconds=5)),
+        # The clock was set back since.
+        (NOW + timedelta(hours=2), EARLIER + QUIET),
+    ],
+)
+def test_a_quiet_period_counts_from_the_newest_event_unless_the_clock_was_set_back(
+    newest: datetime, due: datetime
+) -> None:
+    partitioner = Partitioner(A, {}, IdentityMapper())
+    noted = noted_key(
+        partitioner,
+        "eu",
+        [Part(1, "a", "x-test://a", "", EARLIER)],
+        newest,
+        KnownKey(0, EARLIER + QUIET, EARLIER),
+        now=NOW,
+        quiet_period=QUIET,
+    )
+    assert noted.due_at == due
