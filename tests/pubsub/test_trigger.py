@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 import pytest
+from google.pubsub_v1 import PubsubMessage, ReceivedMessage
 
+from producers.pubsub.message import read_delivery
 from tests.pubsub.test_scenarios import eventually
 from tests.services.pubsub_double import PubSubDouble
 from triggerer import abc
 from triggerer.errors import DagError
+from triggerer.pluginkit.dumping import dump_message, load_message
 from triggerer.testing import StreamHarness
 from watchers.messaging import MessageQueueTrigger
 from watchers.pubsub import PubSubEventTrigger
@@ -71,6 +76,26 @@ async def test_a_name_and_the_path_of_the_same_subscription_are_one_stream(
         for each in (short, long):
             assert [event.payload["value"] for event in each.events] == [1, 2, 3]
     assert double.counts["StreamingPull"] == 1
+
+
+@pytest.mark.parametrize("key", ["", "k\u00e9"])
+def test_a_message_says_the_same_live_and_from_another_process_or_the_store(key: str) -> None:
+    received = ReceivedMessage(
+        ack_id="a",
+        delivery_attempt=3,
+        message=PubsubMessage(
+            data=b'{"n": 1}', message_id="7", ordering_key=key, attributes={"a": "b", "c": ""},
+            publish_time=datetime(2026, 1, 2, 3, 4, 5, 678_999, tzinfo=UTC),
+        ),
+    )  # fmt: skip
+    live = read_delivery(ReceivedMessage.pb(received), "projects/tests/subscriptions/s").message
+    extra = PubSubEventTrigger("s").default_extra
+    assert extra(live, 1)["timestamp"] == 1767323045678
+    assert extra(live, 1)["attributes"] == {"a": "b", "c": ""}
+    assert extra(live, 1)["attributes"] is not live.attributes
+    for other in (pickle.loads(pickle.dumps(live)), load_message(dump_message(live))):
+        assert extra(other, 1) == extra(live, 1)
+        assert list(extra(other, 1)) == list(extra(live, 1))
 
 
 @pytest.mark.parametrize("path", ["projects/other/subscriptions/s", "projects/tests/topics/s"])
