@@ -116,6 +116,9 @@ class TcpProxy:
         self._server.close()
         self._refuse()
         others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            # Their connections are gone. asyncio says a word about each that has to be cancelled.
+            await asyncio.wait(others, timeout=1.0)
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
