@@ -49,8 +49,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 def test_it_keeps_the_suites_on_a_real_server(installed: Installed) -> None:
     shown = installed.run("-m", "pytest", "-q", "-rs", "-W", "error", "tests")
     assert re.search(r"\d\d passed", shown), shown
-    # No entry is locked, and the place is kept by Redis.
-    assert set(re.findall(r"lacks (\w+)", shown)) == {"lock_renewal", "state"}
+    # No entry is locked, the place is kept by Redis, and what was read can be read again.
+    assert set(re.findall(r"lacks (\w+)", shown)) == {"lock_renewal", "queue", "state"}
 
 
 def test_check_says_what_it_promises_and_shows_no_secret(

@@ -57,8 +57,8 @@ class PartitionedWorld(TimedWorld):
     def draw_change(self, dag: Dag) -> Dag:
         return draw_change(self.random, dag)
 
-    def _draw_dag(self, dag_id: str) -> Dag:
+    def draw_dag_of(self, dag_id: str) -> Dag:
         return draw_dag(self.random, dag_id)
 
-    def _checker(self) -> TimeChecker:
+    def make_checker(self) -> TimeChecker:
         return PartitionChecker(self.store)

@@ -80,18 +80,19 @@ class TimedWorld:
         self._idle_at: float | None = None
         self._due_since: dict[tuple[str, int], float] = {}
         self._draw_dags()
-        self.times = self.store.times = self._checker()
+        self.times = self.store.times = self.make_checker()
         if trace is not None:
             self.checker.trace = self.trace
 
     def _draw_dags(self) -> None:
         self.store.asset_ids = {asset.name: number for number, asset in enumerate(self.assets, 1)}
         for number in range(self.random.randint(1, 4)):
-            dag = self._draw_dag(f"timed {number}")
+            dag = self.draw_dag_of(f"timed {number}")
             self.store.dags[dag.dag_id] = dag
             self.store.queues[dag.dag_id] = {}
 
-    def _draw_dag(self, dag_id: str) -> Dag:
+    def draw_dag_of(self, dag_id: str) -> Dag:
+        """A DAG as it is at first."""
         return draw_dag(self.random, dag_id)
 
     def draw_change(self, dag: Dag) -> Dag:
@@ -103,7 +104,8 @@ class TimedWorld:
         assets = sorted(self.store.asset_ids.values())
         return [(self.faults.random.choice(assets), None)]
 
-    def _checker(self) -> TimeChecker:
+    def make_checker(self) -> TimeChecker:
+        """What tells a broken promise."""
         return TimeChecker(self.store)
 
     def next_number(self) -> int:
