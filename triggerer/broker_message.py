@@ -5,12 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar, dataclass_transform
 
 import orjson
 
+_T = TypeVar("_T")
 
-@dataclass(frozen=True, slots=True)
+_NOT_DECODED: Final = object()
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def _read_only(cls: type[_T]) -> type[_T]:
+    """A dataclass that type checkers take for a frozen one.
+
+    A frozen one sets each field by a call of a method, which takes most of the time in which a message is made.
+    """
+    return dataclass(slots=True)(cls)
+
+
+@_read_only
 class BrokerMessage:
     """A message as filters see it, whatever broker it is from.
 
@@ -29,7 +42,8 @@ class BrokerMessage:
     position: Mapping[str, Any] = field(default_factory=dict)
     published_at: datetime | None = None
     deliveries: int | None = None
-    _decoded: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _json: Any = field(init=False, repr=False, compare=False, default=_NOT_DECODED)
+    _decoded: dict[str, Any] | None = field(init=False, repr=False, compare=False, default=None)
 
     def decoded(self, name: str, decode: Callable[[BrokerMessage], Any]) -> Any:
         """Return what `decode` makes of the message: computed for whoever asks first, and kept under `name`.
@@ -37,6 +51,8 @@ class BrokerMessage:
         It is shared by all subscribers of the stream: do not change it. Where `decode` raises, nothing is kept.
         """
         kept = self._decoded
+        if kept is None:
+            kept = self._decoded = {}  # type: ignore[misc]
         if name not in kept:
             kept[name] = decode(self)
         return kept[name]
@@ -48,7 +64,14 @@ class BrokerMessage:
             ValueError: The value is not JSON.
             MemoryError: It may be.
         """
-        return self.decoded("json", _read_json)
+        decoded = self._json
+        if decoded is _NOT_DECODED:
+            decoded = self._json = _read_json(self)  # type: ignore[misc]
+        return decoded
+
+    def forget_decoded(self) -> None:
+        """Decode it anew when it is asked for again. Called first where a subclass does without the constructor."""
+        self._json, self._decoded = _NOT_DECODED, None  # type: ignore[misc]
 
     def __repr__(self) -> str:
         """Where it has its place, and how large it is; not what is in it, which may be long or nobody's business."""
@@ -62,8 +85,8 @@ class BrokerMessage:
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         for name, value in zip(_MESSAGE_STATE, state, strict=True):
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "_decoded", {})
+            setattr(self, name, value)
+        self.forget_decoded()
 
 
 _MESSAGE_STATE: Final = (

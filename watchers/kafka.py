@@ -137,6 +137,17 @@ class KafkaEventTrigger(MessageTrigger):
         return KafkaSettings.load(self.connection)
 
     def default_extra(self, message: BrokerMessage, value: Any) -> dict[str, Any]:
+        if isinstance(message, KafkaMessage):
+            # As below, in half the time: this runs for each event.
+            record = message.record
+            return {
+                "value": value,
+                "key": text_of(record.key),
+                "topic": record.topic,
+                "partition": record.partition,
+                "offset": record.offset,
+                "timestamp": record.timestamp,
+            }
         return {
             "value": value,
             "key": text_of(message.key),

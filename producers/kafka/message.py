@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
@@ -60,17 +60,15 @@ class KafkaMessage(BrokerMessage):
     nobody. How often Kafka has delivered one is known of a partition's oldest message only, so `deliveries` is None.
     """
 
-    __slots__ = ("_kept", "delivery", "lane", "record")
+    __slots__ = ("delivery", "lane", "record")
 
     def __init__(self, record: Record, lane: Lane, delivery: int) -> None:
         self.record = record
         self.lane = lane
         self.delivery = delivery
-        self._kept: dict[str, Any] | None = None
+        self.forget_decoded()
 
-    # The base class is frozen by a method of its own, which would be called for each of the above.
-    __setattr__ = object.__setattr__
-    # And compared by its fields, which are not kept here.
+    # The base class is compared by its fields, which are not kept here.
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
@@ -122,14 +120,6 @@ class KafkaMessage(BrokerMessage):
     @property
     def headers(self) -> tuple[tuple[str, bytes], ...]:
         return tuple(self.record.headers)
-
-    def decoded(self, name: str, decode: Callable[[BrokerMessage], Any]) -> Any:
-        kept = self._kept
-        if kept is None:
-            kept = self._kept = {}
-        if name not in kept:
-            kept[name] = decode(self)
-        return kept[name]
 
     def dump(self) -> bytes:
         """The message and what its idempotency key is made of: a line of JSON, and the contents that it sizes."""
@@ -190,7 +180,7 @@ class KafkaMessage(BrokerMessage):
 
     def __setstate__(self, state: tuple[Record, int]) -> None:
         self.record, self.delivery = state
-        self._kept = None
+        self.forget_decoded()
 
     def __repr__(self) -> str:
         record = self.record

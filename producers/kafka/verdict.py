@@ -43,12 +43,16 @@ def judge(batch: Sequence[AdvanceItem]) -> Verdict:
     offset = -1
     stale = 0
     rejected: list[KafkaMessage] = []
+    judged: AdvanceOutcome | None = None
+    judgement = Judgement.FAIL
     for index, (message, outcome) in enumerate(batch):
         lane = message.lane
         if lane.closed or message.delivery != lane.delivery:
             stale += 1
             continue
-        judgement = judge_outcome(outcome)
+        if outcome is not judged:
+            # Nearly always it is the same as that of the message before.
+            judged, judgement = outcome, judge_outcome(outcome)
         if judgement is Judgement.FAIL:
             return Verdict(
                 lane, message.record.offset, (message, outcome), batch[index + 1 :], stale, rejected

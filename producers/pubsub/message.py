@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
@@ -38,7 +37,6 @@ class PubSubMessage(BrokerMessage):
 
     __slots__ = (
         "attempt",
-        "decodings",
         "message_id",
         "ordering_key",
         "published_ns",
@@ -52,11 +50,8 @@ class PubSubMessage(BrokerMessage):
     subscription: str
     published_s: int
     published_ns: int
-    decodings: dict[str, Any] | None
 
-    # The base class is frozen by a method of its own, which would be called for each of the above.
-    __setattr__ = object.__setattr__
-    # And compared by its fields, which are not kept here.
+    # The base class is compared by its fields, which are not kept here.
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
@@ -95,18 +90,6 @@ class PubSubMessage(BrokerMessage):
     def identity(self) -> str:
         """The idempotency key: `<subscription>/<message id>@<time of publication>`."""
         return f"{self.subscription}/{self.message_id}@{self.published_s}.{self.published_ns:09}"
-
-    def decoded(self, name: str, decode: Callable[[BrokerMessage], Any]) -> Any:
-        kept = self.decodings
-        if kept is None:
-            kept = self.decodings = {}
-        if name not in kept:
-            kept[name] = decode(self)
-        return kept[name]
-
-    def json(self) -> Any:
-        kept = self.decodings
-        return kept["json"] if kept is not None and "json" in kept else super().json()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # For a filter in another process, which needs no more than everybody's message.
@@ -172,7 +155,7 @@ def read_delivery(received: Any, subscription: str) -> Delivery:
     message.subscription = subscription
     message.published_s = published.seconds
     message.published_ns = published.nanos
-    message.decodings = None
+    message.forget_decoded()
     size = len(value)
     attributes: dict[str, str | bytes] = {}
     if given := raw.attributes:

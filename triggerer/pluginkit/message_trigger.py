@@ -148,8 +148,11 @@ class MessageTrigger(BaseEventTrigger):
                         key = None if get_key is None else _key_text(get_key(message, part))
                         yield TriggerEvent(build_extra(message, part), partition_key=key)
             elif matches is None or matches(message, value):
-                key = None if get_key is None else _key_text(get_key(message, value))
-                yield TriggerEvent(build_extra(message, value), partition_key=key)
+                if get_key is None:
+                    yield TriggerEvent(build_extra(message, value))
+                else:
+                    key = _key_text(get_key(message, value))
+                    yield TriggerEvent(build_extra(message, value), partition_key=key)
 
     async def cleanup(self) -> None:
         if self._decoding.aclose is not None:
