@@ -61,7 +61,9 @@ def filled(events: list[Event]) -> EventBatch:
             watchers = tuple(WatcherRef(number, 10 + number) for number in range(event.watchers))
             source = EventSource(watchers, event.fence)
             key = event.partition_key
-            batch.add(event, source, str(event.number), NOW, f"k{event.number}", 0, key)
+            extra = str(event.number)
+            size = len(extra) * len(source.watchers)
+            batch.add(event, source, extra, NOW, f"k{event.number}", 0, key, size_bytes=size)
     return batch
 
 

@@ -55,7 +55,6 @@ class Subscriber(Deriver):
         "name",
         "open_entry",
         "open_source",
-        "ordinal",
         "pulled",
         "sent_ahead",
         "trigger",
@@ -102,8 +101,6 @@ class Subscriber(Deriver):
         self.open_entry: Entry | None = None
         self.open_source: EventSource | None = None
         """Where the events of the open message go, if not to all of its watchers: some are behind."""
-        self.ordinal = 0
-        """How many events its filter has derived from the open one before the one that is being submitted."""
         self._sink = sink
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
@@ -217,7 +214,6 @@ class Subscriber(Deriver):
                             progress.note()
                         continue
                     self.open_entry = entry
-                self.ordinal = 0
                 self.is_open = True
                 self.pulled = seq + 1
                 yield ledger.events[at]
@@ -341,6 +337,8 @@ class Subscriber(Deriver):
         sink: EventSink = self._sink
         submit = sink.submit_nowait
         is_first = True
+        # How many events were derived from the open one before, which `pulled` tells from others.
+        open_at = ordinal = -1
         async for event in events:
             if is_first:
                 # The stream is open by now, and it is known whether its producer keeps a state.
@@ -361,6 +359,8 @@ class Subscriber(Deriver):
             derived.subscriber = self
             derived.entry = entry
             derived.next = None
+            if self.pulled != open_at:
+                open_at, ordinal = self.pulled, 0
             if entry is not None:
                 entry.unresolved += 1
                 if self.oldest_pending is None:
@@ -376,12 +376,12 @@ class Subscriber(Deriver):
                     # Asked now: later the message may be gone.
                     assert state.producer is not None
                     key = state.producer.get_idempotency_key(entry.payload)
-                submit(derived, event, self.open_source or self.source, key, self.ordinal)
+                submit(derived, event, self.open_source or self.source, key, ordinal)
             except BaseException:
                 # `get_idempotency_key` may have raised: the event counts as refused.
                 derived.complete(PluginError(f"An event of {self.name} could not be submitted"))
                 raise
-            self.ordinal += 1
+            ordinal += 1
             # First this: while the service stops, `pending` makes no more room.
             if sink.is_full:
                 await sink.wait_for_room()

@@ -102,15 +102,17 @@ class EventBatch:
         key: str,
         ordinal: int,
         partition_key: str | None = None,
+        *,
+        size_bytes: int,
     ) -> None:
-        """Add the rows of an event, one for each of the source's watchers."""
+        """Add the rows of an event, one for each of the source's watchers; `size_bytes`: of all their payloads."""
         watchers = source.watchers
         if not watchers:
             self.add_without_rows(event, None)
             return
         if source.fence is not self._fence:
             self._use_fence(source.fence)
-        self.size_bytes += size_of(extra) * len(watchers)
+        self.size_bytes += size_bytes
         self._further_rows += len(watchers) - 1
         if partition_key is not None and self.partition_keys is None:
             self.partition_keys = [None] * len(self.keys)

@@ -135,7 +135,16 @@ class EventRecorder(GroupCommit[EventBatch]):
             ) and batch.keys:
                 self._full.append(batch)
                 batch = self._filling = EventBatch()
-            batch.add(event, source, extra, self._now(), key, ordinal, partition_key)
+            batch.add(
+                event,
+                source,
+                extra,
+                self._now(),
+                key,
+                ordinal,
+                partition_key,
+                size_bytes=size_bytes,
+            )
             self.unsettled_bytes += size_bytes
             if self.unsettled_bytes >= self._max_pending_bytes:
                 self.is_full = True
