@@ -119,7 +119,10 @@ class ModelDag:
             state.due_at = min(deadline, state.due_at or deadline)
 
     def delete(self, asset: str) -> None:
-        """What waits of an asset is deleted, and the rest divided anew."""
+        """What waits of an asset is deleted, and the rest divided anew, if there is any."""
+        kept = [waiting for state in self.keys.values() for waiting, _ in state.waits.values()]
+        if asset not in (*kept, *(one for _, one, _ in self.queue)):
+            return
         self.remap()
         self.queue = [one for one in self.queue if one[1] != asset]
 

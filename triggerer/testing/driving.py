@@ -74,7 +74,14 @@ class Driver:
 
     def pending(self) -> list[list[Any]]:
         """The broker payloads that are not advanced, by lane."""
-        return [[payload for _, payload in lane] for lane in self._lanes.values() if lane]
+        return [payloads for _, payloads in self.pending_by_lane()]
+
+    def pending_by_lane(self) -> list[tuple[list[str], list[Any]]]:
+        """What is not advanced: for each lane the values and the broker payloads."""
+        lanes = [lane for lane in self._lanes.values() if lane]
+        return [
+            ([one.value for one, _ in lane if one], [each for _, each in lane]) for lane in lanes
+        ]
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait until something happened that makes `condition` true.
