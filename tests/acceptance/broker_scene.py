@@ -102,6 +102,7 @@ class BrokerScene:
     def cut(self) -> None:
         """All connections are reset, and for a while none can be made."""
         self.proxy.refuse()
+        # How long the cut lasts.
         time.sleep(self.random.uniform(0.2, 2.0))
         self.proxy.heal()
 
@@ -111,6 +112,7 @@ class BrokerScene:
         self.instance.start()
         for act in self.random.sample(acts, len(acts)):
             self.publish(messages // 2 // len(acts))
+            # So that each comes at a moment of its own in the work.
             time.sleep(self.random.uniform(0.5, 3.0))
             act()
         self.publish(messages - self.sent)

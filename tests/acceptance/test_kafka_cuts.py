@@ -55,6 +55,7 @@ def _prove(
         how()
         # What is published meanwhile comes after the cut.
         scene.publish(messages // 100)
+        # How long the cut lasts.
         time.sleep(scene.random.uniform(0.2, longest_s))
         proxy.heal()
 

@@ -120,9 +120,11 @@ def _measure(
             while (line := host.stdout.readline()) != b"ready\n":
                 if not line:
                     raise RuntimeError("it ended before its watchers were there")
+            # What a start still causes is no part of idling.
             time.sleep(arguments.settle)
             process = psutil.Process(host.pid)
             sent, cpu, began = source.proxy.sent, sum(process.cpu_times()[:2]), time.monotonic()
+            # The time that is measured.
             time.sleep(arguments.seconds)
             took = time.monotonic() - began
             cpu = sum(process.cpu_times()[:2]) - cpu

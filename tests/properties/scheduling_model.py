@@ -81,9 +81,14 @@ class ModelDag:
     def _make_one(self, now: datetime) -> bool:
         spec, tick = self.spec, self._tick(now)
         has_events = spec.is_true(set(self.waiting)) and not self._is_loud(now)
-        if spec.kind in ("time", "either") and tick is not None:
+        is_for_events = spec.kind in ("assets", "either") and has_events and now >= self.start
+        is_for_time = spec.kind in ("time", "either") and tick is not None
+        if is_for_events and is_for_time:
+            # They take turns; time begins.
+            is_for_time = not self.runs or self.runs[-1].logical_date is None
+        if is_for_time and tick is not None:
             self._add(tick, tick + HOUR, frozenset(), now)
-        elif spec.kind in ("assets", "either") and has_events and now >= self.start:
+        elif is_for_events:
             self._add(None, now, self._take(), now)
         elif spec.kind == "both" and tick is not None and has_events:
             self._add(tick, now, self._take(), now)

@@ -207,6 +207,7 @@ PLAYS = (st.lists(SPECS, min_size=1, max_size=3), st.lists(STEPS | CLOCKS, max_s
 @given(*PLAYS)
 @example([DagSpec("assets")], [("emit", 0), ("set", -3_000)])
 @example([DagSpec("both", catchup=True, events_per_run=1)], [("emit", 0)] * 3)
+@example([DagSpec("either", catchup=True, max_active_runs=2)], [("emit", 0)])
 @settings(max_examples=30, deadline=None, suppress_health_check=_ANY)
 def test_the_runs_are_those_of_the_model(
     template: Path, specs: list[DagSpec], steps: list[tuple[str, int]]
