@@ -23,6 +23,22 @@ def source(request: pytest.FixtureRequest) -> Source:
 
 
 @pytest.fixture
+def queue_scene() -> Scene:
+    """A scene whose source is a queue."""
+    scene = Scene()
+    scene.is_queue = True
+    return scene
+
+
+@pytest.fixture(params=[False, True], ids=["log", "queue"])
+def any_scene(request: pytest.FixtureRequest) -> Scene:
+    """One of each kind, after the other."""
+    scene = Scene()
+    scene.is_queue = request.param
+    return scene
+
+
+@pytest.fixture
 def scene() -> Scene:
     """A log in memory, and what its watchers do; a module of queues has a fixture of its own."""
     return Scene()

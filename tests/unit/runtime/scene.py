@@ -37,7 +37,12 @@ from triggerer.domain.parked import (
 from triggerer.errors import ParkedFull, RowRefused
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings, TriggerSpec
 from triggerer.synchronization import Notifier
-from triggerer.testing import InMemoryBroker, InMemoryProducer, InMemoryQueueProducer
+from triggerer.testing import (
+    HostedView,
+    InMemoryBroker,
+    InMemoryProducer,
+    InMemoryQueueProducer,
+)
 
 
 class Scene:
@@ -315,6 +320,15 @@ class Sink:
 
 
 MAX_DELIVERIES = 3
+
+
+def taken(view: HostedView) -> list[Any]:
+    """The payloads of the events that a harness has of a watcher."""
+    return [event.payload for event in view.events]
+
+
+def always(_: Any) -> bool:
+    return True
 
 
 def context(sink: Sink, *, max_deliveries: int = MAX_DELIVERIES, **others: Any) -> RuntimeContext:

@@ -1,81 +1,16 @@
-"""Falling behind alone on a queue, through `StreamHarness`: what plugin authors see of it."""
+"""Falling behind alone on a queue, through `StreamHarness`; what is the same for logs is in `test_catching_up.py`."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from tests.unit.runtime.scene import Scene, Selecting
-from triggerer.testing import HostedView, StreamHarness
+from tests.unit.runtime.scene import Scene, Selecting, always, taken
+from triggerer.testing import StreamHarness
 
 
 @pytest.fixture
-def scene() -> Scene:
-    scene = Scene()
-    scene.is_queue = True
-    return scene
-
-
-def taken(view: HostedView) -> list[Any]:
-    return [event.payload for event in view.events]
-
-
-def always(_: Any) -> bool:
-    return True
-
-
-@pytest.mark.rule("18: siblings go on, and the broker is advanced")
-async def test_one_that_raises_costs_its_sibling_nothing_and_has_all_kept(scene: Scene) -> None:
-    scene.fails["sick"] = always
-    async with StreamHarness(catch_up=True) as streams:
-        well = await streams.add(scene.watcher("well"))
-        sick = await streams.add(scene.watcher("sick"))
-        scene.publish(*range(10))
-        await streams.quiesce()
-        assert taken(well) == list(range(10))
-        assert scene.broker.committed() == 10
-        assert sick.behind == {0: list(range(10))}
-        assert isinstance(sick.error, RuntimeError)
-        assert well.behind == {}
-
-
-@pytest.mark.rule("18: what was missed comes once, in order, before anything newer")
-async def test_when_it_is_mended_it_gets_what_it_missed_once_and_goes_on_live(scene: Scene) -> None:
-    scene.fails["sick"] = lambda event: event >= 3
-    async with StreamHarness(catch_up=True) as streams:
-        well = await streams.add(scene.watcher("well"))
-        sick = await streams.add(scene.watcher("sick"))
-        scene.publish(*range(10))
-        await streams.quiesce()
-        assert sick.behind == {0: list(range(3, 10))}
-        scene.fails.clear()
-        await streams.restart(sick)
-        await streams.quiesce()
-        assert taken(sick) == list(range(10))
-        assert sick.behind == {}
-        scene.publish(*range(10, 20))
-        await streams.quiesce()
-        assert taken(sick) == taken(well) == list(range(20))
-        assert scene.broker.committed() == 20
-        given = [event for name, event in scene.opened if name == "sick"]
-        assert given == [0, 1, 2, 3, *range(3, 20)], "only the one that failed came twice"
-
-
-@pytest.mark.rule("18: a lone watcher leaves the backlog with the broker")
-async def test_a_lone_watcher_leaves_the_backlog_with_the_broker(scene: Scene) -> None:
-    scene.fails["alone"] = lambda event: event == 2
-    async with StreamHarness(catch_up=True) as streams:
-        alone = await streams.add(scene.watcher("alone"))
-        scene.publish(*range(5))
-        await streams.quiesce()
-        assert alone.behind == {}
-        assert scene.broker.committed() == 2
-        scene.fails.clear()
-        await streams.restart(alone)
-        await streams.quiesce()
-        assert taken(alone) == list(range(5))
-        assert scene.broker.committed() == 5
+def scene(queue_scene: Scene) -> Scene:
+    return queue_scene
 
 
 @pytest.mark.rule("18: a lane that waits holds up no other")

@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-from random import Random
+from dataclasses import replace
 from typing import Any
 
 import anyio
 import pytest
 
-from tests.unit.runtime.scene import Scene, Sink
+from tests.unit.runtime.scene import MAX_DELIVERIES, Scene, Sink, context
 from triggerer.domain.parked import ParkedState
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings
 
-MAX_DELIVERIES = 3
-
 
 @pytest.fixture
-def scene() -> Scene:
-    scene = Scene()
-    scene.is_queue = True
-    return scene
+def scene(queue_scene: Scene) -> Scene:
+    return queue_scene
 
 
-def context(sink: Sink, **bounds: Any) -> RuntimeContext:
-    return RuntimeContext(
-        sink,
-        sink,
-        sink,
-        settings=RuntimeSettings(max_deliveries=MAX_DELIVERIES, **bounds),
-        restart_first=0.01,
-        restart_longest=0.01,
-        random=Random(1),
-    )
+def bounded(sink: Sink, **bounds: Any) -> RuntimeContext:
+    return replace(context(sink), settings=RuntimeSettings(max_deliveries=MAX_DELIVERIES, **bounds))
 
 
 def aside(sink: Sink) -> list[bytes]:
@@ -116,8 +104,7 @@ async def test_what_follows_in_its_lane_comes_after_it_also_with_another_owner(
 ) -> None:
     sink = Sink()
     scene.fails["sick"] = lambda event: event == "b"
-    bounds = {"max_outstanding": 100}
-    async with Manager(context(sink, **bounds)) as manager:
+    async with Manager(context(sink)) as manager:
         manager.add(scene.specs("sick", "well"))
         scene.publish("a", "b", "c")
         await sink.until(lambda: sink.kept(1)[:1] == ["b"] and len(sink.taken(2)) == 3)
@@ -143,26 +130,11 @@ async def test_of_two_that_fail_together_each_is_tried_and_set_aside(scene: Scen
         assert scene.opened.count(("sick", value)) > MAX_DELIVERIES
 
 
-@pytest.mark.rule("messages that fail for ever count as in flight: the poll stays paused")
-async def test_what_fails_for_ever_is_not_in_flight_for_its_siblings(scene: Scene) -> None:
-    sink = Sink()
-    scene.fails["sick"] = lambda event: True
-    async with Manager(context(sink, max_outstanding=10)) as manager:
-        manager.add(scene.specs("sick", "well"))
-        for number in range(200):
-            scene.publish(number, lane=number % 3)
-        await sink.until(lambda: len(sink.taken(2)) == 200)
-        await sink.until(lambda: sum(scene.broker.committed(lane) for lane in range(3)) == 200)
-    given = [event for name, event in scene.opened if name == "well"]
-    assert sorted(given) == list(range(200)), "each once"
-    assert sorted(sink.kept(1)) == list(range(200))
-
-
 @pytest.mark.rule("one watcher times out: the delivery is repeated for its siblings")
 async def test_one_that_times_out_repeats_no_delivery_for_its_siblings(scene: Scene) -> None:
     sink = Sink()
     scene.gates["slow", "a"] = anyio.Event()
-    async with Manager(context(sink, ack_timeout=0.05)) as manager:
+    async with Manager(bounded(sink, ack_timeout=0.05)) as manager:
         manager.add(scene.specs("slow", "well"))
         scene.publish("a", "b", "c")
         await sink.until(lambda: scene.broker.committed() == 3)
@@ -205,7 +177,7 @@ async def test_one_that_is_removed_while_it_works_holds_up_nobody(scene: Scene) 
     sink = Sink()
     scene.fails["gone"] = lambda event: True
     scene.gates["gone", "b"] = anyio.Event()
-    async with Manager(context(sink, max_outstanding=4)) as manager:
+    async with Manager(bounded(sink, max_outstanding=4)) as manager:
         gone, well = manager.add(scene.specs("gone", "well"))
         scene.publish("a", "b")
         await sink.until(lambda: sink.kept(1) == ["a", "b"])
