@@ -208,6 +208,10 @@ PLAYS = (st.lists(SPECS, min_size=1, max_size=3), st.lists(STEPS | CLOCKS, max_s
 @example([DagSpec("assets")], [("emit", 0), ("set", -3_000)])
 @example([DagSpec("both", catchup=True, events_per_run=1)], [("emit", 0)] * 3)
 @example([DagSpec("either", catchup=True, max_active_runs=2)], [("emit", 0)])
+@example(
+    [DagSpec("assets", events_per_run=1, quiet=timedelta(minutes=7))],
+    [("emit", 0), ("set", -150), ("emit", 0)],
+)
 @settings(max_examples=30, deadline=None, suppress_health_check=_ANY)
 def test_the_runs_are_those_of_the_model(
     template: Path, specs: list[DagSpec], steps: list[tuple[str, int]]

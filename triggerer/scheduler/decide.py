@@ -285,8 +285,7 @@ def _taking(dag: DagSnapshot) -> NewRun:
 
 def _quiet(dag: DagSnapshot) -> Hold | None:
     period, newest = dag.quiet_period, dag.newest_event
-    # As for the gap: an event that lies ahead is from before the clock was set back.
-    if period is None or newest is None or not newest <= dag.now < newest + period:
+    if period is None or newest is None or dag.now >= newest + period:
         return None
     return Hold.quiet(newest, period)
 

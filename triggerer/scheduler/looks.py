@@ -76,7 +76,7 @@ class DagSnapshot:
     min_run_gap: timedelta | None = None
     quiet_period: timedelta | None = None
     newest_event: datetime | None = None
-    """The instant of the newest event that waits; only known where there is a quiet period."""
+    """The instant of the newest event that waits and does not lie ahead; only known where there is a quiet period."""
     depends_on_past: bool = False
     last_run: LastRun | None = None
     """The newest run that is no backfill's; only known where the DAG depends on it."""

@@ -120,7 +120,9 @@ class PlanningWrites:
                 if asset not in named:
                     # It was one of the DAG's assets once.
                     continue
-                newest = max(store.event_times[event] for event in events)
+                soon = store.now() + CLOCK_STEP
+                times = (store.event_times[event] for event in events)
+                newest = max((at for at in times if at <= soon), default=None)
                 count = min(len(events), bound)
                 found.append((asset, named[asset].name, named[asset].uri, None, count, newest))
             rows += [(*_dag_columns(store, dag), *one) for one in found or [_NO_ASSET]]

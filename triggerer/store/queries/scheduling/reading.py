@@ -22,10 +22,11 @@ from triggerer.store.queries.scheduling.new_run import HINT
 
 NEWEST_EVENTS: Final = 16
 """Of each asset, by id, which follows the order of the inserts: the latest of their instants counts for the quiet
-period."""
+period, those apart that lie ahead: they are from before the clock was set back."""
 
 CLOCK_STEP: Final = timedelta(minutes=1)
-"""A last run that lies no further ahead counts: a clock that is corrected must not have a timetable ask twice."""
+"""A last run, or an event, that lies no further ahead counts: a clock that is corrected must not have a timetable ask
+twice, nor a quiet period end at once."""
 
 _SOON: Final = f"statement_timestamp() + interval '{CLOCK_STEP.total_seconds():g} s'"
 _SINCE: Final = """coalesce((
@@ -78,7 +79,8 @@ SELECT d.dag_id, {SCHEDULE}, {PARAMS}, d.max_active_runs, d.events_per_run, d.is
                SELECT e.timestamp FROM queued_asset_event c {HINT}
                JOIN asset_event e ON e.id = c.asset_event_id
                WHERE c.dag_id = d.dag_id AND c.asset_id = w.asset_id AND c.run_pk IS NULL
-               ORDER BY c.asset_event_id DESC LIMIT {NEWEST}) AS newest) END AS newest_event
+               ORDER BY c.asset_event_id DESC LIMIT {NEWEST}) AS newest
+           WHERE timestamp <= {SOON}) END AS newest_event
 FROM dag d
 LEFT JOIN (
     SELECT t.dag_id, t.asset_id, a.name, a.uri, t.alias
