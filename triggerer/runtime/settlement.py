@@ -34,7 +34,7 @@ def _ignore(_: Exception | None) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
+class _Blocked:
     position: Position
     backoff: Backoff
 
@@ -73,7 +73,7 @@ class Settlement:
         self._kept = kept
         self._on_failure = on_failure
         self._on_success = on_success
-        self._standing: dict[Lag, _Standing] = {}
+        self._blocked: dict[Lag, _Blocked] = {}
         """Lanes that stand at a message for which there is no room, until it is settled."""
 
     def add(self, taken: TakenFromLane) -> None:
@@ -118,7 +118,7 @@ class Settlement:
         self._settle(taken)
         if lag.is_gone or self._seam.go_live_if_caught_up(lag):
             return False
-        if self._stands_at(taken):
+        if self._is_blocked_at(taken):
             # What follows it waits for the answer, or each attempt would derive all of it again.
             self._missed.hold(lag)
             return False
@@ -138,8 +138,8 @@ class Settlement:
     def _settle(self, taken: Taken) -> None:
         """Something that a message waited for has happened."""
         if isinstance(taken, TakenFromLane):
-            if not taken.unresolved and self._stands_at(taken):
-                del self._standing[taken.lag]
+            if not taken.unresolved and self._is_blocked_at(taken):
+                del self._blocked[taken.lag]
                 self._missed.resume(taken.lag)
             self._move(taken.lag)
         elif isinstance(taken, TakenAgain) and not taken.unresolved:
@@ -245,7 +245,7 @@ class Settlement:
             elif not isinstance(refusal, LeaseLost):
                 self._on_failure(refusal)
                 self._rewind(taken)
-                self._stand(taken)
+                self._block(taken)
 
         if self._setting_aside.is_possible:
             self._setting_aside.submit(taken, error, note)
@@ -253,17 +253,17 @@ class Settlement:
             note(error)
         return not taken.is_dropped
 
-    def _stands_at(self, taken: TakenFromLane) -> bool:
-        standing = self._standing.get(taken.lag)
-        return standing is not None and standing.position == taken.message.position
+    def _is_blocked_at(self, taken: TakenFromLane) -> bool:
+        blocked = self._blocked.get(taken.lag)
+        return blocked is not None and blocked.position == taken.message.position
 
-    def _stand(self, taken: TakenFromLane) -> None:
+    def _block(self, taken: TakenFromLane) -> None:
         """There is no room for a message. The filter takes it each time, so its lane has no growing delay for it."""
         lag = taken.lag
-        if not self._stands_at(taken):
-            self._standing[lag] = _Standing(taken.message.position, self._context.restart_backoff())
+        if not self._is_blocked_at(taken):
+            self._blocked[lag] = _Blocked(taken.message.position, self._context.restart_backoff())
         if self._context.restarts:
-            self._missed.rest(lag, self._standing[lag].backoff.next_delay())
+            self._missed.rest(lag, self._blocked[lag].backoff.next_delay())
         else:
             self._missed.postpone(lag)
 

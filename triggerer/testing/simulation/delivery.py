@@ -39,7 +39,7 @@ class Reread:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PositionRow:
     """Where a watcher stands in a lane in which it is behind."""
 
     topic: str

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from triggerer.testing.simulation.delivery import Delivery, Message, ParkedRow, Standing
+    from triggerer.testing.simulation.delivery import Delivery, Message, ParkedRow, PositionRow
 
 Identity = tuple[int, str, int]
 """Watcher, idempotency key, ordinal."""
@@ -40,7 +40,7 @@ class LaggingChecker:
         self, fail: Callable[[str, str], None], answered: tuple[set[Identity], ...]
     ) -> None:
         self.is_on = False
-        self.rows: dict[tuple[int, int], Standing] = {}
+        self.rows: dict[tuple[int, int], PositionRow] = {}
         """By watcher and lane, where it stands: the rows of the store."""
         self.parked: dict[tuple[int, str], ParkedRow] = {}
         """By watcher and message what is parked for it, of queues: the rows of the store."""
@@ -207,7 +207,7 @@ class LaggingChecker:
                 return
 
     def on_moved(
-        self, watcher: int, lane: int, before: Standing | None, after: Standing | None
+        self, watcher: int, lane: int, before: PositionRow | None, after: PositionRow | None
     ) -> None:
         """The row of a watcher was written; None: there is none."""
         if before is None:
@@ -345,7 +345,7 @@ class LaggingChecker:
                 if is_kept and int(row.lane) == lane:
                     yield row
 
-    def _between(self, row: Standing, offset: int) -> Iterator[Message]:
+    def _between(self, row: PositionRow, offset: int) -> Iterator[Message]:
         """What the watcher is to be given before this offset."""
         for message in self.lanes(row.topic)[row.lane].messages[row.offset : offset]:
             if message.key not in self._comes_again:

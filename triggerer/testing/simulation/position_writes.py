@@ -9,7 +9,7 @@ import orjson
 
 from triggerer.store.queries.held_fences import HELD
 from triggerer.store.queries.positions import DROP, SAVE
-from triggerer.testing.simulation.delivery import Standing
+from triggerer.testing.simulation.delivery import PositionRow
 
 if TYPE_CHECKING:
     from triggerer.store.engine.script import Row
@@ -34,7 +34,7 @@ class PositionWrites:
     """Durable, all at once, when `apply` is called."""
 
     def __init__(self) -> None:
-        self._standings: dict[tuple[int, int], Standing | None] = {}
+        self._standings: dict[tuple[int, int], PositionRow | None] = {}
         """By watcher and lane; None: the row goes."""
 
     async def perform(
@@ -54,7 +54,7 @@ class PositionWrites:
                 digest, position, since, *_ = saved
                 topic, offset = orjson.loads(position)
                 assert topic == digest
-                standing = Standing(topic, int(lane), offset, [topic, offset], since)
+                standing = PositionRow(topic, int(lane), offset, [topic, offset], since)
             self._standings[watcher, int(lane)] = standing
         return []
 

@@ -13,8 +13,8 @@ from triggerer.store.wakeups.signals import Signal
 from triggerer.testing.simulation.file_reader import FileReader
 from triggerer.testing.simulation.instance import Instance
 from triggerer.testing.simulation.planning_writes import find_candidates, find_timed
-from triggerer.testing.simulation.surroundings import Surroundings
 from triggerer.testing.simulation.transactions import Database
+from triggerer.testing.simulation.workload import Workload
 
 if TYPE_CHECKING:
     from triggerer.domain.events import Fence
@@ -52,7 +52,7 @@ class Process:
         self.world = world
         self.loop = loop
         self.database = Database(world.store)
-        self._around = Surroundings(self.database, world.store, world.next_number)
+        self._workload = Workload(self.database, world.store, world.next_number)
         # The id of an instance is new at every start.
         self.instances = [
             Instance(world, self.database, loop, f"{name}{world.processes}") for name in "ab"
@@ -89,7 +89,7 @@ class Process:
                 tasks.start_soon(instance.parked.run)
             for scheduler in self.schedulers:
                 await tasks.start(scheduler.run)
-            tasks.start_soon(self._around.execute)
+            tasks.start_soon(self._workload.execute)
             if self.world.lagging.is_on:
                 tasks.start_soon(self._sicken)
             if self.world.lagging.is_on and self.world.lagging.is_queue:
@@ -133,7 +133,7 @@ class Process:
                 case "publish":
                     world.publish(stream)
                 case "emit":
-                    tasks.start_soon(self._around.emit)
+                    tasks.start_soon(self._workload.emit)
                 case "restart":
                     return
                 case "parse":

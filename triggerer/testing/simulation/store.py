@@ -20,7 +20,7 @@ from triggerer.testing.simulation.partition_rows import Partitions
 if TYPE_CHECKING:
     from triggerer.store.queries.hosting import StreamLoad, TriggerRow
     from triggerer.testing.simulation.checker import Checker
-    from triggerer.testing.simulation.delivery import ParkedRow, Standing
+    from triggerer.testing.simulation.delivery import ParkedRow, PositionRow
     from triggerer.testing.simulation.faults import FaultInjector
     from triggerer.testing.simulation.partition_model import Keyed
     from triggerer.testing.simulation.scenario import Scenario
@@ -159,7 +159,7 @@ class Store:
         self.shortened: set[tuple[str, str | None, int]] = set()
         """Leases that others may have taken sooner than their owners can know by clocks of their own."""
         self.triggers: dict[int, TriggerRow] = {}
-        self.positions: dict[tuple[int, int], Standing] = {}
+        self.positions: dict[tuple[int, int], PositionRow] = {}
         """By watcher and lane."""
         self.parked: dict[tuple[int, str], ParkedRow] = {}
         """By watcher and key."""

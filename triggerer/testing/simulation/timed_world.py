@@ -26,11 +26,11 @@ from triggerer.testing.simulation.loop import Deadlock, VirtualLoop
 from triggerer.testing.simulation.planning_writes import find_candidates, find_timed
 from triggerer.testing.simulation.scenario import Scenario
 from triggerer.testing.simulation.store import EPOCH, Dag, DagState, Store
-from triggerer.testing.simulation.surroundings import Surroundings
 from triggerer.testing.simulation.time_checker import TimeChecker
 from triggerer.testing.simulation.timed_dags import ASSETS, draw_change, draw_dag
 from triggerer.testing.simulation.transactions import Database
 from triggerer.testing.simulation.unwinding import Crash, Finished, unwind
+from triggerer.testing.simulation.workload import Workload
 
 _FAULTS_S = 3 * 3600.0
 _CALM_S = 3600.0
@@ -236,7 +236,7 @@ class TimedProcess:
         self.world = world
         self._database = Database(world.store)
         self._connections: dict[int, Database] = {}
-        self._around = Surroundings(
+        self._workload = Workload(
             self._database,
             world.store,
             world.next_number,
@@ -254,7 +254,7 @@ class TimedProcess:
     async def run(self, hosts: list[Host]) -> None:
         """Run for ever."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._around.execute)
+            tasks.start_soon(self._workload.execute)
             for number, host in enumerate(hosts):
                 tasks.start_soon(self._keep_scheduler, number, host)
             await self._operate(tasks)
@@ -289,7 +289,7 @@ class TimedProcess:
             world.trace(action, dag=dag.dag_id)
             match action:
                 case "emit":
-                    tasks.start_soon(self._around.emit)
+                    tasks.start_soon(self._workload.emit)
                 case "pause" | "resume":
                     tasks.start_soon(partial(self._change, is_paused=action == "pause"), dag.dag_id)
                 case "lose" | "find":

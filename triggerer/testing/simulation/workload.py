@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.transactions import Database
 
 
-class Surroundings:
+class Workload:
     """Of the schedulers of one process.
 
     Args:
