@@ -121,6 +121,18 @@ class Cluster:
             found[name] = TopicDescription(name, topic_id, len(partitions), raw_id)
         return found
 
+    async def know_leaders(self, topics: Collection[str]) -> None:
+        """Have the client look up now who leads these topics' partitions; those that do not exist may be created.
+
+        Otherwise it finds out only when it is asked for an offset, and tries that again after `retry_backoff_ms`.
+
+        Raises:
+            BrokerUnavailable, BrokerRefused: The cluster does not answer.
+        """
+        client: Any = self._consumer._client  # noqa: SLF001 - see the module's docstring
+        what = f"look-up of the leaders of {', '.join(sorted(topics))} {self._where}"
+        await guarded(client.set_topics(topics), what)
+
     async def committed(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, CommittedPosition]:

@@ -85,6 +85,7 @@ class LaneReader:
         partition = self._partition
         self.topics = await cluster.describe([partition.topic])
         topic = self.topics[partition.topic]
+        await cluster.know_leaders([partition.topic])
         first = await self._first_offset(consumer)
         if None not in (topic_id, topic.topic_id) and topic_id != topic.topic_id:
             logger.error(
@@ -149,6 +150,7 @@ async def find_positions(
     async with _connected(settings, what) as (consumer, cluster):
         names = await topics.find(consumer, what)
         described = await cluster.describe(names, may_be_gone=topics.pattern is not None)
+        await cluster.know_leaders(list(described))
         partitions = [
             TopicPartition(topic.name, number)
             for topic in described.values()

@@ -12,6 +12,7 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 
 from producers.kafka import KafkaMessage, KafkaSharedStreamProducer
+from producers.kafka.settings import KafkaSettings
 from tests.kafka.driving import driving, producer_on
 from tests.services.kafka import KafkaServer
 from triggerer.errors import BrokerRefused, BrokerUnavailable
@@ -151,6 +152,20 @@ async def test_positions_are_found_by_the_messages_times(
     found = (await producer.find_positions(times[5]))[place]
     # Messages of one millisecond have one time.
     assert found[1] == next(n for n, time in enumerate(times) if time >= times[5])
+
+
+async def test_nothing_is_asked_before_it_is_known_of_whom(
+    topic: str, producer: KafkaSharedStreamProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each slice of a lane is a reading of its own: one that is tried again after a while costs as much as the slice.
+    arguments = KafkaSettings.reading_arguments
+    monkeypatch.setattr(
+        KafkaSettings,
+        "reading_arguments",
+        lambda settings: arguments(settings) | {"retry_backoff_ms": 3_600_000},
+    )
+    with anyio.fail_after(30):
+        assert await read_text(producer, topic, await earliest(producer, topic), 10) == "abcdefghij"
 
 
 async def test_a_message_that_was_kept_is_what_it_was(
