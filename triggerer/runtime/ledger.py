@@ -249,9 +249,7 @@ class Ledger:
         queue = self.lanes.queue
         steps = self._steps
         at = self.passed
-        if self.lanes.outstanding_bytes:
-            passed = self.entries[at - self.base : until - self.base]
-            self._passed_bytes += sum([entry.size_bytes for entry in passed])
+        passed_bytes = self._passed_bytes
         while at < until:
             # Up to the next step the counts are the same for all events.
             if steps and steps[0][0] <= at:
@@ -260,6 +258,7 @@ class Ledger:
             counts = self._counts
             for entry in self.entries[at - self.base : end - self.base]:
                 entry.counts = counts
+                passed_bytes += entry.size_bytes
                 unresolved = entry.unresolved = entry.unresolved - 1
                 if not unresolved:
                     lane = entry.lane
@@ -267,6 +266,7 @@ class Ledger:
                     if lane is not None and lane.head is entry:
                         queue(lane)
             at = end
+        self._passed_bytes = passed_bytes
 
     def _apply_steps(self, seq: int) -> None:
         """Apply the steps up to and including those at `seq`."""

@@ -336,6 +336,7 @@ class Subscriber(Deriver):
         state, pending = self.state, self.pending
         sink: EventSink = self._sink
         submit = sink.submit_nowait
+        get_key: Callable[[Any], str | None] | None = None
         is_first = True
         # How many events were derived from the open one before, which `pulled` tells from others.
         open_at = ordinal = -1
@@ -343,6 +344,8 @@ class Subscriber(Deriver):
             if is_first:
                 # The stream is open by now, and it is known whether its producer keeps a state.
                 is_first = False
+                if state.producer is not None:
+                    get_key = state.producer.get_idempotency_key
                 if state.staging is not None:
                     sink = state.staging
                     submit = sink.submit_nowait
@@ -372,10 +375,9 @@ class Subscriber(Deriver):
             pending.count += 1
             try:
                 key = None
-                if entry is not None:
+                if entry is not None and get_key is not None:
                     # Asked now: later the message may be gone.
-                    assert state.producer is not None
-                    key = state.producer.get_idempotency_key(entry.payload)
+                    key = get_key(entry.payload)
                 submit(derived, event, self.open_source or self.source, key, ordinal)
             except BaseException:
                 # `get_idempotency_key` may have raised: the event counts as refused.
