@@ -66,7 +66,15 @@ class BrokerMessage:
         """
         decoded = self._json
         if decoded is _NOT_DECODED:
-            decoded = self._json = _read_json(self)  # type: ignore[misc]
+            value = self.value
+            try:
+                decoded = None if value is None else orjson.loads(value)
+            except orjson.JSONDecodeError as error:
+                # It says so of JSON for which there is no memory, too; such a message must not be rejected.
+                if error.msg.startswith("Not enough memory"):
+                    raise MemoryError(error.msg) from error
+                raise
+            self._json = decoded  # type: ignore[misc]
         return decoded
 
     def forget_decoded(self) -> None:
@@ -97,14 +105,3 @@ _MESSAGE_STATE: Final = (
     "published_at",
     "deliveries",
 )
-
-
-def _read_json(message: BrokerMessage) -> Any:
-    value = message.value
-    try:
-        return None if value is None else orjson.loads(value)
-    except orjson.JSONDecodeError as error:
-        # It says so of JSON for which there is no memory, too; such a message must not be rejected.
-        if error.msg.startswith("Not enough memory"):
-            raise MemoryError(error.msg) from error
-        raise

@@ -104,9 +104,10 @@ class Lane:
         prefix = self.key_prefix
         if prefix is None:
             return None
-        for part in reversed(self.used):
-            if part.since <= offset < part.below:
-                return f"{prefix}{offset}+{part.epoch}"
+        if self.used:
+            for part in reversed(self.used):
+                if part.since <= offset < part.below:
+                    return f"{prefix}{offset}+{part.epoch}"
         return f"{prefix}{offset}"
 
     def after_cut(self, parted: Divergence, fetched_to: int, begin: int) -> Lane:

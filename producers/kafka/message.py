@@ -22,10 +22,6 @@ class Record(Protocol):
     """The part of aiokafka's records that is used."""
 
     @property
-    def topic(self) -> str: ...
-    @property
-    def partition(self) -> int: ...
-    @property
     def offset(self) -> int: ...
     @property
     def timestamp(self) -> int: ...
@@ -42,10 +38,8 @@ _DUMP_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class _LoadedRecord:
-    """A record that was dumped."""
+    """A record that was dumped, or that is in another process."""
 
-    topic: str
-    partition: int
     offset: int
     timestamp: int
     key: bytes | None
@@ -53,19 +47,29 @@ class _LoadedRecord:
     headers: tuple[tuple[str, bytes], ...]
 
 
+def _lane_of_no_assignment(partition: TopicPartition, position: CommittedPosition) -> Lane:
+    lane = Lane(partition, Membership(-1, ""), position)
+    lane.close()
+    return lane
+
+
 class KafkaMessage(BrokerMessage):
     """One record of a topic. It is decoded once, at the first request, for all subscribers of the stream.
 
-    A broker's message whose fields are read from the client's record when they are asked for: most are looked at by
-    nobody. How often Kafka has delivered one is known of a partition's oldest message only, so `deliveries` is None.
+    A broker's message of which only what is always looked at is read from the client's record at once. How often Kafka
+    has delivered one is known of a partition's oldest message only, so `deliveries` is None.
     """
 
-    __slots__ = ("delivery", "lane", "record")
+    __slots__ = ("delivery", "lane", "offset", "record")
 
     def __init__(self, record: Record, lane: Lane, delivery: int) -> None:
         self.record = record
         self.lane = lane
         self.delivery = delivery
+        self.offset = record.offset
+        # For others the two are read-only. A value of None is a tombstone.
+        self.key = record.key  # type: ignore[misc]
+        self.value = record.value  # type: ignore[misc]
         self.forget_decoded()
 
     # The base class is compared by its fields, which are not kept here.
@@ -74,29 +78,18 @@ class KafkaMessage(BrokerMessage):
 
     @property
     def topic(self) -> str:
-        return self.record.topic
+        topic: str = self.lane.partition.topic
+        return topic
 
     @property
     def partition(self) -> int:
-        return self.record.partition
-
-    @property
-    def offset(self) -> int:
-        return self.record.offset
+        number: int = self.lane.partition.partition
+        return number
 
     @property
     def timestamp(self) -> int:
         """Milliseconds since the epoch, as the record carries them."""
         return self.record.timestamp
-
-    @property
-    def key(self) -> bytes | None:
-        return self.record.key
-
-    @property
-    def value(self) -> bytes | None:
-        """None: a tombstone."""
-        return self.record.value
 
     @property
     def attributes(self) -> Mapping[str, bytes]:
@@ -105,8 +98,8 @@ class KafkaMessage(BrokerMessage):
 
     @property
     def position(self) -> Mapping[str, Any]:
-        record = self.record
-        return {"topic": record.topic, "partition": record.partition, "offset": record.offset}
+        topic, partition = self.lane.partition
+        return {"topic": topic, "partition": partition, "offset": self.offset}
 
     @property
     def published_at(self) -> datetime | None:
@@ -124,12 +117,12 @@ class KafkaMessage(BrokerMessage):
     def dump(self) -> bytes:
         """The message and what its idempotency key is made of: a line of JSON, and the contents that it sizes."""
         record = self.record
-        contents = [record.key, record.value, *(content for _, content in record.headers)]
+        contents = [self.key, self.value, *(content for _, content in record.headers)]
         head = {
             "v": _DUMP_VERSION,
-            "topic": record.topic,
-            "partition": record.partition,
-            "offset": record.offset,
+            "topic": self.topic,
+            "partition": self.partition,
+            "offset": self.offset,
             "timestamp": record.timestamp,
             "headers": [name for name, _ in record.headers],
             "sizes": [None if content is None else len(content) for content in contents],
@@ -160,28 +153,25 @@ class KafkaMessage(BrokerMessage):
             offset = int(head["offset"])
             # A header may be without content, whatever the client's types say.
             named: Any = tuple(zip(head["headers"], headers, strict=True))
-            record = _LoadedRecord(
-                head["topic"], head["partition"], offset, head["timestamp"], key, value, named
-            )
-            lane = Lane(
-                TopicPartition(record.topic, record.partition),
-                Membership(-1, ""),
-                CommittedPosition.parse(offset, head["lane"]),
-            )
+            record = _LoadedRecord(offset, head["timestamp"], key, value, named)
+            partition = TopicPartition(head["topic"], head["partition"])
+            lane = _lane_of_no_assignment(partition, CommittedPosition.parse(offset, head["lane"]))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"no dump of a Kafka message: {error}") from error
-        lane.close()
         return cls(record, lane, lane.delivery)
 
-    # Pickled for a filter in another process, without the lane, which only the producer uses.
-
-    def __getstate__(self) -> tuple[Record, int]:
-        return self.record, self.delivery
-
-    def __setstate__(self, state: tuple[Record, int]) -> None:
-        self.record, self.delivery = state
-        self.forget_decoded()
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled for a filter in another process, without what only the producer uses of the lane."""
+        content = (self.offset, self.record.timestamp, self.key, self.value, self.headers)
+        return _from_another_process, (self.lane.partition, content, self.delivery)
 
     def __repr__(self) -> str:
-        record = self.record
-        return f"<KafkaMessage {record.topic}[{record.partition}]@{record.offset}>"
+        return f"<KafkaMessage {self.topic}[{self.partition}]@{self.offset}>"
+
+
+def _from_another_process(
+    partition: TopicPartition, content: tuple[Any, ...], delivery: int
+) -> KafkaMessage:
+    record = _LoadedRecord(*content)
+    lane = _lane_of_no_assignment(partition, CommittedPosition(record.offset))
+    return KafkaMessage(record, lane, delivery)

@@ -110,7 +110,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
                         assignment.put_back(lane)
                         break
                     message = KafkaMessage(record, lane, delivery)
-                    lane.delivered = record.offset + 1
+                    lane.delivered = message.offset + 1
                     yield message, message
                     if lane.probing:
                         break
@@ -220,25 +220,26 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
         With brokers before Kafka 2.8, which have no topic ids: `<topic>@<message's timestamp>/<partition>/<offset>`.
         In a topic that was created again, the message at the same offset was written later.
         """
-        record = broker_payload.record
-        key = broker_payload.lane.key(record.offset)
-        return key or f"{record.topic}@{record.timestamp}/{record.partition}/{record.offset}"
+        lane, offset = broker_payload.lane, broker_payload.offset
+        if key := lane.key(offset):
+            return key
+        topic, partition = lane.partition
+        return f"{topic}@{broker_payload.timestamp}/{partition}/{offset}"
 
     def get_size(self, broker_payload: KafkaMessage) -> int:
         """The bytes of key, value and headers."""
-        record = broker_payload.record
-        key, value = record.key, record.value
-        size = len(value) if value is not None else 0
+        key, value = broker_payload.key, broker_payload.value
+        size = 0 if value is None else len(value)
         if key is not None:
             size += len(key)
-        for name, content in record.headers:
+        if headers := broker_payload.record.headers:
             # A header may have no value.
-            size += len(name) + len(content or b"")
+            size += sum(len(name) + len(content or b"") for name, content in headers)
         return size
 
     def get_position(self, broker_payload: KafkaMessage) -> list[Any]:
         """`[topic id, offset]`; with brokers before Kafka 2.8, which have no topic ids, `[null, offset]`."""
-        return [broker_payload.lane.committed.topic_id, broker_payload.record.offset]
+        return [broker_payload.lane.committed.topic_id, broker_payload.offset]
 
     async def read_lane(
         self, lane: Hashable, position: list[Any]

@@ -40,7 +40,7 @@ def judge(batch: Sequence[AdvanceItem]) -> Verdict:
     failed, is passed.
     """
     current: Lane | None = None
-    offset = -1
+    last: KafkaMessage | None = None
     stale = 0
     rejected: list[KafkaMessage] = []
     judged: AdvanceOutcome | None = None
@@ -55,10 +55,9 @@ def judge(batch: Sequence[AdvanceItem]) -> Verdict:
             judged, judgement = outcome, judge_outcome(outcome)
         if judgement is Judgement.FAIL:
             return Verdict(
-                lane, message.record.offset, (message, outcome), batch[index + 1 :], stale, rejected
+                lane, message.offset, (message, outcome), batch[index + 1 :], stale, rejected
             )
         if judgement is Judgement.REJECT:
             rejected.append(message)
-        current = lane
-        offset = message.record.offset + 1
-    return Verdict(current, offset, None, (), stale, rejected)
+        current, last = lane, message
+    return Verdict(current, -1 if last is None else last.offset + 1, None, (), stale, rejected)

@@ -19,9 +19,7 @@ from tests.services.kafka_client import KafkaClient
 
 PARTITIONS = 8
 
-_FLAKY = FLAKY.replace("BASE", "KafkaEventTrigger").replace(
-    "FAILS", "message.record.offset % 211 == 7"
-)
+_FLAKY = FLAKY.replace("BASE", "KafkaEventTrigger").replace("FAILS", "message.offset % 211 == 7")
 DAGS = f"""
 # Four watchers on one topic, in two consumer groups: two streams, so that two instances can share them.
 from triggerer import DAG, Asset, AssetWatcher, task

@@ -49,8 +49,8 @@ class Stamps:
         def stamped(self: DerivedEvent, error: Exception | None) -> None:
             entry = self.entry
             if error is None and isinstance(entry, Entry):
-                record = entry.payload.record
-                committed.append((record.partition, record.offset, monotonic_ns()))
+                message = entry.payload
+                committed.append((message.partition, message.offset, monotonic_ns()))
             settle(self, error)
 
         DerivedEvent.complete = stamped  # type: ignore[method-assign]
@@ -82,8 +82,8 @@ class Stamps:
 
         async def stamped(self: KafkaSharedStreamProducer, batch: Sequence[AdvanceItem]) -> None:
             await advance(self, batch)
-            record = batch[-1].broker_payload.record
-            advanced.append((record.partition, record.offset, monotonic_ns()))
+            message = batch[-1].broker_payload
+            advanced.append((message.partition, message.offset, monotonic_ns()))
 
         KafkaSharedStreamProducer.advance = stamped  # type: ignore[method-assign]
 

@@ -27,8 +27,6 @@ class Record:
     value: bytes | None
     key: bytes | None = b"k"
     offset: int = 7
-    topic: str = "flights"
-    partition: int = 3
     timestamp: int = 1_700_000_000_000
     headers: tuple[tuple[str, bytes], ...] = ()
 

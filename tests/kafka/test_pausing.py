@@ -55,7 +55,7 @@ class Watching(BaseEventTrigger):
         self, shared_stream: AsyncIterator[KafkaMessage]
     ) -> AsyncIterator[TriggerEvent]:
         async for message in shared_stream:
-            partition = message.record.partition
+            partition = message.partition
             self.seen.setdefault(partition, []).append((message.value or b"").decode())
             yield TriggerEvent({"partition": partition})
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from operator import methodcaller
 from typing import Any, Final
 
 from triggerer.abc import BrokerMessage
@@ -56,7 +55,8 @@ def _shared(name: str, read: Callable[[BrokerMessage], Any]) -> Callable[[Broker
 _DECODINGS: Final[Mapping[str | None, Decoding]] = {
     decoding.name: decoding
     for decoding in (
-        Decoding("json", methodcaller("json")),
+        # Faster than `operator.methodcaller`: a call from Python to Python.
+        Decoding("json", lambda message: message.json()),
         Decoding("text", _read_text),
         Decoding("bytes", _read_base64),
         Decoding(None, lambda message: None),

@@ -22,8 +22,6 @@ from triggerer.abc import AdvanceItem, AdvanceOutcome
 @dataclass
 class Record:
     offset: int
-    topic: str = "t"
-    partition: int = 0
     timestamp: int = 0
     key: bytes | None = None
     value: bytes | None = b""
