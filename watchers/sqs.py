@@ -25,7 +25,8 @@ class SqsEventTrigger(MessageTrigger):
 
     Watchers with equal queue and connection share one receiver. A queue is read by one stream: what another program
     receives from it is not seen here. All spellings of a queue's URL are one stream, its name is another: whose account
-    it is in, only the service knows. So give a queue by its name everywhere, or by its URL.
+    it is in, only the service knows. So give a queue by its name everywhere, or by its URL. `triggerer check`
+    warns of two streams that read one queue.
 
     Args:
         queue: Its name, or its URL.

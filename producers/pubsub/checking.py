@@ -62,8 +62,9 @@ async def describe_delivery(
         As `check_subscription`, if the service is asked.
     """
     found: Any = None
+    path: str | None = None
     if ask:
-        _, _, found = await _look_up(settings, subscription)
+        _, path, found = await _look_up(settings, subscription)
     retention = None if found is None else found.message_retention_duration
     limits = [settings.max_deliveries] if settings.dead_letter_topic else []
     policy = None if found is None else found.dead_letter_policy
@@ -80,6 +81,7 @@ async def describe_delivery(
         renewed_for=timedelta(seconds=settings.max_extension_s),
         drops_after=drops_after,
         has_dead_letters=None if drops_after is None else True,
+        source=path,
     )
 
 

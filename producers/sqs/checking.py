@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from producers.sqs.connecting import find_queue, open_client
 from producers.sqs.dead_letter import DeadLetters
-from producers.sqs.queue import LONGEST_VISIBILITY_S, Queue
+from producers.sqs.queue import LONGEST_VISIBILITY_S, Queue, canonical
 from triggerer.abc import DeliveryFacts
 
 if TYPE_CHECKING:
@@ -59,4 +59,5 @@ def _facts(settings: SqsSettings, queue: Queue | None) -> DeliveryFacts:
         # Without a place for it, it is delivered again for as long as it is kept.
         drops_after=min(limits) if limits and has_dead_letters else None,
         has_dead_letters=has_dead_letters,
+        source=None if queue is None else f"queue {canonical(queue.url)}",
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -13,7 +15,7 @@ from producers.sqs.connecting import find_queue, open_client
 from producers.sqs.dead_letter import DeadLetters
 from producers.sqs.deleting import Deleting
 from producers.sqs.in_flight import InFlight
-from producers.sqs.queue import Queue
+from producers.sqs.queue import Queue, canonical
 from producers.sqs.receiving import Receiving
 from producers.sqs.visibility import Visibility
 
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
     from producers.sqs.backlog import Backlog
     from producers.sqs.message import Held
     from producers.sqs.settings import SqsSettings
+
+logger = logging.getLogger(__name__)
+
+_streams: Final[Counter[str]] = Counter()
+"""How many streams of this process read a queue, by its URL."""
 
 
 @asynccontextmanager
@@ -34,7 +41,25 @@ async def open_queue(
     """
     async with open_client(settings, name) as client:
         queue = await find_queue(client, name, settings)
-        yield OpenStream(client, queue, settings, backlog)
+        with _reading(queue):
+            yield OpenStream(client, queue, settings, backlog)
+
+
+@contextmanager
+def _reading(queue: Queue) -> Iterator[None]:
+    """Warn if another stream of this process reads the queue: by its name where this one has its URL, perhaps."""
+    url = canonical(queue.url)
+    if _streams[url]:
+        logger.warning(
+            "another stream reads queue %s too: each gets a part of the messages. Name it in one way, and by one"
+            " connection, everywhere",
+            url,
+        )
+    _streams[url] += 1
+    try:
+        yield
+    finally:
+        _streams[url] -= 1
 
 
 class OpenStream:

@@ -14,7 +14,7 @@ from producers.sqs.settings import SqsSettings
 from tests.services.moto import open_moto
 from tests.services.sqs_client import SqsClient
 from tests.services.sqs_proxy import open_sqs_proxy
-from tests.sqs.driving import driving, producer_on
+from tests.sqs.driving import driving, eventually, producer_on
 from triggerer.errors import BrokerError
 from watchers.sqs import SqsEventTrigger
 
@@ -77,7 +77,7 @@ async def test_what_a_queue_promises_is_asked_of_it(
 ) -> None:
     dead = moto.create_queue(f"d-{uuid.uuid4().hex[:10]}")
     name = f"p-{uuid.uuid4().hex[:10]}"
-    moto.create_queue(name, visibility_s=20, dead_letters=dead, max_receive_count=4)
+    url = moto.create_queue(name, visibility_s=20, dead_letters=dead, max_receive_count=4)
     settings = SqsSettings.from_mapping("sqs", moto.connection)
     monkeypatch.setattr(SqsEventTrigger, "_settings", lambda _: settings)
     trigger = SqsEventTrigger(name)
@@ -89,7 +89,26 @@ async def test_what_a_queue_promises_is_asked_of_it(
     assert facts.retention is not None
     assert facts.retention.days == 4
     unasked = await trigger.describe_delivery(ask=False)
-    assert (unasked.has_dead_letters, unasked.retention) == (None, None)
+    assert (unasked.has_dead_letters, unasked.retention, unasked.source) == (None, None, None)
+    by_url = await SqsEventTrigger(url).describe_delivery(ask=True)
+    assert facts.source == by_url.source == f"queue {url}", "by its name and by its URL"
     moto.delete_queue(dead)
     with pytest.raises(BrokerError, match="queue does not exist"):
         await trigger.check_source()
+
+
+async def test_two_streams_that_read_one_queue_are_warned_of(
+    moto: SqsClient, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = url.rpartition("/")[2]
+    async with driving(producer_on(moto, url)) as one:
+        await one.stay_quiet(0.5)
+        assert "another stream" not in caplog.text
+        async with driving(producer_on(moto, name)):
+            await eventually(lambda: "another stream" in caplog.text, "the second is open")
+    (warning,) = (message for message in caplog.messages if "another stream" in message)
+    assert f"another stream reads queue {url} too: each gets a part of the messages" in warning
+    caplog.clear()
+    async with driving(producer_on(moto, name)) as later:
+        await later.stay_quiet(0.5)
+    assert "another stream" not in caplog.text, "the others are closed"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -89,7 +89,27 @@ async def check_promises(
             (errors if ask else warnings).append(problem_of(watcher, result))
         if promised is not None and streams[watcher.stream_digest] is watcher:
             warnings += [problem_of(watcher, _as_error(one)) for one in promised.warnings]
+    warnings += _divided(streams.values(), found)
     return CheckedPromises(tuple(promises), tuple(errors), tuple(warnings))
+
+
+def _divided(
+    watchers: Iterable[ParsedWatcher], found: Mapping[str, Promise | Exception]
+) -> Iterator[Problem]:
+    """A warning for each stream whose source another stream reads too."""
+    first: dict[str, ParsedWatcher] = {}
+    for watcher in sorted(watchers, key=lambda one: one.location):
+        result = found[watcher.stream_digest]
+        source = result.source if isinstance(result, Promise) else None
+        if source is None:
+            continue
+        if (other := first.setdefault(source, watcher)) is not watcher:
+            text = (
+                f"its stream and that of watcher {other.name!r} of asset {other.asset_name!r} both read {source}: each"
+                " gets a part of the messages"
+            )
+            hint = "name it in one way, and by one connection, everywhere"
+            yield problem_of(watcher, TriggererError(text, hint=hint))
 
 
 def _as_error(finding: Finding) -> TriggererError:

@@ -71,6 +71,8 @@ class DeliveryFacts:
         drops_after: After how many deliveries the source gives a message up that fails every time. None: never.
         has_dead_letters: Whether it keeps what it gives up. None: it gives up nothing, or nobody has asked.
         findings: What else is to be said, and may lower the promise.
+        source: What names a source whose messages are divided among its readers, however the arguments name it: two
+            streams of one are warned of. None: equal sources have equal stream keys, or nobody has asked.
     """
 
     is_acknowledged: bool
@@ -85,15 +87,17 @@ class DeliveryFacts:
     drops_after: int | None = None
     has_dead_letters: bool | None = None
     findings: tuple[Finding, ...] = ()
+    source: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What a watcher promises, why not more or why so much, and what is to be warned of."""
+    """What a watcher promises, why not more or why so much, what is to be warned of, and `DeliveryFacts.source`."""
 
     guarantee: Guarantee
     reason: str
     warnings: tuple[Finding, ...] = ()
+    source: str | None = None
 
     def is_below(self, wanted: Guarantee | None) -> bool:
         return wanted is not None and self.guarantee < wanted
@@ -115,13 +119,13 @@ def promise(
     warnings = tuple(_warnings(facts, ack_timeout))
     if not limits:
         reason = f"{facts.because}; what comes again is recognised by {facts.key}"
-        return Promise(Guarantee.EFFECTIVELY_ONCE, reason, warnings)
+        return Promise(Guarantee.EFFECTIVELY_ONCE, reason, warnings, facts.source)
     # The first of the strictest: the reason to name.
     strictest = min(limits, key=_most)
     reason = str(strictest)
     if strictest.most is not Guarantee.AT_MOST_ONCE:
         reason = f"{facts.because}; {reason}"
-    return Promise(_most(strictest), reason, warnings)
+    return Promise(_most(strictest), reason, warnings, facts.source)
 
 
 def _most(finding: Finding) -> Guarantee:

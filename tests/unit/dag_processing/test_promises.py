@@ -34,6 +34,11 @@ class Queue(Base):
             is_acknowledged=True, because="deleted last", key="the message id", redelivers_after=lock
         )
 
+class Named(Base):
+    async def describe_delivery(self, *, ask):
+        source = f"queue {self.key.rpartition('/')[2]}" if ask else None
+        return DeliveryFacts(is_acknowledged=True, because="deleted last", source=source)
+
 class Away(Base):
     async def describe_delivery(self, *, ask):
         if ask:
@@ -84,6 +89,23 @@ async def test_each_watcher_gets_its_promise_with_the_reason(tmp_path: Path) -> 
 async def test_nobody_is_asked_offline(tmp_path: Path) -> None:
     found = await checked(tmp_path, {"queue": "Queue()"}, ask=False)
     assert found.warnings == ()
+
+
+async def test_streams_that_divide_the_messages_of_one_source_are_warned_of(tmp_path: Path) -> None:
+    watchers = {
+        "a": "Named('q')",
+        "b": "Named('https://x/q')",
+        "c": "Named('https://x/other')",
+        "d": "Named('https://x/q')",
+    }
+    found = await checked(tmp_path, watchers)
+    assert [str(warning) for warning in found.warnings] == [
+        (
+            "dag.py:4: watcher 'w' of asset 'b': its stream and that of watcher 'w' of asset 'a' both read queue q:"
+            " each gets a part of the messages (name it in one way, and by one connection, everywhere)"
+        )
+    ]
+    assert (await checked(tmp_path, watchers, ask=False)).warnings == ()
 
 
 async def test_a_watcher_that_asks_for_more_is_an_error_and_its_sibling_is_not(
