@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping
-from typing import Literal
+from typing import Final, Literal
 
 import anyio
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
@@ -24,6 +24,9 @@ from producers.kafka.starting_positions import StartingPositions, names_of
 from triggerer.errors import BrokerError, BrokerRefused, BrokerUnavailable
 
 logger = logging.getLogger(__name__)
+
+_IDLE_AFTER_S: Final = 10.0
+"""A stream to which nothing has come for so long is asked for less often."""
 
 
 class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -44,6 +47,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         finds_topics: bool,
         settle_timeout_s: float,
         revoke_timeout_s: float,
+        idle_wait_ms: int,
     ) -> None:
         self.lanes: dict[TopicPartition, Lane] = {}
         self.topics: dict[str, TopicDescription] = {}
@@ -61,6 +65,9 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         """By a pattern: topics may come and go."""
         self._settle_timeout_s = settle_timeout_s
         self._revoke_timeout_s = revoke_timeout_s
+        self._idle_wait_ms = idle_wait_ms
+        self._busy_at = anyio.current_time()
+        self._delivered = 0
         self._paused = False
         self._abandoned = False
         self._progress: anyio.Event | None = None
@@ -206,6 +213,19 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
                     hint="the stream is opened anew and reads it from its beginning",
                 )
         return None
+
+    def fetch_wait_ms(self, usual_ms: int) -> int:
+        """How long a broker may hold the next fetch back: longer than usual once nothing has come for a while.
+
+        Until it is answered, or a message comes, the broker reads nothing else from that connection, and a partition
+        that is not in the fetch is not fetched. So nothing may be in flight, which could fail, and no lane paused.
+        """
+        lanes = self.lanes.values()
+        now, delivered = anyio.current_time(), sum(lane.delivered for lane in lanes)
+        is_busy = any(lane.in_flight or lane.is_held or lane.paused for lane in lanes)
+        if is_busy or delivered != self._delivered:
+            self._busy_at, self._delivered = now, delivered
+        return self._idle_wait_ms if now - self._busy_at >= _IDLE_AFTER_S else usual_ms
 
     def hold(self, lane: Lane, position: CommittedPosition, delay_s: float) -> None:
         """Rewind to `position`, and deliver from there after the delay; other partitions go on meanwhile."""

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import errors as sdk
+from aiokafka.client import ConnectionGroup
 from aiokafka.protocol.commit import OffsetCommitRequest
 from aiokafka.protocol.metadata import MetadataRequest
 
@@ -96,18 +97,19 @@ class Cluster:
         names = sorted(topics)
         what = f"look-up of topic {', '.join(names)} {self._where}"
         client: Any = self._consumer._client  # noqa: SLF001 - see the module's docstring
-        node = client.get_random_node()
+        node, connection = self._where_to_ask(client)
         if node is None:
             raise BrokerUnavailable(f"{what}: no broker is known")
         response: Any = None
         if self._knows_ids:
             try:
-                response = await guarded(client.send(node, DescribeTopicsRequest(names)), what)
+                request: Any = DescribeTopicsRequest(names)
+                response = await guarded(client.send(node, request, group=connection), what)
             except NotImplementedError:
                 self._knows_ids = False
         if response is None:
             request = MetadataRequest(names, allow_auto_topic_creation=False)
-            response = await guarded(client.send(node, request), what)
+            response = await guarded(client.send(node, request, group=connection), what)
         found: dict[str, TopicDescription] = {}
         for error_code, name, *rest in response.topics:
             error = sdk.for_code(error_code)
@@ -132,6 +134,18 @@ class Cluster:
         client: Any = self._consumer._client  # noqa: SLF001 - see the module's docstring
         what = f"look-up of the leaders of {', '.join(sorted(topics))} {self._where}"
         await guarded(client.set_topics(topics), what)
+
+    def _where_to_ask(self, client: Any) -> tuple[int | None, ConnectionGroup]:
+        """A node, and which connection to it: if possible one that has no fetch, which would have to end first.
+
+        A broker answers the requests of a connection one by one. The coordinator's has no fetches, and while the group
+        is joined it has the join.
+        """
+        node = getattr(self._coordinator, "coordinator_id", None)
+        # A reader of one partition is in no group; the client has no public name for the other.
+        if node is None or self._coordinator._performed_join_prepare:  # noqa: SLF001
+            return client.get_random_node(), ConnectionGroup.DEFAULT
+        return node, ConnectionGroup.COORDINATION
 
     async def committed(
         self, partitions: Collection[TopicPartition]

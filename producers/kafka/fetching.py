@@ -55,6 +55,8 @@ class Reader(Protocol):
     def topics(self) -> dict[str, TopicDescription]: ...
     @property
     def lanes(self) -> dict[TopicPartition, Lane]: ...
+    def fetch_wait_ms(self, usual_ms: int) -> int:
+        """How long a broker may hold the next fetch back while it has nothing."""
 
     topics_are_suspect: bool
     """Set when a broker does not know the id of one."""
@@ -97,6 +99,8 @@ class Fetching:
 
     async def send(self, node_id: int, request: Any, **arguments: Any) -> Any:
         """Send a request of the client; a fetch with the topics' ids, if all are known and the broker takes them."""
+        if isinstance(request, FetchRequest):
+            self._set_wait(request)
         if self._by_id and isinstance(request, FetchRequest):
             names = self._ids(request)
             if names is not None:
@@ -112,6 +116,11 @@ class Fetching:
                 else:
                     return await self._answer(response, names, lanes)
         return await self._send(node_id, request, **arguments)
+
+    def _set_wait(self, request: Any) -> None:
+        # A follower may learn of new messages late, and answers then at the end of the wait.
+        if not request._rack_id:  # noqa: SLF001 - aiokafka gives it no other name
+            request._max_wait_ms = self._reader.fetch_wait_ms(request._max_wait_ms)  # noqa: SLF001
 
     def _ids(self, request: FetchRequest) -> dict[bytes, str] | None:
         """Return the topics of a request by id; None if one is not known."""

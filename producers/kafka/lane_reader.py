@@ -52,6 +52,9 @@ class LaneReader:
             f"reading of {partition.topic}[{partition.partition}] at {settings.bootstrap_servers}"
         )
 
+    def fetch_wait_ms(self, usual_ms: int) -> int:
+        return usual_ms
+
     async def read(self, position: list[Any]) -> AsyncGenerator[KafkaMessage, None]:
         """Yield the messages from a position on, in order, and wait for more at the end.
 

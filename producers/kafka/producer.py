@@ -156,6 +156,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             finds_topics=finds_topics,
             settle_timeout_s=settings.session_timeout_ms / 1000 * 0.8,
             revoke_timeout_s=settings.revoke_timeout_s,
+            idle_wait_ms=settings.idle_fetch_wait_ms,
         )
         self._advancing = Advancing(self._assignment, commits, self._dead_letters, settings)
         if self._paused:

@@ -76,7 +76,8 @@ class KafkaSettings(DeliverySettings):
     """The same for one partition. The client holds one answer for each partition, and asks for more of a partition only
     when the stream has taken that: so it buffers at most this much for each, more where messages are compressed."""
     fetch_max_wait_ms: int = 500
-    """How long the broker may hold a fetch back while it has nothing; Kafka answers as soon as it has something."""
+    """How long the broker may hold a fetch back while it has nothing; Kafka answers as soon as it has something. For a
+    stream that is idle see `idle_fetch_wait_ms`."""
     request_timeout_ms: Positive = 20_000
     session_timeout_ms: Positive = 10_000
     """After a crash, the group's other members wait this long for the dead one's partitions."""
@@ -102,6 +103,12 @@ class KafkaSettings(DeliverySettings):
                 f"heartbeat_interval_ms in {where} must be below session_timeout_ms",
                 hint="a third of it is usual",
             )
+
+    @property
+    def idle_fetch_wait_ms(self) -> int:
+        """The same while nothing comes. A request behind it on its connection, as after a rebalance, waits as long."""
+        bounds = (self.session_timeout_ms // 4, self.request_timeout_ms // 4)
+        return max(self.fetch_max_wait_ms, min(5 * self.fetch_max_wait_ms, *bounds))
 
     def _needed_for_login(self) -> tuple[str, ...]:
         if self.sasl_mechanism == "GSSAPI":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from aiokafka import TopicPartition
 
 from producers.kafka.assignment import Assignment
@@ -41,11 +42,10 @@ class Cluster:
         self.waits_long = is_long
 
 
-async def test_requests_wait_long_again_when_a_partition_goes_that_was_held() -> None:
-    cluster: Any = Cluster()
+def assignment_of(cluster: Any) -> Assignment:
     consumer: Any = Consumer()
     commits: Any = None
-    assignment = Assignment(
+    return Assignment(
         consumer,
         cluster,
         commits,
@@ -54,12 +54,47 @@ async def test_requests_wait_long_again_when_a_partition_goes_that_was_held() ->
         finds_topics=False,
         settle_timeout_s=1,
         revoke_timeout_s=1,
+        idle_wait_ms=2500,
     )
+
+
+async def test_requests_wait_long_again_when_a_partition_goes_that_was_held() -> None:
+    cluster = Cluster()
+    assignment = assignment_of(cluster)
     lane = assignment.lanes[PARTITION] = Lane(PARTITION, ME, CommittedPosition(0))
     assignment.hold(lane, CommittedPosition(0, failures=1), 60.0)
     assert not cluster.waits_long
     await assignment.on_partitions_revoked([PARTITION])
     assert cluster.waits_long
+
+
+async def test_a_broker_may_hold_a_fetch_back_for_longer_once_nothing_has_come_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("anyio.current_time", lambda: now)
+    assignment = assignment_of(Cluster())
+    lane = assignment.lanes[PARTITION] = Lane(PARTITION, ME, CommittedPosition(0))
+
+    def wait_after(seconds: float) -> int:
+        nonlocal now
+        now += seconds
+        return assignment.fetch_wait_ms(500)
+
+    assert [wait_after(one) for one in (0, 9, 2, 100)] == [500, 500, 2500, 2500]
+    lane.delivered = 1
+    assert [wait_after(one) for one in (0, 100)] == [500, 500], "it is in flight, and may fail"
+    lane.committed = CommittedPosition(1)
+    assert [wait_after(one) for one in (9, 2)] == [500, 2500]
+    lane.paused = True
+    assert [wait_after(one) for one in (0, 100)] == [500, 500], "it is to be fetched at once then"
+    lane.paused = False
+    assert [wait_after(one) for one in (9, 2)] == [500, 2500]
+    lane.delivered, lane.committed = 2, CommittedPosition(2)
+    assert [wait_after(one) for one in (0, 9, 2)] == [500, 500, 2500], "a message came and went"
+    assignment.hold(lane, CommittedPosition(0, failures=1), 60.0)
+    assert [wait_after(one) for one in (0, 100)] == [500, 500]
+    lane.close()
 
 
 def test_partitions_are_named_where_they_are_few_and_counted_where_they_are_many() -> None:
