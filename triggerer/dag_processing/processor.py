@@ -302,14 +302,15 @@ class DagProcessor:
         if missing.next_in is not None:
             self._due = anyio.current_time() + missing.next_in.total_seconds()
         away = frozenset(missing.away)
-        if away - self._away:
+        if missed := away - self._away:
             _log.warning(
                 "DAG files are missing; what they define stays as it was until they count as deleted",
-                files=sorted(away - self._away),
+                files=len(missed),
+                **names_if_few(paths=missed),
                 removal_grace_s=self._removal_grace.total_seconds(),
             )
-        if deleted := sorted(missing.deleted & changed.files):
-            _log.info("DAG files are deleted", files=deleted)
+        if deleted := missing.deleted & changed.files:
+            _log.info("DAG files are deleted", files=len(deleted), **names_if_few(paths=deleted))
         self._away = away
         for path in sorted(changed.files):
             for problem in file.errors if (file := self._parsed.get(path)) else ():

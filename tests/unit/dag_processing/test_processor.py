@@ -46,6 +46,29 @@ async def test_the_log_counts_dags_and_names_those_that_are_few(
     assert lines == [{"event": "DAG files stored", "log_level": "info", "streams": 0, **told}]
 
 
+@pytest.mark.parametrize(
+    ("count", "told"), [(2, {"files": 2, "paths": ["f0.py", "f1.py"]}), (30, {"files": 30})]
+)
+async def test_the_log_counts_files_that_go_and_names_those_that_are_few(
+    database: Database, folder: Path, count: int, told: dict[str, object]
+) -> None:
+    paths = [folder / f"f{number}.py" for number in range(count)]
+    for path in paths:
+        path.write_text("")
+    missing = "DAG files are missing; what they define stays as it was until they count as deleted"
+    with capture_logs() as lines:
+        async with processing(database, folder, removal_grace=timedelta(seconds=1)):
+            for path in paths:
+                path.unlink()
+            with anyio.fail_after(60):
+                while len(lines) < 2:  # noqa: ASYNC110  (the processor logs what it has noticed)
+                    await anyio.sleep(0.02)
+    assert lines == [
+        {"event": missing, "log_level": "warning", "removal_grace_s": 1.0, **told},
+        {"event": "DAG files are deleted", "log_level": "info", **told},
+    ]
+
+
 async def test_new_changed_and_deleted_files_are_noticed_at_once(
     database: Database, folder: Path
 ) -> None:
