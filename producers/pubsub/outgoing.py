@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
-from operator import itemgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+from google.pubsub_v1 import AcknowledgeRequest
 
 from producers.pubsub.errors import failed_ids, guarded, is_permanent
 from producers.pubsub.requests import split
@@ -24,6 +22,9 @@ if TYPE_CHECKING:
     from producers.pubsub.settings import PubSubSettings
 
 logger = logging.getLogger(__name__)
+
+_RawRequest: Final[Any] = AcknowledgeRequest.pb()
+"""The protobuf class, which takes all ids at once; the library's own class adds one after the other."""
 
 _CALL_TIMEOUT_S: Final = 10.0
 _AT_ONCE: Final = 4
@@ -46,6 +47,28 @@ class _Waiter:
             self.done.set()
 
 
+@dataclass(slots=True, eq=False)
+class _Acks:
+    """Ids that came together.
+
+    Attributes:
+        ends: When the lease of each is over.
+        waiter: None: nobody waits.
+    """
+
+    ack_ids: Sequence[str]
+    ends: Sequence[float]
+    waiter: _Waiter | None
+
+    def note_done(self, count: int) -> None:
+        """So many of them need no request any more."""
+        if self.waiter is not None and count:
+            self.waiter.note(count)
+
+    def part(self, start: int, end: int) -> _Acks:
+        return _Acks(self.ack_ids[start:end], self.ends[start:end], self.waiter)
+
+
 class Outgoing:
     """What is to be told to the service; `run` sends it.
 
@@ -60,8 +83,7 @@ class Outgoing:
         self._subscription = subscription
         self._timeout_s = settings.ack_timeout_s
         self._what = f"{{}} of {subscription} at {settings.where}"
-        self._acks: dict[str, tuple[float, _Waiter | None]] = {}
-        """By ack id, when its lease is over, and who waits."""
+        self._acks: list[_Acks] = []
         self._nacks: dict[str, None] = {}
         self._has_work = anyio.Event()
         self._free = anyio.Semaphore(_AT_ONCE)
@@ -79,15 +101,17 @@ class Outgoing:
         if self.error is not None:
             raise self.error
         waiter = _Waiter(len(ack_ids))
-        self._acks.update(zip(ack_ids, zip(ends, repeat(waiter), strict=False), strict=True))
-        self._has_work.set()
+        self._add(_Acks(ack_ids, ends, waiter))
         await waiter.done.wait()
         if waiter.error is not None:
             raise waiter.error
 
     def ack_nowait(self, ack_id: str, end: float) -> None:
         """Acknowledge it as soon as possible; nobody waits."""
-        self._acks[ack_id] = (end, None)
+        self._add(_Acks([ack_id], [end], None))
+
+    def _add(self, acks: _Acks) -> None:
+        self._acks.append(acks)
         self._has_work.set()
 
     def nack_nowait(self, ack_ids: Sequence[str]) -> None:
@@ -108,22 +132,16 @@ class Outgoing:
                 # Those that were resolved in the same turn of the loop go together.
                 await anyio.lowlevel.checkpoint()
                 nacks, self._nacks = self._nacks, {}
-                acks, self._acks = self._acks, {}
+                acks, self._acks = self._acks, []
                 self._has_work = anyio.Event()
                 tasks.start_soon(self._send, acks, nacks)
 
-    async def _send(
-        self, acks: dict[str, tuple[float, _Waiter | None]], nacks: dict[str, None]
-    ) -> None:
+    async def _send(self, acks: list[_Acks], nacks: dict[str, None]) -> None:
         try:
             for part in split(list(nacks)):
                 await self.nack(part)
-            parts = list(split(list(acks)))
-            if len(parts) == 1:
-                await self._acknowledge(acks)
-                return
-            for part in parts:
-                await self._acknowledge({one: acks[one] for one in part})
+            for request in _requests(acks):
+                await self._acknowledge(request)
         finally:
             self._free.release()
 
@@ -143,52 +161,54 @@ class Outgoing:
         except BrokerError as error:
             logger.info("they come again when their leases are over: %s", error)
 
-    async def _acknowledge(self, acks: dict[str, tuple[float, _Waiter | None]]) -> None:
+    async def _acknowledge(self, acks: list[_Acks]) -> None:
+        """They fit into a request."""
         backoff = Backoff(first=_RETRY_FIRST_S, longest=_RETRY_LONGEST_S)
         # The clock of the leases; an event loop may have another.
         give_up_at = time.monotonic() + self._timeout_s
-        while acks:
-            what = self._what.format(f"acknowledging {len(acks)} messages")
+        while True:
+            ack_ids = _ids(acks)
+            what = self._what.format(f"acknowledging {len(ack_ids)} messages")
             try:
-                await guarded(
-                    self._client.acknowledge(
-                        subscription=self._subscription,
-                        ack_ids=list(acks),
-                        retry=None,
-                        timeout=_CALL_TIMEOUT_S,
-                    ),
-                    what,
-                )
+                await guarded(self._call(ack_ids), what)
             except BrokerError as error:
-                again = self._sort_out(error, acks)
+                again = self._sort_out(error, ack_ids, acks)
             else:
-                again = {}
-            _note({one: acks[one] for one in acks if one not in again} if again else acks)
-            acks = again
+                for one in acks:
+                    one.note_done(len(one.ack_ids))
+                return
+            acks = _keep(acks, again)
+            now = time.monotonic()
+            leased = _leased(acks, now)
+            over = len(_ids(acks)) - len(leased)
+            if over:
+                acks = _keep(acks, leased)
+                logger.warning(
+                    "%s: %d leases were over before; the messages come again", what, over
+                )
             if not acks:
                 return
-            now = time.monotonic()
-            over = {one: acks.pop(one) for one, (end, _) in list(acks.items()) if end <= now}
-            if over:
-                logger.warning(
-                    "%s: %d leases were over before; the messages come again", what, len(over)
-                )
-                _note(over)
-            if acks and now >= give_up_at:
+            if now >= give_up_at:
                 self._fail(
                     acks,
                     BrokerUnavailable(f"{what}: not taken within {self._timeout_s:.0f} s"),
                 )
             await anyio.sleep(backoff.next_delay())
 
+    def _call(self, ack_ids: Sequence[str]) -> Awaitable[None]:
+        raw = _RawRequest(subscription=self._subscription, ack_ids=ack_ids)
+        return self._client.acknowledge(
+            request=AcknowledgeRequest.wrap(raw), retry=None, timeout=_CALL_TIMEOUT_S
+        )
+
     def _sort_out(
-        self, error: BrokerError, acks: dict[str, tuple[float, _Waiter | None]]
-    ) -> dict[str, tuple[float, _Waiter | None]]:
+        self, error: BrokerError, ack_ids: Sequence[str], acks: Sequence[_Acks]
+    ) -> Sequence[str]:
         """Those that are to be sent again."""
         cause = error.__cause__
         reasons = {} if cause is None else failed_ids(cause)
         if reasons:
-            refused = [one for one in acks if reasons.get(one, "").startswith("PERMANENT")]
+            refused = [one for one in ack_ids if reasons.get(one, "").startswith("PERMANENT")]
             if refused:
                 logger.info(
                     "%d acknowledgements were refused for good; the messages come again, and their "
@@ -197,25 +217,69 @@ class Outgoing:
                     error,
                 )
             all_again = cause is not None and not is_permanent(cause)
-            return {
-                one: waiter
-                for one, waiter in acks.items()
-                if reasons.get(one, "TRANSIENT" if all_again else "").startswith("TRANSIENT")
-            }
+            default = "TRANSIENT" if all_again else ""
+            return [one for one in ack_ids if reasons.get(one, default).startswith("TRANSIENT")]
         if isinstance(error, BrokerRefused):
             self._fail(acks, error)
         logger.debug("%s", error)
-        return acks
+        return ack_ids
 
-    def _fail(self, acks: dict[str, tuple[float, _Waiter | None]], error: BrokerError) -> None:
+    def _fail(self, acks: Sequence[_Acks], error: BrokerError) -> None:
         self.error = error
-        for waiter in {waiter for _, waiter in acks.values() if waiter is not None}:
+        for waiter in {one.waiter for one in acks if one.waiter is not None}:
             waiter.error = error
             waiter.done.set()
         raise error
 
 
-def _note(acks: Mapping[str, tuple[float, _Waiter | None]]) -> None:
-    for waiter, count in Counter(map(itemgetter(1), acks.values())).items():
-        if waiter is not None:
-            waiter.note(count)
+def _ids(acks: Sequence[_Acks]) -> Sequence[str]:
+    return acks[0].ack_ids if len(acks) == 1 else [one for part in acks for one in part.ack_ids]
+
+
+def _leased(acks: Sequence[_Acks], now: float) -> list[str]:
+    """The ids whose leases last."""
+    return [
+        ack_id
+        for one in acks
+        for ack_id, end in zip(one.ack_ids, one.ends, strict=True)
+        if end > now
+    ]
+
+
+def _keep(acks: Sequence[_Acks], ack_ids: Iterable[str]) -> list[_Acks]:
+    """Those that are to be sent again; nobody waits for the others any more."""
+    again = set(ack_ids)
+    kept: list[_Acks] = []
+    for one in acks:
+        places = [place for place, ack_id in enumerate(one.ack_ids) if ack_id in again]
+        one.note_done(len(one.ack_ids) - len(places))
+        if places:
+            kept.append(
+                _Acks(
+                    [one.ack_ids[place] for place in places],
+                    [one.ends[place] for place in places],
+                    one.waiter,
+                )
+            )
+    return kept
+
+
+def _requests(acks: list[_Acks]) -> Iterator[list[_Acks]]:
+    """What is to be sent, in parts that each fit into a request."""
+    sizes = [len(part) for part in split(_ids(acks))] if acks else []
+    if len(sizes) < 2:
+        if acks:
+            yield acks
+        return
+    waiting = iter(acks)
+    current, start = next(waiting), 0
+    for size in sizes:
+        request: list[_Acks] = []
+        while size:
+            if start == len(current.ack_ids):
+                current, start = next(waiting), 0
+            part = current.part(start, start + size)
+            request.append(part)
+            start += len(part.ack_ids)
+            size -= len(part.ack_ids)
+        yield request

@@ -1,0 +1,166 @@
+"""Acknowledgements are sent in as few requests as possible, and whoever waits for some is told when they are taken."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+from google.api_core.exceptions import NotFound, ServiceUnavailable
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.rpc.error_details_pb2 import ErrorInfo
+from google.rpc.status_pb2 import Status
+
+from producers.pubsub import outgoing
+from producers.pubsub.outgoing import Outgoing
+from producers.pubsub.requests import MOST_IDS
+from producers.pubsub.settings import PubSubSettings
+from triggerer.errors import BrokerRefused
+
+_Answer = Callable[[Sequence[str]], None]
+
+
+def _take(_: Sequence[str]) -> None:
+    pass
+
+
+class Client:
+    """Notes the ids of each request; `answer` may refuse it."""
+
+    def __init__(self, answer: _Answer = _take) -> None:
+        self.requests: list[list[str]] = []
+        self._answer = answer
+
+    async def acknowledge(self, request: Any, **_: Any) -> None:
+        self.requests.append(list(request.ack_ids))
+        await anyio.lowlevel.checkpoint()
+        self._answer(self.requests[-1])
+
+
+@asynccontextmanager
+async def sending(client: Client) -> AsyncIterator[Outgoing]:
+    settings = PubSubSettings.from_mapping("test", {"emulator_host": "h:1", "project": "p"})
+    one: Any = client
+    out = Outgoing(one, "projects/p/subscriptions/s", settings)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(out.run)
+        yield out
+        tasks.cancel_scope.cancel()
+
+
+async def ack(out: Outgoing, *ack_ids: str, leased_s: float = 60.0) -> None:
+    with anyio.fail_after(5):
+        await out.ack(ack_ids, [time.monotonic() + leased_s] * len(ack_ids))
+
+
+def refusal(reasons: dict[str, str]) -> ServiceUnavailable:
+    """What an exactly-once subscription answers that takes all but these."""
+    detail = AnyMessage()
+    detail.Pack(ErrorInfo(metadata=reasons))
+    status = Status(details=[detail]).SerializeToString()
+    metadata = [("grpc-status-details-bin", status)]
+    response: Any = SimpleNamespace(trailing_metadata=lambda: metadata)
+    return ServiceUnavailable("not all", response=response)
+
+
+@pytest.fixture(autouse=True)
+def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outgoing, "_RETRY_FIRST_S", 0.001)
+
+
+async def test_what_several_wait_for_goes_in_one_request() -> None:
+    client = Client()
+    async with sending(client) as out, anyio.create_task_group() as tasks:
+        tasks.start_soon(ack, out, "a", "b")
+        tasks.start_soon(ack, out, "c")
+    assert client.requests == [["a", "b", "c"]]
+
+
+async def test_what_fits_into_no_request_is_divided_also_where_several_wait() -> None:
+    client = Client()
+    first = [f"a{number}" for number in range(MOST_IDS - 1)]
+    second = [f"b{number}" for number in range(MOST_IDS + 3)]
+    async with sending(client) as out, anyio.create_task_group() as tasks:
+        tasks.start_soon(ack, out, *first)
+        tasks.start_soon(ack, out, *second)
+    assert [len(one) for one in client.requests] == [MOST_IDS, MOST_IDS, 2]
+    assert [one for request in client.requests for one in request] == [*first, *second]
+
+
+async def test_an_id_that_is_sent_for_two_keeps_neither_waiting() -> None:
+    client = Client()
+    async with sending(client) as out, anyio.create_task_group() as tasks:
+        tasks.start_soon(ack, out, "a", "b")
+        await anyio.lowlevel.checkpoint()
+        # It has come again with the same id, before the request was sent.
+        out.ack_nowait("a", time.monotonic() + 60)
+    assert set(client.requests[0]) == {"a", "b"}
+
+
+async def test_only_what_may_be_taken_later_is_sent_again() -> None:
+    def answer(ack_ids: Sequence[str]) -> None:
+        if "b" in ack_ids:
+            raise refusal({"b": "PERMANENT_FAILURE_INVALID_ACK_ID", "c": "TRANSIENT_FAILURE_OTHER"})
+
+    client = Client(answer)
+    async with sending(client) as out, anyio.create_task_group() as tasks:
+        tasks.start_soon(ack, out, "a", "b")
+        tasks.start_soon(ack, out, "c")
+        tasks.start_soon(ack, out, "d")
+    # `a` and `d` are not named, and the error is one that a repeat may mend.
+    assert client.requests[0] == ["a", "b", "c", "d"]
+    assert client.requests[1] == ["a", "c", "d"]
+
+
+async def test_whoever_waits_for_what_is_refused_for_good_does_not_wait_for_a_repeat() -> None:
+    is_done = anyio.Event()
+
+    def answer(_: Sequence[str]) -> None:
+        if not is_done.is_set():
+            reasons = {"slow": "TRANSIENT_FAILURE_OTHER", "gone": "PERMANENT_FAILURE_OTHER"}
+            raise refusal(reasons)
+
+    client = Client(answer)
+    async with sending(client) as out, anyio.create_task_group() as tasks:
+        tasks.start_soon(ack, out, "slow")
+        await ack(out, "gone")
+        is_done.set()
+    assert client.requests[0] == ["gone", "slow"]
+    assert client.requests[-1] == ["slow"]
+
+
+async def test_an_id_is_not_sent_again_once_its_lease_is_over() -> None:
+    def answer(_: Sequence[str]) -> None:
+        raise ServiceUnavailable("away")
+
+    client = Client(answer)
+    async with sending(client) as out:
+        # Nothing is raised: its message comes again.
+        await ack(out, "a", leased_s=0.0)
+    assert client.requests == [["a"]]
+
+
+async def test_all_who_wait_are_told_of_a_refusal() -> None:
+    def answer(_: Sequence[str]) -> None:
+        raise NotFound("no such subscription")
+
+    client: Any = Client(answer)
+    settings = PubSubSettings.from_mapping("test", {"emulator_host": "h:1", "project": "p"})
+    out = Outgoing(client, "projects/p/subscriptions/s", settings)
+
+    async def run() -> None:
+        with pytest.RaisesGroup(BrokerRefused):
+            await out.run()
+
+    async def wait(ack_id: str) -> None:
+        with pytest.raises(BrokerRefused, match="no such subscription"):
+            await ack(out, ack_id)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait, "a")
+        tasks.start_soon(wait, "b")
+        tasks.start_soon(run)
