@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from producers.pubsub.message import Delivery, State
+from producers.pubsub.message import GONE, OPEN, READY, Delivery, State
 
 COMES_AGAIN_WITHIN_S: Final = 5.0
 """How long a lane waits for the message that failed. The service may have dead-lettered it: then it never comes."""
@@ -113,23 +113,35 @@ class Hand:
     def find(self, message_id: str) -> Delivery | None:
         return self._by_message.get(message_id)
 
-    def add(self, delivery: Delivery) -> Delivery | None:
-        """Take what has come; the delivery that was in hand of the same message, which has the newer ack id now.
+    def add_all(self, deliveries: Iterable[Delivery]) -> list[tuple[Delivery, Delivery, str]]:
+        """Take what has come.
 
-        None: it is a new one.
+        Returns: Of messages that were in hand already: the delivery that was, which has the newer ack id now; the newer
+            one, which counts no more; and the former ack id.
         """
-        known = self._by_message.get(delivery.message_id)
-        if known is not None:
-            known.ack_id, known.attempt = delivery.ack_id, delivery.attempt
-            return known
-        self._by_message[delivery.message_id] = delivery
-        self._bytes += delivery.size
-        if delivery.key:
-            self._enter(self._lanes.setdefault(delivery.key, _Lane(delivery.key)), delivery)
-        else:
-            # As it is made; see `_make_ready`.
-            self._ready.append(delivery)
-        return None
+        # One function, since it runs for every message.
+        by_message, ready = self._by_message, self._ready
+        again: list[tuple[Delivery, Delivery, str]] = []
+        size = 0
+        for delivery in deliveries:
+            known = by_message.setdefault(delivery.message_id, delivery)
+            if known is not delivery:
+                again.append((known, delivery, known.ack_id))
+                known.ack_id, known.attempt = delivery.ack_id, delivery.attempt
+                continue
+            size += delivery.size
+            if delivery.key:
+                self._enter(self._lanes.setdefault(delivery.key, _Lane(delivery.key)), delivery)
+            else:
+                # As it is made; see `_make_ready`.
+                ready.append(delivery)
+        self._bytes += size
+        return again
+
+    def add(self, delivery: Delivery) -> Delivery | None:
+        """See `add_all`; the delivery that was in hand of the same message, None if it is a new one."""
+        again = self.add_all([delivery])
+        return again[0][0] if again else None
 
     def _enter(self, lane: _Lane, delivery: Delivery) -> None:
         if lane.awaited is None:
@@ -163,20 +175,20 @@ class Hand:
         self._held_bytes += sign * delivery.size
 
     def _make_ready(self, delivery: Delivery) -> None:
-        delivery.state = State.READY
+        delivery.state = READY
         self._ready.append(delivery)
 
     def take(self) -> Delivery | None:
         """The next to be yielded; None: nothing is ready."""
         while self._ready:
             delivery = self._ready.popleft()
-            if delivery.state is not State.READY:
+            if delivery.state is not READY:
                 # Given back meanwhile.
                 continue
             if self._paused and delivery.lane in self._paused:
                 self._paused[delivery.lane].append(delivery)
                 continue
-            delivery.state = State.OPEN
+            delivery.state = OPEN
             return delivery
         return None
 
@@ -192,19 +204,23 @@ class Hand:
 
     def remove_all(self, deliveries: Iterable[Delivery]) -> None:
         """See `remove`."""
+        # One function, since it runs for every message.
+        by_message = self._by_message
+        size = 0
         for delivery in deliveries:
-            self.remove(delivery)
+            if by_message.get(delivery.message_id) is not delivery:
+                continue
+            delivery.state = GONE
+            del by_message[delivery.message_id]
+            size += delivery.size
+            if delivery.key and (lane := self._lanes.get(delivery.key)) is not None:
+                lane.deliveries.pop(delivery, None)
+                self._forget_if_empty(lane)
+        self._bytes -= size
 
     def remove(self, delivery: Delivery) -> None:
         """It was acknowledged, or comes again later as another delivery."""
-        if self._by_message.get(delivery.message_id) is not delivery:
-            return
-        delivery.state = State.GONE
-        del self._by_message[delivery.message_id]
-        self._bytes -= delivery.size
-        if delivery.key and (lane := self._lanes.get(delivery.key)) is not None:
-            lane.deliveries.pop(delivery, None)
-            self._forget_if_empty(lane)
+        self.remove_all([delivery])
 
     def _forget_if_empty(self, lane: _Lane) -> None:
         if lane.is_empty and self._lanes.get(lane.key) is lane:

@@ -11,7 +11,7 @@ import anyio
 from producers.pubsub.connecting import Connection, find_access
 from producers.pubsub.dead_letter import DeadLetters
 from producers.pubsub.failures import Failures
-from producers.pubsub.message import Delivery, State
+from producers.pubsub.message import OPEN, SETTLING, Delivery
 from producers.pubsub.session import Session, first_error
 from triggerer.abc import AdvanceItem, AdvanceOutcome, BrokerMessage, SharedStreamProducer
 from triggerer.errors import BrokerError
@@ -121,15 +121,20 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         session = self._opened or await self._open()
         done: list[Delivery] = []
         others: list[Sequence[AdvanceItem]] = []
+        # What equal outcomes say is asked once: nearly all are the same object.
+        outcome: AdvanceOutcome | None = None
+        is_clean = False
         for batch in batches:
-            for delivery, outcome in batch:
-                if delivery.state is not State.OPEN or not outcome.is_clean:
+            for delivery, told in batch:
+                if told is not outcome:
+                    outcome, is_clean = told, told.is_clean
+                if not is_clean or delivery.state is not OPEN:
                     others.append(batch)
                     break
             else:
                 for delivery, _ in batch:
                     # It is about to be acknowledged.
-                    delivery.state = State.SETTLING
+                    delivery.state = SETTLING
                     done.append(delivery)
         self._failures.forget_all(delivery.message_id for delivery in done)
         if not others:

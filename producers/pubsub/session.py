@@ -161,17 +161,13 @@ class Session:
         deliveries = [read_delivery(one, subscription) for one in received]
         self._leases.begin([one.ack_id for one in deliveries], now, deadline_s)
         self._renewing.note_begun()
-        for delivery in deliveries:
-            known = hand.find(delivery.message_id)
-            if known is None:
-                hand.add(delivery)
-            else:
-                self._take_again(known, delivery, now)
+        for known, delivery, before in hand.add_all(deliveries):
+            self._note_taken_again(known, delivery, before, now)
         self.note_ready()
 
-    def _take_again(self, known: Delivery, delivery: Delivery, now: float) -> None:
-        before = known.ack_id
-        self.hand.add(delivery)
+    def _note_taken_again(
+        self, known: Delivery, delivery: Delivery, before: str, now: float
+    ) -> None:
         if before != delivery.ack_id:
             self._leases.release([before], now)
         if known.state is State.SETTLING:
