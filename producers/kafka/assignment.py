@@ -45,7 +45,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         start: Start,
         expired_offset: Literal["earliest", "latest", "fail"],
         finds_topics: bool,
-        settle_timeout_s: float,
+        positions_timeout_s: float,
         revoke_timeout_s: float,
         idle_wait_ms: int,
     ) -> None:
@@ -63,7 +63,7 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
         self._expired_offset = expired_offset
         self._finds_topics = finds_topics
         """By a pattern: topics may come and go."""
-        self._settle_timeout_s = settle_timeout_s
+        self._positions_timeout_s = positions_timeout_s
         self._revoke_timeout_s = revoke_timeout_s
         self._idle_wait_ms = idle_wait_ms
         self._busy_at = anyio.current_time()
@@ -101,20 +101,20 @@ class Assignment(ConsumerRebalanceListener):  # type: ignore[misc]
     async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
         """Find the position of each partition, within a deadline: no heartbeats are sent meanwhile."""
         try:
-            with anyio.fail_after(self._settle_timeout_s):
-                await self._settle(assigned)
+            with anyio.fail_after(self._positions_timeout_s):
+                await self._begin(assigned)
         except BrokerError as error:
             self.error = error
         except TimeoutError as error:
             self.error = BrokerUnavailable(
-                f"the positions of {names_of(assigned)} could not be read in {self._settle_timeout_s:.0f} s"
+                f"the positions of {names_of(assigned)} could not be read in {self._positions_timeout_s:.0f} s"
             )
             self.error.__cause__ = error
         except Exception as error:  # noqa: BLE001 - aiokafka would only log it; the stream raises it
             self.error = BrokerUnavailable(f"assignment of {names_of(assigned)} failed: {error!r}")
             self.error.__cause__ = error
 
-    async def _settle(self, assigned: Collection[TopicPartition]) -> None:
+    async def _begin(self, assigned: Collection[TopicPartition]) -> None:
         membership = self._cluster.membership()
         if not assigned:
             self._starting.has_started = True

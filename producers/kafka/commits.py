@@ -31,12 +31,12 @@ _FIRST_RETRY_S, _LONGEST_RETRY_S = 0.1, 2.0
 
 
 class _Waiting:
-    __slots__ = ("error", "partition", "position", "settled")
+    __slots__ = ("answered", "error", "partition", "position")
 
     def __init__(self, partition: TopicPartition, position: CommittedPosition) -> None:
         self.partition = partition
         self.position = position
-        self.settled = False
+        self.answered = False
         self.error: type[Exception] | None = None
 
 
@@ -72,10 +72,10 @@ class Commits:
         self._waiting.setdefault(membership, []).append(mine)
         try:
             async with self._sending:
-                if not mine.settled:
+                if not mine.answered:
                     await self._send(membership)
         finally:
-            if not mine.settled and mine in (waiting := self._waiting.get(membership, [])):
+            if not mine.answered and mine in (waiting := self._waiting.get(membership, [])):
                 waiting.remove(mine)
         if mine.error is None:
             return True
@@ -94,12 +94,12 @@ class Commits:
                     try:
                         refused = await self._cluster.commit(
                             membership,
-                            {item.partition: item.position for item in batch if not item.settled},
+                            {item.partition: item.position for item in batch if not item.answered},
                         )
                     except BrokerUnavailable as error:
                         problem = str(error)
                     else:
-                        problem = self._settle(membership, batch, refused)
+                        problem = self._note_answers(membership, batch, refused)
                         if not problem:
                             return
                     logger.warning("commit is repeated in %.1f s: %s", delay, problem)
@@ -107,13 +107,13 @@ class Commits:
                     delay = min(delay * 2, _LONGEST_RETRY_S)
         finally:
             # This call failed or was cancelled. The lanes that wait for the others send them again.
-            if left := [item for item in batch if not item.settled]:
+            if left := [item for item in batch if not item.answered]:
                 self._waiting.setdefault(membership, []).extend(left)
         raise BrokerUnavailable(
             f"the broker took no commit for {self._timeout_s:.0f} s; last: {problem}"
         )
 
-    def _settle(
+    def _note_answers(
         self,
         membership: Membership,
         batch: list[_Waiting],
@@ -127,7 +127,7 @@ class Commits:
                 repeated.add(error.__name__)
                 continue
             item.error = error
-            item.settled = True
+            item.answered = True
         if any(item.error is not None and issubclass(item.error, _LOST) for item in batch):
             self._cluster.request_rejoin(membership)
         return ", ".join(sorted(repeated))

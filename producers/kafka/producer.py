@@ -154,7 +154,7 @@ class KafkaSharedStreamProducer(SharedStreamProducer):
             start=self._start,
             expired_offset=settings.expired_offset,
             finds_topics=finds_topics,
-            settle_timeout_s=settings.session_timeout_ms / 1000 * 0.8,
+            positions_timeout_s=settings.session_timeout_ms / 1000 * 0.8,
             revoke_timeout_s=settings.revoke_timeout_s,
             idle_wait_ms=settings.idle_fetch_wait_ms,
         )

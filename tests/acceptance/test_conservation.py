@@ -21,7 +21,7 @@ from tests.services.postgres import PostgresServer
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Load:
     messages: int
     kills: int
     broker_restarts: int
@@ -30,12 +30,12 @@ class Plan:
     patience_s: float
 
 
-SHARE = Plan(20_000, kills=2, broker_restarts=1, store_outage_s=4, flaky_s=3, patience_s=150)
-FULL = Plan(200_000, kills=10, broker_restarts=2, store_outage_s=20, flaky_s=20, patience_s=900)
+SHARE = Load(20_000, kills=2, broker_restarts=1, store_outage_s=4, flaky_s=3, patience_s=150)
+FULL = Load(200_000, kills=10, broker_restarts=2, store_outage_s=20, flaky_s=20, patience_s=900)
 
 
 @pytest.fixture
-def plan(request: pytest.FixtureRequest) -> Plan:
+def load(request: pytest.FixtureRequest) -> Load:
     is_full = request.node.get_closest_marker("soak") is not None
     chosen = FULL if is_full else SHARE
     print(
@@ -51,9 +51,9 @@ def postgres_server(durable_postgres_server: PostgresServer) -> PostgresServer:
 
 @pytest.fixture
 def scene(
-    plan: Plan, kafka_server: KafkaServer, tmp_path: Path, empty_store_url: str, seed: int
+    load: Load, kafka_server: KafkaServer, tmp_path: Path, empty_store_url: str, seed: int
 ) -> Iterator[Scene]:
-    scene = Scene(kafka_server, tmp_path, empty_store_url, seed=seed, patience_s=plan.patience_s)
+    scene = Scene(kafka_server, tmp_path, empty_store_url, seed=seed, patience_s=load.patience_s)
     yield scene
     if scene.first.is_running:
         scene.first.kill()
@@ -114,27 +114,27 @@ def _share_with_second_instance(scene: Scene, messages: int) -> None:
             second.kill()
 
 
-def _prove(scene: Scene, plan: Plan, request: pytest.FixtureRequest) -> None:
+def _prove(scene: Scene, load: Load, request: pytest.FixtureRequest) -> None:
     # A share of the messages is there before anybody watches; the rest comes between the disturbances.
-    scene.publish(plan.messages // 4)
+    scene.publish(load.messages // 4)
     scene.first.start()
-    acts: list[Callable[[], None]] = [scene.kill_and_restart] * plan.kills
+    acts: list[Callable[[], None]] = [scene.kill_and_restart] * load.kills
     kafka: KafkaServer = request.getfixturevalue("kafka_server")
-    acts += [lambda: _restart_broker(scene, kafka)] * plan.broker_restarts
-    acts.append(lambda: _disturb_store(scene, plan.store_outage_s, request))
+    acts += [lambda: _restart_broker(scene, kafka)] * load.broker_restarts
+    acts.append(lambda: _disturb_store(scene, load.store_outage_s, request))
     scene.random.shuffle(acts)
     if not scene.url.startswith("sqlite"):
-        acts.insert(len(acts) // 2, lambda: _share_with_second_instance(scene, plan.messages // 20))
-    slices = plan.messages // 2 // len(acts)
+        acts.insert(len(acts) // 2, lambda: _share_with_second_instance(scene, load.messages // 20))
+    slices = load.messages // 2 // len(acts)
     scene.trouble.touch()
-    timer = threading.Timer(plan.flaky_s, scene.trouble.unlink)
+    timer = threading.Timer(load.flaky_s, scene.trouble.unlink)
     timer.start()
     for act in acts:
         scene.publish(slices)
         scene.pause()
         act()
     timer.join()
-    scene.publish(plan.messages - sum(map(len, scene.sent.values())))
+    scene.publish(load.messages - sum(map(len, scene.sent.values())))
     scene.check()
     assert scene.first.stop() == 0, scene.first.tail()
     assert scene.first.orphans() == []
@@ -144,14 +144,14 @@ def _prove(scene: Scene, plan: Plan, request: pytest.FixtureRequest) -> None:
 @pytest.mark.rule("S1, S2, S4: whole processes, killed")
 @pytest.mark.timeout(600)
 def test_each_message_becomes_one_event_of_each_watcher_in_one_run(
-    scene: Scene, plan: Plan, request: pytest.FixtureRequest
+    scene: Scene, load: Load, request: pytest.FixtureRequest
 ) -> None:
-    _prove(scene, plan, request)
+    _prove(scene, load, request)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_each_of_200_000_messages_becomes_one_event_of_each_watcher_in_one_run(
-    scene: Scene, plan: Plan, request: pytest.FixtureRequest
+    scene: Scene, load: Load, request: pytest.FixtureRequest
 ) -> None:
-    _prove(scene, plan, request)
+    _prove(scene, load, request)

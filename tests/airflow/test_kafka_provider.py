@@ -20,13 +20,13 @@ from triggerer.testing import HostedView, StreamHarness
 from watchers.airflow import AirflowEventTrigger
 
 
-class Place:
+class Topic:
     """A topic and a consumer group of this test alone."""
 
     def __init__(self, server: KafkaServer) -> None:
-        self.topic = self.group = f"airflow-{uuid.uuid4().hex[:8]}"
+        self.name = self.group = f"airflow-{uuid.uuid4().hex[:8]}"
         self.servers = server.bootstrap_servers
-        server.create_topic(self.topic)
+        server.create_topic(self.name)
 
     def connection(self, connection_id: str) -> dict[str, Any]:
         if connection_id != "kafka_default":
@@ -41,21 +41,21 @@ class Place:
     def send(self, *values: str) -> None:
         producer = Producer({"bootstrap.servers": self.servers})
         for value in values:
-            producer.produce(self.topic, value=value.encode())
+            producer.produce(self.name, value=value.encode())
         assert producer.flush(30) == 0
 
     def committed(self) -> int:
         consumer = Consumer({"bootstrap.servers": self.servers, "group.id": self.group})
         try:
-            (position,) = consumer.committed([TopicPartition(self.topic, 0)], timeout=30)
+            (position,) = consumer.committed([TopicPartition(self.name, 0)], timeout=30)
             return int(position.offset)
         finally:
             consumer.close()
 
 
 @pytest.fixture
-def place(kafka_server: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> Place:
-    made = Place(kafka_server)
+def topic(kafka_server: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> Topic:
+    made = Topic(kafka_server)
     monkeypatch.setattr(abc, "_resolve_connection", made.connection)
     return made
 
@@ -67,49 +67,49 @@ async def _until(view: HostedView, count: int, *, unpersisted: bool = False) -> 
             await anyio.sleep(0.05)
 
 
-async def _until_committed(place: Place, offset: int) -> None:
+async def _until_committed(topic: Topic, offset: int) -> None:
     with anyio.fail_after(60):
-        while await anyio.to_thread.run_sync(place.committed) != offset:  # noqa: ASYNC110  (the broker's)
+        while await anyio.to_thread.run_sync(topic.committed) != offset:  # noqa: ASYNC110  (the broker's)
             await anyio.sleep(0.2)
 
 
 async def test_the_shared_stream_trigger_fires_for_each_message_and_commits_what_is_durable(
-    place: Place,
+    topic: Topic,
 ) -> None:
-    place.send("one", "two", "three")
+    topic.send("one", "two", "three")
     async with StreamHarness(persistence="manual") as streams:
         view = await streams.add(
-            AirflowEventTrigger(KafkaSharedStreamTrigger(topics=[place.topic], poll_timeout=0.2))
+            AirflowEventTrigger(KafkaSharedStreamTrigger(topics=[topic.name], poll_timeout=0.2))
         )
         await _until(view, 3, unpersisted=True)
-        assert await anyio.to_thread.run_sync(place.committed) < 0
+        assert await anyio.to_thread.run_sync(topic.committed) < 0
         await streams.persist(2)
-        await _until_committed(place, 2)
+        await _until_committed(topic, 2)
         assert [event.payload for event in view.events] == ["one", "two"]
 
 
-async def test_what_was_not_durable_comes_again_to_the_next_owner(place: Place) -> None:
-    place.send("one", "two")
-    trigger = AirflowEventTrigger(KafkaSharedStreamTrigger(topics=[place.topic], poll_timeout=0.2))
+async def test_what_was_not_durable_comes_again_to_the_next_owner(topic: Topic) -> None:
+    topic.send("one", "two")
+    trigger = AirflowEventTrigger(KafkaSharedStreamTrigger(topics=[topic.name], poll_timeout=0.2))
     async with StreamHarness(persistence="manual") as streams:
         view = await streams.add(trigger)
         await _until(view, 2, unpersisted=True)
         await streams.persist(1)
-        await _until_committed(place, 1)
+        await _until_committed(topic, 1)
     async with StreamHarness() as streams:
         view = await streams.add(trigger)
         await _until(view, 1)
         assert [event.payload for event in view.events] == ["two"]
-        await _until_committed(place, 2)
+        await _until_committed(topic, 2)
 
 
-async def test_the_message_queue_trigger_fires(place: Place) -> None:
-    place.send("hello")
+async def test_the_message_queue_trigger_fires(topic: Topic) -> None:
+    topic.send("hello")
     async with StreamHarness() as streams:
         view = await streams.add(
             AirflowEventTrigger(
                 MessageQueueTrigger(
-                    scheme="kafka", topics=[place.topic], poll_timeout=0.2, poll_interval=0.1
+                    scheme="kafka", topics=[topic.name], poll_timeout=0.2, poll_interval=0.1
                 )
             )
         )
@@ -117,13 +117,13 @@ async def test_the_message_queue_trigger_fires(place: Place) -> None:
         assert view.events[0].payload == "hello"
 
 
-async def test_hooks_find_the_connections_of_our_configuration(place: Place) -> None:
-    AirflowEventTrigger(KafkaSharedStreamTrigger(topics=[place.topic]))
+async def test_hooks_find_the_connections_of_our_configuration(topic: Topic) -> None:
+    AirflowEventTrigger(KafkaSharedStreamTrigger(topics=[topic.name]))
     connection = await BaseHook.aget_connection("kafka_default")
     assert connection.conn_type == "kafka"
     assert connection.extra_dejson == {
-        "bootstrap.servers": place.servers,
-        "group.id": place.group,
+        "bootstrap.servers": topic.servers,
+        "group.id": topic.group,
         "enable.auto.commit": "false",
         "auto.offset.reset": "earliest",
     }

@@ -123,7 +123,7 @@ async def test_a_file_that_is_cut_and_has_its_time_from_before_is_loaded_again(
     path = house.dags_folder / "away_file.py"
     text = path.read_text()
     path.write_text("")
-    await anyio.sleep(2.1)  # by its times it has rested
+    await anyio.sleep(2.1)  # by its times it has not changed for long enough
     async with house.executor(workers=1, file_patience=patience):
         (pk,) = await house.queue("away")
         await house.until(pk, lambda run: run.state == "running")

@@ -24,7 +24,7 @@ from triggerer.domain.parsed import ParsedFile
 from triggerer.errors import RowRefused, TransientStoreError
 from triggerer.logging_setup import names_if_few
 from triggerer.plugins import DagsFolder
-from triggerer.plugins.folder import SETTLES_IN_S
+from triggerer.plugins.folder import STABLE_AFTER_S
 from triggerer.store.engine.database import Database
 from triggerer.store.queries.dag_sync import Changed, read_incumbents, sync_folder
 from triggerer.store.queries.opening import Reading
@@ -88,7 +88,7 @@ class DagProcessor:
         """Files that were not read and stored before they were gone, and until when they may come back."""
         self._gone_at: dict[str, float] = {}
         """When files that were seen were missing for the first time since; until they count as deleted."""
-        self._settling: dict[str, float] = {}
+        self._changing: dict[str, float] = {}
         """Files that have just changed, or what they import has, and until when they may be half-written."""
         self._withheld: set[str] = set()
         """Those of them that define less than before; the store keeps what it has."""
@@ -196,26 +196,26 @@ class DagProcessor:
             self._patience_s = min(self._interval_s, _RETRY_S)
             self._has_news()
         paths = outdated(before, self._seen, self._parsed)
-        self._settle(paths, started)
+        self._note_changes(paths, started)
         if paths:
             self._parser.parse_nowait(sorted(paths))
         self._open_streams()
 
-    def _settle(self, changed: set[str], scan_started: float) -> None:
+    def _note_changes(self, changed: set[str], scan_started: float) -> None:
         """Note which files have just changed, and which ones have stayed as they were for long enough."""
-        rested = {path for path, until in self._settling.items() if until <= scan_started}
-        for path in rested:
-            del self._settling[path]
+        stable = {path for path, until in self._changing.items() if until <= scan_started}
+        for path in stable:
+            del self._changing[path]
         # Also what is seen for the first time: a file system cuts a file before it sets the time of the change.
-        self._settling |= dict.fromkeys(changed, anyio.current_time() + SETTLES_IN_S)
-        if self._withheld - self._settling.keys() - {*self._parser.unanswered}:
+        self._changing |= dict.fromkeys(changed, anyio.current_time() + STABLE_AFTER_S)
+        if self._withheld - self._changing.keys() - {*self._parser.unanswered}:
             self._has_news()
 
     async def _scan_when_hinted(self) -> None:
         while True:
             patience_s = self._patience_s if self._seen.unreadable else self._interval_s
             next_scan = anyio.current_time() + patience_s
-            with anyio.CancelScope(deadline=min((next_scan, *self._settling.values()))):
+            with anyio.CancelScope(deadline=min((next_scan, *self._changing.values()))):
                 await self._hint.wait()
             self._hint.clear()
             await self._scan()
@@ -285,8 +285,8 @@ class DagProcessor:
         """Return the folder's files by path; None: not parsed yet, withheld, or out of sight though stored."""
         seen = self._seen
         # What is known of a file that is being parsed again is what an older version of it defined.
-        unsettled = {*self._settling, *self._parser.unanswered}
-        self._withheld = defining_less(unsettled, self._parsed.values(), incumbents)
+        unstable = {*self._changing, *self._parser.unanswered}
+        self._withheld = defining_less(unstable, self._parsed.values(), incumbents)
         known: dict[str, None] = dict.fromkeys(
             path for path in incumbents.files if seen.hides(path)
         )

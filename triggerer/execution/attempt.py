@@ -28,7 +28,7 @@ from triggerer.execution.protocol import RunReport, TaskStart
 from triggerer.execution.session import SparkHolder
 from triggerer.execution.tasks import TaskRunner
 from triggerer.execution.waiting import ClusterWatch
-from triggerer.plugins.folder import SETTLES_IN_S, Stamp, has_just_changed, stamp_of
+from triggerer.plugins.folder import STABLE_AFTER_S, Stamp, has_just_changed, stamp_of
 
 logger = logging.getLogger("triggerer.run")
 
@@ -45,7 +45,7 @@ class _Files(NamedTuple):
     def now(cls, path: Path, root: Path) -> _Files:
         return cls(stamp_of(path), (stamp_of(root), stamp_of(path.parent)))
 
-    def have_rested(self, for_s: float) -> bool:
+    def are_stable(self, for_s: float) -> bool:
         """Whether by their own times none of them has changed for so long."""
         stamps = (self.file, *self.folders)
         return not any(stamp is not None and has_just_changed(stamp, for_s) for stamp in stamps)
@@ -121,7 +121,7 @@ class _Attempt:
         order = self._order
         logger.info("run %s of DAG %s, attempt %d", order.run_id, order.dag_id, order.attempt)
         try:
-            loaded = self._load_settled()
+            loaded = self._load_when_stable()
             dag = loaded.dags.get(order.dag_id)
         except WorkerStopped:
             raise
@@ -139,13 +139,13 @@ class _Attempt:
             tasks, failures = self._run_tasks(dag, loaded.modules, watch)
         self._end(tasks, failures)
 
-    def _load_settled(self) -> LoadedFile:
+    def _load_when_stable(self) -> LoadedFile:
         """Load the file; again if it fails or lacks the DAG, and is being replaced, or what it imports is."""
         root = self._worker.dags_folder
         path = root / self._order.path
         began, patience_s = time.monotonic(), self._worker.file_patience_s
         # A file that changes is watched for as long as it takes to tell, however soon a missing one counts as deleted.
-        until = _Until(began + patience_s, began + max(patience_s, 2 * SETTLES_IN_S))
+        until = _Until(began + patience_s, began + max(patience_s, 2 * STABLE_AFTER_S))
         while True:
             self._wait_for_file(path, until.missing)
             files = _Files.now(path, root)
@@ -153,18 +153,18 @@ class _Attempt:
                 loaded = self._load(path)
             except Exception as error:
                 lacks_module = isinstance(error.__cause__, ModuleNotFoundError)
-                rests_s = patience_s if lacks_module else SETTLES_IN_S
-                if not self._changes(files, path, until, rests_s):
+                stable_s = patience_s if lacks_module else STABLE_AFTER_S
+                if not self._changes(files, path, until, stable_s):
                     raise
             else:
                 if self._order.dag_id in loaded.dags:
                     return loaded
-                if not self._changes(files, path, until, SETTLES_IN_S):
+                if not self._changes(files, path, until, STABLE_AFTER_S):
                     return loaded
             logger.warning("%s is being replaced; it is loaded again", self._order.path)
 
-    def _changes(self, files: _Files, path: Path, until: _Until, rests_s: float) -> bool:
-        """Wait until the files have rested for `rests_s`; return False then, and True as soon as they change."""
+    def _changes(self, files: _Files, path: Path, until: _Until, stable_s: float) -> bool:
+        """Wait until the files are stable for `stable_s`; return False then, and True as soon as they change."""
         while time.monotonic() < until.changing:
             if _Files.now(path, self._worker.dags_folder) != files:
                 return True
@@ -172,7 +172,7 @@ class _Attempt:
                 # It was there a moment ago, or it has been waited for.
                 return time.monotonic() < until.missing
             watched_s = self._worker.sightings.unchanged_s(path, files)
-            if watched_s >= SETTLES_IN_S and files.have_rested(rests_s):
+            if watched_s >= STABLE_AFTER_S and files.are_stable(stable_s):
                 return False
             time.sleep(_LOOK_EVERY_S)
         return False

@@ -33,7 +33,7 @@ from typing import Final
 
 Stamp = tuple[int, int, int, int]
 
-SETTLES_IN_S: Final = 2.0
+STABLE_AFTER_S: Final = 2.0
 """A file that changed less than so long ago may be half-written, or in the midst of being replaced."""
 
 _OWN_NAME: Final = "triggerer_dag_file_"
@@ -45,7 +45,7 @@ _stamps: dict[str, Stamp | None] = {}
 _compiled: dict[str, tuple[Stamp, CodeType]] = {}
 # Longer than the time resolution of any file system: once a file is older than this, a change to it changes
 # its stamp.
-_RESTED_NS: Final = 3_000_000_000
+_STABLE_NS: Final = 3_000_000_000
 
 
 def stamp_of(path: Path | str) -> Stamp | None:
@@ -66,7 +66,7 @@ def read_stamp(path: Path | str) -> Stamp:
     return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
 
 
-def has_just_changed(stamp: Stamp, within_s: float = SETTLES_IN_S) -> bool:
+def has_just_changed(stamp: Stamp, within_s: float = STABLE_AFTER_S) -> bool:
     """Whether the file changed so short a time ago. A change in the future is of another clock, and does not count."""
     return 0 <= time.time_ns() - max(stamp[:2]) < within_s * 1e9
 
@@ -88,7 +88,7 @@ class _FreshLoader(SourceFileLoader):
             return kept[1]
         code = self.source_to_code(self.get_data(path), path)
         assert isinstance(code, CodeType)
-        if stamp is not None and max(stamp[:2]) < time.time_ns() - _RESTED_NS:
+        if stamp is not None and max(stamp[:2]) < time.time_ns() - _STABLE_NS:
             _compiled[path] = (stamp, code)
         return code
 

@@ -94,7 +94,7 @@ class LaneTurns:
         backoff = attempts.patient if is_patient else attempts.quick
         self._wait_until(lag, self._now + backoff.next_delay())
 
-    def rest(self, lag: Lag, seconds: float) -> None:
+    def delay(self, lag: Lag, seconds: float) -> None:
         """There is nothing to be read: look again a little later."""
         self._wait_until(lag, self._now + seconds)
 

@@ -117,14 +117,14 @@ class MissedMessages:
         self._turns.postpone(lag, is_patient=is_patient)
         self._wake.set()
 
-    def rest(self, lag: Lag, seconds: float) -> None:
+    def delay(self, lag: Lag, seconds: float) -> None:
         """Look at it again later."""
-        self._turns.rest(lag, seconds)
+        self._turns.delay(lag, seconds)
         self._wake.set()
 
     def hold(self, lag: Lag) -> None:
         """Read no more of it until `resume`."""
-        self._turns.rest(lag, math.inf)
+        self._turns.delay(lag, math.inf)
 
     def resume(self, lag: Lag) -> None:
         """It may be read at once, if it waited."""
@@ -268,7 +268,7 @@ class MissedMessages:
             if not waiting.cancelled_caught:
                 return not (lag.is_gone or lag.is_live)
             if self._state.lags.count_behind(self._watcher.watcher_id) > 1:
-                self._turns.rest(lag, _IDLE_S)
+                self._turns.delay(lag, _IDLE_S)
                 return False
             if self._seam.go_live_if_caught_up(lag):
                 # Its live filter has come back, which nobody tells.

@@ -263,7 +263,7 @@ class Settlement:
         if not self._is_blocked_at(taken):
             self._blocked[lag] = _Blocked(taken.message.position, self._context.restart_backoff())
         if self._context.restarts:
-            self._missed.rest(lag, self._blocked[lag].backoff.next_delay())
+            self._missed.delay(lag, self._blocked[lag].backoff.next_delay())
         else:
             self._missed.postpone(lag)
 

@@ -38,7 +38,7 @@ _NOISE: Final = frozenset(
         b"WARNING: package sun.security.action not in java.base",
     }
 )
-_TELLING_LINE = re.compile(r"error|exception|could not|cannot|no such|denied", re.IGNORECASE)
+_LINE_WITH_REASON = re.compile(r"error|exception|could not|cannot|no such|denied", re.IGNORECASE)
 _EMPTY_WORDS = re.compile(
     r"\s+at |.*\bWARN(ING)?\b|Using Spark's default|Error: (Could not create the Java|A fatal exc)"
 )
@@ -140,8 +140,8 @@ def on_command_line(conf: Mapping[str, str]) -> dict[str, str]:
 def reason_in(lines: list[str]) -> str:
     """What, of the lines that a JVM printed, says why it ended; empty if nothing does."""
     lines = [line.strip() for line in lines if line.strip() and not _EMPTY_WORDS.match(line)]
-    telling = [line for line in lines if _TELLING_LINE.search(line)]
-    return " / ".join(telling[:3] or lines[-3:])
+    reasons = [line for line in lines if _LINE_WITH_REASON.search(line)]
+    return " / ".join(reasons[:3] or lines[-3:])
 
 
 @contextlib.contextmanager

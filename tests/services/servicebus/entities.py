@@ -321,9 +321,9 @@ class Entity:
     def suspend(self, token: uuid.UUID, reason: str | None, description: str | None) -> None:
         """Move a message to the dead-letter queue."""
         stored = self.find_locked(token)
-        self._bury(stored, reason, description)
+        self._dead_letter(stored, reason, description)
 
-    def _bury(self, stored: Stored, reason: str | None, description: str | None) -> None:
+    def _dead_letter(self, stored: Stored, reason: str | None, description: str | None) -> None:
         if self.dead_letters is None:
             raise Refused("amqp:not-allowed", "A dead-letter queue has no dead-letter queue.")
         self._forget(stored)
@@ -348,7 +348,7 @@ class Entity:
         if counts:
             stored.delivery_count += 1
             if self.dead_letters is not None and stored.delivery_count >= self.max_delivery_count:
-                self._bury(
+                self._dead_letter(
                     stored,
                     "MaxDeliveryCountExceeded",
                     f"Message could not be consumed after {self.max_delivery_count} delivery attempts.",

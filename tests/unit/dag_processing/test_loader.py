@@ -90,7 +90,7 @@ def test_a_file_that_has_rested_is_compiled_once_and_run_each_time(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(folder, "flights.py", "dag = DAG('a')")
-    monkeypatch.setattr("triggerer.plugins.folder._RESTED_NS", -(10**12))
+    monkeypatch.setattr("triggerer.plugins.folder._STABLE_NS", -(10**12))
     first = load_dag_file(path, folder)
     monkeypatch.setattr("triggerer.plugins.folder._FreshLoader.source_to_code", None)
     second = load_dag_file(path, folder)

@@ -155,7 +155,7 @@ async def test_a_file_that_has_just_changed_takes_nothing_back(
     database: Database, folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`cp` and editors truncate a file before they write it: for a moment it is valid, and empty."""
-    monkeypatch.setattr(processor, "SETTLES_IN_S", LONG.total_seconds())
+    monkeypatch.setattr(processor, "STABLE_AFTER_S", LONG.total_seconds())
     async with processing(database, folder):
         changes = database.wakeups.subscribe(Signal.STREAMS_CHANGED)
         for half in ("", DAG_FILE.partition("a = Asset")[0], DAG_FILE.partition("with")[0]):
@@ -174,7 +174,7 @@ async def test_a_file_that_is_cut_while_the_service_starts_takes_nothing_back(
     async with processing(database, folder):
         (before,) = await every(database, Watcher)
     file.write_text("")
-    await anyio.sleep(processor.SETTLES_IN_S + 0.1)
+    await anyio.sleep(processor.STABLE_AFTER_S + 0.1)
     async with processing(database, folder):
         await anyio.sleep(0.4)  # it is read meanwhile, or this shows nothing
         for more in ("", MORE):
@@ -187,7 +187,7 @@ async def test_a_file_that_is_cut_while_the_service_starts_takes_nothing_back(
 async def test_a_file_that_is_being_read_again_takes_nothing_back(
     database: Database, folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processor, "SETTLES_IN_S", 0.2)
+    monkeypatch.setattr(processor, "STABLE_AFTER_S", 0.2)
     async with processing(database, folder):
         file.write_text("")
         await anyio.sleep(0.1)

@@ -52,7 +52,7 @@ def assignment_of(cluster: Any) -> Assignment:
         start=Start(),
         expired_offset="earliest",
         finds_topics=False,
-        settle_timeout_s=1,
+        positions_timeout_s=1,
         revoke_timeout_s=1,
         idle_wait_ms=2500,
     )
