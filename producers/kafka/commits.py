@@ -11,6 +11,7 @@ from aiokafka import errors as sdk
 from producers.kafka.cluster import Cluster, Membership
 from producers.kafka.position import CommittedPosition
 from triggerer.errors import BrokerRefused, BrokerUnavailable
+from triggerer.pluginkit.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class Commits:
     async def _send(self, membership: Membership) -> None:
         """Send all waiting positions of this membership until each is committed or refused."""
         batch = self._waiting.pop(membership, [])
-        delay = _FIRST_RETRY_S
+        backoff = Backoff(first=_FIRST_RETRY_S, longest=_LONGEST_RETRY_S)
         problem: str = "no answer"
         try:
             with anyio.move_on_after(self._timeout_s):
@@ -102,9 +103,9 @@ class Commits:
                         problem = self._note_answers(membership, batch, refused)
                         if not problem:
                             return
+                    delay = backoff.next_delay()
                     logger.warning("commit is repeated in %.1f s: %s", delay, problem)
                     await anyio.sleep(delay)
-                    delay = min(delay * 2, _LONGEST_RETRY_S)
         finally:
             # This call failed or was cancelled. The lanes that wait for the others send them again.
             if left := [item for item in batch if not item.answered]:
