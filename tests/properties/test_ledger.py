@@ -225,19 +225,30 @@ class LedgerMachine(RuleBasedStateMachine):
     def take(self) -> None:
         self.ledger.release_passed()
         if self.lanes.has_ready:
-            lane, batch = self.lanes.take()
-            assert isinstance(lane.key, int)
-            assert batch
-            done = self.advanced.setdefault(lane.key, [])
-            expected = [seq for seq, event in enumerate(self.model) if event.lane == lane.key]
-            for item in batch:
-                seq = item.broker_payload
-                assert seq == expected[len(done)], "in event order, without a gap"
-                assert self.model[seq].is_ready
-                outcome = item.outcome
-                assert (outcome.acked, outcome.failed, outcome.rejected) == self.model[seq].outcome
-                done.append(seq)
-            self.advancing.append((lane, batch))
+            self._note_taken(*self.lanes.take())
+
+    @rule(limit=st.integers(1, 4), limit_of_lane=st.integers(1, 3))
+    def take_together(self, limit: int, limit_of_lane: int) -> None:
+        self.ledger.release_passed()
+        lanes, batches = self.lanes.take_together(limit, limit_of_lane)
+        assert sum(map(len, batches[:-1])) < limit
+        assert all(len(batch) <= limit_of_lane for batch in batches)
+        for lane, batch in zip(lanes, batches, strict=True):
+            self._note_taken(lane, batch)
+
+    def _note_taken(self, lane: Lane, batch: list[AdvanceItem]) -> None:
+        assert isinstance(lane.key, int)
+        assert batch
+        done = self.advanced.setdefault(lane.key, [])
+        expected = [seq for seq, event in enumerate(self.model) if event.lane == lane.key]
+        for item in batch:
+            seq = item.broker_payload
+            assert seq == expected[len(done)], "in event order, without a gap"
+            assert self.model[seq].is_ready
+            outcome = item.outcome
+            assert (outcome.acked, outcome.failed, outcome.rejected) == self.model[seq].outcome
+            done.append(seq)
+        self.advancing.append((lane, batch))
 
     @precondition(lambda self: self.advancing)
     @rule()

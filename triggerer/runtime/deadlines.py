@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from triggerer.abc import AdvanceItem
 from triggerer.errors import AckTimeout, BrokerUnavailable
 from triggerer.runtime.derived_event import DerivedEvent
 from triggerer.runtime.pump import Pump
@@ -107,8 +107,8 @@ class _Advances:
 
     def __init__(self, pump: Pump) -> None:
         self._pump = pump
-        # By the identity of the batch, which is kept so that no other one gets the same.
-        self._first_seen: dict[int, tuple[Sequence[AdvanceItem], float]] = {}
+        # By the identity of what was handed to it, which is kept so that no other one gets the same.
+        self._first_seen: dict[int, tuple[Sequence[Any], float]] = {}
 
     def note_awaited(self, now: float) -> float:
         """Note which are awaited; return when the oldest of them was first seen, or `now`."""

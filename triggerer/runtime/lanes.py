@@ -336,6 +336,33 @@ class Lanes:
         decides_all = lane.key in self.decided_lanes
         return lane, lane.take(limit, self.decide, decides_all=decides_all)
 
+    def take_together(
+        self, limit: int, limit_of_lane: int
+    ) -> tuple[list[Lane], list[list[AdvanceItem]]]:
+        """Take the ready prefixes of those lanes that have waited longest, until they hold `limit` events or more.
+
+        `finish` each before it is queued again.
+        """
+        lanes: list[Lane] = []
+        batches: list[list[AdvanceItem]] = []
+        ready, decide, decided_lanes = self._ready, self.decide, self.decided_lanes
+        count = 0
+        while ready and count < limit:
+            lane = ready.popleft()
+            head = lane.head
+            if head is None or head.unresolved:
+                # See `has_ready`.
+                lane.is_scheduled = False
+                continue
+            batch = lane.take(limit_of_lane, decide, decides_all=lane.key in decided_lanes)
+            if batch:
+                lanes.append(lane)
+                batches.append(batch)
+                count += len(batch)
+            else:
+                self.finish(lane)
+        return lanes, batches
+
     def finish(self, lane: Lane) -> None:
         """The advance of what was taken from `lane` has returned."""
         in_flight, in_flight_bytes = lane.in_flight, lane.in_flight_bytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
@@ -35,12 +35,13 @@ class Pump:
         self._awaited: Sequence[AdvanceItem] | None = None
         # Where lanes advance side by side.
         self._awaited_beside: dict[Lane, Sequence[AdvanceItem]] = {}
+        self._awaited_together: dict[int, Sequence[Sequence[AdvanceItem]]] = {}
 
     @property
-    def awaited(self) -> list[Sequence[AdvanceItem]]:
-        """The batches whose advance has not returned. They are told apart by identity."""
+    def awaited(self) -> list[Sequence[Any]]:
+        """What was handed to each advance that has not returned. They are told apart by identity."""
         one = [] if self._awaited is None else [self._awaited]
-        return [*one, *self._awaited_beside.values()]
+        return [*one, *self._awaited_beside.values(), *self._awaited_together.values()]
 
     async def run(self) -> None:
         state = self._state
@@ -158,43 +159,40 @@ class Pump:
         self, producer: SharedStreamProducer, tasks: anyio.abc.TaskGroup
     ) -> None:
         lanes = self._state.lanes
-        together: dict[Lane, Sequence[AdvanceItem]] = {}
-        handled = 0
         while lanes.has_ready:
-            lane, batch = lanes.take(_REQUEST)
-            if not batch:
-                lanes.finish(lane)
+            together, batches = lanes.take_together(_BURST, _REQUEST)
+            if not batches:
                 continue
-            together[lane] = batch
-            handled += len(batch)
-            if handled >= _BURST:
-                tasks.start_soon(self._advance_together, producer, together, name=self._task_name)
-                together, handled = {}, 0
+            tasks.start_soon(
+                self._advance_together, producer, together, batches, name=self._task_name
+            )
+            if lanes.has_ready:
                 await checkpoint()
-        if together:
-            tasks.start_soon(self._advance_together, producer, together, name=self._task_name)
 
     async def _advance_together(
-        self, producer: SharedStreamProducer, together: dict[Lane, Sequence[AdvanceItem]]
+        self,
+        producer: SharedStreamProducer,
+        together: list[Lane],
+        batches: list[list[AdvanceItem]],
     ) -> None:
         state = self._state
         if not state.may_act:
             # As in `_advance_beside_others`.
             return
-        self._awaited_beside |= together
+        self._awaited_together[id(batches)] = batches
         try:
             with plugin_code(self._what):
-                await producer.advance_lanes(list(together.values()))
+                await producer.advance_lanes(batches)
             if state.lags.live or state.lags.set_back:
-                for batch in together.values():
+                for batch in batches:
                     state.note_advanced(batch)
         except Exception:
             state.is_ending = True
             raise
         finally:
-            for lane in together:
-                del self._awaited_beside[lane]
+            del self._awaited_together[id(batches)]
+        finish = state.lanes.finish
         for lane in together:
-            state.lanes.finish(lane)
+            finish(lane)
         await checkpoint_if_cancelled()
         state.progress.note()

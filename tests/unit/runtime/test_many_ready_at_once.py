@@ -105,6 +105,33 @@ def test_a_lane_of_which_a_part_was_taken_is_queued_again() -> None:
     assert not lanes.has_ready
 
 
+def test_of_several_lanes_no_more_are_taken_together_than_hold_so_many_events() -> None:
+    lanes = Lanes()
+    ledger = Ledger(lanes)
+    member = Member()
+    ledger.join(member, was_absent=False)
+    for lane in range(4):
+        for number in range(3):
+            ledger.broadcast_in_lane((lane, number), (lane, number), lane, 0.0)
+    member.done = 12
+    ledger.release_passed()
+    taken, batches = lanes.take_together(3, 2)
+    found = [[item.broker_payload for item in batch] for batch in batches]
+    assert found == [[(0, 0), (0, 1)], [(1, 0), (1, 1)]]
+    for one in taken:
+        lanes.finish(one)
+    # Those that have waited longer come first; of each lane what is left.
+    _, batches = lanes.take_together(100, 100)
+    found = [[item.broker_payload for item in batch] for batch in batches]
+    assert found == [
+        [(2, 0), (2, 1), (2, 2)],
+        [(3, 0), (3, 1), (3, 2)],
+        [(0, 2)],
+        [(1, 2)],
+    ]
+    assert not lanes.has_ready
+
+
 def _take(lanes: Lanes, limit: int = 100) -> list[AdvanceItem]:
     lane, batch = lanes.take(limit)
     lanes.finish(lane)
