@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from triggerer.cli import options, queued
-from triggerer.cli.output import check_state, print_json, text, wrong_use
+from triggerer.cli.output import check_state, print_answer, text, wrong_use
 from triggerer.cli.session import read, write
-from triggerer.cli.tables import Column, Kind, print_table
+from triggerer.cli.tables import Column, Kind, print_list
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -44,10 +44,8 @@ def list_(
         return await list_assets(session, limit=limit, asset=asset, dag=dag, state=state)
 
     found = read(config, ask)
-    if json:
-        print_json(found)
-        return
-    print_table(
+    print_list(
+        found,
         (
             "name",
             "uri",
@@ -55,10 +53,8 @@ def list_(
             Column("declared in", Kind.MINOR),
             "last event",
         ),
-        (
-            (row.name, row.uri, row.group, row.declared_in, row.last_event_timestamp)
-            for row in found
-        ),
+        lambda row: (row.name, row.uri, row.group, row.declared_in, row.last_event_timestamp),
+        json=json,
         empty="No assets.",
         limit=limit,
     )
@@ -86,15 +82,11 @@ def events(
         return await list_asset_events(session, limit=limit, asset=asset, dag=dag, state=state)
 
     found = read(config, ask)
-    if json:
-        print_json(found)
-        return
-    print_table(
+    print_list(
+        found,
         ("id", "asset", "timestamp", Column("source", Kind.TEXT), Column("extra", Kind.TEXT)),
-        (
-            (row.id, row.asset_name, row.timestamp, _source(row), _shortened(row.extra))
-            for row in found
-        ),
+        lambda row: (row.id, row.asset_name, row.timestamp, _source(row), _shortened(row.extra)),
+        json=json,
         empty="No events.",
         limit=limit,
     )
@@ -121,10 +113,7 @@ def emit(
         return await emit_event(session, asset, values, partition_key=partition_key)
 
     emitted = write(config, change)
-    if json:
-        print_json(emitted)
-    else:
-        typer.echo(f"{emitted['asset_name']}: emitted event {emitted['id']}")
+    print_answer(emitted, f"{emitted['asset_name']}: emitted event {emitted['id']}", json=json)
 
 
 def _parse_extra(extra: str | None) -> dict[str, Any]:

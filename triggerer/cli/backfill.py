@@ -12,7 +12,7 @@ from triggerer.cli import options
 from triggerer.cli.key_backfill import keys_in_range, show_plan, start_keys
 from triggerer.cli.output import counted, print_json, text, wrong_use
 from triggerer.cli.session import read, write
-from triggerer.cli.tables import Column, Kind, print_table
+from triggerer.cli.tables import Column, Kind, print_list
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -134,10 +134,8 @@ def _list(config: Path | None, dag_id: str | None, limit: int, *, json: bool) ->
         return await list_backfills(session, limit=limit, dag=dag_id)
 
     found = read(config, ask)
-    if json:
-        print_json(found)
-        return
-    print_table(
+    print_list(
+        found,
         (
             "id",
             "dag_id",
@@ -149,20 +147,18 @@ def _list(config: Path | None, dag_id: str | None, limit: int, *, json: bool) ->
             Column("intervals or keys", Kind.TEXT),
             Column("runs", Kind.TEXT),
         ),
-        (
-            (
-                row.id,
-                row.dag_id,
-                row.state,
-                row.from_date,
-                row.to_date,
-                row.reprocess,
-                row.max_active,
-                _told(row.partition_keys or row.intervals),
-                _told(row.runs),
-            )
-            for row in found
+        lambda row: (
+            row.id,
+            row.dag_id,
+            row.state,
+            row.from_date,
+            row.to_date,
+            row.reprocess,
+            row.max_active,
+            _told(row.partition_keys or row.intervals),
+            _told(row.runs),
         ),
+        json=json,
         empty="No backfills.",
         limit=limit,
     )
@@ -186,20 +182,16 @@ def _plan(
 
     planned = read(config, ask)
     shown = planned[:limit] if limit else planned
-    if json:
-        print_json(shown)
-        return
-    print_table(
+    print_list(
+        shown,
         ("logical date", "run after", "what", Column("run", Kind.TEXT)),
-        (
-            (
-                row.logical_date.isoformat(),
-                row.run_after.isoformat(),
-                row.step,
-                None if row.run_id is None else f"{row.run_id} ({row.run_state})",
-            )
-            for row in shown
+        lambda row: (
+            row.logical_date.isoformat(),
+            row.run_after.isoformat(),
+            row.step,
+            None if row.run_id is None else f"{row.run_id} ({row.run_state})",
         ),
+        json=json,
         empty="No interval.",
         limit=limit,
     )

@@ -11,12 +11,13 @@ from triggerer.cli import options
 from triggerer.cli.backfill import backfill
 from triggerer.cli.output import (
     check_state,
+    print_answer,
     print_fields,
     print_json,
     print_note,
 )
 from triggerer.cli.session import read, write
-from triggerer.cli.tables import Column, Kind, print_table
+from triggerer.cli.tables import Column, Kind, print_list
 from triggerer.cli.trial import try_
 from triggerer.errors import UnknownDag
 
@@ -52,36 +53,32 @@ def list_(
         return found, await list_broken_files(session)
 
     found, broken = read(config, ask)
-    if json:
-        print_json(found)
-    else:
-        print_table(
-            (
-                "dag_id",
-                Column("schedule", Kind.TEXT),
-                "state",
-                "queued events",
-                "next run",
-                Column("last run", Kind.MINOR),
-                "last state",
-                Column("file", Kind.MINOR),
-            ),
-            (
-                (
-                    row.dag_id,
-                    readable_schedule(row.schedule),
-                    readable_state(row),
-                    row.queued_events,
-                    row.next_run_after,
-                    row.last_run_id,
-                    row.last_run_state,
-                    row.path,
-                )
-                for row in found
-            ),
-            empty="No DAGs.",
-            limit=limit,
-        )
+    print_list(
+        found,
+        (
+            "dag_id",
+            Column("schedule", Kind.TEXT),
+            "state",
+            "queued events",
+            "next run",
+            Column("last run", Kind.MINOR),
+            "last state",
+            Column("file", Kind.MINOR),
+        ),
+        lambda row: (
+            row.dag_id,
+            readable_schedule(row.schedule),
+            readable_state(row),
+            row.queued_events,
+            row.next_run_after,
+            row.last_run_id,
+            row.last_run_state,
+            row.path,
+        ),
+        json=json,
+        empty="No DAGs.",
+        limit=limit,
+    )
     for file in broken:
         for error in file.errors:
             print_note(f"broken: {readable_error(error)}")
@@ -146,15 +143,16 @@ def next_(
         return await next_runs(session, dag_id, count)
 
     found = read(config, ask)
-    if json:
-        print_json(found)
-        return
-    print_table(
+    print_list(
+        found,
         ("run after", "logical date", "data interval starts", "and ends"),
-        (
-            (one.run_after, one.logical_date, one.data_interval_start, one.data_interval_end)
-            for one in found
+        lambda one: (
+            one.run_after,
+            one.logical_date,
+            one.data_interval_start,
+            one.data_interval_end,
         ),
+        json=json,
         empty="Its timetable, if it has one, asks for no run.",
         limit=0,
     )
@@ -194,10 +192,11 @@ def trigger(
         )
 
     created = write(config, change)
-    if json:
-        print_json({"dag_id": dag_id, "run_id": created, "state": "queued"})
-    else:
-        typer.echo(f"{dag_id}: queued {created}")
+    print_answer(
+        {"dag_id": dag_id, "run_id": created, "state": "queued"},
+        f"{dag_id}: queued {created}",
+        json=json,
+    )
 
 
 @app.command()
@@ -270,7 +269,8 @@ def _set_paused(config: Path | None, dag_id: str, paused: bool, *, json: bool) -
             raise UnknownDag(dag_id)
 
     write(config, change)
-    if json:
-        print_json({"dag_id": dag_id, "is_paused": paused})
-    else:
-        typer.echo(f"{dag_id}: {'paused' if paused else 'active'}")
+    print_answer(
+        {"dag_id": dag_id, "is_paused": paused},
+        f"{dag_id}: {'paused' if paused else 'active'}",
+        json=json,
+    )

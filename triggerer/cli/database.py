@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from triggerer.cli import options
-from triggerer.cli.output import print_json
+from triggerer.cli.output import print_answer
 from triggerer.cli.session import with_database
 
 if TYPE_CHECKING:
@@ -26,10 +26,11 @@ def migrate(json: options.Json = False, config: options.Config = None) -> None:
         return await upgrade(database), database.name
 
     changed, name = with_database(config, work, create=True)
-    if json:
-        print_json({"database": name, "changed": changed})
-    else:
-        typer.echo(f"{name}: {'upgraded' if changed else 'nothing to do'}")
+    print_answer(
+        {"database": name, "changed": changed},
+        f"{name}: {'upgraded' if changed else 'nothing to do'}",
+        json=json,
+    )
 
 
 @app.command()
@@ -43,7 +44,4 @@ def check(json: options.Json = False, config: options.Config = None) -> None:
         return database.name
 
     name = with_database(config, work)
-    if json:
-        print_json({"database": name, "ok": True})
-    else:
-        typer.echo(f"{name}: ok")
+    print_answer({"database": name, "ok": True}, f"{name}: ok", json=json)

@@ -7,9 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from triggerer.cli.output import print_json
 from triggerer.cli.session import read, write
-from triggerer.cli.tables import Column, Kind, print_table
+from triggerer.cli.tables import Column, Kind, print_list
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -62,19 +61,15 @@ def show_plan(
 
     planned = read(config, ask)
     shown = planned[:limit] if limit else planned
-    if json:
-        print_json(shown)
-        return
-    print_table(
+    print_list(
+        shown,
         (Column("partition key", Kind.TEXT), "what", Column("run", Kind.TEXT)),
-        (
-            (
-                row.partition_key,
-                row.step,
-                None if row.run_id is None else f"{row.run_id} ({row.run_state})",
-            )
-            for row in shown
+        lambda row: (
+            row.partition_key,
+            row.step,
+            None if row.run_id is None else f"{row.run_id} ({row.run_state})",
         ),
+        json=json,
         empty="No partition key.",
         limit=limit,
     )

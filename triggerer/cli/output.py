@@ -19,6 +19,14 @@ def print_json(value: Any) -> None:
     sys.stdout.buffer.flush()
 
 
+def print_answer(value: Any, told: str, *, json: bool) -> None:
+    """Print what a command has done: the value for programs, or the sentence for people."""
+    if json:
+        print_json(value)
+    else:
+        typer.echo(told)
+
+
 def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
     """Print a thing as `name  value` lines; what is None is left out."""
     shown = [(name, value) for name, value in fields if value is not None]

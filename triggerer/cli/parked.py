@@ -10,9 +10,9 @@ import typer
 
 from triggerer.cli import options
 from triggerer.cli.one_line import one_line
-from triggerer.cli.output import check_state, print_fields, print_json
+from triggerer.cli.output import check_state, print_answer, print_fields, print_json
 from triggerer.cli.session import read, write
-from triggerer.cli.tables import Column, Kind, print_table
+from triggerer.cli.tables import Column, Kind, print_list
 from triggerer.errors import TriggererError
 
 if TYPE_CHECKING:
@@ -54,10 +54,8 @@ def list_(
         return await list_parked(session, limit=limit, asset=of_asset, watcher=name, state=state)
 
     found = read(config, ask)
-    if json:
-        print_json(found)
-        return
-    print_table(
+    print_list(
+        found,
         (
             "id",
             "asset",
@@ -69,20 +67,18 @@ def list_(
             Column("key", Kind.MINOR),
             Column("error", Kind.TEXT),
         ),
-        (
-            (
-                row.id,
-                row.asset_name,
-                row.watcher,
-                row.state,
-                row.failures,
-                row.lane,
-                row.parked_at,
-                row.idempotency_key,
-                one_line(row.error),
-            )
-            for row in found
+        lambda row: (
+            row.id,
+            row.asset_name,
+            row.watcher,
+            row.state,
+            row.failures,
+            row.lane,
+            row.parked_at,
+            row.idempotency_key,
+            one_line(row.error),
         ),
+        json=json,
         empty="No messages are set aside.",
         limit=limit,
     )
@@ -143,10 +139,9 @@ def replay(
         return await replay_parked(session, chosen)
 
     number = _change(config, ids, watcher, all_, change)
-    if json:
-        print_json({"replayed": number})
-    else:
-        typer.echo(f"{number} messages are given to their watchers once more")
+    print_answer(
+        {"replayed": number}, f"{number} messages are given to their watchers once more", json=json
+    )
 
 
 @app.command()
@@ -165,10 +160,7 @@ def discard(
         return await discard_parked(session, chosen)
 
     number = _change(config, ids, watcher, all_, change)
-    if json:
-        print_json({"discarded": number})
-    else:
-        typer.echo(f"{number} messages were discarded")
+    print_answer({"discarded": number}, f"{number} messages were discarded", json=json)
 
 
 def split_watcher(text: str) -> tuple[str, str]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from triggerer.cli import options
-from triggerer.cli.output import counted, print_json, wrong_use
+from triggerer.cli.output import counted, print_answer, wrong_use
 from triggerer.cli.session import read, write
-from triggerer.cli.tables import Column, Kind, print_table
+from triggerer.cli.tables import Column, Kind, print_list
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -35,10 +35,8 @@ def list_(
         return await list_queued_events(session, limit=limit, dag=dag, asset=asset)
 
     found = read(config, ask)
-    if json:
-        print_json(found)
-        return
-    print_table(
+    print_list(
+        found,
         (
             "dag_id",
             "asset",
@@ -47,17 +45,15 @@ def list_(
             Column("partition key", Kind.TEXT),
             Column("uri", Kind.MINOR),
         ),
-        (
-            (
-                row.dag_id,
-                row.asset_name,
-                row.asset_event_id,
-                row.queued_at,
-                row.partition_key,
-                row.asset_uri,
-            )
-            for row in found
+        lambda row: (
+            row.dag_id,
+            row.asset_name,
+            row.asset_event_id,
+            row.queued_at,
+            row.partition_key,
+            row.asset_uri,
         ),
+        json=json,
         empty="No event waits.",
         limit=limit,
     )
@@ -80,7 +76,4 @@ def delete(
         return await delete_queued_events(session, dag=dag, asset=asset)
 
     deleted = write(config, change)
-    if json:
-        print_json({"deleted": deleted})
-    else:
-        typer.echo(f"{counted(deleted, 'queued event')} deleted")
+    print_answer({"deleted": deleted}, f"{counted(deleted, 'queued event')} deleted", json=json)

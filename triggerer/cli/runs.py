@@ -14,12 +14,13 @@ from triggerer.cli.one_line import one_line
 from triggerer.cli.output import (
     check_state,
     elapsed,
+    print_answer,
     print_fields,
     print_json,
     text,
 )
 from triggerer.cli.session import read, write
-from triggerer.cli.tables import Column, Kind, print_table
+from triggerer.cli.tables import Column, Kind, print_list, print_table
 from triggerer.errors import TriggererError, UnknownRun
 
 if TYPE_CHECKING:
@@ -54,12 +55,10 @@ def list_(
         )
 
     found = read(config, ask)
-    if json:
-        print_json(found)
-        return
     someone_waits = any(row.waiting_for for row in found)
     has_keys = any(row.partition_key is not None for row in found)
-    print_table(
+    print_list(
+        found,
         (
             "dag_id",
             "run_id",
@@ -70,19 +69,17 @@ def list_(
             *([Column("partition key", Kind.TEXT)] if has_keys else []),
             *([Column("waiting for", Kind.TEXT)] if someone_waits else []),
         ),
-        (
-            (
-                row.dag_id,
-                row.run_id,
-                _state(row),
-                row.queued_at,
-                elapsed(row.started_at, row.ended_at),
-                one_line(row.error),
-                *([row.partition_key] if has_keys else []),
-                *([one_line(row.waiting_for)] if someone_waits else []),
-            )
-            for row in found
+        lambda row: (
+            row.dag_id,
+            row.run_id,
+            _state(row),
+            row.queued_at,
+            elapsed(row.started_at, row.ended_at),
+            one_line(row.error),
+            *([row.partition_key] if has_keys else []),
+            *([one_line(row.waiting_for)] if someone_waits else []),
         ),
+        json=json,
         empty="No runs.",
         limit=limit,
     )
@@ -211,10 +208,11 @@ def retry(
         await retry_run(session, dag_id, run_id)
 
     write(config, change)
-    if json:
-        print_json({"dag_id": dag_id, "run_id": run_id, "state": "queued"})
-    else:
-        typer.echo(f"{dag_id} {run_id}: queued again")
+    print_answer(
+        {"dag_id": dag_id, "run_id": run_id, "state": "queued"},
+        f"{dag_id} {run_id}: queued again",
+        json=json,
+    )
 
 
 @app.command()
@@ -240,10 +238,11 @@ def clear(
         return await clear_run(session, dag_id, run_id, tasks=task or ())
 
     cleared = write(config, change)
-    if json:
-        print_json({"dag_id": dag_id, "run_id": run_id, "state": "queued", "tasks": cleared})
-    else:
-        typer.echo(f"{dag_id} {run_id}: queued again, for {', '.join(cleared) or 'no task'}")
+    print_answer(
+        {"dag_id": dag_id, "run_id": run_id, "state": "queued", "tasks": cleared},
+        f"{dag_id} {run_id}: queued again, for {', '.join(cleared) or 'no task'}",
+        json=json,
+    )
 
 
 def _find(config: Path | None, dag_id: str, run_id: str) -> tuple[RunView, list[TaskRunView]]:

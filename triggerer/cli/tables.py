@@ -10,16 +10,17 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from statistics import median_high
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import typer
 
-from triggerer.cli.output import print_note, text
+from triggerer.cli.output import print_json, print_note, text
 
+T = TypeVar("T")
 _EMPTY: Final = text(None)
 _GAP: Final = 2
 _INDENT: Final = 4
@@ -85,6 +86,22 @@ def print_table(
         print_note(f"Left out, for want of width: {', '.join(left_out)}; --json has all.")
     if limit and len(shown) == limit:
         print_note(f"The first {limit}; --limit 0 shows all.")
+
+
+def print_list(
+    found: Sequence[T],
+    columns: Sequence[str | Column],
+    cells: Callable[[T], Sequence[Any]],
+    *,
+    json: bool,
+    empty: str,
+    limit: int,
+) -> None:
+    """Print what was found as JSON, or as a table with a row of `cells` for each; see `print_table`."""
+    if json:
+        print_json(found)
+    else:
+        print_table(columns, map(cells, found), empty=empty, limit=limit)
 
 
 def _print_on_terminal(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> dict[int, int]:
