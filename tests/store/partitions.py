@@ -1,12 +1,12 @@
 """DAGs that are scheduled by partition keys, their events, and what became of them."""
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import select
 
-from tests.store.seeding import NOW, add_asset, add_dag
+from tests.store.seeding import add_asset, add_dag
 from triggerer.domain.assets import Asset
 from triggerer.domain.schedules import schedule_of, schedule_to_json
 from triggerer.partitions import DayWindow, RollupMapper, StartOfDayMapper, WaitPolicy
@@ -103,6 +103,3 @@ async def stored_parts(database: Database, dag_id: str) -> list[tuple[str, str]]
             .order_by(DagPartitionPart.partition_key, DagPartitionPart.part)
         )
         return [(key, part) for key, part in rows]
-
-
-LONG_AGO = NOW - timedelta(days=365)

@@ -14,8 +14,6 @@ from triggerer.store.wakeups.listening import listen
 from triggerer.store.wakeups.signals import ALL, Announced, Signal, Subscription, Wakeups, announce
 from triggerer.store.wakeups.transport import MAX_PAYLOAD
 
-SECOND = timedelta(seconds=1)
-
 
 async def _next(subscription: Subscription) -> Announced:
     woken = await subscription.wait(timedelta(seconds=10))

@@ -7,14 +7,9 @@ group's first member waits 3 s for others; and a partition keeps only its newest
 
 from __future__ import annotations
 
-from typing import Final
-
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from triggerer.errors import BrokerUnavailable
-
-RETAINED_BYTES: Final = 5 * 1024 * 1024
-"""Of each partition (librdkafka, rdkafka_mock.c); what is older is gone before anybody read it."""
 
 
 class MockBroker:

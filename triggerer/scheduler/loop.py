@@ -30,7 +30,6 @@ SWEEP_INTERVAL: Final = timedelta(seconds=30)
 MAX_RUNS_PER_LOOP: Final = 32
 # DAGs that are locked and read in one transaction.
 _MAX_DAGS: Final = 100
-_SWEEP_ALL: Final[Announced] = {Signal.EVENTS_QUEUED: {ALL}}
 
 
 class Scheduler:

@@ -73,8 +73,6 @@ class LaggingChecker:
         """It is for a person to decide about them."""
         self._rejected: set[tuple[int, str]] = set()
         """Rejected while catching up."""
-        self._outstanding: dict[tuple[str, int, int], dict[int, Delivery]] = {}
-        """By topic, session and lane what was broadcast, and is in no advance, by number."""
         self._told: dict[tuple[str, int], set[int]] = {}
         """By topic and lane the offsets of what was in an advance that returned, with whatever outcome."""
         self._comes_again: set[str] = set()
@@ -107,22 +105,6 @@ class LaggingChecker:
                 )
                 return
 
-    def on_opened_live(self, watcher: int, delivery: Delivery) -> None:
-        """Nothing that it has missed is outstanding before it, where nobody has decided what becomes of that."""
-        message = delivery.message
-        lane = self._outstanding.get(_lane_of(delivery), {})
-        for number, earlier in lane.items():
-            if (
-                number < delivery.number
-                and watcher in earlier.cohort
-                and earlier.message.offset < message.offset
-                and not self._has_passed(watcher, earlier.message)
-            ):
-                self._fail(
-                    "S13",
-                    f"watcher {watcher} reads {message.key}, and it is open what becomes of {earlier.message.key}",
-                )
-
     def on_passed(self, watcher: int, message: Message, derived: int) -> None:
         """A filter of the watcher's has moved past a message."""
         at = watcher, message.key
@@ -133,15 +115,6 @@ class LaggingChecker:
         self._rejected.add((watcher, message.key))
 
     # What the broker is told
-
-    def note_outstanding(self, delivery: Delivery) -> None:
-        """It is about to be broadcast, or was."""
-        if not delivery.is_broadcast:
-            self._outstanding.setdefault(_lane_of(delivery), {})[delivery.number] = delivery
-
-    def note_decided(self, delivery: Delivery) -> None:
-        """It is in an advance."""
-        self._outstanding.get(_lane_of(delivery), {}).pop(delivery.number, None)
 
     def note_told(self, delivery: Delivery) -> None:
         """It was in an advance that has returned."""

@@ -42,7 +42,6 @@ class Outcome:
     scenario: Scenario
     violation: Violation | None
     steps: int
-    virtual_seconds: float
     processes: int
     messages: int
     events: int
@@ -82,7 +81,6 @@ class Supervisor:
             world.scenario,
             violation,
             world.steps,
-            self._now,
             world.processes,
             sum(len(lane.messages) for stream in world.streams for lane in stream.broker.lanes),
             len(world.store.events),

@@ -6,7 +6,7 @@ Nothing of croniter or of `triggerer` is used here.
 from calendar import monthrange
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 MINUTE = timedelta(minutes=1)
@@ -130,7 +130,3 @@ def _numbers(field: str, low: int, high: int, names: tuple[str, ...] = ()) -> se
 
 def _number(text: str, names: tuple[str, ...]) -> int:
     return names.index(text) if text in names else int(text)
-
-
-def utc(*parts: int) -> datetime:
-    return datetime(*parts, tzinfo=UTC)
