@@ -18,7 +18,35 @@ if TYPE_CHECKING:
     from tests.services.pubsub import PubSubServer
 
 
-class TestPubSub(ProducerConformance):
+class PubSubConformance(ProducerConformance):
+    """What both servers have in common."""
+
+    patience_s = 30.0
+    quiet_s = 0.2
+    lock_s = 2.0
+    lease_s = 10
+    server: PubSubServer | PubSubDouble
+    name: str
+
+    def test_what_is_held_for_long_is_given_to_no_other(self) -> None:
+        # Not everywhere: on a busy machine a short lease runs out, and that is at least once and no fault.
+        self.lease_s = int(self.lock_s)
+        super().test_what_is_held_for_long_is_given_to_no_other()
+
+    async def new_producer(self) -> SharedStreamProducer:
+        return producer_on(
+            self.server.host,
+            self.name,
+            max_deliveries=self.max_deliveries,
+            dead_letter_topic=f"{self.name}-dead",
+            ack_deadline_s=self.lease_s,
+        )
+
+    def value_of(self, event: Any) -> str:
+        return value_of(event)
+
+
+class TestPubSub(PubSubConformance):
     # A message without an ordering key is a lane of its own. pstest cannot seek: what comes again then has no content.
     features = frozenset(Feature) - {
         Feature.ORDERING,
@@ -27,19 +55,10 @@ class TestPubSub(ProducerConformance):
         Feature.SEEK,
         Feature.LOG,
     }
-    patience_s = 30.0
-    quiet_s = 0.2
-    lock_s = 2.0
-    lease_s = 10
 
     @pytest.fixture(autouse=True)
     def _broker(self, pubsub_server: PubSubServer) -> None:
         self.server = pubsub_server
-
-    def test_what_is_held_for_long_is_given_to_no_other(self) -> None:
-        # Not everywhere: on a busy machine a short lease runs out, and that is at least once and no fault.
-        self.lease_s = int(self.lock_s)
-        super().test_what_is_held_for_long_is_given_to_no_other()
 
     async def setup(self) -> None:
         self.name = f"c-{uuid.uuid4().hex[:10]}"
@@ -54,20 +73,8 @@ class TestPubSub(ProducerConformance):
     async def publish_unordered(self, values: Sequence[str]) -> None:
         await self.publish(values)
 
-    async def new_producer(self) -> SharedStreamProducer:
-        return producer_on(
-            self.server.host,
-            self.name,
-            max_deliveries=self.max_deliveries,
-            dead_letter_topic=f"{self.name}-dead",
-            ack_deadline_s=self.lease_s,
-        )
-
     async def committed(self, lane: int = 0) -> int:
         return await asyncio.to_thread(self.server.acked, self.published)
-
-    def value_of(self, event: Any) -> str:
-        return value_of(event)
 
     async def dead_letters(self) -> list[str]:
         taken = await asyncio.to_thread(self.server.take, f"{self.name}-dead")
@@ -81,24 +88,15 @@ def pubsub_double() -> Iterator[PubSubDouble]:
         yield server
 
 
-class TestPubSubInOrder(ProducerConformance):
+class TestPubSubInOrder(PubSubConformance):
     """A subscription with ordering, on a server of ours that keeps the service's rules; a lane is an ordering key."""
 
     features = frozenset(Feature) - {Feature.LOG}
-    patience_s = 30.0
-    quiet_s = 0.2
-    lock_s = 2.0
-    lease_s = 10
     exactly_once = False
 
     @pytest.fixture(autouse=True)
     def _broker(self, pubsub_double: PubSubDouble) -> None:
         self.server = pubsub_double
-
-    def test_what_is_held_for_long_is_given_to_no_other(self) -> None:
-        # Not everywhere: on a busy machine a short lease runs out, and that is at least once and no fault.
-        self.lease_s = int(self.lock_s)
-        super().test_what_is_held_for_long_is_given_to_no_other()
 
     async def setup(self) -> None:
         self.name = f"c-{uuid.uuid4().hex[:10]}"
@@ -116,21 +114,9 @@ class TestPubSubInOrder(ProducerConformance):
     async def publish_unordered(self, values: Sequence[str]) -> None:
         await asyncio.to_thread(self.server.publish, self.name, values)
 
-    async def new_producer(self) -> SharedStreamProducer:
-        return producer_on(
-            self.server.host,
-            self.name,
-            max_deliveries=self.max_deliveries,
-            dead_letter_topic=f"{self.name}-dead",
-            ack_deadline_s=self.lease_s,
-        )
-
     async def committed(self, lane: int = 0) -> int:
         entries = self.server.entries(self.name, f"k{lane}")
         return next((n for n, one in enumerate(entries) if not one.is_acked), len(entries))
-
-    def value_of(self, event: Any) -> str:
-        return value_of(event)
 
     async def dead_letters(self) -> list[str]:
         return values_of(self.server.entries(f"{self.name}-dead"))

@@ -1,12 +1,11 @@
 """TLS and the ways to log in, against a broker that asks for them."""
 
 import gc
-import json
 import threading
 import uuid
 from base64 import b64decode
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -14,6 +13,7 @@ import pytest
 
 from tests.kafka.driving import driving, producer_on
 from tests.services.availability import service
+from tests.services.http_answers import JsonHandler
 from tests.services.kafka_secure import STRANGER, SecureKafka, make_token, open_secure_kafka
 from triggerer.errors import BrokerError, BrokerRefused
 
@@ -106,20 +106,13 @@ class TokenEndpoint:
         self.status = 200
         endpoint = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
+        class Handler(JsonHandler):
+            def respond(self) -> None:
                 form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
                 login = b64decode(self.headers["Authorization"].removeprefix("Basic ")).decode()
                 endpoint.asked.append((login, form))
-                body = json.dumps(
-                    {"access_token": make_token(), "expires_in": endpoint.life_s}
-                ).encode()
-                self.send_response(endpoint.status)
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                pass
+                token = {"access_token": make_token(), "expires_in": endpoint.life_s}
+                self.answer(token, endpoint.status)
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}/token"

@@ -78,6 +78,16 @@ async def test_a_stream_starts_at_offsets_and_at_the_end_where_there_is_no_such(
     assert driver.values == [*values]
 
 
+async def _let_expire(kafka: KafkaServer, topic: str) -> None:
+    """Read one message of five, and have the next two deleted."""
+    kafka.produce(topic, ["a"])
+    async with driving(producer_on(kafka.bootstrap_servers, topic, topic)) as driver:
+        await driver.count(1)
+        await wait_for_commit(kafka, topic, 1)
+    kafka.produce(topic, [*"bcde"])
+    kafka.delete_records(topic, 0, before=3)
+
+
 @pytest.mark.rule("the committed position expired")
 @pytest.mark.parametrize(("policy", "values"), [("earliest", "de"), ("latest", "z")])
 async def test_an_expired_position_goes_on_where_the_policy_says_and_says_so(
@@ -89,12 +99,7 @@ async def test_an_expired_position_goes_on_where_the_policy_says_and_says_so(
 ) -> None:
     caplog.set_level(logging.ERROR)
     servers = kafka_server.bootstrap_servers
-    kafka_server.produce(topic, ["a"])
-    async with driving(producer_on(servers, topic, topic)) as driver:
-        await driver.count(1)
-        await wait_for_commit(kafka_server, topic, 1)
-    kafka_server.produce(topic, [*"bcde"])
-    kafka_server.delete_records(topic, 0, before=3)
+    await _let_expire(kafka_server, topic)
     async with driving(producer_on(servers, topic, topic, expired_offset=policy)) as driver:
         if policy == "latest":
             await wait_for_commit(kafka_server, topic, 5)
@@ -108,12 +113,7 @@ async def test_an_expired_position_fails_the_stream_until_somebody_has_decided(
     kafka_server: KafkaServer, topic: str
 ) -> None:
     servers = kafka_server.bootstrap_servers
-    kafka_server.produce(topic, ["a"])
-    async with driving(producer_on(servers, topic, topic)) as driver:
-        await driver.count(1)
-        await wait_for_commit(kafka_server, topic, 1)
-    kafka_server.produce(topic, [*"bcde"])
-    kafka_server.delete_records(topic, 0, before=3)
+    await _let_expire(kafka_server, topic)
     async with driving(producer_on(servers, topic, topic, expired_offset="fail")) as driver:
         error = await driver.until_failed()
     assert isinstance(error, BrokerRefused)

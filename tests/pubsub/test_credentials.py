@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import anyio
@@ -19,6 +19,7 @@ import pytest
 from tests.pubsub.test_scenarios import eventually
 from tests.services.availability import skip_or_fail
 from tests.services.certificates import Authority
+from tests.services.http_answers import JsonHandler
 from tests.services.process import ServiceUnavailable
 from tests.services.pubsub_double import open_pubsub_double
 
@@ -47,19 +48,11 @@ class Tokens:
         self.current = "token-1"
         tokens = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
+        class Handler(JsonHandler):
+            def respond(self) -> None:
                 self.rfile.read(int(self.headers["Content-Length"]))
                 answer = {"access_token": tokens.current, "expires_in": 5, "token_type": "Bearer"}
-                body = json.dumps(answer).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                pass
+                self.answer(answer)
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}/token"

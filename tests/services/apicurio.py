@@ -1,7 +1,5 @@
 """Apicurio's registry, which keeps schemas in memory and speaks Confluent's protocol, on a free loopback port."""
 
-import shutil
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -10,7 +8,7 @@ from pathlib import Path
 
 from tests.services.java import find_java
 from tests.services.java_program import find_unpacked
-from tests.services.process import Daemon, free_ports
+from tests.services.process import Daemon, free_ports, running, temporary_home
 
 JAVA = 21
 
@@ -23,16 +21,10 @@ def open_apicurio(*, heap: str = "512m") -> Iterator["ApicurioServer"]:
         ServiceUnavailable: There is no Java 21, or no registry in the cache and no way to get it.
     """
     java, program = find_java(JAVA), find_unpacked("apicurio")
-    home = Path(tempfile.mkdtemp(prefix="triggerer-apicurio-"))
-    try:
+    with temporary_home("apicurio") as home:
         server = ApicurioServer(java, program, home, heap)
-        server.daemon.start()
-        try:
+        with running(server.daemon):
             yield server
-        finally:
-            server.daemon.kill()
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
 
 
 class ApicurioServer:

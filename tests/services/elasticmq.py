@@ -1,14 +1,12 @@
 """ElasticMQ, a queue service that speaks the API of SQS, on a free loopback port."""
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 from tests.services.java_program import JavaProgram, find_program
-from tests.services.process import Daemon, accepts_connections, free_ports
+from tests.services.process import Daemon, accepts_connections, free_ports, running, temporary_home
 from tests.services.sqs_client import SqsClient
 
 _CONFIGURATION = """\
@@ -40,16 +38,10 @@ def open_elasticmq(*, durable: bool = False, heap: str = "256m") -> Iterator["El
 
 @contextmanager
 def _one_server(program: JavaProgram, durable: bool, heap: str) -> Iterator["ElasticMqServer"]:
-    home = Path(tempfile.mkdtemp(prefix="triggerer-elasticmq-"))
-    try:
+    with temporary_home("elasticmq") as home:
         server = ElasticMqServer(program, home, durable=durable, heap=heap)
-        server.start()
-        try:
+        with running(server):
             yield server
-        finally:
-            server.kill()
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
 
 
 @cache

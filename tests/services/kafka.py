@@ -1,9 +1,7 @@
 """A real Apache Kafka broker (KRaft, one node) on free loopback ports, its data in a directory."""
 
-import shutil
 import struct
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -12,7 +10,14 @@ from typing import NamedTuple
 
 from tests.services.java_program import JavaProgram, find_program
 from tests.services.kafka_client import KafkaClient
-from tests.services.process import Daemon, ServiceError, accepts_connections, free_ports
+from tests.services.process import (
+    Daemon,
+    ServiceError,
+    accepts_connections,
+    free_ports,
+    running,
+    temporary_home,
+)
 
 
 @contextmanager
@@ -34,16 +39,10 @@ def open_kafka(
 def _one_broker(
     kafka: JavaProgram, heap: str, behind_proxy: "BehindProxy | None" = None
 ) -> Iterator["KafkaServer"]:
-    home = Path(tempfile.mkdtemp(prefix="triggerer-kafka-"))
-    try:
+    with temporary_home("kafka") as home:
         server = KafkaServer(kafka, home, heap=heap, behind_proxy=behind_proxy)
-        server.start()
-        try:
+        with running(server):
             yield server
-        finally:
-            server.kill()
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
 
 
 @cache

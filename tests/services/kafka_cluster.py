@@ -1,7 +1,5 @@
 """Three Kafka nodes, each broker and controller: a cluster that any one of them may leave."""
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,7 +12,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from tests.services.java_program import JavaProgram
 from tests.services.kafka import broker_settings, format_broker, kafka_with_archive
 from tests.services.kafka_client import KafkaClient
-from tests.services.process import Daemon, accepts_connections, free_ports
+from tests.services.process import Daemon, accepts_connections, free_ports, running, temporary_home
 
 NODES = (1, 2, 3)
 _OF_THE_CLUSTER = {
@@ -46,16 +44,10 @@ def open_kafka_cluster(*, heap: str = "256m") -> Iterator["KafkaCluster"]:
         ServiceUnavailable: There is no Java 17, or no broker in the cache and no way to get it.
     """
     kafka = kafka_with_archive()
-    home = Path(tempfile.mkdtemp(prefix="triggerer-kafka-"))
-    try:
+    with temporary_home("kafka") as home:
         cluster = KafkaCluster(kafka, home, heap=heap)
-        try:
-            cluster.start()
+        with running(cluster):
             yield cluster
-        finally:
-            cluster.kill()
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
 
 
 class KafkaCluster(KafkaClient):

@@ -2,8 +2,6 @@
 
 import base64
 import json
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +11,7 @@ from typing import Any
 from tests.services.certificates import Authority
 from tests.services.kafka import broker_settings, format_broker, kafka_with_archive
 from tests.services.kafka_client import KafkaClient
-from tests.services.process import accepts_connections, free_ports
+from tests.services.process import accepts_connections, free_ports, running, temporary_home
 
 USER, PASSWORD = "reader", "its-password"
 STRANGER = "stranger"
@@ -28,16 +26,10 @@ def open_secure_kafka() -> Iterator["SecureKafka"]:
     Raises:
         ServiceUnavailable: There is no Java 17, no openssl, or no broker in the cache and no way to get it.
     """
-    home = Path(tempfile.mkdtemp(prefix="triggerer-kafka-"))
-    try:
+    with temporary_home("kafka") as home:
         server = SecureKafka(home)
-        server.daemon.start()
-        try:
+        with running(server.daemon):
             yield server
-        finally:
-            server.daemon.kill()
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
 
 
 class SecureKafka(KafkaClient):

@@ -2,13 +2,19 @@
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.services.postgres import SUPERUSER, PostgresServer, unprivileged_user
-from tests.services.process import Daemon, ServiceUnavailable, accepts_connections, free_ports
+from tests.services.process import (
+    Daemon,
+    ServiceUnavailable,
+    accepts_connections,
+    free_ports,
+    running,
+    temporary_home,
+)
 
 
 class PgBouncer:
@@ -54,13 +60,7 @@ def open_pgbouncer(server: PostgresServer, *, mode: str) -> Iterator[PgBouncer]:
     binary = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     if binary is None:
         raise ServiceUnavailable("no PgBouncer: install it (Debian: apt-get install pgbouncer)")
-    home = Path(tempfile.mkdtemp(prefix="triggerer-pgbouncer-"))
-    try:
+    with temporary_home("pgbouncer") as home:
         bouncer = PgBouncer(binary, home, server, mode)
-        bouncer.daemon.start()
-        try:
+        with running(bouncer.daemon):
             yield bouncer
-        finally:
-            bouncer.daemon.kill()
-    finally:
-        shutil.rmtree(home, ignore_errors=True)

@@ -13,10 +13,12 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol, TypeVar
 
 import psutil
 
@@ -188,6 +190,30 @@ class Daemon:
             self._reaper.kill()
             self._reaper.communicate()
             self._reaper = None
+
+
+class Server(Protocol):
+    """What can be started, and killed at any time: a `Daemon`, or several."""
+
+    def start(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+@contextmanager
+def running(server: Server) -> Iterator[None]:
+    """Start it, and kill it at the end."""
+    try:
+        server.start()
+        yield
+    finally:
+        server.kill()
+
+
+@contextmanager
+def temporary_home(name: str) -> Iterator[Path]:
+    """A folder for the data of a service, which is removed at the end."""
+    with TemporaryDirectory(prefix=f"triggerer-{name}-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def still_alive(processes: Iterable[psutil.Process], *, within_s: float) -> list[psutil.Process]:

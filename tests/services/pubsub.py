@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -16,7 +15,14 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from tests.services.process import Daemon, ServiceUnavailable, accepts_connections, free_ports
+from tests.services.process import (
+    Daemon,
+    ServiceUnavailable,
+    accepts_connections,
+    free_ports,
+    running,
+    temporary_home,
+)
 from tests.services.pubsub_admin import PubSubAdmin
 
 _SOURCE = Path(__file__).with_name("pubsub")
@@ -33,17 +39,13 @@ def open_pubsub(*, stream_lifetime_s: float = 0) -> Iterator[PubSubServer]:
         ServiceUnavailable: There is no Go, or it could not build the server.
     """
     binary = _find_server()
-    home = Path(tempfile.mkdtemp(prefix="triggerer-pubsub-"))
-    try:
+    with temporary_home("pubsub") as home:
         server = PubSubServer(binary, home / "log", stream_lifetime_s)
-        server.daemon.start()
-        try:
-            yield server
-        finally:
-            server.close()
-            server.daemon.kill()
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
+        with running(server.daemon):
+            try:
+                yield server
+            finally:
+                server.close()
 
 
 @contextmanager
@@ -57,19 +59,15 @@ def open_pubsub_flood(size_bytes: int) -> Iterator[str]:
     """
     binary = _find_server()
     (port,) = free_ports(1)
-    home = Path(tempfile.mkdtemp(prefix="triggerer-pubsub-"))
-    daemon = Daemon(
-        "pubsub-flood",
-        [binary, "-port", str(port), "-flood", str(size_bytes)],
-        log=home / "log",
-        ready=lambda: accepts_connections(port),
-    )
-    try:
-        daemon.start()
-        yield f"127.0.0.1:{port}"
-    finally:
-        daemon.kill()
-        shutil.rmtree(home, ignore_errors=True)
+    with temporary_home("pubsub") as home:
+        daemon = Daemon(
+            "pubsub-flood",
+            [binary, "-port", str(port), "-flood", str(size_bytes)],
+            log=home / "log",
+            ready=lambda: accepts_connections(port),
+        )
+        with running(daemon):
+            yield f"127.0.0.1:{port}"
 
 
 @cache

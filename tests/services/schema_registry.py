@@ -1,12 +1,13 @@
 """A schema registry in a thread, with the part of Confluent's protocol that readers use."""
 
-import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from tests.services.http_answers import JsonHandler
 
 
 class Registry:
@@ -26,25 +27,14 @@ class Registry:
         self._serialized: dict[int, str] = {}
         registry = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
+        class Handler(JsonHandler):
+            def respond(self) -> None:
                 registry.asked.append(self.path)
                 registry.logins.add(self.headers["Authorization"])
                 answer = registry._find(self.path)
                 status = registry.status if registry.status != 200 else 200 if answer else 404
-                body = json.dumps(
-                    answer if status == 200 else {"error_code": 40403, "message": "not found"}
-                ).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                pass
+                missing = {"error_code": 40403, "message": "not found"}
+                self.answer(answer if status == 200 else missing, status)
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True

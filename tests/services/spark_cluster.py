@@ -1,15 +1,13 @@
 """A real standalone cluster of Spark's, one master and one worker, on free loopback ports."""
 
 import json
-import shutil
-import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from tests.services.process import Daemon, ServiceUnavailable, free_ports
+from tests.services.process import Daemon, ServiceUnavailable, free_ports, running, temporary_home
 from triggerer.errors import SubmitFailed
 from triggerer.spark.classic import Installation, find_installation
 
@@ -24,20 +22,14 @@ def open_spark_cluster(*, cores: int = 2, memory: str = "3g") -> Iterator["Spark
     Raises:
         ServiceUnavailable: There is no PySpark, or no Java for it.
     """
-    home = Path(tempfile.mkdtemp(prefix="triggerer-spark-"))
-    try:
+    with temporary_home("spark") as home:
         try:
             installation = find_installation(home)
         except SubmitFailed as absent:
             raise ServiceUnavailable(str(absent)) from absent
         cluster = SparkCluster(installation, home, cores=cores, memory=memory)
-        try:
-            cluster.start()
+        with running(cluster):
             yield cluster
-        finally:
-            cluster.kill()
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
 
 
 class SparkCluster:

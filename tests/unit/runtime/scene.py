@@ -94,7 +94,7 @@ class Scene:
         return specs
 
 
-class Breaking(InMemoryProducer):
+class BreakingQueue(InMemoryQueueProducer):
     """Its advances raise while the scene says so."""
 
     def __init__(self, scene: Scene) -> None:
@@ -107,17 +107,8 @@ class Breaking(InMemoryProducer):
         await super().advance(batch)
 
 
-class BreakingQueue(InMemoryQueueProducer):
-    """As `Breaking`, of a queue."""
-
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene.broker)
-        self.scene = scene
-
-    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        if self.scene.is_breaking:
-            raise RuntimeError("the connection is gone")
-        await super().advance(batch)
+class Breaking(BreakingQueue, InMemoryProducer):
+    """The same, of a log."""
 
 
 class Watching(BaseEventTrigger):

@@ -64,6 +64,19 @@ class Stepping(Acking):
 # Rule 5
 
 
+def _hold_up(upstream: Upstream) -> anyio.Event:
+    """Have the filter "one" wait for this before each message, and give way to others many times afterwards."""
+    gate = anyio.Event()
+
+    async def on_filter(event: Any) -> None:
+        await gate.wait()
+        for _ in range(40):
+            await checkpoint()
+
+    upstream.on_filter["one"] = on_filter
+    return gate
+
+
 @pytest.mark.rule("5: rejected and failed is failed")
 @pytest.mark.parametrize(
     "steps", ["derives waits rejects", "derives rejects waits", "rejects derives waits"]
@@ -182,14 +195,7 @@ async def test_an_advance_that_was_answered_while_the_loop_stood_still_is_not_ov
 async def test_a_filter_that_could_not_run_while_the_loop_stood_still_is_not_overdue(
     upstream: Upstream,
 ) -> None:
-    gate = anyio.Event()
-
-    async def on_filter(event: Any) -> None:
-        await gate.wait()
-        for _ in range(40):
-            await checkpoint()
-
-    upstream.on_filter["one"] = on_filter
+    gate = _hold_up(upstream)
     async with supervised(RuntimeSettings(ack_timeout=10)) as service:
         (one,) = service.host(Acking(upstream.name))
         upstream.put(0, 1, 2, 3)
@@ -500,14 +506,7 @@ async def test_a_full_subscriber_that_moves_within_the_grace_is_spared_beside_a_
 async def test_a_full_filter_that_could_not_run_while_the_loop_stood_still_has_not_overflowed(
     upstream: Upstream,
 ) -> None:
-    gate = anyio.Event()
-
-    async def on_filter(event: Any) -> None:
-        await gate.wait()
-        for _ in range(40):
-            await checkpoint()
-
-    upstream.on_filter["one"] = on_filter
+    gate = _hold_up(upstream)
     settings = RuntimeSettings(subscriber_queue_size=4, overflow_grace=5)
     async with supervised(settings) as service:
         (one,) = service.host(Acking(upstream.name))
