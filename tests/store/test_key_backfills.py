@@ -6,11 +6,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import insert, text
 
+from tests.store.explaining import working
 from tests.store.partitions import asset, daily, emit_keys, partitioned, waiting_shares
 from tests.store.scheduling import end
-from tests.store.seeding import add_asset, add_dag, runs_of
+from tests.store.seeding import NOW, add_asset, add_dag, runs_of
 from triggerer.domain.backfills import Reprocess
+from triggerer.domain.runs import RunState
 from triggerer.errors import DagError, MoveRefused, RowRefused, UnknownDag
 from triggerer.operations.backfills import cancel_backfill, list_backfills
 from triggerer.operations.key_backfills import (
@@ -22,6 +25,8 @@ from triggerer.operations.key_backfills import (
 from triggerer.scheduler import Scheduler
 from triggerer.scheduler.backfills import BackfillRunner
 from triggerer.store.engine.database import Database, database_now
+from triggerer.store.models import DagRun
+from triggerer.store.queries.backfills import runs_of_keys
 from triggerer.store.queries.listing.views import BackfillView
 
 DAYS = ["2026-03-10", "2026-03-11", "2026-03-12"]
@@ -142,3 +147,18 @@ async def test_keys_that_are_no_periods_have_to_be_named(database: Database) -> 
     async with database.transaction() as session:
         with pytest.raises(UnknownDag):
             await start_key_backfill(session, "nobody", ["eu"])
+
+
+async def test_the_runs_of_a_key_are_looked_up_among_many(database: Database) -> None:
+    await daily(database, is_paused=True)
+    common = {"dag_id": "daily", "run_type": "manual", "state": "success"}
+    at = {"run_after": NOW, "queued_at": NOW}
+    rows = [{**common, **at, "run_id": f"{n}", "partition_key": f"{n}"} for n in range(5_000)]
+    async with database.transaction() as session:
+        await session.execute(insert(DagRun), rows)
+        if session.get_bind().dialect.name == "postgresql":
+            await session.execute(text("ANALYZE"))
+    async with database.reading() as session, working(await session.connection()) as work:
+        found = await runs_of_keys(session, "daily", ["7", "4000", "none"])
+    assert found == {key: (key, RunState.SUCCESS) for key in ("7", "4000")}
+    assert work.done < 100

@@ -1,14 +1,13 @@
 """Lists of which few of very many are wanted, on each database: what they cost is bounded by what there is of those."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, event, update
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy import delete, update
+from sqlalchemy.ext.asyncio import AsyncSession
 
+from tests.store.explaining import working
 from tests.store.seeding import add_asset, add_dag, asset_json
 from triggerer.store.engine.database import Database
 from triggerer.store.models import QueuedAssetEvent
@@ -52,47 +51,6 @@ async def seed(database: Database) -> None:
         await connection.exec_driver_sql(
             "ANALYZE" if connection.dialect.name == "postgresql" else "SELECT 1"
         )
-
-
-@dataclass
-class Work:
-    """What was done: on PostgreSQL rows that any part of a plan gave or threw away, on SQLite hundreds of steps."""
-
-    done: int = 0
-
-
-@asynccontextmanager
-async def working(connection: AsyncConnection) -> AsyncIterator[Work]:
-    work = Work()
-    if connection.dialect.name == "sqlite":
-        driver: Any = (await connection.get_raw_connection()).driver_connection
-
-        def step() -> int:
-            work.done += 1
-            return 0
-
-        await driver.set_progress_handler(step, 100)
-        yield work
-        await driver.set_progress_handler(None, 100)
-        return
-    asked: list[tuple[str, Any]] = []
-
-    def note(_c: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        asked.append((statement, parameters))
-
-    event.listen(connection.sync_connection, "before_cursor_execute", note)
-    yield work
-    event.remove(connection.sync_connection, "before_cursor_execute", note)
-    for statement, parameters in asked:
-        explained = f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}"
-        ((plan,),) = await connection.exec_driver_sql(explained, parameters)
-        work.done += rows_read(plan[0]["Plan"])
-
-
-def rows_read(plan: dict[str, Any]) -> int:
-    thrown = plan.get("Rows Removed by Filter", 0) + plan.get("Rows Removed by Join Filter", 0)
-    below = sum(map(rows_read, plan.get("Plans", ())))
-    return int((plan["Actual Rows"] + thrown) * plan["Actual Loops"]) + below
 
 
 Query = Callable[[AsyncSession], Awaitable[list[Any]]]

@@ -7,7 +7,7 @@ look costs as much as has come since the last one and as many runs as it makes, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
@@ -22,7 +22,9 @@ from triggerer.store.engine.script import Script
 from triggerer.store.queries.scheduling.partitions import (
     KnownKey,
     NotedKey,
+    begin_parts,
     due_keys,
+    keys_noted_after,
     known_keys,
     leave_queue,
     note_keys,
@@ -104,7 +106,14 @@ def _divide(row: DagRow, partitioner: Partitioner, limit: int) -> Script[Partiti
             or len(events) == MOST_EVENTS
         ):
             return PartitionQueue(is_behind=True)
-    return queue_at(row.now, (yield from due_keys(dag_id, limit=limit + 1)))
+    due = yield from due_keys(dag_id, limit=limit + 1)
+    if due and due[-1][1] > row.now:
+        number = yield from _note_anew(row, partitioner)
+        if number == MOST_EVENTS:
+            return PartitionQueue(is_behind=True)
+        if number:
+            due = yield from due_keys(dag_id, limit=limit + 1)
+    return queue_at(row.now, due)
 
 
 def _report(dag_id: str, refused: Mapping[int, str]) -> None:
@@ -129,15 +138,42 @@ def queue_at(now: datetime, due: Sequence[tuple[str, datetime]]) -> PartitionQue
 
 
 def _note(row: DagRow, partitioner: Partitioner, added: Sequence[Share]) -> Script[None]:
-    newest: dict[str, datetime] = {}
+    times: dict[str, list[datetime]] = {}
     for share in added:
-        at = share.event.timestamp
-        newest[share.partition_key] = max(newest.get(share.partition_key, at), at)
-    if not newest:
-        return
+        times.setdefault(share.partition_key, []).append(share.event.timestamp)
+    if times:
+        known = yield from known_keys(row.dag_id, times)
+        newest = {key: newest_at(row.now, came) for key, came in times.items()}
+        yield from _note_keys(row, partitioner, newest, known)
+
+
+def _note_anew(row: DagRow, partitioner: Partitioner) -> Script[int]:
+    """Note keys again that were noted before the clock was set back; return how many, up to `MOST_EVENTS`.
+
+    They would wait until the clock has caught up.
+    """
+    soon = row.now + CLOCK_STEP
+    keys = yield from keys_noted_after(row.dag_id, soon, limit=MOST_EVENTS)
+    if keys:
+        known = yield from known_keys(row.dag_id, keys)
+        newest = {key: one.newest_at for key, one in known.items()}
+        yield from _note_keys(row, partitioner, newest, known)
+    return len(keys)
+
+
+def _note_keys(
+    row: DagRow,
+    partitioner: Partitioner,
+    newest: Mapping[str, datetime],
+    known: Mapping[str, KnownKey],
+) -> Script[None]:
     has_aliases = bool(aliases_of(partitioner.condition))
-    known = yield from known_keys(row.dag_id, newest)
     parts = yield from parts_of(row.dag_id, newest, has_aliases=has_aliases)
+    soon = row.now + CLOCK_STEP
+    ahead = [key for key, found in parts.items() if any(one.first_at > soon for one in found)]
+    if ahead:
+        # Stored, or each event would have their deadlines count anew.
+        yield from begin_parts(row.dag_id, ahead, after=soon, at=row.now)
     noted = [
         noted_key(
             partitioner,
@@ -150,7 +186,22 @@ def _note(row: DagRow, partitioner: Partitioner, added: Sequence[Share]) -> Scri
         )
         for key, at in newest.items()
     ]
-    yield from note_keys(row.dag_id, noted)
+    yield from note_keys(row.dag_id, noted, now=row.now)
+
+
+def newest_at(now: datetime, times: Iterable[datetime]) -> datetime:
+    """Return the latest of these instants of events, those apart that lie far ahead, if there are others.
+
+    They are from before the clock was set back. An event that came after a look had begun lies ahead by a moment.
+    """
+    in_order = sorted(times)
+    return next((at for at in reversed(in_order) if at <= now + CLOCK_STEP), in_order[-1])
+
+
+def begun_by(now: datetime, parts: Iterable[Part]) -> list[Part]:
+    """Return the parts, with those whose first event lies far ahead as though it had come now."""
+    soon = now + CLOCK_STEP
+    return [replace(one, first_at=now) if one.first_at > soon else one for one in parts]
 
 
 def noted_key(
@@ -163,25 +214,25 @@ def noted_key(
     now: datetime,
     quiet_period: timedelta | None,
 ) -> NotedKey:
-    """Return what is to be stored of a key for which something has come.
+    """Return what is to be stored of a key for which something has come, or that is noted anew.
 
     Args:
         parts: All that are there.
         newest_at: The instant of the newest event that has come.
         known: What was stored before.
     """
-    if known is not None:
-        newest_at = max(newest_at, known.newest_at)
     has_run = known is not None and known.runs > 0
-    at = partitioner.due_at(key, parts, has_run=has_run, now=now)
-    # An event that lies far ahead is from before the clock was set back: nobody could say how long to wait. One that
-    # came after the look had begun lies ahead by a moment.
-    if at is not None and quiet_period is not None and newest_at <= now + CLOCK_STEP:
-        at = max(at, newest_at + quiet_period)
-    elif at is not None and known is not None and known.due_at is not None:
+    at = partitioner.due_at(key, begun_by(now, parts), has_run=has_run, now=now)
+    times = (newest_at,) if known is None else (newest_at, known.newest_at)
+    counted = max((one for one in times if one <= now + CLOCK_STEP), default=None)
+    if at is not None and quiet_period is not None and counted is not None:
+        at = max(at, counted + quiet_period)
+    is_postponed = quiet_period is not None and newest_at <= now + CLOCK_STEP
+    if at is not None and not is_postponed and known is not None and known.due_at is not None:
         # It keeps its place, however often something comes for it.
         at = min(at, known.due_at)
-    return NotedKey(key, at, newest_at)
+    # For an event that lies ahead nobody could say how long to wait; those after it count.
+    return NotedKey(key, at, counted or now)
 
 
 def quiet_period_of(row: DagRow) -> timedelta | None:

@@ -12,6 +12,8 @@ from triggerer.domain.partitions.dividing import KeyedEvent, Lack, Part, Partiti
 from triggerer.domain.schedules import OnPartitions, schedule_from_text
 from triggerer.scheduler.dividing import (
     MOST_EVENTS,
+    begun_by,
+    newest_at,
     noted_key,
     partitioner_of,
     queue_at,
@@ -23,13 +25,14 @@ from triggerer.store.engine.script import Script
 from triggerer.store.queries.scheduling.partitions import (
     alias_names,
     due_keys,
+    keys_noted_after,
     known_keys,
     newest_events,
     parts_of,
     undivided,
     waiting_keys,
 )
-from triggerer.store.queries.scheduling.reading import DagRow
+from triggerer.store.queries.scheduling.reading import CLOCK_STEP, DagRow
 
 _MOST_KEYS: Final = 100
 
@@ -75,16 +78,19 @@ def waiting_partitions(row: DagRow, *, bound: int) -> Script[WaitingPartitions]:
     queued = yield from undivided(dag_id, limit=MOST_EVENTS)
     aliases = (yield from alias_names(dag_id)) if has_aliases else {}
     fresh = _fresh(partitioner, queued, aliases)
-    keys = sorted({*fresh, *(yield from waiting_keys(dag_id, limit=_MOST_KEYS))})
+    soon = row.now + CLOCK_STEP
+    anew = set((yield from keys_noted_after(dag_id, soon, limit=MOST_EVENTS)))
+    keys = sorted({*fresh, *anew, *(yield from waiting_keys(dag_id, limit=_MOST_KEYS))})
     stored = yield from parts_of(dag_id, keys, has_aliases=has_aliases)
     known = yield from known_keys(dag_id, keys)
     found = []
     for key in keys:
-        parts = [*stored.get(key, []), *fresh.get(key, [])]
+        parts = begun_by(row.now, [*stored.get(key, []), *fresh.get(key, [])])
         before = known.get(key)
         runs = 0 if before is None else before.runs
-        if key in fresh:
-            newest = max(part.first_at for part in fresh[key])
+        if key in fresh or key in anew:
+            came = [part.first_at for part in fresh.get(key, ())]
+            newest = newest_at(row.now, came or [known[key].newest_at])
             noted = noted_key(
                 partitioner,
                 key,

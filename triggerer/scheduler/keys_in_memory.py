@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from triggerer.domain.assets import Asset
 from triggerer.domain.conditions import aliases_of
 from triggerer.domain.partitions.dividing import KeyedEvent, Part, Partitioner, Share
-from triggerer.scheduler.dividing import noted_key, queue_at
+from triggerer.scheduler.dividing import begun_by, newest_at, noted_key, queue_at
 from triggerer.scheduler.looks import PartitionQueue
 from triggerer.store.queries.scheduling.partitions import KnownKey
 
@@ -53,11 +53,13 @@ class KeysInMemory:
             for share in shares:
                 key.events.append(share.event.id)
                 key.parts.setdefault((share.event.asset_name, share.part), self._part(share))
-            newest = max(share.event.timestamp for share in shares)
+            newest = newest_at(now, (share.event.timestamp for share in shares))
+            parts = begun_by(now, key.parts.values())
+            key.parts = dict(zip(key.parts, parts, strict=True))
             noted = noted_key(
                 self.partitioner,
                 name,
-                list(key.parts.values()),
+                parts,
                 newest,
                 key.known,
                 now=now,

@@ -19,17 +19,20 @@ EARLIER = NOW - timedelta(seconds=40)
 
 
 @pytest.mark.parametrize(
-    ("newest", "due"),
+    ("newest", "before", "due"),
     [
-        (NOW - timedelta(seconds=10), NOW + timedelta(seconds=20)),
+        (NOW - timedelta(seconds=10), EARLIER, NOW + timedelta(seconds=20)),
         # It was committed after the look had begun.
-        (NOW + timedelta(milliseconds=5), NOW + QUIET + timedelta(milliseconds=5)),
+        (NOW + timedelta(milliseconds=5), EARLIER, NOW + QUIET + timedelta(milliseconds=5)),
         # The clock was set back since.
-        (NOW + timedelta(hours=2), EARLIER + QUIET),
+        (NOW + timedelta(hours=2), EARLIER, EARLIER + QUIET),
+        # It was set back before this one came.
+        (NOW - timedelta(seconds=10), NOW + timedelta(hours=2), NOW + timedelta(seconds=20)),
+        (NOW + timedelta(hours=2), NOW + timedelta(hours=3), NOW),
     ],
 )
 def test_a_quiet_period_counts_from_the_newest_event_unless_the_clock_was_set_back(
-    newest: datetime, due: datetime
+    newest: datetime, before: datetime, due: datetime
 ) -> None:
     partitioner = Partitioner(A, {}, IdentityMapper())
     noted = noted_key(
@@ -37,7 +40,7 @@ def test_a_quiet_period_counts_from_the_newest_event_unless_the_clock_was_set_ba
         "eu",
         [Part(1, "a", "x-test://a", "", EARLIER)],
         newest,
-        KnownKey(0, EARLIER + QUIET, EARLIER),
+        KnownKey(0, before + QUIET, before),
         now=NOW,
         quiet_period=QUIET,
     )

@@ -11,6 +11,7 @@ from triggerer.store.models.base import Base, BigId, TextByBytes, UtcDateTime
 
 _WAITING = text("run_pk IS NULL")
 _TAKEN = text("run_pk IS NOT NULL")
+_NOTED = text("noted_at IS NOT NULL")
 
 
 class DagPartition(Base):
@@ -22,6 +23,8 @@ class DagPartition(Base):
     __tablename__ = "dag_partition"
     __table_args__ = (
         Index("ix_dag_partition_due", "dag_id", "due_at", "partition_key"),
+        # For the keys that were noted before the clock was set back.
+        Index("ix_dag_partition_noted", "dag_id", "noted_at", sqlite_where=_NOTED),
         {"sqlite_with_rowid": False},
     )
 
@@ -33,6 +36,8 @@ class DagPartition(Base):
     """The instant of its newest event."""
     runs: Mapped[int]
     """How many the scheduler has made for it."""
+    noted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """When `due_at` was noted; None: it is `NEVER`, or a release before wrote it."""
 
 
 class DagPartitionPart(Base):

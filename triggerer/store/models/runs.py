@@ -15,6 +15,7 @@ _UNSUCCESSFUL = text("state IN ('failed', 'cancelled')")
 _AUTOMATED = text("logical_date IS NOT NULL AND run_type IN ('scheduled', 'asset_triggered')")
 _CALLED = text("callback IS NOT NULL")
 _BACKFILLED = text("backfill_id IS NOT NULL")
+_KEYED = text("partition_key IS NOT NULL")
 
 
 class DagRun(Base):
@@ -42,6 +43,8 @@ class DagRun(Base):
         Index("ix_dag_run_automated", "dag_id", "run_after", sqlite_where=_AUTOMATED),
         Index("ix_dag_run_callback", "callback", "id", sqlite_where=_CALLED),
         Index("ix_dag_run_backfill_id_state", "backfill_id", "state", sqlite_where=_BACKFILLED),
+        # For the runs of a key that is to be backfilled.
+        Index("ix_dag_run_partition_key", "dag_id", "partition_key", "id", sqlite_where=_KEYED),
         # As for asset_event: queue entries refer to a run by its id.
         {"sqlite_autoincrement": True},
     )

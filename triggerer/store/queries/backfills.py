@@ -104,16 +104,18 @@ async def runs_of_keys(
     session: AsyncSession, dag_id: str, keys: Sequence[str]
 ) -> dict[str, tuple[str, RunState]]:
     """Return the newest run (id, state) for each of these partition keys that has one."""
-    found: dict[str, tuple[str, RunState]] = {}
+    found: dict[str, tuple[int, str, str]] = {}
     for start in range(0, len(keys), _AT_ONCE):
+        # Not ordered by id: for that SQLite would rather read all runs of the DAG in that order.
         rows = await session.execute(
-            select(DagRun.partition_key, DagRun.run_id, DagRun.state)
+            select(DagRun.partition_key, DagRun.id, DagRun.run_id, DagRun.state)
             .where(DagRun.dag_id == dag_id)
             .where(DagRun.partition_key.in_(keys[start : start + _AT_ONCE]))
-            .order_by(DagRun.id)
         )
-        found.update((key, (run_id, RunState(state))) for key, run_id, state in rows if key)
-    return found
+        for key, pk, run_id, state in rows:
+            if key is not None:
+                found[key] = max(found.get(key, (0, "", "")), (pk, run_id, state))
+    return {key: (run_id, RunState(state)) for key, (_, run_id, state) in found.items()}
 
 
 async def existing_runs(

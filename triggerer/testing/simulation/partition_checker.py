@@ -6,7 +6,7 @@ It sees each commit: what came into a DAG's queue and what left it, and which ru
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from triggerer.testing.simulation.partition_model import There
@@ -49,8 +49,8 @@ class PartitionChecker(TimeChecker):
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self._accounts = {dag_id: _Account() for dag_id in store.dags}
-        self.latest: datetime | None = None
-        """The latest instant that the database's clock has shown before it was set."""
+        self.set_back = timedelta()
+        """By how much the database's clock was set back, all times together."""
 
     def on_run(self, dag: Dag, state: DagState, run: Run) -> None:
         super().on_run(dag, state, run)
@@ -89,9 +89,8 @@ class PartitionChecker(TimeChecker):
             told = f"took {sorted(run.events)}, and {sorted(waited)} waited for the key"
             self._fail("P1", f"{run.run_id} of {dag.dag_id} for {key} {told}")
         account.taken.setdefault(key, set()).update(run.events)
-        at = run.made_at
-        if self.latest is not None:
-            at = max(at, self.latest)
+        # A period that had begun before the clock was set back is over no later than by that clock.
+        at = run.made_at + self.set_back
         there = self._there(waited)
         assert dag.keyed is not None
         if not dag.keyed.is_due(key, there, at, has_run=has_run):
@@ -135,8 +134,7 @@ class PartitionChecker(TimeChecker):
     def note_clock(self, by: timedelta) -> None:
         """The database's clock is set."""
         super().note_clock(by)
-        before = self._store.now()
-        self.latest = before if self.latest is None else max(self.latest, before)
+        self.set_back += max(-by, timedelta())
 
     def _keys_of(self, dag_id: str, event: int) -> frozenset[str]:
         keyed = self._store.dags[dag_id].keyed

@@ -22,13 +22,15 @@ class Partitions:
     """By key, asset and part: the instant of the first event."""
     keys: dict[str, tuple[int, datetime, datetime]] = field(default_factory=dict)
     """How many runs there were, when the next is due, and the instant of the newest event."""
+    noted: dict[str, datetime] = field(default_factory=dict)
+    """When it was found when the next is due."""
     next_at: datetime = NEVER
     """In the row of the DAG."""
 
     def copy(self, queue: dict[int, int | None]) -> Partitions:
         """The same rows, with this queue."""
         rows = (dict(self.shares), dict(self.parts), dict(self.keys))
-        return Partitions(dict(queue), *rows, self.next_at)
+        return Partitions(dict(queue), *rows, dict(self.noted), self.next_at)
 
     def waiting(self) -> dict[str, set[int]]:
         """The events that wait for each key."""
@@ -49,6 +51,7 @@ class Partitions:
         self.parts = {part: at for part, at in self.parts.items() if part[0] != key}
         runs, _, newest = self.keys[key]
         self.keys[key] = (runs + 1, NEVER, newest)
+        self.noted.pop(key, None)
         return taken
 
     def return_to_queue(self) -> None:
@@ -60,6 +63,7 @@ class Partitions:
             del self.shares[share]
             self.queue[share[1]] = None
         self.parts.clear()
+        self.noted.clear()
         self.keys = {key: (runs, NEVER, newest) for key, (runs, _, newest) in self.keys.items()}
 
     def earliest(self) -> datetime:

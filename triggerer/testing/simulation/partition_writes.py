@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -142,9 +143,25 @@ def _parts(store: Store, here: Partitions, keys: list[str], dag_id: str) -> list
 
 
 def _note(_: Store, here: Partitions, rows: Any) -> list[Row]:
-    for key, due, newest in rows.rows:
+    for key, due, newest, noted in rows.rows:
         runs, *_rest = here.keys.get(key, (0,))
         here.keys[key] = (runs, due, newest)
+        if noted is None:
+            here.noted.pop(key, None)
+        else:
+            here.noted[key] = noted
+    return []
+
+
+def _later(_: Store, here: Partitions, soon: datetime, limit: int, dag_id: str) -> list[Row]:
+    later = sorted((at, key) for key, at in here.noted.items() if at > soon)
+    return [(key,) for _, key in later[:limit]]
+
+
+def _begin(_: Store, here: Partitions, keys: list[str], soon: datetime, at: datetime) -> list[Row]:
+    here.parts.update(
+        (one, at) for one, first in here.parts.items() if one[0] in keys and first > soon
+    )
     return []
 
 
@@ -168,6 +185,7 @@ _READS: Final[dict[Statement, Callable[..., list[Row]]]] = {
     partitions.KNOWN: _known,
     partitions.PARTS: _parts,
     partitions.DUE: _due,
+    partitions.LATER: _later,
 }
 _WRITES: Final[dict[Statement, Callable[..., list[Row]]]] = {
     partitions.SHARE: _share,
@@ -175,6 +193,7 @@ _WRITES: Final[dict[Statement, Callable[..., list[Row]]]] = {
     partitions.TAKE_OUT: _take_out,
     partitions.DROP: _drop,
     partitions.NOTE: _note,
+    partitions.BEGIN: _begin,
 }
 PARTITIONS: Final = frozenset((*_READS, *_WRITES))
 PartitionStep = BoundStatement | partitions.TakePartition | partitions.NotePartitions

@@ -32,23 +32,39 @@ _IN_KEYS: Final = in_list("keys", "text")
 _IN_EVENTS: Final = in_list("event_ids", "bigint")
 _NEVER: Final = (f"'{sqlite_instant(NEVER)}'", f"'{NEVER.isoformat()}'::timestamptz")
 
-# In the order of the index, so that no more is read than is asked for, however much waits. What waits of an asset that
-# the expression has no more stays in the queue, as for other DAGs: it may come back to the file.
+# Asset by asset in the order of the index, so that no more is read than is asked for, however much waits. What waits of
+# an asset that the expression has no more stays in the queue, as for other DAGs: it may come back to the file. On
+# PostgreSQL a join would read all of that, and of the events.
+_ASSETS: Final = """SELECT s.asset_id FROM dag_schedule_asset s WHERE s.dag_id = {dag_id}
+      UNION
+      SELECT m.asset_id FROM dag_schedule_alias l JOIN asset_alias_member m ON m.alias_id = l.alias_id
+      WHERE l.dag_id = {dag_id}"""
 UNDIVIDED: Final = Statement(
     """
 SELECT w.asset_event_id, w.asset_id, a.name, a.uri, e.partition_key, e.timestamp
-FROM (SELECT q.asset_event_id, q.asset_id FROM queued_asset_event q {HINT}
-      WHERE q.dag_id = {dag_id} AND q.run_pk IS NULL AND q.asset_id IN (
-          SELECT s.asset_id FROM dag_schedule_asset s WHERE s.dag_id = {dag_id}
-          UNION
-          SELECT m.asset_id FROM dag_schedule_alias l JOIN asset_alias_member m ON m.alias_id = l.alias_id
-          WHERE l.dag_id = {dag_id})
-      ORDER BY q.asset_id, q.asset_event_id LIMIT {limit}) AS w
-JOIN asset_event e ON e.id = w.asset_event_id
+FROM ({FIRST}) AS w
+{EVENT}
 JOIN asset a ON a.id = w.asset_id
 ORDER BY w.asset_event_id
 """,
-    HINT=HINT,
+    FIRST=(
+        f"""
+      SELECT q.asset_event_id, q.asset_id FROM queued_asset_event q {HINT[0]}
+      WHERE q.dag_id = {{dag_id}} AND q.run_pk IS NULL AND q.asset_id IN ({_ASSETS})
+      ORDER BY q.asset_id, q.asset_event_id LIMIT {{limit}}""",
+        f"""
+      SELECT v.asset_event_id, v.asset_id FROM ({_ASSETS}) AS n
+      CROSS JOIN LATERAL (
+          SELECT q.asset_event_id, q.asset_id FROM queued_asset_event q
+          WHERE q.dag_id = {{dag_id}} AND q.asset_id = n.asset_id AND q.run_pk IS NULL
+          ORDER BY q.asset_event_id LIMIT {{limit}}) AS v
+      LIMIT {{limit}}""",
+    ),
+    EVENT=(
+        "JOIN asset_event e ON e.id = w.asset_event_id",
+        """CROSS JOIN LATERAL (SELECT o.partition_key, o.timestamp FROM asset_event o
+                    WHERE o.id = w.asset_event_id LIMIT 1) AS e""",
+    ),
 )
 SHARE: Final = Statement(
     """
@@ -105,11 +121,32 @@ WHERE l.dag_id = {dag_id}
 )
 NOTE: Final = Statement(
     """
-INSERT INTO dag_partition (dag_id, partition_key, due_at, newest_at, runs)
-SELECT {dag_id}, r.partition_key, r.due_at, r.newest_at, 0 FROM {ROWS} AS r WHERE true
-ON CONFLICT (dag_id, partition_key) DO UPDATE SET due_at = excluded.due_at, newest_at = excluded.newest_at
+INSERT INTO dag_partition (dag_id, partition_key, due_at, newest_at, noted_at, runs)
+SELECT {dag_id}, r.partition_key, r.due_at, r.newest_at, r.noted_at, 0 FROM {ROWS} AS r WHERE true
+ON CONFLICT (dag_id, partition_key) DO UPDATE
+SET due_at = excluded.due_at, newest_at = excluded.newest_at, noted_at = excluded.noted_at
 """,
-    ROWS=parameter_rows(partition_key="text", due_at="timestamptz", newest_at="timestamptz"),
+    ROWS=parameter_rows(
+        partition_key="text",
+        due_at="timestamptz",
+        newest_at="timestamptz",
+        noted_at="timestamptz",
+    ),
+)
+LATER: Final = Statement(
+    """
+SELECT partition_key FROM dag_partition
+WHERE dag_id = {dag_id} AND noted_at > {soon} AND due_at < {NEVER}
+ORDER BY noted_at LIMIT {limit}
+""",
+    NEVER=_NEVER,
+)
+BEGIN: Final = Statement(
+    """
+UPDATE dag_partition_part SET first_at = {at}
+WHERE dag_id = {dag_id} AND partition_key {IN_KEYS} AND first_at > {soon}
+""",
+    IN_KEYS=_IN_KEYS,
 )
 DUE: Final = Statement(
     """
@@ -265,11 +302,24 @@ def alias_names(dag_id: str) -> Script[Mapping[int, frozenset[str]]]:
     return found
 
 
-def note_keys(dag_id: str, keys: Sequence[NotedKey]) -> Script[None]:
-    """Store when the runs of these keys may start."""
+def note_keys(dag_id: str, keys: Sequence[NotedKey], *, now: datetime) -> Script[None]:
+    """Store when the runs of these keys may start, and that it was found now."""
     if keys:
-        rows = [(one.partition_key, one.due_at or NEVER, one.newest_at) for one in keys]
+        rows = [
+            (one.partition_key, one.due_at or NEVER, one.newest_at, one.due_at and now)
+            for one in keys
+        ]
         yield NOTE(dag_id=dag_id, rows=ParameterRows(rows))
+
+
+def keys_noted_after(dag_id: str, soon: datetime, *, limit: int) -> Script[list[str]]:
+    """Return some of the keys that wait for no event and were noted after an instant that lies ahead."""
+    return [key for (key,) in (yield LATER(dag_id=dag_id, soon=soon, limit=limit))]
+
+
+def begin_parts(dag_id: str, keys: Iterable[str], *, after: datetime, at: datetime) -> Script[None]:
+    """Have those parts of these keys whose first event came after an instant begin at another one."""
+    yield BEGIN(dag_id=dag_id, keys=list(keys), soon=after, at=at)
 
 
 def due_keys(dag_id: str, *, limit: int) -> Script[list[tuple[str, datetime]]]:
@@ -309,7 +359,7 @@ WHERE dag_id = :dag_id AND partition_key = :key AND run_pk IS NULL
 """,
     "DELETE FROM dag_partition_part WHERE dag_id = :dag_id AND partition_key = :key",
     f"""
-UPDATE dag_partition SET due_at = {_NEVER[0]}, runs = runs + 1
+UPDATE dag_partition SET due_at = {_NEVER[0]}, noted_at = NULL, runs = runs + 1
 WHERE dag_id = :dag_id AND partition_key = :key
 """,
 )
@@ -320,7 +370,7 @@ WITH taken AS (
 ), gone AS (
     DELETE FROM dag_partition_part WHERE dag_id = $1::text AND partition_key = $2::text
 )
-UPDATE dag_partition SET due_at = {_NEVER[1]}, runs = runs + 1
+UPDATE dag_partition SET due_at = {_NEVER[1]}, noted_at = NULL, runs = runs + 1
 WHERE dag_id = $1::text AND partition_key = $2::text
 """
 

@@ -36,8 +36,9 @@ _SINCE: Final = """coalesce((
                 ORDER BY l.run_after DESC LIMIT 1), {never})"""
 
 # One row for each asset of the DAG with events queued, which one index lookup finds, or one row without an asset. (With
-# EXISTS, PostgreSQL would join with the whole queue.) Queued events are never counted beyond the bound. The assets are
-# those that the DAG waits for, directly or through an alias.
+# EXISTS, PostgreSQL would join with the whole queue; without an order it would read all that is left of an asset which
+# the DAG has no more.) Queued events are never counted beyond the bound. The assets are those that the DAG waits for,
+# directly or through an alias.
 _SNAPSHOT: Final = Statement(
     """
 SELECT d.dag_id, {SCHEDULE}, {PARAMS}, d.max_active_runs, d.events_per_run, d.is_paused, d.is_stale,
@@ -73,7 +74,7 @@ SELECT d.dag_id, {SCHEDULE}, {PARAMS}, d.max_active_runs, d.events_per_run, d.is
            SELECT count(*) FROM (
                SELECT 1 FROM queued_asset_event c {HINT}
                WHERE c.dag_id = d.dag_id AND c.asset_id = w.asset_id AND c.run_pk IS NULL
-               LIMIT {bound}) AS counted) END AS queued,
+               ORDER BY c.asset_event_id LIMIT {bound}) AS counted) END AS queued,
        CASE WHEN d.quiet_period IS NOT NULL AND w.asset_id IS NOT NULL THEN (
            SELECT max(timestamp) FROM (
                SELECT e.timestamp FROM queued_asset_event c {HINT}
@@ -94,7 +95,7 @@ LEFT JOIN (
     ) t JOIN asset a ON a.id = t.asset_id
     WHERE (SELECT 1 FROM queued_asset_event q {HINT}
            WHERE q.dag_id = t.dag_id AND q.asset_id = t.asset_id AND q.run_pk IS NULL
-           LIMIT 1) IS NOT NULL
+           ORDER BY q.asset_event_id LIMIT 1) IS NOT NULL
 ) w ON w.dag_id = d.dag_id
 WHERE d.dag_id {IN_DAGS}
 ORDER BY d.dag_id, w.asset_id

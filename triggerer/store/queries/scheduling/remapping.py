@@ -46,6 +46,6 @@ async def return_to_queue(session: AsyncSession, dag_ids: Sequence[str]) -> set[
     await session.execute(
         update(DagPartition)
         .where(DagPartition.dag_id.in_(dag_ids), DagPartition.due_at < NEVER)
-        .values(due_at=NEVER)
+        .values(due_at=NEVER, noted_at=None)
     )
     return found
