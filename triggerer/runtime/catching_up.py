@@ -267,7 +267,10 @@ class CatchingUp:
                 # What derives from no message the live filter yields as well.
                 continue
             taken.has_derived = True
-            if taken.is_stale or not state.may_act:
+            if not state.may_act:
+                # It is not stored any more, so its message must not pass. Whoever keeps the lease closes the group.
+                await anyio.sleep_forever()
+            if taken.is_stale:
                 continue
             taken.unresolved += 1
             pending.count += 1

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 
+from tests.unit.runtime.scene import Scene, Sink, hosting
 from tests.unit.runtime.streams import Acking, AckingSideBySide, Fast, Upstream, Watching
 from tests.unit.runtime.supervised import supervised
+from triggerer.domain.lane_positions import LanePosition
 from triggerer.own_lease import OwnLease
 
 pytestmark = pytest.mark.rule("15: it stops by its own clock, before others may begin")
@@ -99,3 +101,25 @@ async def test_no_group_is_opened_when_it_is_over(
         clock.now = 11.0
         await service.pass_time(60)
         assert len(upstream.producers) == 1
+
+
+async def test_who_catches_up_passes_no_message_whose_event_comes_when_it_is_over(
+    scene: Scene, lease: OwnLease, clock: Clock
+) -> None:
+    """Such an event is not stored any more: its position would have been, and nobody would have been given it again."""
+    sink = Sink()
+    scene.publish("a", "b")
+    scene.broker.seek(2)
+    at_first = [scene.broker.identity, 0]
+    stands = (LanePosition(1, "0", at_first, datetime.now(UTC)),)
+    gate = scene.gates["behind", "a"] = anyio.Event()
+    async with hosting(scene, sink, "behind", "well", positions=stands, lease=lease):
+        await sink.until(lambda: ("behind", "a") in scene.opened)
+        clock.now = 11.0
+        gate.set()
+        await anyio.wait_all_tasks_blocked()
+        assert sink.taken(1) == []
+        assert all(position == at_first for position in sink.positions.values())
+    clock.now = 0.0
+    async with hosting(scene, sink, "behind", "well", positions=stands):
+        await sink.until(lambda: sink.taken(1) == ["a", "b"])
