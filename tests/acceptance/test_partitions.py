@@ -30,7 +30,6 @@ with DAG(
         assert key == dag_run.partition_key
         parts = [event.partition_key for event in triggering_asset_events[months]]
         outlet_events[quarters].extra = {"parts": parts}
-        outlet_events[quarters].partition_key = key
 
     work(key="{{ dag_run.partition_key }}")
 

@@ -153,7 +153,7 @@ def next_(
             one.data_interval_end,
         ),
         json=json,
-        empty="Its timetable, if it has one, asks for no run.",
+        empty=f"No timetable asks for a run: `triggerer why-not {dag_id}` shows what it waits for.",
         limit=0,
     )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from triggerer.cli import options
-from triggerer.cli.output import print_fields, print_json, text
+from triggerer.cli.output import counted, print_fields, print_json, text
 from triggerer.cli.session import read, settings_for
 from triggerer.cli.tables import Column, Kind, print_table
 
@@ -98,7 +98,8 @@ def why_not(dag_id: DagId, json: options.Json = False, config: options.Config = 
         print_json(found)
         return
     if found.runs_due:
-        typer.echo(f"{dag_id}: {found.runs_due} runs are due: a scheduler makes them, if one runs")
+        runs = counted(found.runs_due, "run")
+        typer.echo(f"{dag_id}: due now: {runs}; a scheduler makes them, if one runs")
     for hold in found.holds:
         until = "" if hold.until is None else f", until {text(hold.until)}"
         typer.echo(f"{dag_id}: {hold.kind}: {hold.reason}{until}")
@@ -123,10 +124,14 @@ def readable_state(state: dict[str, Any], *, nested: bool = False) -> str:
 
 def _readable_key(key: WaitingPartition) -> str:
     lacks = "; ".join(map(_readable_lack, key.lacks))
-    when = "is due" if not lacks else f"waits for {lacks}"
-    if key.due_at is not None:
-        when += f", and runs with what is there from {text(key.due_at)}" if lacks else ""
-    again = f" (it has run {key.runs} times)" if key.runs else ""
+    if not lacks:
+        at = key.due_at
+        when = "waits for another event" if at is None else f"may run from {text(at)} on"
+    else:
+        when = f"waits for {lacks}"
+        if key.due_at is not None:
+            when += f", and runs with what is there from {text(key.due_at)}"
+    again = f" (it has run {counted(key.runs, 'time')})" if key.runs else ""
     return f"{key.partition_key} {when}{again}"
 
 
@@ -141,15 +146,16 @@ def _readable_lack(lack: Lack) -> str:
 
 
 def _because(found: Why) -> str:
+    events = counted(len(found.events), "event")
     match found.run.run_type:
         case "scheduled":
             return "its timetable asked for it"
         case "asset_triggered" if found.run.logical_date is not None:
-            return f"its timetable asked for it, and {len(found.events)} events were there"
+            return f"its timetable asked for it, and {events} had come"
         case "asset_triggered" if found.run.partition_key is not None:
-            return f"{len(found.events)} events were all that {found.run.partition_key} waited for"
+            return f"{events} made {found.run.partition_key} due"
         case "asset_triggered":
-            return f"{len(found.events)} events made its expression true"
+            return f"{events} made its expression true"
         case "backfill":
             return "a backfill asked for it"
         case _:

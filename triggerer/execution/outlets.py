@@ -18,12 +18,12 @@ class OutletEvent:
 
     __slots__ = ("_added", "extra", "outlet", "partition_key")
 
-    def __init__(self, outlet: Asset | AssetAlias) -> None:
+    def __init__(self, outlet: Asset | AssetAlias, *, partition_key: str | None = None) -> None:
         self.outlet = outlet
         self.extra: dict[str, Any] = {}
         """The event's `extra`; for assets."""
-        self.partition_key: str | None = None
-        """The event's; None: it has none. An alias has one for all events that are added to it."""
+        self.partition_key = partition_key
+        """The event's, at first the run's; None: it has none. An alias has one for all events that are added to it."""
         self._added: list[tuple[Asset, dict[str, Any]]] = []
 
     def add(self, asset: Asset, extra: Mapping[str, Any] | None = None) -> None:
@@ -43,10 +43,16 @@ class OutletEvent:
 
 
 class OutletEvents(Mapping[Asset | AssetAlias, OutletEvent]):
-    """One entry for each declared outlet; also found by name or URI."""
+    """One entry for each declared outlet; also found by name or URI.
 
-    def __init__(self, outlets: Sequence[Asset | AssetAlias]) -> None:
-        self._entries = {outlet: OutletEvent(outlet) for outlet in outlets}
+    Args:
+        partition_key: The run's, which its events have unless the task sets another, as in Airflow.
+    """
+
+    def __init__(
+        self, outlets: Sequence[Asset | AssetAlias], *, partition_key: str | None = None
+    ) -> None:
+        self._entries = {one: OutletEvent(one, partition_key=partition_key) for one in outlets}
 
     def __getitem__(self, key: Asset | AssetAlias | str) -> OutletEvent:
         for outlet, entry in self._entries.items():

@@ -73,7 +73,8 @@ class TaskRunner:
         """
         for try_number in range(1, task.retries + 2):
             started_at = datetime.now(UTC)
-            outlet_events = OutletEvents(task.outlets)
+            key = self._context.dag_run.partition_key
+            outlet_events = OutletEvents(task.outlets, partition_key=key)
             timeout_s = None if task.timeout is None else task.timeout.total_seconds()
             start = TaskStart(task.task_id, try_number, started_at, timeout_s)
             self._on_start(start)

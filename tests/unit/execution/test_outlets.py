@@ -88,3 +88,14 @@ def test_an_outlets_partition_key_is_its_events_and_tells_events_apart() -> None
     outlets[A].partition_key = ""
     with pytest.raises(RowRefused, match="partition key"):
         outlets.emitted()
+
+
+def test_the_runs_partition_key_is_that_of_its_events_unless_the_task_sets_another() -> None:
+    outlets = OutletEvents([A, B, ALIAS], partition_key="2026-01-01")
+    outlets[ALIAS].add(A, {"n": 1})
+    outlets[B].partition_key = None
+    assert [(e.asset_uri, e.partition_key) for e in outlets.emitted()] == [
+        ("x-a", "2026-01-01"),
+        ("x-b", None),
+        ("x-a", "2026-01-01"),
+    ]

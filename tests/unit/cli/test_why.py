@@ -1,0 +1,35 @@
+"""The words of `why-not` about partition keys."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+from triggerer.cli.output import text
+from triggerer.cli.why import _readable_key
+from triggerer.domain.partitions.dividing import Lack
+from triggerer.scheduler.explaining_partitions import WaitingPartition
+
+AT = datetime.fromisoformat("2026-03-10T06:00:00+00:00")
+LACK = Lack("hours", ("2026-03-09T23",))
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        (WaitingPartition("eu", None, 0, (LACK,)), "eu waits for hours 2026-03-09T23"),
+        (
+            WaitingPartition("eu", AT, 0, (LACK,)),
+            f"eu waits for hours 2026-03-09T23, and runs with what is there from {text(AT)}",
+        ),
+        # In its quiet period.
+        (WaitingPartition("eu", AT, 0, ()), f"eu may run from {text(AT)} on"),
+        (WaitingPartition("eu", AT, 1, ()), f"eu may run from {text(AT)} on (it has run 1 time)"),
+        (WaitingPartition("eu", None, 2, ()), "eu waits for another event (it has run 2 times)"),
+    ],
+)
+def test_a_key_is_told_with_what_it_waits_for_and_from_when_it_may_run(
+    key: WaitingPartition, told: str
+) -> None:
+    assert _readable_key(key) == told
