@@ -1,10 +1,16 @@
 """`python -m tests.benchmarks.pubsub`: Pub/Sub's producer beside Google's bare clients, receiving and acknowledging.
 
 All read the same server in the same run, one after the other and in turn: a flood that sends as fast as messages are
-acknowledged (tests/services/pubsub/flood.go). `bare` is the asynchronous client that the producer uses, `reading` the
-same with a look at each message, `threaded` is Google's own subscriber with its threads, `producer` ours alone, and
-`runtime` is ours under the real runtime with one watcher that makes an event of each message, without a database. The
-interpreter is set as in the service.
+acknowledged (tests/services/pubsub/flood.go), with the same bounds of what is outstanding.
+
+- `bare` is the asynchronous client that the producer uses, acknowledging what it receives, by protobuf's own objects;
+  `reading` the same with a look at each message;
+- `documented` and `documented-reading` are these by the client's own classes, as its documentation shows it;
+- `threaded` is Google's own subscriber with its threads;
+- `producer` is ours alone;
+- `runtime` is ours under the real runtime with one watcher that makes an event of each message, without a database.
+
+The interpreter is set as in the service.
 """
 
 from __future__ import annotations
@@ -35,11 +41,16 @@ from producers.pubsub import PubSubSharedStreamProducer
 from producers.pubsub.settings import PubSubSettings
 from tests.services.pubsub import PubSubServer, open_pubsub, open_pubsub_flood
 from triggerer.abc import AdvanceItem, AdvanceOutcome, TriggerEvent
+from triggerer.domain.events import EventSource, HasPayload, PendingEvent, WatcherRef
+from triggerer.runtime import Manager, RuntimeContext, TriggerSpec
+from triggerer.runtime.hosted import HostedTrigger
 from triggerer.testing import StreamHarness
 from watchers.pubsub import PubSubEventTrigger
 
 _ACKED: Final = AdvanceOutcome(acked=1, failed=0, rejected=0)
 _OUTSTANDING: Final = 1_000
+_OUTSTANDING_BYTES: Final = 100 << 20
+"""As the producer has them by default."""
 
 
 def _path(name: str) -> str:
@@ -47,11 +58,17 @@ def _path(name: str) -> str:
 
 
 async def bare(host: str, name: str, count: int) -> None:
-    """Acknowledge each answer's messages in one request, several at a time; look at none."""
+    """Acknowledge each answer's messages in one request, several at a time; look at none.
+
+    A correct program, but that it has no answer to a request that fails, which ends the measurement. It extends no
+    lease, since it acknowledges at once; the producer's thread for that finds nothing to do either.
+    """
     await _receive(host, name, count, look=lambda _: None)
 
 
-async def _receive(host: str, name: str, count: int, *, look: Callable[[Any], None]) -> None:
+async def _receive(
+    host: str, name: str, count: int, *, look: Callable[[Any], None], by_protobuf: bool = True
+) -> None:
     channel = grpc.aio.insecure_channel(host, options=[("grpc.use_local_subchannel_pool", 1)])
     client = SubscriberAsyncClient(transport=SubscriberGrpcAsyncIOTransport(channel=channel))
     opening: Any = client.streaming_pull(retry=None, timeout=None)
@@ -61,15 +78,19 @@ async def _receive(host: str, name: str, count: int, *, look: Callable[[Any], No
             subscription=_path(name),
             stream_ack_deadline_seconds=60,
             max_outstanding_messages=_OUTSTANDING,
+            max_outstanding_bytes=_OUTSTANDING_BYTES,
         )
     )
     received = 0
     async with anyio.create_task_group() as tasks:
         while received < count:
-            raw = StreamingPullResponse.pb(await call.read())
-            received += len(raw.received_messages)
-            look(raw.received_messages)
-            ack_ids = [one.ack_id for one in raw.received_messages]
+            answer = await call.read()
+            if by_protobuf:
+                answer = StreamingPullResponse.pb(answer)
+            messages = answer.received_messages
+            received += len(messages)
+            look(messages)
+            ack_ids = [one.ack_id for one in messages]
             tasks.start_soon(_acknowledge, client, name, ack_ids)
     call.cancel()
     await channel.close()
@@ -91,6 +112,28 @@ def _read_each(received: Any) -> None:
             "ordering_key": raw.ordering_key or None,
             "attributes": {name: attributes[name] for name in attributes},
             "timestamp": published.seconds * 1_000 + published.nanos // 1_000_000,
+        }
+
+
+async def documented(host: str, name: str, count: int) -> None:
+    """As `bare`, by the client's own classes."""
+    await _receive(host, name, count, look=lambda _: None, by_protobuf=False)
+
+
+async def documented_reading(host: str, name: str, count: int) -> None:
+    """As `reading`, by the client's own classes."""
+    await _receive(host, name, count, look=_read_each_as_documented, by_protobuf=False)
+
+
+def _read_each_as_documented(received: Any) -> None:
+    for one in received:
+        message = one.message
+        {
+            "value": orjson.loads(message.data),
+            "message_id": message.message_id,
+            "ordering_key": message.ordering_key or None,
+            "attributes": dict(message.attributes),
+            "timestamp": int(message.publish_time.timestamp() * 1_000),
         }
 
 
@@ -168,17 +211,59 @@ async def runtime(host: str, name: str, count: int) -> None:
         def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> Any:
             return _producer(host, name)
 
-    async with StreamHarness() as streams:
-        view = await streams.add(Trigger(name))
-        while len(view.events) < count or any(one.outstanding for one in streams.groups.values()):
-            if view.error is not None:
-                raise view.error
-            await anyio.sleep(0.005)
+    trigger = Trigger(name)
+    sink = _Sink(count)
+    spec = TriggerSpec(
+        name, lambda: trigger, trigger.serialize()[1], EventSource((WatcherRef(1, 1),), None)
+    )
+    async with Manager(RuntimeContext(sink, restarts=False)) as manager:
+        (hosted,) = manager.add([spec])
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_raise_what_ends, hosted)
+            await sink.done.wait()
+            while any(  # noqa: ASYNC110
+                one.group and one.group.outstanding for one in manager.streams.values()
+            ):
+                await anyio.sleep(0.001)
+            tasks.cancel_scope.cancel()
+
+
+async def _raise_what_ends(hosted: HostedTrigger) -> None:
+    while hosted.error is None:  # noqa: ASYNC110
+        await anyio.sleep(0.1)
+    raise hosted.error
+
+
+class _Sink:
+    """Confirms each event at once, and keeps none, as nobody keeps what `bare` has received."""
+
+    is_full = False
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+        self.done = anyio.Event()
+
+    async def wait_for_room(self) -> None: ...
+
+    def submit_nowait(
+        self,
+        event: PendingEvent,
+        yielded: HasPayload,
+        source: EventSource,
+        key: str | None,
+        ordinal: int,
+    ) -> None:
+        event.complete(None)
+        self._left -= 1
+        if not self._left:
+            self.done.set()
 
 
 SIDES: Final[dict[str, Callable[[str, str, int], Awaitable[None]]]] = {
     "bare": bare,
     "reading": reading,
+    "documented": documented,
+    "documented-reading": documented_reading,
     "threaded": threaded,
     "producer": producer,
     "runtime": runtime,
@@ -261,7 +346,7 @@ async def _latency(server: PubSubServer, count: int) -> None:
     for side, times in (("bare", received), ("runtime", came)):
         ordered = sorted((times[one] - sent[one]) * 1e3 for one in sent)
         print(
-            f"  {side:10}p50 {ordered[count // 2]:6.1f} ms  p99 {ordered[count * 99 // 100]:6.1f} ms"
+            f"  {side:20}p50 {ordered[count // 2]:6.1f} ms  p99 {ordered[count * 99 // 100]:6.1f} ms"
         )
 
 
@@ -291,7 +376,7 @@ def main() -> None:
                 rate, cost = _measure(side, host, number, arguments.messages)
                 rates[side].append(rate)
                 costs[side].append(cost)
-                print(f"  {side:10}{rate:10,.0f} messages/s{cost:8.1f} µs of CPU each", flush=True)
+                print(f"  {side:20}{rate:10,.0f} messages/s{cost:8.1f} µs of CPU each", flush=True)
     print(
         f"median of {arguments.rounds} rounds, {arguments.messages} messages of {arguments.size} bytes"
     )
@@ -299,7 +384,7 @@ def main() -> None:
         rate, cost = statistics.median(rates[side]), statistics.median(costs[side])
         share = rate / statistics.median(rates[sides[0]])
         print(
-            f"  {side:10}{rate:10,.0f} messages/s{cost:8.1f} µs of CPU each  {share:5.0%} of {sides[0]}"
+            f"  {side:20}{rate:10,.0f} messages/s{cost:8.1f} µs of CPU each  {share:5.0%} of {sides[0]}"
         )
 
 
