@@ -11,6 +11,7 @@ import argparse
 import re
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -34,38 +35,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ThreadPoolExecutor(given.jobs) as pool:
         tried = pool.map(lambda bug: _try(bug, stated.get(bug), given.seeds), bugs)
         lost = 0
-        for bug, found in zip(bugs, tried, strict=True):
+        for bug, (found, others) in zip(bugs, tried, strict=True):
             lost += found is None
-            _say(bug, stated.get(bug), found)
+            _say(bug, stated.get(bug), found, others)
             if given.write and found is not None and found.seed != stated.get(bug):
                 state_seeds({bug: found})
     return 1 if lost else 0
 
 
-def _try(bug: str, stated: int | None, seeds: int) -> Found | None:
-    """The stated seed if it still finds the bug, else the first other that does; None: there is none."""
+def _try(bug: str, stated: int | None, seeds: int) -> tuple[Found | None, Counter[str]]:
+    """The stated seed if it still finds the bug, else the first other that does, if there is one.
+
+    Also how many seeds broke which other rules: a patch that fits may have lost its sense, and fail everywhere.
+    """
+    others = Counter[str]()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         plant(bug, folder)
-        if stated is not None and (found := _search(bug, folder, stated, 1)) is not None:
-            return found
-        return _search(bug, folder, 0, seeds)
+        if stated is not None and (found := _search(bug, folder, stated, 1, others)) is not None:
+            return found, others
+        return _search(bug, folder, 0, seeds, others), others
 
 
-def _search(bug: str, folder: Path, start: int, seeds: int) -> Found | None:
-    """The first seed that breaks one of the bug's rules."""
+def _search(bug: str, folder: Path, start: int, seeds: int, others: Counter[str]) -> Found | None:
+    """The first seed that breaks one of the bug's rules; counts the `others` that seeds before it break."""
     end = start + seeds
     while start < end:
         found = search(folder, start=start, seeds=end - start, timeout_s=_TIMEOUT_S)
         if found is None or re.fullmatch(RULES[bug], found.rule):
             return found
+        others[found.rule] += 1
         start = found.seed + 1
     return None
 
 
-def _say(bug: str, stated: int | None, found: Found | None) -> None:
+def _say(bug: str, stated: int | None, found: Found | None, others: Counter[str]) -> None:
     if found is None:
         told = "no seed finds it"
+        if others:
+            broken = ", ".join(f"{rule} {count} times" for rule, count in others.most_common())
+            told += f"; other rules were broken: {broken}"
     elif found.seed == stated:
         told = f"seed {found.seed} finds it ({found.rule})"
     else:

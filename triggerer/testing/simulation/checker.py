@@ -87,7 +87,7 @@ class Checker:
             self.fail(
                 "S11", f"{delivery.message.key} is broadcast without the watchers {sorted(missed)}"
             )
-        owed |= delivery.cohort.keys()
+        owed.update(delivery.cohort)
 
     def on_advance(self, delivery: Delivery, outcome: AdvanceOutcome) -> None:
         """The producer advances with `outcome`: compare it with what the filters did and what the store holds."""

@@ -254,12 +254,10 @@ class Instance:
         self, loop: VirtualLoop, perform: Callable[[], Loaded], end: Callable[[Loaded], None]
     ) -> None:
         """Load a class at once, or, in a world of slow modules, after a while."""
-        random = self.world.loads
-        if random is None or self.world.faults.are_over or random.random() < 0.5:
+        seconds = self.world.draw_loading_time()
+        if seconds is None:
             end(perform())
         else:
-            # Some take longer than streams wait for them.
-            seconds = random.choice((random.uniform(0, 2), random.uniform(0, 60)))
             loop.call_later(seconds, lambda: end(perform()))
 
     def leased_stream(self, fence: Fence) -> LeasedStream:

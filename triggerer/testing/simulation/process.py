@@ -95,6 +95,8 @@ class Process:
             if self.world.lagging.is_on and self.world.lagging.is_queue:
                 tasks.start_soon(self.world.person.flood)
                 tasks.start_soon(self.world.person.tidy, self.database)
+            if self.world.deployments is not None:
+                tasks.start_soon(self.world.deployments.run, self._announce)
             async with anyio.create_task_group() as hosts:
                 for instance in self.instances:
                     await hosts.start(instance.host.run)

@@ -70,6 +70,11 @@ def has_slow_modules(seed: int) -> bool:
     return random.Random(f"{seed}/modules").random() < 0.25
 
 
+def has_deployments(seed: int) -> bool:
+    """Whether watchers get other arguments while messages come, in half of the seeds with slow modules."""
+    return has_slow_modules(seed) and random.Random(f"{seed}/deployments").random() < 0.5
+
+
 def is_shared(seed: int, topic: str) -> bool:
     """Whether the consumers of a log divide its lanes, as the members of a group do; in half of the seeds."""
     return random.Random(f"{seed}/{topic}/shared").random() < 0.5

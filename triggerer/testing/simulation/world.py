@@ -14,11 +14,17 @@ from triggerer.domain.parked import ParkedState
 from triggerer.store.queries.hosting import TriggerRow
 from triggerer.testing.simulation.broker import Broker
 from triggerer.testing.simulation.checker import Checker
+from triggerer.testing.simulation.deployments import Deployments
 from triggerer.testing.simulation.example import ExampleTrigger
 from triggerer.testing.simulation.faults import FaultInjector
 from triggerer.testing.simulation.files import Files
 from triggerer.testing.simulation.lagging import Health, draw_lagging
-from triggerer.testing.simulation.scenario import AMPLE, Scenario, has_slow_modules
+from triggerer.testing.simulation.scenario import (
+    AMPLE,
+    Scenario,
+    has_deployments,
+    has_slow_modules,
+)
 from triggerer.testing.simulation.store import Dag, Store
 from triggerer.testing.simulation.stream import Declared, Stream, WatcherTemplate
 from triggerer.testing.simulation.tidying import Person
@@ -38,9 +44,9 @@ class World:
             scenario.seed, latency=scenario.latency, slow_rate=scenario.slow_rate
         )
         self.jitter = Random(scenario.seed)
-        self.loads = Random(f"loads {scenario.seed}") if has_slow_modules(scenario.seed) else None
-        """How long trigger classes take to load; None: they are there at once."""
         """The generator for the product's back-offs."""
+        self._loads = Random(f"loads {scenario.seed}") if has_slow_modules(scenario.seed) else None
+        """How long trigger classes take to load; None: they are there at once."""
         self.checker = Checker()
         self.checker.is_owner = self._is_owner
         if trace is not None:
@@ -62,6 +68,8 @@ class World:
         self.steps = 0
         self.processes = 0
         self.person = Person(self)
+        self.deployments = Deployments(self) if has_deployments(scenario.seed) else None
+        """What changes watchers besides; None: nothing does."""
         self.capacity = scenario.capacity
         self._trace = trace
         self._numbers = 0
@@ -202,6 +210,16 @@ class World:
         """Publish a message in a lane of the broker."""
         offset = len(stream.broker.lanes[lane].messages)
         stream.broker.publish(lane, stream.next_event(self.next_number(), lane, offset))
+
+    def draw_loading_time(self) -> float | None:
+        """How long it takes to load a trigger class, in seconds; None: no time."""
+        random, deployments = self._loads, self.deployments
+        if random is None or self.faults.are_over:
+            return None
+        if (deployments is not None and not deployments.is_under_way) or random.random() < 0.5:
+            return None
+        # Some take longer than streams wait for them.
+        return random.choice((random.uniform(0, 2), random.uniform(0, 60)))
 
     @property
     def falls_behind(self) -> bool:

@@ -1,0 +1,38 @@
+"""S11: who has to resolve a stream's messages stays one of those who do, until its watcher is deleted."""
+
+from __future__ import annotations
+
+from triggerer.domain.events import Fence
+from triggerer.testing.simulation.checker import Checker
+from triggerer.testing.simulation.delivery import Consumer, Delivery, Message
+
+
+class Owner:
+    fence = Fence("orders", "a", 1)
+    is_alive = True
+    is_over = False
+
+
+def broadcast(checker: Checker, offset: int, *watchers: int) -> None:
+    message = Message("orders", 0, offset, "an event", 1)
+    checker.check_members(
+        Delivery(message, Consumer(Owner(), 1), 0, cohort=dict.fromkeys(watchers))
+    )
+
+
+def test_a_message_that_is_broadcast_without_a_watcher_that_had_one_before_is_found() -> None:
+    checker = Checker()
+    broadcast(checker, 0, 1, 2)
+    broadcast(checker, 1, 1, 2, 3)
+    assert checker.violation is None
+    broadcast(checker, 2, 1, 3)
+    assert checker.violation is not None
+    assert str(checker.violation).endswith("is broadcast without the watchers [2]")
+
+
+def test_a_watcher_that_was_deleted_need_not_see_what_comes() -> None:
+    checker = Checker()
+    broadcast(checker, 0, 1, 2)
+    checker.deleted.add(2)
+    broadcast(checker, 1, 1)
+    assert checker.violation is None
