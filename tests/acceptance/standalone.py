@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.acceptance.commands import ENVIRONMENT, json_of, run_command
 from tests.acceptance.records import Records
 from tests.services.process import still_alive
 
@@ -37,7 +36,7 @@ class Standalone:
             self.process = subprocess.Popen(
                 self.command("standalone"),
                 cwd=self.folder,
-                env=self.environment(),
+                env=ENVIRONMENT,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -53,25 +52,11 @@ class Standalone:
     def command(*arguments: str) -> list[str]:
         return [sys.executable, "-m", "triggerer", *arguments]
 
-    @staticmethod
-    def environment() -> dict[str, str]:
-        return {k: v for k, v in os.environ.items() if not k.startswith("TRIGGERER")}
-
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(*arguments),
-            cwd=self.folder,
-            env=self.environment(),
-            text=True,
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
+        return run_command(*arguments, cwd=self.folder)
 
     def json(self, *arguments: str) -> Any:
-        done = self.run(*arguments, "--json")
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return json_of(self.run(*arguments, "--json"))
 
     def until(self, query: str) -> None:
         """Wait until the database says so; a command would hold the service up that is waited for."""

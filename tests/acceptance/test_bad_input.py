@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.acceptance.commands import json_of, run_command
 from tests.acceptance.instance import Instance, wait_until
 from tests.acceptance.records import Records, conservation
 from tests.services.availability import skip_or_fail
@@ -53,18 +53,10 @@ class Site:
         )
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "triggerer", *arguments, "--config", str(self.instance.config)],
-            text=True,
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
+        return run_command(*arguments, "--config", str(self.instance.config))
 
     def json(self, *arguments: str) -> Any:
-        done = self.run(*arguments, "--json")
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return json_of(self.run(*arguments, "--json"))
 
     def watcher(self, name: str) -> dict[str, Any]:
         """The watcher of an asset, as the command shows it."""

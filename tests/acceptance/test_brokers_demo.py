@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -10,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.acceptance.commands import ENVIRONMENT
 from tests.services.availability import service
 from tests.services.elasticmq import open_elasticmq
 from tests.services.pubsub import open_pubsub
 from tests.services.servicebus.service import open_servicebus
-
-ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("TRIGGERER")}
 
 
 def demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

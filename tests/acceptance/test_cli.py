@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -15,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.acceptance.commands import ENVIRONMENT, json_of, output_of, run_command
 from tests.services.elasticmq import ElasticMqServer
 from tests.services.process import free_ports
 from tests.store.seeding import add_asset, add_stream
@@ -70,24 +69,13 @@ class Shell:
         self.config.write_text('[core]\nhome = "."\n')
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("TRIGGERER")}
-        return subprocess.run(
-            [sys.executable, "-m", "triggerer", *arguments],
-            cwd=self.folder,
-            env=inherited | environment,
-            text=True,
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
+        return run_command(*arguments, cwd=self.folder, environment=ENVIRONMENT | environment)
 
     def ok(self, *arguments: str) -> str:
-        done = self.run(*arguments)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return output_of(self.run(*arguments))
 
     def json(self, *arguments: str) -> Any:
-        return json.loads(self.ok(*arguments, "--json"))
+        return json_of(self.run(*arguments, "--json"))
 
     def refused(self, *arguments: str, code: int = 1, **environment: str) -> str:
         done = self.run(*arguments, **environment)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.acceptance.commands import output_of, run_command
 from tests.acceptance.instance import Instance, wait_until
 from tests.acceptance.records import Records
 from tests.services.kafka import KafkaServer
@@ -76,13 +77,8 @@ class Deployment:
         return process
 
     def command(self, *arguments: str) -> str:
-        return subprocess.run(
-            [sys.executable, "-m", "triggerer", *arguments, "--config", str(self.instance.config)],
-            text=True,
-            capture_output=True,
-            timeout=60,
-            check=True,
-        ).stdout
+        config = str(self.instance.config)
+        return output_of(run_command(*arguments, "--config", config, environment=os.environ))
 
     def until(self, query: str, what: str, *, within_s: float = 60) -> None:
         wait_until(

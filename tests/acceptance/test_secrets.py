@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.acceptance.commands import run_command
 from tests.acceptance.instance import Instance, wait_until
 
 SECRET = "hunter-22-hunter"
@@ -52,14 +51,7 @@ with DAG("notes", schedule=ticks):
 
 
 def _command(config: Path, environ: dict[str, str], *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "triggerer", *arguments, "--config", str(config)],
-        env=environ,
-        text=True,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_command(*arguments, "--config", str(config), environment=environ)
     return done.stdout + done.stderr
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from tests.acceptance.commands import ENVIRONMENT, run_command
 from tests.acceptance.records import Records
 
 PARTS = ("triggerer", "scheduler", "dag-processor", "executor")
@@ -42,8 +42,7 @@ class Services:
         self.inbox.mkdir()
         (folder / "dags").mkdir()
         (folder / "dags" / "files.py").write_text(DAG.format(inbox=str(self.inbox)))
-        self.environment = {k: v for k, v in os.environ.items() if not k.startswith("TRIGGERER")}
-        self.environment |= {
+        self.environment = ENVIRONMENT | {
             "TRIGGERER__CORE__HOME": str(folder),
             "TRIGGERER__EXECUTOR__LEASE_DURATION": "600",
             "TRIGGERER__CORE__SHUTDOWN_GRACE": "2",
@@ -65,15 +64,7 @@ class Services:
             )
 
     def json(self, *arguments: str) -> Any:
-        done = subprocess.run(
-            [sys.executable, "-m", "triggerer", *arguments, "--json"],
-            cwd=self.folder,
-            env=self.environment,
-            text=True,
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
+        done = run_command(*arguments, "--json", cwd=self.folder, environment=self.environment)
         return json.loads(done.stdout) if done.returncode == 0 else None
 
     def until(self, query: str) -> None:

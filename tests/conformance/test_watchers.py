@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aiokafka import TopicPartition
-
 from producers.kafka import KafkaMessage
-from producers.kafka.cluster import Membership
-from producers.kafka.lane import Lane
-from producers.kafka.position import CommittedPosition
+from tests.unit.watchers.kafka_records import LANE, Record
 from triggerer.abc import BaseEventTrigger, BrokerMessage
 from triggerer.testing import TriggerConformance
 from watchers.claiming import FoundFile
@@ -22,18 +17,8 @@ from watchers.kafka import KafkaEventTrigger
 from watchers.pubsub import PubSubEventTrigger
 
 
-@dataclass
-class Record:
-    value: bytes | None
-    key: bytes | None = b"k"
-    offset: int = 7
-    timestamp: int = 1_700_000_000_000
-    headers: tuple[tuple[str, bytes], ...] = ()
-
-
 def message(value: bytes | None) -> KafkaMessage:
-    lane = Lane(TopicPartition("flights", 3), Membership(1, "me"), CommittedPosition(0))
-    return KafkaMessage(Record(value), lane, 0)
+    return KafkaMessage(Record(value), LANE, 0)
 
 
 class TestKafkaEventTrigger(TriggerConformance):

@@ -4,49 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Hashable
-from typing import Any, ClassVar
 
-import anyio
 import pytest
 
 from producers.servicebus import ServiceBusSharedStreamProducer
 from tests.servicebus.conftest import LOCK_S, Queue
 from tests.servicebus.driving import drive
-from triggerer.abc import BaseEventTrigger, BrokerMessage, SharedStreamProducer, TriggerEvent
-from triggerer.testing import StreamHarness
+from tests.services.working import check_that_each_comes_once
 from triggerer.testing.resolving import gated
-
-
-class Working(BaseEventTrigger):
-    """Takes its time over the message "slow"; the others pass."""
-
-    queue: ClassVar[Queue]
-    computes: ClassVar[bool]
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        return "Working", {}
-
-    def shared_stream_key(self) -> Hashable:
-        return "working"
-
-    @classmethod
-    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
-        return cls.queue.producer()
-
-    async def filter_shared_stream(
-        self, shared_stream: AsyncIterator[BrokerMessage]
-    ) -> AsyncIterator[TriggerEvent]:
-        async for message in shared_stream:
-            value = (message.value or b"").decode()
-            if value == "slow":
-                if self.computes:
-                    end = time.perf_counter() + LOCK_S * 1.5
-                    while time.perf_counter() < end:
-                        pass
-                else:
-                    await anyio.sleep(LOCK_S * 3.5)
-            yield TriggerEvent({"value": value, "deliveries": message.deliveries})
 
 
 @pytest.mark.rule("the task that renews locks starves while a filter computes")
@@ -57,18 +22,12 @@ async def test_a_filter_that_takes_long_loses_nobodys_messages(
 ) -> None:
     """One that needs three periods keeps its own; one that computes on the loop for one keeps the others'."""
     queue: Queue = request.getfixturevalue(of)
-    Working.queue, Working.computes = queue, computes
-    others = [f"m{number}" for number in range(20)]
+    values = [f"m{number}" for number in range(20)]
+    values.insert(10, "slow")
     session = "one" if of == "sessions" else None
-    await asyncio.to_thread(queue.send, *others[:10], "slow", *others[10:], session=session)
-    async with StreamHarness() as streams:
-        view = await streams.add(Working())
-        with anyio.fail_after(60):
-            while len(view.events) < 21 or any(one.outstanding for one in streams.groups.values()):
-                assert view.error is None
-                await anyio.sleep(0.05)
-    assert sorted(event.payload["value"] for event in view.events) == sorted([*others, "slow"])
-    assert {event.payload["deliveries"] for event in view.events} == {1}
+    await asyncio.to_thread(queue.send, *values, session=session)
+    takes = {"computes_s": LOCK_S * 1.5} if computes else {"waits_s": LOCK_S * 3.5}
+    await check_that_each_comes_once(queue.producer, values, **takes)
     assert queue.values == []
 
 

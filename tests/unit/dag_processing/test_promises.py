@@ -5,22 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.dag_processing.watched import parsed_watchers
 from triggerer.dag_processing import CheckedPromises, check_promises, parse_once
 
 _TRIGGERS = """
-from triggerer import BaseEventTrigger
 from triggerer.abc import DeliveryFacts, Finding, Guarantee
 from triggerer.errors import BrokerUnavailable, ConfigurationError
-
-class Base(BaseEventTrigger):
-    def __init__(self, key="k", more=None):
-        self.key, self.more = key, more
-
-    def serialize(self):
-        return f"{__name__}.{type(self).__name__}", {"key": self.key, "more": self.more}
-
-    def shared_stream_key(self):
-        return (type(self).__name__, self.key)
 
 class Fast(Base):
     pass
@@ -52,17 +42,7 @@ class Wrong(Base):
 
 
 async def checked(folder: Path, watchers: dict[str, str], *, ask: bool = True) -> CheckedPromises:
-    module = f"promises_of_{folder.name}"
-    (folder / f"{module}.py").write_text(_TRIGGERS)
-    lines = [f"from {module} import *", "from triggerer import Asset, AssetWatcher"]
-    lines += [
-        f"{name} = Asset({name!r}, watchers=[AssetWatcher('w', {trigger})])"
-        for name, trigger in watchers.items()
-    ]
-    (folder / "dag.py").write_text("\n".join(lines))
-    parsed = await parse_once(folder)
-    assert parsed.errors == ()
-    found = [watcher for file in parsed.files for watcher in file.watchers]
+    found = await parsed_watchers(folder, _TRIGGERS, watchers)
     return await check_promises(
         found, dags_folder=folder, ack_timeout=timedelta(minutes=5), ask=ask
     )

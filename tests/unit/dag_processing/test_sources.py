@@ -6,27 +6,17 @@ from pathlib import Path
 import anyio
 import pytest
 
-from triggerer.dag_processing import CheckedSources, check_sources, parse_once
+from tests.unit.dag_processing.watched import parsed_watchers
+from triggerer.dag_processing import CheckedSources, check_sources
 
 _TRIGGERS = """
 import asyncio
 import anyio
-from triggerer import BaseEventTrigger
 from triggerer.errors import BrokerRefused, BrokerUnavailable, ConfigurationError
-
-class Base(BaseEventTrigger):
-    def __init__(self, key="k", note=None):
-        self.key, self.note = key, note
-
-    def serialize(self):
-        return f"{__name__}.{type(self).__name__}", {"key": self.key, "note": self.note}
-
-    def shared_stream_key(self):
-        return (type(self).__name__, self.key)
 
 class Well(Base):
     async def check_source(self):
-        with open(self.note, "a") as file:
+        with open(self.more, "a") as file:
             file.write(self.key)
 
 class Silent(Base):
@@ -81,19 +71,7 @@ class Protesting(Base):
 async def checked(
     folder: Path, watchers: dict[str, str], deadline: timedelta = timedelta(seconds=20)
 ) -> CheckedSources:
-    # Modules are global, and so are the folders that they were imported from: a name of its own.
-    module = f"sources_of_{folder.name}"
-    (folder / f"{module}.py").write_text(_TRIGGERS)
-    lines = [f"from {module} import *", "from triggerer import Asset, AssetWatcher"]
-    lines += [
-        f"{name} = Asset({name!r}, watchers=[AssetWatcher('w', {trigger})])"
-        for name, trigger in watchers.items()
-    ]
-    (folder / "dag.py").write_text("\n".join(lines))
-    parsed = await parse_once(folder)
-    assert parsed.errors == ()
-    found = [watcher for file in parsed.files for watcher in file.watchers]
-    assert len(found) == len(watchers)
+    found = await parsed_watchers(folder, _TRIGGERS, watchers)
     return await check_sources(found, dags_folder=folder, deadline=deadline)
 
 

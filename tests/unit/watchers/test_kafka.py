@@ -15,20 +15,10 @@ from producers.kafka import KafkaMessage
 from producers.kafka.cluster import Membership
 from producers.kafka.lane import Lane
 from producers.kafka.position import CommittedPosition
+from tests.unit.watchers.kafka_records import LANE, Record
 from triggerer.abc import current_subscriber
 from triggerer.errors import DagError
 from watchers.kafka import KafkaEventTrigger
-
-LANE = Lane(TopicPartition("flights", 3), Membership(1, "me"), CommittedPosition(0))
-
-
-@dataclass
-class Record:
-    value: bytes | None
-    key: bytes | None = b"k"
-    offset: int = 7
-    timestamp: int = 1_700_000_000_000
-    headers: tuple[tuple[str, bytes], ...] = ()
 
 
 @dataclass

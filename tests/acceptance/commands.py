@@ -1,0 +1,40 @@
+"""Commands in processes of their own, as a user enters them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("TRIGGERER")}
+"""Without settings of whoever runs the tests."""
+
+
+def run_command(
+    *arguments: str, cwd: Path | None = None, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run `triggerer` with these arguments; by default in `ENVIRONMENT`."""
+    return subprocess.run(
+        [sys.executable, "-m", "triggerer", *arguments],
+        cwd=cwd,
+        env=ENVIRONMENT if environment is None else environment,
+        text=True,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def output_of(done: subprocess.CompletedProcess[str]) -> str:
+    """What it said on standard output; it did what it was told."""
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def json_of(done: subprocess.CompletedProcess[str]) -> Any:
+    """The same, of a command with `--json`."""
+    return json.loads(output_of(done))

@@ -1,0 +1,48 @@
+"""A folder with a DAG file whose watchers have triggers of a module beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from triggerer.dag_processing import parse_once
+from triggerer.domain.parsed import ParsedWatcher
+
+_BASE = """
+from triggerer import BaseEventTrigger
+
+class Base(BaseEventTrigger):
+    def __init__(self, key="k", more=None):
+        self.key, self.more = key, more
+
+    def serialize(self):
+        return f"{__name__}.{type(self).__name__}", {"key": self.key, "more": self.more}
+
+    def shared_stream_key(self):
+        return (type(self).__name__, self.key)
+"""
+
+
+async def parsed_watchers(
+    folder: Path, triggers: str, watchers: Mapping[str, str]
+) -> list[ParsedWatcher]:
+    """Write the module and the file, and parse that.
+
+    Args:
+        triggers: Source of classes, which inherit from a `Base` with the arguments `key` and `more`.
+        watchers: By the name of its asset how the trigger of a watcher is made, and its further arguments.
+    """
+    # Modules are global, and so are the folders that they were imported from: a name of its own.
+    module = f"triggers_of_{folder.name}"
+    (folder / f"{module}.py").write_text(_BASE + triggers)
+    lines = [f"from {module} import *", "from triggerer import Asset, AssetWatcher"]
+    lines += [
+        f"{name} = Asset({name!r}, watchers=[AssetWatcher('w', {trigger})])"
+        for name, trigger in watchers.items()
+    ]
+    (folder / "dag.py").write_text("\n".join(lines))
+    parsed = await parse_once(folder)
+    assert parsed.errors == ()
+    found = [watcher for file in parsed.files for watcher in file.watchers]
+    assert len(found) == len(watchers)
+    return found

@@ -1,0 +1,22 @@
+"""What stands for a record of aiokafka's, and the lane of its partition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aiokafka import TopicPartition
+
+from producers.kafka.cluster import Membership
+from producers.kafka.lane import Lane
+from producers.kafka.position import CommittedPosition
+
+LANE = Lane(TopicPartition("flights", 3), Membership(1, "me"), CommittedPosition(0))
+
+
+@dataclass
+class Record:
+    value: bytes | None
+    key: bytes | None = b"k"
+    offset: int = 7
+    timestamp: int = 1_700_000_000_000
+    headers: tuple[tuple[str, bytes], ...] = ()
