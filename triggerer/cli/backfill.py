@@ -93,6 +93,19 @@ def backfill(
         _plan(config, dag_id, start, end, reprocess, limit, json=json)
         return
 
+    found = _start(config, dag_id, start, end, reprocess=reprocess, max_active=max_active)
+    _show([found], json=json)
+
+
+def _start(
+    config: Path | None,
+    dag_id: str,
+    start: datetime,
+    end: datetime,
+    *,
+    reprocess: str,
+    max_active: int,
+) -> BackfillView:
     async def change(session: AsyncSession) -> BackfillView:
         from triggerer.domain.backfills import Reprocess
         from triggerer.operations.backfills import start_backfill
@@ -101,7 +114,7 @@ def backfill(
             session, dag_id, start, end, reprocess=Reprocess(reprocess), max_active=max_active
         )
 
-    _show([write(config, change)], json=json)
+    return write(config, change)
 
 
 def _cancel(config: Path | None, backfill_id: int) -> BackfillView:
