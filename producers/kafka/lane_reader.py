@@ -73,10 +73,11 @@ class LaneReader:
                 except OutOfRange:
                     await self._reset(consumer)
                     continue
-                lane = self.lanes[self._partition]
-                for record in batches.get(self._partition, ()):
-                    lane.delivered = record.offset + 1
-                    yield KafkaMessage(record, lane, lane.delivery)
+                if records := batches.get(self._partition):
+                    lane = self.lanes[self._partition]
+                    delivery, lane.delivered = lane.delivery, records[-1].offset + 1
+                    for record in records:
+                        yield KafkaMessage(record, lane, delivery)
                 if self.topics_are_suspect or anyio.current_time() >= check_at:
                     check_at = anyio.current_time() + _CHECK_TOPIC_EVERY_S
                     await self._check_topic(cluster)

@@ -19,9 +19,9 @@ from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.filtering import filtered
 from triggerer.runtime.hosted import HostedTrigger
 from triggerer.runtime.kept import KeptMessages
-from triggerer.runtime.kept_reader import QueueMessage
+from triggerer.runtime.kept_reader import QueueMessage, begin_giving
 from triggerer.runtime.lag import Lag
-from triggerer.runtime.missed import MissedMessages, Readable
+from triggerer.runtime.missed import MissedMessages
 from triggerer.runtime.pending_limit import PendingLimit
 from triggerer.runtime.seam import Seam
 from triggerer.runtime.setting_aside import SettingAside
@@ -42,6 +42,8 @@ _log = structlog.get_logger(__name__)
 _MOST_PENDING: Final = 2_000
 """Derived and not durable. A bound of its own: who catches up takes no room from its siblings."""
 _WARN_EVERY_S: Final = 1.0
+_STORE_EVERY_S: Final = 2.0
+"""A position that moves without a derived event is stored so often."""
 
 
 class CatchingUp:
@@ -93,7 +95,6 @@ class CatchingUp:
             state,
             context,
             taken,
-            self._seam,
             self._missed,
             self._trials,
             self._setting_aside,
@@ -105,15 +106,18 @@ class CatchingUp:
         self._pending = PendingLimit(_MOST_PENDING)
         self._backoff = context.restart_backoff()
         self._may_warn_at = -math.inf
-        self._open: Taken | None = None
         self._opened_at = 0.0
-        self._ordinal = 0
         self._overdue: AckTimeout | None = None
         self._scope: anyio.CancelScope | None = None
 
     @property
     def name(self) -> str:
         return self._hosted.name
+
+    @property
+    def open_message(self) -> Taken | None:
+        """What its filter was given last, until it moves past it."""
+        return self._taken.open
 
     def wake(self) -> None:
         """Look again: it has fallen behind in another lane, or something has arrived."""
@@ -195,7 +199,7 @@ class CatchingUp:
                 await self._wait_before_next(started)
         except Exception as error:
             # The plugin's: it is shown, and tried again.
-            failed, self._open = self._open, None
+            failed, self._taken.open = self._taken.open, None
             self._note_failure(error)
             if failed is not None:
                 self._settlement.fail(failed, error)
@@ -205,7 +209,7 @@ class CatchingUp:
                 self._hosted.is_held = True
                 self._life.cancel()
         finally:
-            self._open = None
+            self._taken.open = None
             if trigger is not None:
                 await self._hosted.clean_up(trigger)
 
@@ -229,6 +233,7 @@ class CatchingUp:
             self._may_warn_at = now + _WARN_EVERY_S
             _log.warning("a watcher fails to catch up", watcher=self.name, error=repr(error))
         self.error = error
+        self._settlement.note_failure()
         self._on_change(self.watcher)
 
     def _note_success(self) -> None:
@@ -251,22 +256,25 @@ class CatchingUp:
                 await self._drive(events)
         if self._overdue is not None:
             raise self._overdue
-        if self._open is not None:
+        if self._taken.open is not None:
             # It returned: what it pulled counts as accepted.
-            self._resolve()
+            self._resolve(self._taken.open)
 
     async def _drive(self, events: AsyncGenerator[TriggerEvent, None]) -> None:
         state, sink, pending = self._state, self._context.sink, self._pending
+        messages, note_stored = self._taken, self._note_stored
+        source = EventSource((self.watcher,), self._hosted.source.fence)
         async for event in events:
             if not isinstance(event, TriggerEvent):
                 raise PluginError(
                     f"The filter of {self.name} yielded {type(event).__qualname__}, not a TriggerEvent"
                 )
-            taken = self._open
+            taken = messages.open
             if taken is None:
                 # What derives from no message the live filter yields as well.
                 continue
-            taken.has_derived = True
+            ordinal = taken.derived
+            taken.derived += 1
             if not state.may_act:
                 # It is not stored any more, so its message must not pass. Whoever keeps the lease closes the group.
                 await anyio.sleep_forever()
@@ -274,10 +282,11 @@ class CatchingUp:
                 continue
             taken.unresolved += 1
             pending.count += 1
-            source = EventSource((self.watcher,), taken.fence)
-            derived = TakenDerived(taken, self._note_stored)
-            sink.submit_nowait(derived, event, source, taken.key, self._ordinal)
-            self._ordinal += 1
+            fence = taken.fence
+            if source.fence is not fence:
+                source = EventSource((self.watcher,), fence)
+            derived = TakenDerived(taken, note_stored)
+            sink.submit_nowait(derived, event, source, taken.key, ordinal)
             if sink.is_full:
                 await sink.wait_for_room()
             if pending.count >= pending.limit:
@@ -288,11 +297,11 @@ class CatchingUp:
         clock, timeout = self._context.clock, self._context.settings.ack_timeout
         while True:
             now = clock.monotonic()
-            due = now + timeout if self._open is None else self._opened_at + timeout
+            due = now + timeout if self._taken.open is None else self._opened_at + timeout
             await clock.sleep_until(due)
             late = clock.monotonic() - due
             await clock.sleep_until(clock.monotonic() + late)
-            if self._open is not None and self._opened_at + timeout <= due:
+            if self._taken.open is not None and self._opened_at + timeout <= due:
                 self._overdue = AckTimeout(
                     f"{self.name} did not resolve a message within {timeout:g} s while it caught up",
                     hint="its filter is stuck or too slow; raise shared_stream_ack_timeout if that is its nature",
@@ -303,7 +312,7 @@ class CatchingUp:
 
     def reject_open_event(self) -> bool:
         """See `triggerer.abc.reject_shared_stream_event`; may be called from another thread."""
-        taken = self._open
+        taken = self._taken.open
         if taken is None:
             return False
         taken.is_rejected = True
@@ -312,88 +321,69 @@ class CatchingUp:
     # A message's way
 
     async def _events(self) -> AsyncGenerator[Any, None]:
-        while True:
-            if self.has_kept and (taken := await self._next_kept()) is not None:
-                self._give(taken)
-                yield taken.event
-                self._resolve()
-            if self._seam.must_look():
-                await self._seam.look()
-            lag = self._missed.next_lane()
+        messages, resolve = self._taken, self._settlement.resolve
+        monotonic, producer = self._context.clock.monotonic, self._state.producer
+        assert producer is not None
+        key_of = producer.get_idempotency_key
+        while self._has_work():
+            if self.has_kept and (again := await self._next_kept()) is not None:
+                self._open(again)
+                yield again.event
+                self._resolve(again)
+            lag = await self._next_lane()
             if lag is None:
-                if self.has_kept:
-                    continue
-                if not self._is_behind:
-                    return
-                await self._missed.wait_for_turn()
                 continue
-            if lag.taken_by is not self._taken:
-                self._take_over(lag)
             if self._settlement.is_trial_due(lag):
-                message = await self._trials.next(lag)
-                if message is not None:
-                    self._give(Trial(lag, message))
-                    yield message.event
-                    self._resolve()
+                candidate = await self._trials.next(lag)
+                if candidate is not None:
+                    trial = Trial(lag, candidate)
+                    self._open(trial)
+                    yield trial.event
+                    self._resolve(trial)
                     continue
-            goes_on = True
             async with aclosing(self._missed.slice(lag)) as bursts:
                 async for burst in bursts:
+                    # Of all that is done here, only this is done for each message.
                     for message in burst:
-                        if not self._may_give(lag, message):
-                            goes_on = False
+                        if isinstance(message, QueueMessage) and not begin_giving(lag, message):
                             break
-                        self._give_from(lag, message)
+                        messages.open = taken = TakenFromLane(lag, message, key_of)
+                        self._opened_at = now = monotonic()
+                        if now - lag.stored_at >= _STORE_EVERY_S:
+                            self._state.store_position(lag)
                         yield message.event
-                        goes_on = self._resolve()
-                        if not goes_on:
+                        messages.open = None
+                        if not resolve(taken):
                             break
-                    if not goes_on:
-                        break
+                    else:
+                        if not self._seam.go_live_if_caught_up(lag):
+                            continue
+                    break
 
     async def _next_kept(self) -> TakenAgain | None:
         assert self._kept is not None
         return await self._kept.next()
 
-    @staticmethod
-    def _may_give(lag: Lag, message: Readable) -> bool:
-        """Whether it still comes next; False if it was kept meanwhile: then it is read from the store."""
-        if lag.kept is None or not isinstance(message, QueueMessage) or message.id is not None:
-            return True
-        return bool(message.position[1] >= lag.kept.decided_to)
+    async def _next_lane(self) -> Lag | None:
+        """Whose turn it is; None after all of them have waited, or where something else is to be given first."""
+        if self._seam.must_look():
+            await self._seam.look()
+        lag = self._missed.next_lane()
+        if lag is not None:
+            if lag.taken_by is not self._taken:
+                self._take_over(lag)
+        elif self._is_behind and not self.has_kept:
+            await self._missed.wait_for_turn()
+        return lag
 
-    def _give_from(self, lag: Lag, message: Readable) -> None:
-        producer = self._state.producer
-        assert producer is not None
-        if isinstance(message, QueueMessage):
-            key = message.key
-            self._note_given(lag, message)
-        else:
-            key = producer.get_idempotency_key(message.payload)
-        if lag.again is not None:
-            key = lag.again.key_of(message.position, key)
-        taken = TakenFromLane(lag, message, key)
-        self._settlement.add(taken)
-        self._give(taken)
-
-    @staticmethod
-    def _note_given(lag: Lag, message: QueueMessage) -> None:
-        assert lag.kept is not None
-        lag.failures = lag.failures or message.failures
-        if message.id is None:
-            lag.kept.handed_to = message.end[1]
-        if message.key is not None:
-            lag.kept.under_way.add(message.key)
-
-    def _give(self, taken: Taken) -> None:
-        self._open, self._ordinal = taken, 0
+    def _open(self, taken: Taken) -> None:
+        self._taken.open = taken
         self._opened_at = self._context.clock.monotonic()
 
-    def _resolve(self) -> bool:
-        """The filter has moved past the open message; False if its lane is not to be read on from there."""
-        taken, self._open = self._open, None
-        assert taken is not None
-        return self._settlement.resolve(taken)
+    def _resolve(self, taken: Taken) -> None:
+        """The filter has moved past the open message."""
+        self._taken.open = None
+        self._settlement.resolve(taken)
 
     def _note_stored(self, taken: Taken, error: Exception | None) -> None:
         self._pending.count -= 1

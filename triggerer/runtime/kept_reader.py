@@ -180,6 +180,20 @@ class KeptReader:
         self._parked.submit_nowait(ParkedChange(lag.fence, self._watcher.watcher_id, what, note))
 
 
+def begin_giving(lag: Lag, message: QueueMessage) -> bool:
+    """Note that the filter is given a message; False if it was kept meanwhile, so that it is read from the store."""
+    kept = lag.kept
+    assert kept is not None
+    if message.id is None:
+        if message.position[1] < kept.decided_to:
+            return False
+        kept.handed_to = message.end[1]
+    lag.failures = lag.failures or message.failures
+    if message.key is not None:
+        kept.under_way.add(message.key)
+    return True
+
+
 def _outstanding(entry: Entry | None) -> Iterator[Entry]:
     while entry is not None:
         yield entry

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Hashable
 from contextlib import aclosing
 from typing import Final
@@ -14,12 +13,13 @@ from triggerer.runtime.cancellation import plugin_code
 from triggerer.runtime.recent import Message
 from triggerer.synchronization import AutoResetEvent
 
-_MOST: Final = 512
-_MOST_BYTES: Final = 2 * 1024 * 1024
+_MOST: Final = 1_024
+"""Read ahead while as many are being handled: they take longer than a broker needs for its next answer."""
+_MOST_BYTES: Final = 1024 * 1024
 
 
 class LogReader:
-    """One reading of one lane. `run` fills `messages`, up to a bound in number and in bytes.
+    """One reading of one lane. `run` reads up to a bound in number and in bytes ahead, while what was taken is handled.
 
     Args:
         on_arrival: Called when there is something to take, and was nothing before; or the reading has ended with
@@ -38,20 +38,15 @@ class LogReader:
         self._lane = lane
         self._position = position
         self._on_arrival = on_arrival
-        self._messages: deque[tuple[Message, int]] = deque()
+        self._messages: list[Message] = []
         self._size_bytes = 0
         self._has_room = AutoResetEvent()
 
-    def take(self, most: int) -> list[Message]:
-        """The next messages, in order; empty if there is none yet."""
-        taken = []
-        for _ in range(min(most, len(self._messages))):
-            message, size_bytes = self._messages.popleft()
-            self._size_bytes -= size_bytes
-            taken.append(message)
-        if len(self._messages) <= _MOST // 2 and self._size_bytes <= _MOST_BYTES // 2:
-            # Not for each that is taken: the reading goes on in strides.
-            self._has_room.set()
+    def take(self) -> list[Message]:
+        """What was read since it was called last, in order; empty if there is nothing yet."""
+        taken, self._messages = self._messages, []
+        self._size_bytes = 0
+        self._has_room.set()
         return taken
 
     async def run(self) -> None:
@@ -73,11 +68,10 @@ class LogReader:
                 hint="write it as an async generator: `async def` with `yield`",
             )
         async with aclosing(pairs):
+            get_position, get_size = producer.get_position, producer.get_size
             async for event, payload in pairs:
-                size_bytes = producer.get_size(payload)
-                message = Message(producer.get_position(payload), event, payload)
-                self._messages.append((message, size_bytes))
-                self._size_bytes += size_bytes
+                self._messages.append(Message(get_position(payload), event, payload))
+                self._size_bytes += get_size(payload)
                 if len(self._messages) == 1:
                     # Who finds something does not wait.
                     self._on_arrival()

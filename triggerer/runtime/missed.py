@@ -29,6 +29,9 @@ _SLICE_OF_LOG: Final = 50_000
 _SLICE_S: Final = 5.0
 _BURST: Final = 16
 """Messages before the rest of the event loop has its turn: what is behind gives way to what is live."""
+_BURST_S: Final = 0.0003
+"""The same of the log, where a turn costs as much as several messages: as many as the filter takes in this time."""
+_MOST_IN_BURST: Final = 128
 _IDLE_S: Final = 0.5
 """How long a lane without a message keeps its reader while others wait for one, and waits for its live filter."""
 
@@ -224,18 +227,20 @@ class MissedMessages:
     async def _from_log(
         self, lag: Lag, reader: LogReader
     ) -> AsyncGenerator[Sequence[Readable], None]:
-        given = 0
-        clock = self._context.clock
+        clock, given = self._context.clock, 0
         until = clock.monotonic() + _SLICE_S
         reached = lag.read_to
+        messages, at, most = list[Message](), 0, _BURST
         while (
             given < _SLICE_OF_LOG and clock.monotonic() < until and not (lag.is_gone or lag.is_live)
         ):
             if lag.read_to is not reached:
                 # It is to be read again from an earlier message, which this reading has passed.
                 return
-            burst = reader.take(_BURST)
-            if not burst:
+            if at >= len(messages):
+                messages, at = reader.take(), 0
+                if messages:
+                    continue
                 if reader.error is not None:
                     self.postpone(lag)
                     self._on_failure(reader.error)
@@ -243,14 +248,17 @@ class MissedMessages:
                 if not await self._wait_for_message(lag):
                     return
                 continue
+            burst = messages[at : at + most]
+            at += len(burst)
             given += len(burst)
+            began = clock.monotonic()
             yield burst
+            most = _adapt(most, clock.monotonic() - began)
             reached = lag.read_to
-            if self._state.recent_of(lag.lane).covers(lag.read_to):
+            if self._state.recent_of(lag.lane).covers(reached):
                 # From here on it is in memory.
                 return
-            if len(burst) == _BURST:
-                await checkpoint()
+            await checkpoint()
 
     async def _wait_for_message(self, lag: Lag) -> bool:
         """Wait for the log or the poll. False if the lane has caught up, or others are to have their turn."""
@@ -276,6 +284,13 @@ class MissedMessages:
             if is_first:
                 self._state.store_position(lag)
                 is_first = False
+
+
+def _adapt(most: int, took_s: float) -> int:
+    """How many messages the next burst may have, if this one took so long."""
+    if took_s > _BURST_S:
+        return max(most // 2, 1)
+    return min(most * 2, _MOST_IN_BURST) if took_s < _BURST_S / 2 else most
 
 
 async def _run_in(scope: anyio.CancelScope, reader: LogReader) -> None:

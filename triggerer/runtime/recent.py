@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from triggerer.domain.lane_positions import Position, following, is_before, is_same_log
 
@@ -13,8 +14,9 @@ _MOST: Final = 2_048
 _MOST_BYTES: Final = 4 * 1024 * 1024
 
 
-class Message(NamedTuple):
-    """A message of a log."""
+@dataclass(slots=True)
+class Message:
+    """A message of a log. Nobody changes one; to be frozen would cost each of them as much again."""
 
     position: Position
     event: Any

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 import structlog
 
@@ -17,16 +16,12 @@ from triggerer.runtime.kept import KeptMessages
 from triggerer.runtime.kept_in_lane import KeptInLane
 from triggerer.runtime.lag import Lag
 from triggerer.runtime.missed import MissedMessages
-from triggerer.runtime.seam import Seam
 from triggerer.runtime.setting_aside import SettingAside
 from triggerer.runtime.state import GroupState
 from triggerer.runtime.taken import Taken, TakenAgain, TakenFromLane, TakenMessages, Trial
 from triggerer.runtime.trials import Trials
 
 _log = structlog.get_logger(__name__)
-
-_STORE_EVERY_S: Final = 2.0
-"""A position that moves without a derived event is stored so often."""
 
 
 def _ignore(_: Exception | None) -> None:
@@ -54,7 +49,6 @@ class Settlement:
         state: GroupState,
         context: RuntimeContext,
         taken: TakenMessages,
-        seam: Seam,
         missed: MissedMessages,
         trials: Trials,
         setting_aside: SettingAside,
@@ -66,7 +60,6 @@ class Settlement:
         self._state = state
         self._context = context
         self._taken = taken
-        self._seam = seam
         self._missed = missed
         self._trials = trials
         self._setting_aside = setting_aside
@@ -75,10 +68,8 @@ class Settlement:
         self._on_success = on_success
         self._blocked: dict[Lag, _Blocked] = {}
         """Lanes that stand at a message for which there is no room, until it is settled."""
-
-    def add(self, taken: TakenFromLane) -> None:
-        """A message is about to be given to the filter."""
-        self._taken.add(taken)
+        self._going_on: Lag | None = None
+        """The lane of a log whose message has passed last, if nothing has failed since."""
 
     def is_trial_due(self, lag: Lag) -> bool:
         """Whether another message is to be tried, since the lane's own has failed too often."""
@@ -88,35 +79,54 @@ class Settlement:
 
     def resolve(self, taken: Taken) -> bool:
         """The filter has moved past a message; False if its lane is not to be read on from there."""
+        if not isinstance(taken, TakenFromLane):
+            return self._resolve_alone(taken)
+        if taken.is_dropped:
+            return False
+        lag = taken.lag
+        is_going_on = lag is self._going_on
+        if is_going_on and not (taken.derived or taken.is_rejected or lag.is_gone):
+            # Nearly always: nothing waits for it.
+            self._taken.pass_by(taken)
+            return True
+        if taken.is_rejected and not self._reject(taken):
+            return False
+        taken.unresolved -= 1
+        if not is_going_on:
+            # After a message of another lane, or after a failure.
+            self._on_success()
+            self._missed.note_success(lag)
+        self._taken.add(taken)
+        goes_on = self._pass(taken)
+        if not is_going_on and goes_on and lag.kept is None:
+            self._going_on = lag
+        return goes_on
+
+    def _resolve_alone(self, taken: Trial | TakenAgain) -> bool:
+        """The same of one that is given for itself."""
         if taken.is_dropped:
             return False
         if isinstance(taken, Trial):
-            is_evidence = taken.has_derived or taken.is_rejected
+            is_evidence = taken.derived > 0 or taken.is_rejected
             self._trials.note_passed(taken.lag, is_evidence=is_evidence)
             return False
-        if taken.is_rejected:
-            error = PluginError(
-                f"{self._name} rejected a message while it caught up: the broker cannot be told any more"
-            )
-            if not self._reject(taken, error):
-                return False
+        if taken.is_rejected and not self._reject(taken):
+            return False
         taken.unresolved -= 1
-        if not isinstance(taken, TakenFromLane):
+        if not taken.unresolved:
             self._settle(taken)
-            return True
-        self._on_success()
-        return self._pass(taken)
+        return True
 
     def _pass(self, taken: TakenFromLane) -> bool:
         """The lane goes on behind a message; False if there is no more to be read of it now."""
         lag = taken.lag
         lag.read_to = taken.message.end
-        self._missed.note_success(lag)
         if lag.failures:
             lag.failures = 0
             self._trials.forget(lag)
-        self._settle(taken)
-        if lag.is_gone or self._seam.go_live_if_caught_up(lag):
+        if not taken.unresolved:
+            self._settle(taken)
+        if lag.is_gone:
             return False
         if self._is_blocked_at(taken):
             # What follows it waits for the answer, or each attempt would derive all of it again.
@@ -124,36 +134,41 @@ class Settlement:
             return False
         return True
 
+    def note_failure(self) -> None:
+        """Something has failed, and is shown until a message passes."""
+        self._going_on = None
+
     def note_stored(self, taken: Taken, error: Exception | None) -> None:
         """The store has answered for an event that derives from a message."""
         taken.unresolved -= 1
         if taken.is_dropped:
             return
         if error is None:
-            self._settle(taken)
+            if not taken.unresolved:
+                self._settle(taken)
         elif not isinstance(error, LeaseLost):
             self._on_failure(error)
             self._refuse(taken, error)
 
     def _settle(self, taken: Taken) -> None:
-        """Something that a message waited for has happened."""
+        """A message waits for nothing any more."""
         if isinstance(taken, TakenFromLane):
-            if not taken.unresolved and self._is_blocked_at(taken):
+            if self._is_blocked_at(taken):
                 del self._blocked[taken.lag]
                 self._missed.resume(taken.lag)
             self._move(taken.lag)
-        elif isinstance(taken, TakenAgain) and not taken.unresolved:
+        elif isinstance(taken, TakenAgain):
             assert self._kept is not None
             self._kept.note_passed(taken)
 
     def _move(self, lag: Lag) -> None:
         """Move the position past what is dealt with."""
         has_derived = self._taken.move(lag)
-        if lag.kept is not None and lag.kept.passed:
-            self._drop_passed(lag, lag.kept)
-        now = self._context.clock.monotonic()
-        if has_derived or now - lag.stored_at >= _STORE_EVERY_S:
-            self._state.store_position(lag)
+        if lag.kept is not None:
+            if lag.kept.passed:
+                self._drop_passed(lag, lag.kept)
+        elif has_derived:
+            self._state.lags.move(lag)
         if lag.is_live:
             self._state.end_if_advanced(lag)
 
@@ -178,7 +193,7 @@ class Settlement:
             assert self._kept is not None
             if not taken.is_dropped:
                 self._kept.note_failed(taken, error)
-        elif isinstance(taken, TakenFromLane) and not taken.is_stale:
+        elif not taken.is_stale:
             lag = taken.lag
             lag.failures += 1
             self._missed.note_failure()
@@ -186,6 +201,7 @@ class Settlement:
                 self._setting_aside.submit_change(lag, Failed(taken.key, lag.failures), _ignore)
             if self._trials.blames_message(lag):
                 taken.unresolved -= 1
+                self._taken.add(taken)
                 # Until that is durable: after a crash it is given again, and nothing behind it was.
                 self._missed.hold(lag)
                 self._set_aside(taken, error, is_waited_for=True)
@@ -196,7 +212,10 @@ class Settlement:
                 self._missed.postpone(lag, is_patient=is_patient)
                 self._trials.look_again(lag)
 
-    def _reject(self, taken: Taken, error: Exception) -> bool:
+    def _reject(self, taken: Taken) -> bool:
+        error = PluginError(
+            f"{self._name} rejected a message while it caught up: the broker cannot be told any more"
+        )
         if self._setting_aside.is_possible:
             return self._refuse(taken, error)
         _log.warning(
@@ -239,8 +258,9 @@ class Settlement:
                 return
             if refusal is None:
                 if is_waited_for:
+                    self._missed.note_success(taken.lag)
                     self._pass(taken)
-                else:
+                elif not taken.unresolved:
                     self._settle(taken)
             elif not isinstance(refusal, LeaseLost):
                 self._on_failure(refusal)
@@ -254,7 +274,7 @@ class Settlement:
         return not taken.is_dropped
 
     def _is_blocked_at(self, taken: TakenFromLane) -> bool:
-        blocked = self._blocked.get(taken.lag)
+        blocked = self._blocked.get(taken.lag) if self._blocked else None
         return blocked is not None and blocked.position == taken.message.position
 
     def _block(self, taken: TakenFromLane) -> None:

@@ -262,10 +262,11 @@ class InMemoryProducer(InMemoryQueueProducer):
             if log is None or offset >= len(log.values):
                 await self._broker.wait_for_change()
                 continue
-            # Where a broker would be asked.
+            # Where a broker would be asked. It answers with all that it has.
             await checkpoint()
-            yield log.values[offset], InMemoryMessage(log.values[offset], lane, offset, 0)
-            offset += 1
+            for value in log.values[offset:]:
+                yield value, InMemoryMessage(value, lane, offset, 0)
+                offset += 1
 
     async def find_positions(self, start: datetime | None) -> Mapping[Hashable, list[Any]]:
         return {

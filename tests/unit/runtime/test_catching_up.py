@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from functools import partial
@@ -10,14 +11,17 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
-from tests.unit.runtime.scene import Scene, Selecting, Sink, Watching, always, taken
+from tests.unit.runtime.scene import Scene, Selecting, Sink, Watching, always, context, taken
 from triggerer.abc import (
     TriggerEvent,
 )
+from triggerer.backoff import Backoff
 from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.domain.lane_positions import LanePosition, PositionChange
 from triggerer.runtime import Manager, RuntimeContext, TriggerSpec
+from triggerer.runtime.clock import SystemClock
 from triggerer.testing import StreamHarness
 
 
@@ -378,3 +382,108 @@ async def test_lanes_whose_places_are_stored_in_one_commit_are_all_read(scene: S
         await sink.until(lambda: len(sink.held or ()) >= 2)
         sink.release()
         await sink.until(lambda: sink.taken(1) == ["a"])
+
+
+def behind_by(scene: Scene, count: int, name: str) -> list[TriggerSpec]:
+    """A watcher that is behind by all that was published, which the group is not given."""
+    scene.publish(*range(count))
+    scene.broker.seek(count)
+    row = LanePosition(1, "0", [scene.broker.identity, 0], datetime.now(UTC))
+    return scene.specs(name, positions=(row,))
+
+
+class Ahead(SystemClock):
+    """Goes on by itself, and faster while a test makes it."""
+
+    seconds = 0.0
+
+    def monotonic(self) -> float:  # type: ignore[override]
+        return time.monotonic() + self.seconds
+
+
+@pytest.mark.rule("18: a position moves every few seconds where nothing is derived")
+async def test_the_position_of_a_slow_watcher_that_derives_nothing_is_stored_every_few_seconds(
+    scene: Scene,
+) -> None:
+    clock, sink = Ahead(), Sink()
+
+    def take_long(_: Any) -> bool:
+        clock.seconds += 1.5
+        return True
+
+    scene.ignores = take_long
+    scene.gates["slow", 9] = anyio.Event()
+    specs = behind_by(scene, 12, "slow")
+    async with Manager(RuntimeContext(sink, sink, clock=clock)) as manager:
+        manager.add(specs)
+        await sink.until(lambda: ("slow", 9) in scene.opened)
+        position = sink.positions[1, "0"]
+        assert position is not None
+        assert position[1] >= 7
+
+
+@pytest.mark.rule("18: what is behind gives way to what is live")
+async def test_the_slower_its_filter_the_more_often_one_that_catches_up_gives_way(
+    scene: Scene,
+) -> None:
+    scene.ignores = lambda _: time.sleep(0.001) is None
+    sink = Sink()
+    specs = behind_by(scene, 200, "slow")
+    async with Manager(RuntimeContext(sink, sink)) as manager:
+        manager.add(specs)
+        # It begins with a guess.
+        await sink.until(lambda: len(scene.opened) >= 100)
+        most = 0
+        with anyio.fail_after(10):
+            while (before := len(scene.opened)) < 200:
+                await checkpoint()
+                most = max(most, len(scene.opened) - before)
+        assert most == 1
+
+
+async def test_an_error_is_shown_until_the_next_message_passes(scene: Scene) -> None:
+    sink = Sink()
+    sink.refuses = lambda _, payload: payload == 3
+    scene.gates["sick", 5] = anyio.Event()
+    async with Manager(context(sink)) as manager:
+        (one,) = manager.add(behind_by(scene, 10, "sick"))
+        await sink.until(lambda: ("sick", 5) in scene.opened)
+        assert one.catching_up == {1: None}
+        scene.gates["sick", 5].set()
+        await sink.until(lambda: len(sink.taken(1)) == 9)
+
+
+async def test_one_that_fails_now_and_then_is_not_held_up_as_one_that_takes_nothing(
+    scene: Scene,
+) -> None:
+    """A hundred lanes, each with a message that passes and one that fails once: never two failures in a row."""
+    failed = set[str]()
+
+    def fails_once(event: str) -> bool:
+        if event in failed or event.startswith("good"):
+            return False
+        failed.add(event)
+        return True
+
+    scene.fails["sick"] = fails_once
+    sink = Sink()
+    for lane in range(100):
+        scene.publish(f"good {lane}", f"bad {lane}", lane=lane)
+        scene.broker.seek(2, lane=lane)
+    rows = tuple(
+        LanePosition(1, str(lane), [scene.broker.identity, 0], datetime.now(UTC))
+        for lane in range(100)
+    )
+    async with Manager(Patient(sink, sink)) as manager:
+        manager.add(scene.specs("sick", positions=rows))
+        await sink.until(lambda: len(sink.taken(1)) == 200)
+
+
+class Patient(RuntimeContext):
+    """Whose lanes wait for moments, and whose watcher for hours."""
+
+    def retry_backoff(self) -> Backoff:
+        return Backoff(first=0.01, longest=0.01, random=self.random)
+
+    def restart_backoff(self) -> Backoff:
+        return Backoff(first=36_000, longest=36_000, random=self.random)

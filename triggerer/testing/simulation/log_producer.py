@@ -76,9 +76,9 @@ class SimulatedLog(SimulatedProducer):
                     await arrived.wait()
                     continue
                 await self._ask()
-                message = messages[offset]
-                yield message.event, Reread(message)
-                offset += 1
+                for message in messages[offset:]:
+                    yield message.event, Reread(message)
+                    offset += 1
         finally:
             self._readers -= 1
             del log.readers[arrived]

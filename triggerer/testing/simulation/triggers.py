@@ -218,7 +218,7 @@ class RereadingProbe:
         async for event in shared_stream:
             message = self._open = leased.stream.broker.message_of(event)
             leased.checker.trace("opened again", message=message.key, watcher=watcher)
-            self._is_trial = getattr(self._subscriber, "_open", None).__class__ is Trial
+            self._is_trial = isinstance(self._subscriber.open_message, Trial)
             if self._is_noted and leased.checker.is_owner(leased):
                 leased.checker.lagging.on_opened(watcher, message)
             self.yielded = 0
