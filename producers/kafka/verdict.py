@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from producers.kafka.lane import Lane
 from producers.kafka.message import KafkaMessage
 from triggerer.abc import AdvanceItem, AdvanceOutcome
 from triggerer.pluginkit.delivery import Judgement
 from triggerer.pluginkit.delivery import judge as judge_outcome
+
+# Enumerations find a member by a Python function, and this is asked of each message.
+_FAIL: Final = Judgement.FAIL
+_REJECT: Final = Judgement.REJECT
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ def judge(batch: Sequence[AdvanceItem]) -> Verdict:
     stale = 0
     rejected: list[KafkaMessage] = []
     judged: AdvanceOutcome | None = None
-    judgement = Judgement.FAIL
+    judgement = _FAIL
     for index, (message, outcome) in enumerate(batch):
         lane = message.lane
         if lane.closed or message.delivery != lane.delivery:
@@ -53,11 +58,11 @@ def judge(batch: Sequence[AdvanceItem]) -> Verdict:
         if outcome is not judged:
             # Nearly always it is the same as that of the message before.
             judged, judgement = outcome, judge_outcome(outcome)
-        if judgement is Judgement.FAIL:
+        if judgement is _FAIL:
             return Verdict(
                 lane, message.offset, (message, outcome), batch[index + 1 :], stale, rejected
             )
-        if judgement is Judgement.REJECT:
+        if judgement is _REJECT:
             rejected.append(message)
         current, last = lane, message
     return Verdict(current, -1 if last is None else last.offset + 1, None, (), stale, rejected)

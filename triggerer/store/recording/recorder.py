@@ -128,7 +128,8 @@ class EventRecorder(GroupCommit[EventBatch]):
             batch.add_without_rows(event, error)
         else:
             rows = len(source.watchers)
-            size_bytes = rows * size_of(extra)
+            # First as almost all are: a call would take as long as this.
+            size_bytes = rows * (len(extra) if extra.isascii() else size_of(extra))
             if (
                 len(batch.keys) + rows > self._max_batch_rows
                 or batch.size_bytes + size_bytes > MAX_BATCH_BYTES
