@@ -184,19 +184,19 @@ class Flow:
                     self._fail_for_overflow(subscriber, f"did not move for {grace:g} s")
 
     async def _fail_slow(self) -> bool:
-        """Fail those for which the poll would stop while a sibling waits for more; return whether there were any.
+        """Fail those for which the poll would stop while a sibling waits for more; return whether time has passed.
 
-        They fall behind alone. While the store is slow, nobody counts as slow: then all wait for it.
+        They fall behind alone. While the store is slow, nobody counts as slow: then all wait for it. Also where nobody
+        was failed, room may have come in that time, of which nobody is told once more.
         """
         if not self._state.may_fall_behind or not self._slow():
             return False
         # A reader that only waits for its turn is not slow.
         for _ in range(_TURNS_BEFORE_OVERFLOW):
             await checkpoint()
-        slow = self._slow()
-        for subscriber in slow:
+        for subscriber in self._slow():
             self._fail_for_overflow(subscriber, "its siblings wait for more")
-        return bool(slow)
+        return True
 
     def _slow(self) -> list[Subscriber]:
         ledger = self._ledger
