@@ -29,7 +29,6 @@ from triggerer.runtime.settlement import Settlement
 from triggerer.runtime.state import GroupState
 from triggerer.runtime.taken import (
     Taken,
-    TakenAgain,
     TakenDerived,
     TakenFromLane,
     TakenMessages,
@@ -326,7 +325,8 @@ class CatchingUp:
         assert producer is not None
         key_of = producer.get_idempotency_key
         while self._has_work():
-            if self.has_kept and (again := await self._next_kept()) is not None:
+            kept = self._kept
+            if kept is not None and kept.are_waiting and (again := await kept.next()) is not None:
                 self._open(again)
                 yield again.event
                 self._resolve(again)
@@ -345,7 +345,7 @@ class CatchingUp:
                 async for burst in bursts:
                     # Of all that is done here, only this is done for each message.
                     for message in burst:
-                        if isinstance(message, QueueMessage) and not begin_giving(lag, message):
+                        if isinstance(message, QueueMessage) and not self._may_give(lag, message):
                             break
                         messages.open = taken = TakenFromLane(lag, message, key_of)
                         self._opened_at = now = monotonic()
@@ -360,9 +360,14 @@ class CatchingUp:
                             continue
                     break
 
-    async def _next_kept(self) -> TakenAgain | None:
-        assert self._kept is not None
-        return await self._kept.next()
+    def _may_give(self, lag: Lag, message: QueueMessage) -> bool:
+        """Whether this message comes next; False if others are tried first, or if it was kept meanwhile."""
+        if message.failures and not lag.failures:
+            # Before a restart.
+            lag.failures = message.failures
+            if self._settlement.is_trial_due(lag):
+                return False
+        return begin_giving(lag, message)
 
     async def _next_lane(self) -> Lag | None:
         """Whose turn it is; None after all of them have waited, or where something else is to be given first."""

@@ -188,7 +188,6 @@ def begin_giving(lag: Lag, message: QueueMessage) -> bool:
         if message.position[1] < kept.decided_to:
             return False
         kept.handed_to = message.end[1]
-    lag.failures = lag.failures or message.failures
     if message.key is not None:
         kept.under_way.add(message.key)
     return True

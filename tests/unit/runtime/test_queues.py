@@ -25,6 +25,24 @@ def scene() -> Scene:
     return scene
 
 
+@pytest.mark.rule("18: the count of failures is stored")
+async def test_one_that_had_failed_too_often_is_tried_after_others_when_its_owner_is_another(
+    scene: Scene,
+) -> None:
+    sink = Sink()
+    scene.fails["sick"] = lambda event: True
+    async with hosting(scene, sink):
+        scene.publish("a", "b")
+        await sink.until(lambda: sink.kept(1) == ["a", "b"])
+    watcher, one, state = sink.parked[1]
+    sink.parked[1] = watcher, replace(one, failures=MAX_DELIVERIES), state
+    scene.opened.clear()
+    scene.fails["sick"] = lambda event: event == "a"
+    async with hosting(scene, sink, kept=sink.kept_lanes()):
+        await sink.until(lambda: sink.taken(1) == ["b"])
+    assert [event for name, event in scene.opened if name == "sick"] == ["b", "a", "b"]
+
+
 @pytest.mark.rule("18: what is missed of a queue is kept, and given in order")
 async def test_who_fails_gets_all_that_it_missed_in_order_and_goes_on_live(scene: Scene) -> None:
     sink = Sink()
