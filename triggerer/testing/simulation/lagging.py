@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 from zlib import crc32
 
-from triggerer.testing.simulation.scenario import has_busy_queue
+from triggerer.testing.simulation.scenario import has_busy_queue, has_outages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Sequence
 
     from triggerer.testing.simulation.scenario import Scenario
 
@@ -31,6 +31,10 @@ AMPLE_PARKED_BYTES = 1_000_000
 """Likewise."""
 
 
+_OUTAGE_S: Final = 4.0
+"""How long an outage lasts at most."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lagging:
     """Drawn once for each seed, by a generator of its own: the other draws of a seed stay what they were."""
@@ -43,6 +47,8 @@ class Lagging:
     interval_s: float
     """How long it takes on average until a watcher falls ill."""
     longest_s: float
+    outage_every_s: float | None
+    """How long it takes on average until all watchers of a stream fall ill at once; None: they never do."""
     max_messages: int
     """What may be parked for each watcher of a queue."""
     max_bytes: int
@@ -68,6 +74,7 @@ def draw_lagging(scenario: Scenario) -> Lagging:
     is_on = rng.random() < 0.8 and scenario.is_acknowledged
     is_busy = has_busy_queue(scenario)
     bounds, queues = Random(f"{scenario.seed}/parked"), Random(f"{scenario.seed}/queues")
+    has_some = has_outages(scenario)
     return Lagging(
         is_on=is_on,
         is_queue=not scenario.is_log,
@@ -85,6 +92,9 @@ def draw_lagging(scenario: Scenario) -> Lagging:
         redeliver_share=rng.choice((0.0, 0.0, 0.0, 0.0, 0.5, 1.0)),
         interval_s=rng.choice((1.0, 1.0, 5.0) if is_busy else (1.0, 5.0, 20.0)),
         longest_s=rng.choice((5.0, 20.0, 2 * scenario.ack_timeout)),
+        outage_every_s=Random(f"{scenario.seed}/how often").choice((2.0, 5.0))
+        if has_some
+        else None,
     )
 
 
@@ -98,12 +108,32 @@ class Health:
         self.random = Random(f"{scenario.seed}/health")
         self.now: Callable[[], float] = lambda: 0.0
         self._unwell: dict[int, tuple[Sickness, float]] = {}
+        self._outages = Random(f"{scenario.seed}/what is away")
 
     def sicken(self, watcher: int) -> Sickness:
         """Have the watcher be unwell for a while."""
         kind: Sickness = self.random.choice(get_args(Sickness))
         self._unwell[watcher] = kind, self.now() + self.random.uniform(0.0, self.lagging.longest_s)
         return kind
+
+    async def suffer_outages(
+        self, streams: Sequence[Collection[int]], note: Callable[[Collection[int]], object]
+    ) -> None:
+        """Have all watchers of a stream raise at once, again and again, and be well again one after the other.
+
+        Args:
+            streams: The watchers of each stream.
+            note: Called with those of one.
+        """
+        random, every_s = self._outages, self.lagging.outage_every_s
+        while every_s is not None:
+            await asyncio.sleep(random.expovariate(1.0 / every_s))
+            if self.are_over:
+                return
+            watchers = sorted(random.choice(streams))
+            note(watchers)
+            for watcher in watchers:
+                self._unwell[watcher] = "raises", self.now() + random.uniform(0.0, _OUTAGE_S)
 
     def of(self, watcher: int) -> Sickness | None:
         """What is the matter with the watcher; None: nothing."""

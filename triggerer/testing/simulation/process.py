@@ -92,6 +92,8 @@ class Process:
             tasks.start_soon(self._workload.execute)
             if self.world.lagging.is_on:
                 tasks.start_soon(self._sicken)
+            if self.world.lagging.is_on and self.world.lagging.outage_every_s is not None:
+                tasks.start_soon(self._suffer_outages)
             if self.world.lagging.is_on and self.world.lagging.is_queue:
                 tasks.start_soon(self.world.person.flood)
                 tasks.start_soon(self.world.person.tidy, self.database)
@@ -183,6 +185,14 @@ class Process:
             if stream.watchers:
                 watcher = health.random.choice(sorted(stream.watchers))
                 world.trace("unwell", watcher=watcher, how=health.sicken(watcher))
+
+    async def _suffer_outages(self) -> None:
+        """Have what all filters of a stream need be away for a while."""
+        world = self.world
+        watchers = [stream.watchers for stream in world.streams]
+        await world.health.suffer_outages(
+            watchers, lambda one: world.trace("outage", watchers=list(one))
+        )
 
     async def _cut_off(self, instance: Instance) -> None:
         """An instance reaches its broker, but not the database, perhaps for longer than its lease."""

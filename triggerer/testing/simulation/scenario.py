@@ -75,6 +75,16 @@ def has_deployments(seed: int) -> bool:
     return has_slow_modules(seed) and random.Random(f"{seed}/deployments").random() < 0.5
 
 
+def has_outages(scenario: Scenario) -> bool:
+    """Whether all watchers of a log fail at once, again and again, in a seventh of the seeds with one.
+
+    What their filters need is away for a while. The log has one lane then, which is often at its bound: steps go to
+    what comes again while more is outstanding.
+    """
+    is_log = scenario.is_acknowledged and scenario.is_log
+    return is_log and random.Random(f"{scenario.seed}/outages").random() < 1 / 7
+
+
 def is_shared(seed: int, topic: str) -> bool:
     """Whether the consumers of a log divide its lanes, as the members of a group do; in half of the seeds."""
     return random.Random(f"{seed}/{topic}/shared").random() < 0.5
@@ -161,6 +171,26 @@ def draw_scenario(seed: int) -> Scenario:
             action_interval=20.0,
             broker_fault_rate=0.0,
             constructor_fault_rate=0.0,
+            capacity=AMPLE,
+            has_files=False,
+        )
+    if has_outages(scenario):
+        bounds = random.Random(f"{seed}/bounds in outages")
+        return replace(
+            scenario,
+            streams=1,
+            lanes=1,
+            watchers=3,
+            crash_rate=0.0,
+            delivery_limit=50,
+            redelivery_delay=bounds.choice((0.1, 0.1, 1.0)),
+            max_outstanding_per_lane=bounds.choice((2, 3, 4, 5)),
+            pauses_lanes=bounds.random() < 0.25,
+            restart_longest=bounds.choice((1.0, 1.0, 10.0)),
+            constructor_fault_rate=0.0,
+            broker_fault_rate=0.0,
+            slow_rate=bounds.choice((0.0, 0.05, 0.1)),
+            action_interval=bounds.choice((0.2, 1.0)),
             capacity=AMPLE,
             has_files=False,
         )
