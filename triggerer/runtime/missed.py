@@ -29,7 +29,7 @@ _SLICE_OF_LOG: Final = 50_000
 _SLICE_S: Final = 5.0
 _BURST: Final = 16
 """Messages before the rest of the event loop has its turn: what is behind gives way to what is live."""
-_BURST_S: Final = 0.0001
+_BURST_S: Final = 0.00005
 """The same of the log, where a turn costs as much as several messages: as many as the filter takes in this time."""
 _MOST_IN_BURST: Final = 128
 _IDLE_S: Final = 0.5
