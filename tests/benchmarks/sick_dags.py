@@ -1,11 +1,11 @@
-"""Twenty watchers of one topic, sixteen of which are always well; each takes one message in ten of its phase."""
+"""Watchers of one topic, some of which fall sick; each takes one message in ten of its phase."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-HEALTHY: Final = 16
 SICK: Final = ("absent", "hanging", "raising", "slow")
 TAKES_ONE_IN: Final = 10
 
@@ -79,7 +79,8 @@ def watched(name, kind):
     return Asset(name=name, uri=f"x-bench://{{name}}", watchers=[AssetWatcher("w", trigger)])
 
 
-assets = [watched("raising", Raising), watched("hanging", Hanging), watched("slow", Slow)]
+kinds = {{"raising": Raising, "hanging": Hanging, "slow": Slow}}
+assets = [watched(name, kind) for name, kind in kinds.items() if name in {names}]
 """
 
 _ABSENT_DAG: Final = """
@@ -124,36 +125,40 @@ class DagFiles:
     """The files of one run, in a folder that the service reads.
 
     Args:
-        with_sick: False: the sixteen only.
+        healthy: How many are always well.
+        sick: Those of `SICK` that there are.
     """
 
-    def __init__(self, folder: Path, topic: str, *, with_sick: bool) -> None:
+    def __init__(self, folder: Path, topic: str, *, healthy: int, sick: Collection[str]) -> None:
         self.folder = folder / "dags"
         self.folder.mkdir()
         self._topic = topic
         self._flag = folder / "sick"
-        self._with_sick = with_sick
-        self._write("well", _HEALTHY_DAG, healthy=HEALTHY, takes_one_in=TAKES_ONE_IN)
-        if with_sick:
-            self._write("sick", _SICK_DAG, sick=self._flag)
-            self._write("absent", _ABSENT_DAG, arguments="{}")
+        self._healthy = healthy
+        self._sick = sorted(sick)
+        self._write("well", _HEALTHY_DAG, healthy=healthy, takes_one_in=TAKES_ONE_IN)
+        if set(sick) - {"absent"}:
+            self._write("sick", _SICK_DAG, sick=self._flag, names=self._sick)
+        self._write_absent("{}")
 
     @property
     def names(self) -> list[str]:
         """Of the assets, one for each watcher."""
-        return [*(f"well-{n}" for n in range(HEALTHY)), *(SICK if self._with_sick else ())]
+        return [*(f"well-{n}" for n in range(self._healthy)), *self._sick]
 
     def fall_sick(self) -> None:
         """The three fail from the next message on; the fourth cannot be made once its file has been read."""
-        if self._with_sick:
-            self._flag.touch()
-            self._write("absent", _ABSENT_DAG, arguments='{"is_broken": True}')
+        self._flag.touch()
+        self._write_absent('{"is_broken": True}')
 
     def mend(self) -> None:
         """All are well, the fourth once its file has been read."""
-        if self._with_sick:
-            self._write("absent", _ABSENT_DAG, arguments="{}")
-            self._flag.unlink()
+        self._write_absent("{}")
+        self._flag.unlink()
+
+    def _write_absent(self, arguments: str) -> None:
+        if "absent" in self._sick:
+            self._write("absent", _ABSENT_DAG, arguments=arguments)
 
     def _write(self, name: str, text: str, **values: object) -> None:
         text = text.format(topic=self._topic, extra=_EXTRA, **values)

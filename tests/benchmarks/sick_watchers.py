@@ -1,7 +1,7 @@
 """Twenty watchers of one topic, four of them sick: what that costs the other sixteen, and whether all miss nothing.
 
 `python -m tests.benchmarks.sick_watchers --store sqlite|postgresql [--seconds 600] [--rate 1000] [--without-sick]
-[--kills N] [--takeovers N]`
+[--healthy 16] [--sick raising,hanging,slow,absent] [--kills N] [--takeovers N]`
 
 Real Kafka, and `triggerer standalone` with its default settings. One watcher raises on everything, one hangs, one
 cannot be made of its arguments, one needs 50 ms for each message; each of the sixteen takes one message in ten. In one
@@ -35,7 +35,7 @@ from tests.acceptance.instance import wait_until
 from tests.benchmarks.durable import Durable, reader_of
 from tests.benchmarks.report import Figures, Report, Row, surroundings
 from tests.benchmarks.scene import Scene, open_scene
-from tests.benchmarks.sick_dags import HEALTHY, SICK, DagFiles
+from tests.benchmarks.sick_dags import SICK, DagFiles
 from tests.benchmarks.sick_events import (
     counts,
     events_of,
@@ -72,8 +72,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--baseline-seconds", type=float, default=120, help="before it")
     parser.add_argument("--mended-seconds", type=float, default=60, help="after it")
     parser.add_argument("--rate", type=float, default=1_000, help="messages/s")
+    parser.add_argument("--healthy", type=int, default=16, help="watchers that are always well")
+    parser.add_argument("--sick", default=",".join(SICK), help="the others, by what they do")
     parser.add_argument(
-        "--without-sick", action="store_true", help="the sixteen only, as a control"
+        "--without-sick", dest="sick", action="store_const", const="", help="none, as a control"
     )
     parser.add_argument(
         "--kills", type=int, default=0, help="SIGKILL and restart in the sick phase"
@@ -82,6 +84,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32, help="of the moments")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append figures as JSON lines")
     arguments = parser.parse_args()
+    arguments.sick = [name for name in arguments.sick.split(",") if name]
+    if unknown := set(arguments.sick).difference(SICK):
+        parser.error(f"--sick: {', '.join(sorted(unknown))} is none of {', '.join(SICK)}")
     if arguments.takeovers and arguments.store != "postgresql":
         parser.error("--takeovers needs --store postgresql: on SQLite one service owns everything")
     return arguments
@@ -97,7 +102,8 @@ class _Run:
         self._bootstrap = scene.kafka.bootstrap_servers
         scene.kafka.create_topic(self._topic, PARTITIONS)
         folder = scene.new_folder("sick")
-        self._dags = DagFiles(folder, self._topic, with_sick=not arguments.without_sick)
+        self._healthy = [f"well-{number}" for number in range(arguments.healthy)]
+        self._dags = DagFiles(folder, self._topic, healthy=arguments.healthy, sick=arguments.sick)
         self._url = scene.new_database(arguments.store)
         self.services = Services(
             folder,
@@ -142,7 +148,7 @@ class _Run:
 
     def _fall_sick(self) -> None:
         self._dags.fall_sick()
-        if not self._arguments.without_sick:
+        if "absent" in self._arguments.sick:
             self.services.wait_until(
                 "SELECT w.state = 'failing' FROM watcher w JOIN asset a ON a.id = w.asset_id"
                 " WHERE a.name = 'absent'",
@@ -220,9 +226,7 @@ class _Run:
 
     def _show_latencies(self, durable: Durable) -> None:
         events = [
-            event
-            for number in range(HEALTHY)
-            for event in events_of(self.services.records, f"well-{number}")
+            event for name in self._healthy for event in events_of(self.services.records, name)
         ]
         rows: list[Row] = []
         for phase in ("baseline", "sick", "mended"):
@@ -236,7 +240,7 @@ class _Run:
                     "phase": phase,
                     "seconds": stretch.seconds,
                     "messages": stretch.end - stretch.first,
-                    "events of the 16": len(found),
+                    "events": len(found),
                     **figures,
                     "p50 ratio": figures["p50 ms"] / baseline["p50 ms"],
                     "p99 ratio": figures["p99 ms"] / baseline["p99 ms"],
@@ -244,7 +248,7 @@ class _Run:
                 }
             )
         self._report.show(
-            Figures("sick-watchers", "The sixteen that are well", tuple(rows), self._note())
+            Figures("sick-watchers", "Those that are well", tuple(rows), self._note())
         )
 
     def _show_verdicts(self) -> bool:
@@ -264,8 +268,9 @@ class _Run:
                     "has all, s after mending": self._settled_s[name],
                 }
             )
-        # The sick one by one, and the sixteen as one line that sums them up.
-        shown = [*_summed(rows[:HEALTHY]), *rows[HEALTHY:]]
+        # The sick one by one, and the others as one line that sums them up.
+        healthy = len(self._healthy)
+        shown = [*_summed(rows[:healthy]), *rows[healthy:]]
         title = "Each message once and in order: " + ("yes" if is_right else "NO")
         self._report.show(Figures("sick-watchers-verdict", title, tuple(shown), self._note()))
         return is_right
@@ -274,7 +279,7 @@ class _Run:
         arguments = self._arguments
         return (
             f"{arguments.rate:g} messages/s over {PARTITIONS} partitions; sick: "
-            f"{'nobody' if arguments.without_sick else ', '.join(SICK)}; {arguments.kills} kills, "
+            f"{', '.join(arguments.sick) or 'nobody'}; {arguments.kills} kills, "
             f"{arguments.takeovers} takeovers; seed {arguments.seed}"
         )
 
