@@ -221,6 +221,7 @@ async def runtime(host: str, name: str, count: int) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_raise_what_ends, hosted)
             await sink.done.wait()
+            # Nobody tells that all is advanced; a look each millisecond is no part of what a message costs.
             while any(  # noqa: ASYNC110
                 one.group and one.group.outstanding for one in manager.streams.values()
             ):
@@ -229,6 +230,7 @@ async def runtime(host: str, name: str, count: int) -> None:
 
 
 async def _raise_what_ends(hosted: HostedTrigger) -> None:
+    # A trigger tells nobody that it has failed.
     while hosted.error is None:  # noqa: ASYNC110
         await anyio.sleep(0.1)
     raise hosted.error

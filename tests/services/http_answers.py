@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 
-class JsonHandler(BaseHTTPRequestHandler):
-    """A request. A subclass has `respond`, which calls `answer`."""
+class JsonHandler(BaseHTTPRequestHandler, ABC):
+    """A request."""
 
     protocol_version = "HTTP/1.1"
 
+    @abstractmethod
     def respond(self) -> None:
-        raise NotImplementedError
+        """Call `answer`."""
 
     def do_GET(self) -> None:
         self.respond()

@@ -426,6 +426,7 @@ async def test_the_position_of_a_slow_watcher_that_derives_nothing_is_stored_eve
 async def test_the_slower_its_filter_the_more_often_one_that_catches_up_gives_way(
     scene: Scene,
 ) -> None:
+    # A filter that computes on the event loop: while it takes a message nobody else runs.
     scene.ignores = lambda _: time.sleep(0.001) is None
     sink = Sink()
     specs = behind_by(scene, 200, "slow")
