@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Set
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -29,6 +29,7 @@ from triggerer.execution.process import open_worker
 from triggerer.execution.registration import Registration
 from triggerer.own_lease import boottime
 from triggerer.store.models import Instance
+from triggerer.store.queries.execution.results import HeldRun
 
 EXPIRY = timedelta(seconds=6)
 
@@ -283,6 +284,34 @@ async def test_a_guard_that_is_stopped_ends_at_the_time_that_it_was_told_last(ho
         await _gone([worker], within_s=EXPIRY.total_seconds())
         (run,) = await house.ended(pk)
     assert (run.state, run.executor, run.attempt) == ("success", "one", 1)
+
+
+async def test_a_run_that_ends_while_a_sweep_asks_the_store_is_queued_again_by_another_sweep(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease is held again before the worker has ended: that sweep still counts the run as executed."""
+    await house.add_dag("stays", STAYS)
+    log = house.folder / "log"
+    async with _registered_executor(house) as (executor, _):
+        (pk,) = await house.queue("stays", params={"log": str(log)})
+        await _begun(log)
+        sweep, counted = executor._claims.sweep, list[set[int]]()
+
+        async def sweep_slowly(known: Set[int]) -> dict[int, HeldRun]:
+            counted.append(set(known))
+            found = await sweep(known)
+            with anyio.fail_after(30):
+                while any(slot.run is not None for slot in executor._slots):  # noqa: ASYNC110  (told to the executor only)
+                    await anyio.sleep(0.01)
+            return found
+
+        monkeypatch.setattr(executor._claims, "sweep", sweep_slowly)
+        executor.note_lease_lost()
+        assert executor._guard is not None
+        executor.note_lease_kept(executor._guard)
+        (run,) = await house.ended(pk, timeout=30)
+    assert counted[0] == {pk}
+    assert (run.state, run.attempt) == ("success", 1)
 
 
 @pytest.mark.services

@@ -241,8 +241,13 @@ class Executor:
     async def _catch_up(self, tasks: TaskGroup) -> None:
         if time.monotonic() >= self._sweep_due:
             self._cancels = False
-            self._cancel(await self._sweep(), tasks)
+            # Before it: whoever asks for a sweep while this one asks the store, asks for another one.
             self._sweep_due = time.monotonic() + self._sweep_every.total_seconds()
+            try:
+                self._cancel(await self._sweep(), tasks)
+            except TransientStoreError:
+                self._sweep_due = 0.0
+                raise
             self._more = True
         if self._cancels:
             self._cancels = False
