@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from triggerer.backoff import Backoff
 from triggerer.domain.events import Fence, WatcherRef
 from triggerer.domain.lane_positions import Again, Position
 from triggerer.runtime.kept_in_lane import KeptInLane
@@ -18,6 +19,16 @@ class TakenFrom(Protocol):
 
     def forget(self, lag: Lag) -> None:
         """What was taken of this lane counts no more."""
+
+
+@dataclass(slots=True, eq=False)
+class Blocked:
+    """A message for which there is no room: the store refuses what derives from it, and it cannot be set aside."""
+
+    position: Position
+    backoff: Backoff
+    until: float = -math.inf
+    """When it is tried again, by the monotonic clock."""
 
 
 @dataclass(slots=True, eq=False)
@@ -64,5 +75,19 @@ class Lag:
     If that is broadcast, it is set back further: who asked for a replay knew nothing of the group's place."""
     taken_by: TakenFrom | None = None
     """Who reads it, and moves its position: what others have read of it before counts no more."""
+    blocked: Blocked | None = None
+    """Where it stands, until that is settled. Known here, since whoever catches up may end before the store answers."""
     kept: KeptInLane | None = None
     """Where the source is a queue: its positions are `[None, number of the event in the group]`, and are not stored."""
+
+    @property
+    def blocked_until(self) -> float:
+        """When it may be read on, by the monotonic clock."""
+        blocked = self.blocked
+        is_there = blocked is not None and blocked.position == self.read_to
+        return blocked.until if blocked is not None and is_there else -math.inf
+
+    def try_now(self) -> None:
+        """Wait no longer for what it is blocked at."""
+        if self.blocked is not None:
+            self.blocked.until = -math.inf

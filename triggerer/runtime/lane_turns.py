@@ -49,9 +49,13 @@ class LaneTurns:
         return bool(self._ready or self._due)
 
     def offer(self, lag: Lag) -> None:
-        """It is behind: it has its turn after those that are offered already."""
-        if lag not in self._due and lag is not self._current:
-            self._ready[lag] = None
+        """It is behind: it has its turn after those that are offered already, or when what blocks it is tried again."""
+        if lag in self._due or lag is self._current:
+            return
+        if lag.blocked is not None and lag.blocked_until > self._now:
+            self._wait_until(lag, lag.blocked_until)
+            return
+        self._ready[lag] = None
 
     def next(self) -> Lag | None:
         """Whose turn it is; None if all wait. The one before is offered again, if it is still behind."""

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import structlog
 
-from triggerer.backoff import Backoff
-from triggerer.domain.lane_positions import Position
 from triggerer.domain.parked import Failed, Passed
 from triggerer.errors import LeaseLost, PluginError
 from triggerer.runtime.context import RuntimeContext
 from triggerer.runtime.kept import KeptMessages
 from triggerer.runtime.kept_in_lane import KeptInLane
-from triggerer.runtime.lag import Lag
+from triggerer.runtime.lag import Blocked, Lag
 from triggerer.runtime.missed import MissedMessages
 from triggerer.runtime.setting_aside import SettingAside
 from triggerer.runtime.state import GroupState
@@ -26,12 +24,6 @@ _log = structlog.get_logger(__name__)
 
 def _ignore(_: Exception | None) -> None:
     pass
-
-
-@dataclass(frozen=True, slots=True)
-class _Blocked:
-    position: Position
-    backoff: Backoff
 
 
 class Settlement:
@@ -66,8 +58,6 @@ class Settlement:
         self._kept = kept
         self._on_failure = on_failure
         self._on_success = on_success
-        self._blocked: dict[Lag, _Blocked] = {}
-        """Lanes that stand at a message for which there is no room, until it is settled."""
         self._going_on: Lag | None = None
         """The lane of a log whose message has passed last, if nothing has failed since."""
 
@@ -154,7 +144,7 @@ class Settlement:
         """A message waits for nothing any more."""
         if isinstance(taken, TakenFromLane):
             if self._is_blocked_at(taken):
-                del self._blocked[taken.lag]
+                taken.lag.blocked = None
                 self._missed.resume(taken.lag)
             self._move(taken.lag)
         elif isinstance(taken, TakenAgain):
@@ -274,17 +264,21 @@ class Settlement:
         return not taken.is_dropped
 
     def _is_blocked_at(self, taken: TakenFromLane) -> bool:
-        blocked = self._blocked.get(taken.lag) if self._blocked else None
+        blocked = taken.lag.blocked
         return blocked is not None and blocked.position == taken.message.position
 
     def _block(self, taken: TakenFromLane) -> None:
         """There is no room for a message. The filter takes it each time, so its lane has no growing delay for it."""
-        lag = taken.lag
-        if not self._is_blocked_at(taken):
-            self._blocked[lag] = _Blocked(taken.message.position, self._context.restart_backoff())
+        lag, position = taken.lag, taken.message.position
+        blocked = lag.blocked
+        if blocked is None or blocked.position != position:
+            blocked = lag.blocked = Blocked(position, self._context.restart_backoff())
         if self._context.restarts:
-            self._missed.delay(lag, self._blocked[lag].backoff.next_delay())
+            delay = blocked.backoff.next_delay()
+            blocked.until = self._context.clock.monotonic() + delay
+            self._missed.delay(lag, delay)
         else:
+            blocked.until = math.inf
             self._missed.postpone(lag)
 
     def _rewind(self, taken: TakenFromLane) -> None:
@@ -299,6 +293,5 @@ class Settlement:
         lag.read_to = taken.message.position
         self._move(lag)
         self._state.store_position(lag)
-        if lag.kept is not None:
-            # It may have been live, and nobody reads it again then.
-            self._state.lags.note_change(lag)
+        # It may have been live, and nobody reads it again then.
+        self._state.lags.note_change(lag)

@@ -60,6 +60,7 @@ class WatchersBehind:
         """Take over what is stored of a new member's watchers, and what is asked of them."""
         self._hosts.update(dict.fromkeys(member.source.watchers, member))
         self._load_lags(member)
+        self._try_now(member.source.watchers)
         self.set_back(member, member.replays)
 
     def _load_lags(self, member: HostedTrigger) -> None:
@@ -140,6 +141,7 @@ class WatchersBehind:
         self.forget_host(member, gone)
         self._hosts.update(dict.fromkeys(source.watchers, member))
         self.forget_watchers(gone.difference(moved))
+        self._try_now(set(source.watchers) - before)
         self._note_lags(member)
         self.start(member)
         for other in {self._hosts[one]: None for one in gone if one in self._hosts}:
@@ -148,6 +150,7 @@ class WatchersBehind:
     def restart(self, member: HostedTrigger) -> None:
         """Start a member that is held."""
         member.restart()
+        self._try_now(member.source.watchers)
         for watcher in member.source.watchers:
             if (running := self._catching_up.get(watcher)) is not None:
                 running.restart()
@@ -171,6 +174,12 @@ class WatchersBehind:
                 if (running := self._catching_up.get(watcher)) is not None:
                     running.look_for_kept()
         self.start(member)
+
+    def _try_now(self, watchers: Iterable[WatcherRef]) -> None:
+        """They have another filter, or somebody wants it: what blocks them is not waited for."""
+        for watcher in watchers:
+            for lag in self.lags.behind(watcher.watcher_id):
+                lag.try_now()
 
     def set_back(self, member: HostedTrigger, requests: Iterable[ReplayRequest]) -> None:
         """Set watchers of the member back as it is asked; a request that is known already changes nothing."""

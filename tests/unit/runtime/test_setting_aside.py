@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
 
 import anyio
 import pytest
 
 from tests.unit.runtime.scene import MAX_DELIVERIES, Scene, Sink, context, hosting
-from triggerer.domain.lane_positions import LanePosition
+from triggerer.domain.events import PendingEvent
+from triggerer.domain.lane_positions import LanePosition, PositionChange
+from triggerer.domain.parked import ParkedChange
+from triggerer.errors import RowRefused
 from triggerer.runtime import Manager, RuntimeContext, RuntimeSettings
+from triggerer.testing.clock import VirtualClock
 
 
 def aside(sink: Sink) -> list[tuple[int, bytes]]:
@@ -194,6 +200,85 @@ async def test_what_follows_in_a_lane_that_stands_is_not_derived_with_each_attem
         await sink.until(lambda: ("sick", "b") in scene.opened[before:])
         sink.is_full_of_parked = False
         await sink.until(lambda: sorted(sink.taken(1)) == ["a", "c"])
+
+
+class AnsweringLate(Sink):
+    """Refuses what derives from "b" when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unanswered: list[PendingEvent] = []
+
+    def submit_nowait(self, *given: Any) -> None:
+        if not isinstance(given[0], PositionChange | ParkedChange) and given[1].payload == "b":
+            self.unanswered.append(given[0])
+            self.changed.notify_all()
+            return
+        super().submit_nowait(*given)
+
+    async def refuse(self) -> None:
+        """Refuse the next one."""
+        await self.until(lambda: bool(self.unanswered))
+        self.unanswered.pop().complete(RowRefused("too large"))
+
+
+def at_first(scene: Scene, sink: Sink) -> tuple[LanePosition, ...]:
+    """A watcher stands at the first message, and there is room for none: "b" is refused once it has caught up."""
+    sink.is_full_of_parked = True
+    scene.publish("a", "b")
+    scene.broker.seek(2)
+    return (LanePosition(1, "0", [scene.broker.identity, 0], datetime.now(UTC)),)
+
+
+async def test_a_lane_that_stands_does_so_also_where_its_watcher_had_caught_up_before_the_refusal(
+    scene: Scene,
+) -> None:
+    """Then another catches up for it: what follows is not derived with each attempt (the simulation's seed 118)."""
+    sink = AnsweringLate()
+    stands = at_first(scene, sink)
+    async with hosting(scene, sink, "sick", positions=stands) as (_, sick):
+        await sink.until(lambda: bool(sink.unanswered))
+        scene.publish("c")
+        await sink.until(lambda: sink.taken(1) == ["a", "c"])
+        assert not sick.catching_up, "it is live"
+        for _ in range(3):
+            before = len(scene.opened)
+            await sink.refuse()
+            await sink.until(lambda: bool(sink.unanswered))
+            # In this time the next one would be given, if the store's answer were not waited for.
+            await anyio.sleep(0.1)
+            assert scene.opened[before:] == [("sick", "b")]
+            assert 1 in sick.catching_up
+        sink.unanswered.pop().complete(None)
+        await sink.until(lambda: scene.opened[before + 1 :] == [("sick", "c")])
+        await sink.until(lambda: not sick.catching_up)
+
+
+async def test_what_blocks_a_lane_is_tried_again_after_a_growing_delay_whoever_catches_up(
+    scene: Scene,
+) -> None:
+    sink, clock = AnsweringLate(), VirtualClock()
+    stands = at_first(scene, sink)
+    slowly = replace(context(sink, clock=clock), restart_first=4.0, restart_longest=1_000.0)
+    delays = list[float]()
+    async with Manager(slowly) as manager:
+        (sick,) = manager.add(scene.specs("sick", positions=stands))
+        for _ in range(8):
+            await sink.refuse()
+            refused_at = clock.monotonic()
+            with anyio.fail_after(10):
+                while not sink.unanswered:
+                    await anyio.wait_all_tasks_blocked()
+                    clock.move_to(clock.monotonic() + 0.5)
+            delays.append(clock.monotonic() - refused_at)
+        await sink.refuse()
+        await anyio.wait_all_tasks_blocked()
+        assert not sink.unanswered
+        # Somebody wants it now.
+        manager.restart(sick)
+        await sink.until(lambda: bool(sink.unanswered))
+    assert max(delays[:2]) <= 8.0
+    assert max(delays) > 100.0
 
 
 @pytest.mark.rule("18: bounds of what is set aside")

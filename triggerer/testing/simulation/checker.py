@@ -200,7 +200,8 @@ class Checker:
             self.fail(
                 "S3", f"watcher {watcher} reads {delivery.message.key}, which it does not owe"
             )
-        if self.lagging.is_on and self.is_owner(delivery.consumer.owner):
+        owner = delivery.consumer.owner
+        if self.lagging.is_on and owner.is_alive and self.is_owner(owner):
             self.lagging.on_opened(watcher, delivery.message)
 
     def note_selector(self, subscriber: Subscriber, is_selected: Callable[[Any], bool]) -> None:
