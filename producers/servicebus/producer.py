@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 import anyio
 
 from producers.servicebus.dead_letter import send_to
-from producers.servicebus.message import Delivery, Lane
+from producers.servicebus.message import Delivery, Holder, Lane
 from producers.servicebus.sdk_thread import THREAD, Work, join
 from producers.servicebus.settling import Order, Settlement
 from producers.servicebus.stream import Stream
@@ -119,31 +119,32 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
     # Settling
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        """See `advance_lanes`."""
+        await self.advance_lanes([batch])
+
+    async def advance_lanes(self, batches: Sequence[Sequence[AdvanceItem]]) -> None:
         """Complete, abandon or dead-letter. What follows a failed message in its session comes again behind it.
 
         Cancellation: Each message may have been settled or not; what is not settled comes again.
         """
         answered = asyncio.Event()
         loop = asyncio.get_running_loop()
-        left = 0
-
-        def note() -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                answered.set()
+        left = sum(map(len, batches))
 
         def done() -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(note)
+            # In the SDK's thread, where all orders are answered.
+            nonlocal left
+            left -= 1
+            if not left:
+                _set_from_elsewhere(loop, answered)
 
-        orders = [self._order(item, done) for item in batch]
-        left = len(orders)
-        by_link: dict[object, list[Order]] = {}
-        for order in orders:
-            by_link.setdefault(order.delivery.link, []).append(order)
-        for together in by_link.values():
-            THREAD.call(partial(together[0].delivery.link.leave, together))
+        by_link: dict[Holder, list[Order]] = {}
+        for batch in batches:
+            for item in batch:
+                order = self._order(item, done)
+                by_link.setdefault(order.delivery.link, []).append(order)
+        for link, orders in by_link.items():
+            THREAD.call(partial(link.leave, orders))
         await answered.wait()
 
     def _order(self, item: AdvanceItem, done: Callable[[], None]) -> Order:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -44,8 +44,35 @@ class Advancing:
         self._dead_letters = dead_letters
         self._policy = settings.delivery_policy()
 
-    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        """See `SqsSharedStreamProducer.advance`."""
+    async def advance(self, batches: Sequence[Sequence[AdvanceItem]]) -> None:
+        """See `SqsSharedStreamProducer.advance_lanes`."""
+        done: list[Held] = []
+        others: list[Sequence[AdvanceItem]] = []
+        for batch in batches:
+            if all(outcome.is_clean and held.state is not State.GONE for held, outcome in batch):
+                done += [held for held, _ in batch]
+            else:
+                others.append(batch)
+        if not others:
+            await self._deleting.delete(done)
+            return
+        errors: list[BrokerError] = []
+
+        async def note_error(advance: Callable[[Any], Awaitable[None]], what: Any) -> None:
+            try:
+                await advance(what)
+            except BrokerError as error:
+                errors.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(note_error, self._deleting.delete, done)
+            for batch in others:
+                tasks.start_soon(note_error, self._advance_one_by_one, batch)
+        if errors:
+            raise errors[0]
+
+    async def _advance_one_by_one(self, batch: Sequence[AdvanceItem]) -> None:
+        """Of one lane, in order."""
         done: list[Held] = []
         stale = 0
         for held, outcome in batch:
@@ -57,31 +84,12 @@ class Advancing:
             if judgement is Judgement.ACK or await self._is_set_aside(held, outcome, judgement):
                 done.append(held)
             else:
-                await self._delete(done)
+                await self._deleting.delete(done)
                 done = []
                 await self._hold(held, outcome)
-        await self._delete(done)
+        await self._deleting.delete(done)
         if stale:
             logger.info("%d messages come again, behind one of their group that failed", stale)
-
-    async def _delete(self, done: Sequence[Held]) -> None:
-        if len(done) == 1:
-            await self._deleting.delete(done[0])
-            return
-        error: BrokerError | None = None
-
-        async def delete(held: Held) -> None:
-            nonlocal error
-            try:
-                await self._deleting.delete(held)
-            except BrokerError as raised:
-                error = error or raised
-
-        async with anyio.create_task_group() as tasks:
-            for held in done:
-                tasks.start_soon(delete, held)
-        if error is not None:
-            raise error
 
     async def _is_set_aside(
         self, held: Held, outcome: AdvanceOutcome, judgement: Judgement

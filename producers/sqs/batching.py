@@ -30,14 +30,29 @@ class Failure:
     """Whether a repeat of the same entry would be refused as well."""
 
 
-class _Pending(Generic[T]):
-    __slots__ = ("answer", "entry", "error", "is_done")
+class _Waiter:
+    """Somebody who waits for the answers to all that he has added."""
 
-    def __init__(self, entry: T) -> None:
+    __slots__ = ("done", "left")
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+        self.done = anyio.Event()
+
+    def note(self) -> None:
+        """One more is answered."""
+        self.left -= 1
+        if not self.left:
+            self.done.set()
+
+
+class _Pending(Generic[T]):
+    __slots__ = ("answer", "entry", "waiter")
+
+    def __init__(self, entry: T, waiter: _Waiter) -> None:
         self.entry = entry
-        self.answer: Failure | None = None
-        self.error: BrokerError | None = None
-        self.is_done = anyio.Event()
+        self.answer: Failure | BrokerError | None = None
+        self.waiter = waiter
 
 
 class Batches(Generic[T]):
@@ -70,13 +85,25 @@ class Batches(Generic[T]):
             BrokerError: The whole request failed.
         Cancellation: It may be sent all the same.
         """
-        pending = _Pending(entry)
-        self._waiting.append(pending)
+        (answer,) = await self.add_all([entry])
+        if isinstance(answer, BrokerError):
+            raise answer
+        return answer
+
+    async def add_all(self, entries: Sequence[T]) -> list[Failure | BrokerError | None]:
+        """Send entries with others, in as many requests as it takes.
+
+        Returns: For each its answer: None, it is done; an error where its whole request failed.
+        Cancellation: They may be sent all the same.
+        """
+        if not entries:
+            return []
+        waiter = _Waiter(len(entries))
+        pending = [_Pending(entry, waiter) for entry in entries]
+        self._waiting.extend(pending)
         self._has_changed.set()
-        await pending.is_done.wait()
-        if pending.error is not None:
-            raise pending.error
-        return pending.answer
+        await waiter.done.wait()
+        return [one.answer for one in pending]
 
     async def run(self) -> None:
         """Send what was added, until cancelled; requests under way are finished then, within seconds."""
@@ -114,12 +141,12 @@ class Batches(Generic[T]):
             if scope.cancelled_caught:
                 error = BrokerUnavailable(f"no answer to a request in {_REQUEST_TIMEOUT_S:g} s")
             for pending in batch:
-                pending.error = error
+                pending.answer = error
         finally:
             self._under_way -= 1
             self._has_changed.set()
             for pending in batch:
-                pending.is_done.set()
+                pending.waiter.note()
 
     def _note_answer(self, batch: Sequence[_Pending[T]], answer: Mapping[str, Any]) -> None:
         done = {entry["Id"] for entry in answer.get("Successful", ())}

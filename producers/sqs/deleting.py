@@ -13,7 +13,7 @@ from producers.sqs.errors import Throttled, asked
 from producers.sqs.in_flight import InFlight
 from producers.sqs.message import Held
 from producers.sqs.queue import Queue
-from triggerer.errors import BrokerUnavailable
+from triggerer.errors import BrokerError, BrokerRefused, BrokerUnavailable
 from triggerer.pluginkit.backoff import Backoff
 
 logger = logging.getLogger(__name__)
@@ -21,6 +21,28 @@ logger = logging.getLogger(__name__)
 _CONCURRENCY: Final = 8
 _RETRY_FIRST_S: Final = 0.05
 _RETRY_LONGEST_S: Final = 2.0
+
+
+class _Left:
+    """What an attempt has left over.
+
+    Attributes:
+        error: Why some are to be tried later: a refusal before all, and that the service throttles before it is away.
+    """
+
+    def __init__(self) -> None:
+        self.at_once: list[Held] = []
+        self.later: list[Held] = []
+        self.error: BrokerError | None = None
+
+    def add(self, held: Held, error: BrokerError) -> None:
+        self.later.append(held)
+        if self.error is None or _rank(error) > _rank(self.error):
+            self.error = error
+
+
+def _rank(error: BrokerError) -> int:
+    return 2 if isinstance(error, BrokerRefused) else int(isinstance(error, Throttled))
 
 
 class Deleting:
@@ -39,44 +61,51 @@ class Deleting:
         """Send what is to be deleted, until cancelled."""
         await self._batches.run()
 
-    async def delete(self, held: Held) -> None:
-        """Delete a message; it is kept invisible meanwhile.
+    async def delete(self, messages: Sequence[Held]) -> None:
+        """Delete messages; they are kept invisible meanwhile. Returns when each is deleted, or cannot be.
 
         A message whose handle is void (it was not renewed in time) cannot be deleted now. It is when it comes again,
         and nobody is given it then.
 
         Raises:
-            BrokerUnavailable: It could not be deleted in `unavailable_after_s`, for reasons that may pass.
+            BrokerUnavailable: One could not be deleted in `unavailable_after_s`, for reasons that may pass.
             BrokerRefused: This identity may not.
         """
         began = anyio.current_time()
         backoff = Backoff(first=_RETRY_FIRST_S, longest=_RETRY_LONGEST_S)
-        while True:
-            error: BrokerUnavailable
-            try:
-                failure = await self._batches.add(held)
-            except Throttled as throttled:
-                error, began = throttled, anyio.current_time()
-            except BrokerUnavailable as unavailable:
-                error = unavailable
-            else:
-                if held.handle != held.asked_with:
-                    # It was delivered again meanwhile; the service may have taken the old handle, to no effect.
-                    continue
-                if failure is None:
-                    self._in_flight.forget_done(held)
-                    self._in_flight.remove(held)
-                    return
-                if failure.is_ours:
-                    self._note_void(held, failure)
-                    return
-                error = BrokerUnavailable(
-                    f"{held!r} could not be deleted: {failure.text}",
-                    hint="it is done, and would be delivered again",
-                )
-            if anyio.current_time() - began > self._unavailable_after_s:
-                raise error
+        while messages:
+            left = _Left()
+            answers = await self._batches.add_all(messages)
+            for held, answer in zip(messages, answers, strict=True):
+                self._note_answer(held, answer, left)
+            messages = [*left.at_once, *left.later]
+            if left.error is None:
+                continue
+            if isinstance(left.error, BrokerRefused):
+                raise left.error
+            if isinstance(left.error, Throttled):
+                began = anyio.current_time()
+            elif anyio.current_time() - began > self._unavailable_after_s:
+                raise left.error
             await anyio.sleep(backoff.next_delay())
+
+    def _note_answer(self, held: Held, answer: Failure | BrokerError | None, left: _Left) -> None:
+        if isinstance(answer, BrokerError):
+            left.add(held, answer)
+        elif held.handle != held.asked_with:
+            # It was delivered again meanwhile; the service may have taken the old handle, to no effect.
+            left.at_once.append(held)
+        elif answer is None:
+            self._in_flight.forget_done(held)
+            self._in_flight.remove(held)
+        elif answer.is_ours:
+            self._note_void(held, answer)
+        else:
+            error = BrokerUnavailable(
+                f"{held!r} could not be deleted: {answer.text}",
+                hint="it is done, and would be delivered again",
+            )
+            left.add(held, error)
 
     def _note_void(self, held: Held, failure: Failure) -> None:
         logger.warning("%r cannot be deleted now, but is if it comes again: %s", held, failure.text)

@@ -78,16 +78,20 @@ class SqsSharedStreamProducer(SharedStreamProducer):
         await self._open.run()
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        """Delete a lane's messages, or have a failed one delivered again. Returns when the service has answered.
+        """See `advance_lanes`."""
+        await self.advance_lanes([batch])
+
+    async def advance_lanes(self, batches: Sequence[Sequence[AdvanceItem]]) -> None:
+        """Delete messages, or have those that failed delivered again. Returns when the service has answered.
 
         Raises:
-            BrokerUnavailable: Nothing could be deleted for `unavailable_after_s`.
+            BrokerUnavailable: One could not be deleted for `unavailable_after_s`.
             BrokerRefused: This identity may delete nothing.
 
         Cancellation: What is to be deleted may be or not; what is not comes again, under the same key.
         """
         if self._open is not None:
-            await self._open.advancing.advance(batch)
+            await self._open.advancing.advance(batches)
 
     def get_advance_lane(self, broker_payload: Held) -> str:
         return broker_payload.lane

@@ -100,8 +100,8 @@ class OpenStream:
         self.visibility.note_taken()
         self._backlog.put(new)
         assert self._tasks is not None
-        for held in done:
-            self._tasks.start_soon(self.deleting.delete, held)
+        if done:
+            self._tasks.start_soon(self.deleting.delete, done)
 
     def _note_removed(self) -> None:
         self.receiving.note_room()

@@ -3,7 +3,8 @@
 All read queues of one test Service Bus in the same run, in turn: `bare` receives up to a hundred and completes one
 after the other, as the SDK's samples do; `bare together` completes those of a batch side by side; `producer` is ours
 alone, and `runtime` ours under the real runtime with one watcher that makes an event of each message, without a
-database. Then single messages: how long from sending to receipt.
+database; `runtime alone` is that where each lane is advanced by itself. Then single messages: how long from sending to
+receipt.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import asyncio
 import statistics
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, Final
 
 import anyio
@@ -24,7 +25,7 @@ from producers.servicebus import ServiceBusSharedStreamProducer
 from producers.servicebus.entity import EntityPath
 from producers.servicebus.settings import ServiceBusSettings
 from tests.services.servicebus import ServiceBusServer, open_servicebus
-from triggerer.abc import AdvanceItem, AdvanceOutcome
+from triggerer.abc import AdvanceItem, AdvanceOutcome, SharedStreamProducer
 from triggerer.testing import StreamHarness
 from watchers.servicebus import ServiceBusEventTrigger
 
@@ -57,33 +58,55 @@ async def bare_together(server: ServiceBusServer, queue: str, count: int) -> Non
             count -= len(messages)
 
 
-def _producer(server: ServiceBusServer, queue: str) -> ServiceBusSharedStreamProducer:
+class _Alone(ServiceBusSharedStreamProducer):
+    """Each lane is advanced by itself."""
+
+    advance_lanes = SharedStreamProducer.advance_lanes
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        await ServiceBusSharedStreamProducer.advance_lanes(self, [batch])
+
+
+def _producer(
+    server: ServiceBusServer,
+    queue: str,
+    cls: type[ServiceBusSharedStreamProducer] = ServiceBusSharedStreamProducer,
+) -> ServiceBusSharedStreamProducer:
     settings = ServiceBusSettings.from_mapping(
         "bench", {"connection_string": server.connection_string}
     )
-    return ServiceBusSharedStreamProducer(EntityPath(queue), settings=settings)
+    return cls(EntityPath(queue), settings=settings)
 
 
 async def producer(server: ServiceBusServer, queue: str, count: int) -> None:
-    """Each message is a lane, and is advanced alone, as the runtime does it."""
+    """Each message is a lane; what came together is advanced together."""
     made = _producer(server, queue)
+    pulled: list[Any] = []
     left = count
-    done = anyio.Event()
+    done, has_pulled = anyio.Event(), anyio.Event()
 
-    async def advance(payload: Any) -> None:
+    async def advance(payloads: list[Any]) -> None:
         nonlocal left
-        await made.advance([AdvanceItem(payload, _ACKED)])
-        left -= 1
+        await made.advance_lanes([[AdvanceItem(payload, _ACKED)] for payload in payloads])
+        left -= len(payloads)
         if not left:
             done.set()
 
+    async def pull() -> None:
+        async for _, payload in made.open_stream():
+            pulled.append(payload)
+            has_pulled.set()
+
+    async def pump(tasks: anyio.abc.TaskGroup) -> None:
+        nonlocal has_pulled, pulled
+        while True:
+            await has_pulled.wait()
+            has_pulled, together, pulled = anyio.Event(), pulled, []
+            tasks.start_soon(advance, together)
+
     async with anyio.create_task_group() as tasks:
-
-        async def pull() -> None:
-            async for _, payload in made.open_stream():
-                tasks.start_soon(advance, payload)
-
         tasks.start_soon(pull)
+        tasks.start_soon(pump, tasks)
         tasks.start_soon(made.run)
         await done.wait()
         tasks.cancel_scope.cancel()
@@ -91,22 +114,36 @@ async def producer(server: ServiceBusServer, queue: str, count: int) -> None:
 
 
 def _trigger(
-    server: ServiceBusServer, queue: str, match: dict[str, Any] | None = None
+    server: ServiceBusServer,
+    queue: str,
+    match: dict[str, Any] | None = None,
+    cls: type[ServiceBusSharedStreamProducer] = ServiceBusSharedStreamProducer,
 ) -> ServiceBusEventTrigger:
+    producer_class = cls
+
     class Trigger(ServiceBusEventTrigger):
         def shared_stream_key(self) -> Hashable:
             return ("bench", queue)
 
         @classmethod
         def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> Any:
-            return _producer(server, queue)
+            return _producer(server, queue, producer_class)
 
     return Trigger(queue, match=match)
 
 
-async def runtime(server: ServiceBusServer, queue: str, count: int) -> None:
+async def runtime_alone(server: ServiceBusServer, queue: str, count: int) -> None:
+    await runtime(server, queue, count, _Alone)
+
+
+async def runtime(
+    server: ServiceBusServer,
+    queue: str,
+    count: int,
+    cls: type[ServiceBusSharedStreamProducer] = ServiceBusSharedStreamProducer,
+) -> None:
     async with StreamHarness() as streams:
-        view = await streams.add(_trigger(server, queue))
+        view = await streams.add(_trigger(server, queue, cls=cls))
         while len(view.events) < count or any(one.outstanding for one in streams.groups.values()):
             if view.error is not None:
                 raise view.error
@@ -117,24 +154,28 @@ READERS: Final[dict[str, Callable[[ServiceBusServer, str, int], Awaitable[None]]
     "bare": bare,
     "bare together": bare_together,
     "producer": producer,
+    "runtime alone": runtime_alone,
     "runtime": runtime,
 }
 
 
 async def measure_throughput(server: ServiceBusServer, count: int, rounds: int) -> None:
     rates: dict[str, list[float]] = {name: [] for name in READERS}
+    used: dict[str, list[float]] = {name: [] for name in READERS}
     for _ in range(rounds):
         for name, read in READERS.items():
             queue = server.create(f"b-{uuid.uuid4().hex[:8]}")
             await asyncio.to_thread(server.send, queue, ['{"n": 1}'] * count)
-            began = time.perf_counter()
+            began, processor = time.perf_counter(), time.process_time()
             await read(server, queue, count)
+            used[name].append((time.process_time() - processor) / count * 1e6)
             rates[name].append(count / (time.perf_counter() - began))
     base = statistics.median(rates["bare"])
     for name, found in rates.items():
         middle = statistics.median(found)
         print(
-            f"{name:14} {middle:8.0f} messages/s  {middle / base:5.0%} of bare  {[round(r) for r in found]}"
+            f"{name:14} {middle:8.0f} messages/s  {middle / base:5.0%} of bare"
+            f"  {statistics.median(used[name]):6.0f} µs of CPU each  {[round(r) for r in found]}"
         )
 
 

@@ -1,8 +1,8 @@
 """`python -m tests.benchmarks.sqs [--messages N]`: the SQS producer beside the bare client, on ElasticMQ.
 
 Throughput: a queue full of messages, received and deleted by the vendor's client alone (as many pollers, deletes in
-tens), and by the runtime with one watcher. Latency: one message at a time, from before it is sent; for a whole service
-on SQLite, until its run is queued.
+tens), and by the runtime with one watcher; `alone` is the runtime where each lane is advanced by itself. Latency: one
+message at a time, from before it is sent; for a whole service on SQLite, until its run is queued.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import asyncio
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator, Hashable, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +27,13 @@ from producers.sqs.settings import SqsSettings
 from tests.acceptance.instance import Instance
 from tests.acceptance.records import Records
 from tests.services.elasticmq import ElasticMqServer, open_elasticmq
-from triggerer.abc import BaseEventTrigger, BrokerMessage, SharedStreamProducer, TriggerEvent
+from triggerer.abc import (
+    AdvanceItem,
+    BaseEventTrigger,
+    BrokerMessage,
+    SharedStreamProducer,
+    TriggerEvent,
+)
 from triggerer.testing import StreamHarness
 
 _POLLERS: Final = 4
@@ -47,6 +53,7 @@ class Watching(BaseEventTrigger):
 
     settings: ClassVar[SqsSettings]
     url: ClassVar[str]
+    producer: ClassVar[type[SqsSharedStreamProducer]] = SqsSharedStreamProducer
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return "Watching", {}
@@ -56,7 +63,7 @@ class Watching(BaseEventTrigger):
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
-        return SqsSharedStreamProducer(cls.url, settings=cls.settings)
+        return cls.producer(cls.url, settings=cls.settings)
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[BrokerMessage]
@@ -65,15 +72,24 @@ class Watching(BaseEventTrigger):
             yield TriggerEvent(message.json())
 
 
+class _Alone(SqsSharedStreamProducer):
+    """Each lane is advanced by itself."""
+
+    advance_lanes = SharedStreamProducer.advance_lanes
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        await SqsSharedStreamProducer.advance_lanes(self, [batch])
+
+
 def _settings(server: ElasticMqServer) -> SqsSettings:
     return SqsSettings.from_mapping("bench", server.connection | {"receivers": _POLLERS})
 
 
-async def _bare(server: ElasticMqServer, url: str, messages: int) -> float:
-    """Messages a second by the client alone."""
+async def _bare(server: ElasticMqServer, url: str, messages: int) -> tuple[float, float]:
+    """Messages a second by the client alone, and µs of processor time for each."""
     done = 0
     async with open_client(_settings(server), url) as client:
-        began = time.perf_counter()
+        watch = _Watch()
         async with anyio.create_task_group() as tasks:
 
             async def poll() -> None:
@@ -96,23 +112,44 @@ async def _bare(server: ElasticMqServer, url: str, messages: int) -> float:
 
             for _ in range(_POLLERS):
                 tasks.start_soon(poll)
-        return messages / (time.perf_counter() - began)
+        return watch.rate(messages)
 
 
-async def _ours(server: ElasticMqServer, url: str, messages: int) -> float:
-    """Messages a second through the runtime, from the first one on: the SDK takes a third of a second to import."""
-    Watching.settings, Watching.url = _settings(server), url
+class _Watch:
+    """Wall-clock and processor time since it was made."""
+
+    def __init__(self) -> None:
+        self._began, self._used = time.perf_counter(), time.process_time()
+
+    def rate(self, messages: int) -> tuple[float, float]:
+        """Messages a second, and µs of processor time for each."""
+        took, used = time.perf_counter() - self._began, time.process_time() - self._used
+        return messages / took, used / messages * 1e6
+
+
+async def _alone(server: ElasticMqServer, url: str, messages: int) -> tuple[float, float]:
+    return await _ours(server, url, messages, _Alone)
+
+
+async def _ours(
+    server: ElasticMqServer,
+    url: str,
+    messages: int,
+    producer: type[SqsSharedStreamProducer] = SqsSharedStreamProducer,
+) -> tuple[float, float]:
+    """The same through the runtime, from the first message on: the SDK takes a third of a second to import."""
+    Watching.settings, Watching.url, Watching.producer = _settings(server), url, producer
     async with StreamHarness() as streams:
         view = await streams.add(Watching())
         while not view.events:  # noqa: ASYNC110
             await anyio.sleep(0.001)
-        began, first = time.perf_counter(), len(view.events)
+        watch, first = _Watch(), len(view.events)
         while len(view.events) < messages or any(
             one.outstanding for one in streams.groups.values()
         ):
             assert view.error is None, view.error
             await anyio.sleep(0.001)
-        return (messages - first) / (time.perf_counter() - began)
+        return watch.rate(messages - first)
 
 
 async def _bare_latency(server: ElasticMqServer, url: str) -> list[float]:
@@ -219,23 +256,26 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=5_000)
     messages = parser.parse_args().messages
     bodies = [orjson.dumps({"n": number, "text": "x" * 200}).decode() for number in range(messages)]
+    readers = {"bare": _bare, "alone": _alone, "runtime": _ours}
     with open_elasticmq(heap="512m") as server:
         for kind in (".fifo", ""):
-            rates: dict[str, list[float]] = {"bare": [], "ours": []}
+            found: dict[str, list[tuple[float, float]]] = {name: [] for name in readers}
             for turn in range(3):
-                for name, measure in (("bare", _bare), ("ours", _ours)):
+                for name, measure in readers.items():
                     url = server.create_queue(f"{name}-{turn}{kind}", visibility_s=60)
                     if kind:
                         for group in range(10):
                             server.send(url, bodies[group::10], group=f"g{group}")
                     else:
                         server.send(url, bodies)
-                    rates[name].append(asyncio.run(measure(server, url, messages)))
-            bare, ours = (statistics.median(rates[name]) for name in ("bare", "ours"))
-            what = "FIFO queue, 10 groups" if kind else "standard queue"
-            print(
-                f"{what:25} bare {bare:7.0f}/s   runtime {ours:7.0f}/s   {ours / bare:.0%}  {rates}"
-            )
+                    found[name].append(asyncio.run(measure(server, url, messages)))
+            print("FIFO queue, 10 groups" if kind else "standard queue")
+            base = statistics.median(rate for rate, _ in found["bare"])
+            for name, rates in found.items():
+                rate, used = (statistics.median(column) for column in zip(*rates, strict=True))
+                print(
+                    f"  {name:8} {rate:6.0f}/s  {rate / base:5.0%} of bare  {used:6.0f} µs of CPU each"
+                )
         url = server.create_queue("latency")
         _show("receive, bare client", asyncio.run(_bare_latency(server, url)))
         _show("yielded by the producer", asyncio.run(_our_latency(server, url)))

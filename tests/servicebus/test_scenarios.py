@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 import anyio
 import pytest
 
 from producers.servicebus import stream
+from producers.servicebus.link import Link
+from producers.servicebus.settling import Order
 from tests.servicebus.conftest import LOCK_S, MakeQueue, Queue
 from tests.servicebus.driving import drive
-from triggerer.abc import AdvanceOutcome
+from triggerer.abc import AdvanceItem, AdvanceOutcome
 from triggerer.errors import BrokerRefused
 from triggerer.testing.driving import ACKED, FAILED, Delivery
 from triggerer.testing.resolving import acked, failing_once, gated, nothing
@@ -241,3 +244,32 @@ async def test_as_many_poison_messages_as_places_let_others_through(queue: Queue
         await driver.advanced_count(20)
         await asyncio.to_thread(queue.send, *numbered(20))
         await driver.until(lambda: set(numbered(20)) <= acked(driver), "the others come")
+
+
+async def test_messages_that_are_done_together_are_one_order_and_one_that_failed_comes_again(
+    make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = make_queue(lock_s=30.0)
+    queue.send(*numbered(30))
+    together: list[int] = []
+    leave = Link.leave
+
+    def note(link: Link, orders: Sequence[Order]) -> None:
+        together.append(len(orders))
+        leave(link, orders)
+
+    async with drive(queue.producer(), nothing) as driver:
+        await driver.count(30)
+        monkeypatch.setattr(Link, "leave", note)
+        outcomes = {"m007": FAILED, "m008": AdvanceOutcome(acked=1, failed=0, rejected=1)}
+        await driver.producer.advance_lanes(
+            [
+                [AdvanceItem(one.payload, outcomes.get(one.value, ACKED))]
+                for one in list(driver.deliveries)
+            ]
+        )
+        assert together == [30]
+        await driver.until(lambda: driver.values.count("m007") == 2, "it comes again")
+        assert len(driver.values) == 31
+        assert queue.values == ["m007"]
+        assert [one["value"] for one in queue.server.dead_letters(queue.path)] == ["m008"]

@@ -10,6 +10,7 @@ import pytest
 from tests.services.sqs_proxy import Answer, Exchange
 from tests.sqs.conftest import Queue, make_queue
 from tests.sqs.driving import driving, eventually
+from triggerer.abc import AdvanceItem
 from triggerer.testing.driving import ACKED, FAILED, Delivery
 from triggerer.testing.resolving import failing_once, gated, nothing, once
 
@@ -233,3 +234,24 @@ async def test_a_message_of_a_standard_queue_holds_up_no_other(queue: Queue) -> 
     ) as driver:
         await driver.advanced_count(28)
         assert await asyncio.to_thread(queue.counts) == (0, 2)
+
+
+async def test_messages_that_are_done_together_are_deleted_in_tens_and_one_that_failed_comes_again(
+    queue: Queue,
+) -> None:
+    await asyncio.to_thread(queue.send, *(f"m{number:02}" for number in range(30)))
+    async with driving(queue.producer(), nothing) as driver:
+        await driver.count(30)
+        by_value = {one.value: one.payload for one in driver.deliveries}
+        outcomes = {"m07": FAILED}
+        await driver.producer.advance_lanes(
+            [
+                [AdvanceItem(payload, outcomes.get(value, ACKED))]
+                for value, payload in by_value.items()
+            ]
+        )
+        deletes = queue.proxy.of("DeleteMessageBatch")
+        assert sorted(len(one.request["Entries"]) for one in deletes) == [9, 10, 10]
+        await driver.until(lambda: driver.values.count("m07") == 2, "it comes again")
+        assert len(driver.values) == 31
+    assert len(queue.proxy.deleted()) == 29

@@ -186,11 +186,13 @@ class Driver:
             while batch := self._ready(lane):
                 del self._lanes[lane][: len(batch)]
                 items = [AdvanceItem(payload, outcome) for _, payload, outcome in batch]
-                if self.producer.lanes_advance_side_by_side:
-                    await self.producer.advance(items)
-                else:
+                if not self.producer.lanes_advance_side_by_side:
                     async with self._one_at_a_time:
                         await self.producer.advance(items)
+                elif advances_together(self.producer):
+                    await self.producer.advance_lanes([items])
+                else:
+                    await self.producer.advance(items)
                 self.advanced += [(one, outcome) for one, _, outcome in batch if one is not None]
                 self._changed.notify_all()
         except Exception as error:  # noqa: BLE001  (handed to whoever waits for the producer)
@@ -207,6 +209,11 @@ class Driver:
                 break
             batch.append((delivery, payload, outcome))
         return batch
+
+
+def advances_together(producer: SharedStreamProducer) -> bool:
+    """Whether the runtime calls `advance_lanes` of it, and not `advance`."""
+    return type(producer).advance_lanes is not SharedStreamProducer.advance_lanes
 
 
 @asynccontextmanager

@@ -137,3 +137,29 @@ async def test_a_request_under_way_is_finished_when_the_stream_stops() -> None:
             tasks.cancel_scope.cancel()
             service.gate.set()
     assert answers == [None]
+
+
+async def test_what_is_added_together_is_sent_in_tens_and_each_entry_has_its_answer() -> None:
+    service = Service()
+    service.failing["e7"] = {"Code": "Odd", "Message": "odd", "SenderFault": True}
+    async with running(service) as batches:
+        assert await batches.add_all([]) == []
+        answers = await batches.add_all([f"e{number}" for number in range(25)])
+    assert sorted(map(len, service.requests)) == [5, 10, 10]
+    assert answers[7] == Failure("Odd", "odd (Odd)", True)
+    assert answers[:7] + answers[8:] == [None] * 24
+
+
+async def test_a_request_that_failed_is_the_answer_of_its_own_entries() -> None:
+    service = Service()
+
+    async def send(entries: Sequence[str]) -> Mapping[str, Any]:
+        if "e3" in entries:
+            raise BrokerUnavailable("away")
+        return await Service.send(service, entries)
+
+    service.send = send  # type: ignore[method-assign]
+    async with running(service) as batches:
+        answers = await batches.add_all([f"e{number}" for number in range(20)])
+    assert [str(one) for one in answers[:10]] == ["away"] * 10
+    assert answers[10:] == [None] * 10
