@@ -20,9 +20,10 @@ _WORDS: Final = (
     r"|connection[._-]?string|(?<![a-z])sas(?![a-z])|(?<![a-z])sig(?:nature)?(?![a-z])|cookie|bearer"
 )
 _SECRET_KEY: Final = re.compile(_WORDS, re.IGNORECASE)
-# Names of classes and switches, beside the secrets that they are about.
+# Names of classes, switches and files, beside the secrets that they are about. An operator has to see which file it is.
 _NO_SECRET: Final = re.compile(
-    r"(provider([._-](path|type))?|[._-]type|enabled?|(?<=key)_?name)$", re.IGNORECASE
+    r"(provider([._-](path|type))?|[._-]type|enabled?|(?<=key)_?name|[._-](file|path))$",
+    re.IGNORECASE,
 )
 
 # Up to the last "@" of the word: a password may have "/", ":" and "@" in it, unquoted.

@@ -119,10 +119,18 @@ def test_what_is_no_secret_stays_readable(text: str) -> None:
         ("capacity", 5),
         ("partition_key", "$.day"),
         ("idempotency_key", "topic/0/5"),
+        ("credentials_file", "/etc/triggerer/pubsub.json"),
+        ("web_identity_token_file", "/var/run/secrets/token"),
     ],
 )
 def test_what_only_looks_like_one_stays_readable(key: str, value: object) -> None:
     assert redact(key, value) == value
+
+
+def test_the_name_of_a_file_is_shown_wherever_it_is_said() -> None:
+    redaction.remember_secrets_in("", {"credentials_file": "/etc/triggerer/pubsub.json"})
+    text = "no credentials for Pub/Sub in /etc/triggerer/pubsub.json: File was not found."
+    assert redact_text(text) == text
 
 
 def test_a_short_value_is_not_searched_for_everywhere() -> None:
