@@ -69,7 +69,8 @@ def test_the_trial_on_servicebus_keeps_the_key_out_of_its_folder(tmp_path: Path)
     ("arguments", "hint"),
     [
         (("--broker", "pubsub"), "gcloud beta emulators pubsub start"),
-        (("--broker", "servicebus"), "UseDevelopmentEmulator=true"),
+        (("--broker", "servicebus"), "--endpoint localhost"),
+        (("--broker", "servicebus", "--endpoint", "localhost:1"), "has it a queue"),
         (("--broker", "rabbitmq"), "known: kafka, sqs, pubsub, servicebus"),
         (("--endpoint", "http://localhost:1"), "takes no --endpoint"),
         (("--broker", "sqs", "--endpoint", "http://127.0.0.1:1"), "running there?"),

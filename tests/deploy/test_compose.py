@@ -16,6 +16,7 @@ from producers.pubsub.settings import PubSubSettings
 from producers.servicebus.settings import ServiceBusSettings
 from producers.sqs.settings import SqsSettings
 from triggerer.config import load_settings
+from triggerer.demo.brokers.source import NAME
 
 FILE = Path(__file__).resolve().parents[2] / "deploy" / "compose.yaml"
 SETTINGS: dict[str, Any] = {
@@ -80,5 +81,7 @@ def test_the_emulators_namespace_has_what_its_documentation_asks_for() -> None:
     assert namespace["Name"] == "sbemulatorns"
     queues = {queue["Name"]: queue["Properties"] for queue in namespace["Queues"]}
     assert {properties["RequiresSession"] for properties in queues.values()} == {True, False}
+    # The queue of `triggerer demo --broker servicebus`, which no client can make.
+    assert NAME in queues
     # The entity's own limit comes after ours.
     assert all(queue["MaxDeliveryCount"] > 10 for queue in queues.values())

@@ -30,8 +30,8 @@ def demo(
         typer.Option(
             "--endpoint",
             metavar="WHERE",
-            help="The broker, other than kafka: a URL (sqs), host:port (pubsub), a connection string"
-            " (servicebus). Default: embedded, where that is installed.",
+            help="The broker, other than kafka: a URL (sqs), host:port (pubsub), an emulator's host or a connection"
+            " string (servicebus). Default: embedded, where that is installed.",
         ),
     ] = None,
     config: Annotated[

@@ -17,10 +17,19 @@ from triggerer.errors import BrokerUnavailable, ConfigurationError
 
 _BATCH = 100
 _VARIABLE = "SERVICEBUS_CONNECTION_STRING"
+# Of the vendor's emulator, which has no other; its documentation states it.
+_EMULATOR = (
+    "Endpoint=sb://{host};SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey=SAS_KEY_VALUE;"
+    "UseDevelopmentEmulator=true;"
+)
 
 
 class ServiceBusTrial(TrialSource):
-    """A queue, which has to exist: neither the emulator nor the SDK makes one."""
+    """A queue, which has to exist: neither the emulator nor the SDK makes one.
+
+    Args:
+        endpoint: A connection string, or the host of an emulator.
+    """
 
     trigger = (
         f'ServiceBusEventTrigger("{NAME}")',
@@ -32,10 +41,11 @@ class ServiceBusTrial(TrialSource):
         if not connection_string:
             raise ConfigurationError(
                 "no Service Bus is at hand",
-                hint="start the emulator (deploy/compose.yaml has it), and name it:"
-                ' --endpoint "Endpoint=sb://localhost;SharedAccessKeyName=RootManageSharedAccessKey;'
-                'SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true;"',
+                hint="start the emulator (deploy/compose.yaml has it, with a queue for this), and name it:"
+                f" --endpoint localhost; or give a namespace's connection string in {_VARIABLE}",
             )
+        if "=" not in connection_string:
+            connection_string = _EMULATOR.format(host=connection_string)
         self._connection_string = connection_string
         # The configuration names it, and does not have the key in it; children inherit the environment.
         os.environ[_VARIABLE] = connection_string
