@@ -98,7 +98,7 @@ def _print(found: FolderPlan, limit: int) -> None:
                 row.change,
                 _count(row.before),
                 _count(row.after),
-                row.queued,
+                f"{row.queued}{'+' if row.is_counted_short else ''}",
                 row.due_before,
                 row.due_after,
                 row.dropped or None,

@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.dag_processing import ParsedFolder
-from triggerer.domain.assets import Asset, AssetAlias
-from triggerer.domain.conditions import leaves_of
+from triggerer.domain.assets import Asset
+from triggerer.domain.conditions import aliases_of, assets_of
 from triggerer.domain.parsed import ParsedDag
-from triggerer.domain.partitions.dividing import KeyedEvent
-from triggerer.domain.schedules import OnPartitions, condition_of, schedule_from_json
+from triggerer.domain.schedules import OnPartitions, condition_of
 from triggerer.domain.timetables import TimeRestriction
+from triggerer.operations.present_dags import (
+    MOST_AT_ONCE,
+    PresentDag,
+    definition_in,
+    definition_of,
+    present_dags,
+)
 from triggerer.scheduler.decide import look
-from triggerer.scheduler.dividing import is_partitioned, partitioner_of
-from triggerer.scheduler.explaining_partitions import waiting_partitions
+from triggerer.scheduler.dividing import partitioner_of
 from triggerer.scheduler.keys_in_memory import KeysInMemory
 from triggerer.scheduler.looks import DagSnapshot, PartitionQueue, WaitingAsset
-from triggerer.scheduler.replay import Definition, RecordedEvent, Replayed, replay
-from triggerer.scheduler.snapshots import rows_by_dag, snapshot_of
+from triggerer.scheduler.replay import Definition, RecordedEvent, Replayed, SetBack, replay
 from triggerer.store.engine.database import database_now
-from triggerer.store.engine.script import perform
-from triggerer.store.queries.listing.definitions import list_dags
-from triggerer.store.queries.listing.history import alias_members, newest_events
-from triggerer.store.queries.listing.queued_events import count_queued
-from triggerer.store.queries.scheduling.partitions import keys_that_have_run, waiting_events
-from triggerer.store.queries.scheduling.reading import DagRow, read_dags
-
-_MOST_AT_ONCE: Final = 1_000
-"""Runs that are looked for in what is queued now."""
-_MOST_EVENTS: Final = 10_000
-"""Of a partitioned DAG that are looked at, of those that wait."""
+from triggerer.store.queries.listing.history import PastEvent, alias_members, newest_events
+from triggerer.store.queries.scheduling.reading import CLOCK_STEP
 
 
 class Change(StrEnum):
@@ -62,7 +55,7 @@ class DagPlan:
     after: Replayed | None
     """Those that the new one makes."""
     queued: int
-    """Events that wait for it now."""
+    """Events that wait for it now, of no asset more than are counted."""
     dropped: int
     """Of those, how many are of assets that it no longer waits for: its next run takes them all the same."""
     due_before: int
@@ -71,6 +64,8 @@ class DagPlan:
     """Runs that will be due with the new one, at once."""
     holds_after: tuple[str, ...]
     """What the run after these waits for."""
+    is_counted_short: bool = False
+    """More events may wait than were counted."""
     error: str | None = None
     """Why it cannot be said."""
 
@@ -105,93 +100,55 @@ async def plan_folder(
     """
     now = await database_now(session)
     past = await newest_events(session, limit=events, since=since)
-    begin = since or (past[0].timestamp if past else now)
-    history = [
-        RecordedEvent(one.id, Asset.identified(one.name, one.uri), one.timestamp, one.partition_key)
-        for one in past
-    ]
+    history, set_back = _recorded(past, now)
+    begin = since or (history[0].timestamp if history else now)
     members = {
         alias: frozenset(Asset.identified(*one) for one in found)
         for alias, found in (await alias_members(session)).items()
     }
-    asked = _Asked(history, members, begin, now)
-    queued = await count_queued(session)
-    partitioned = {
-        dag_id for dag_id, (new, _) in parsed.folder.dags.items() if is_partitioned(new.schedule)
-    }
-    present = await _present(session, queued, partitioned)
+    asked = _Asked(history, members, begin, now, set_back)
+    files = {dag_id: new for dag_id, (new, _) in parsed.folder.dags.items()}
+    present = await present_dags(session, files, dag=dag)
     broken = {error.file for error in parsed.errors}
-    ids = sorted({*present, *parsed.folder.dags} if dag is None else {dag})
+    ids = sorted({*present, *files} if dag is None else {dag})
     plans = []
     for dag_id in ids:
-        new = parsed.folder.dags.get(dag_id)
+        new = files.get(dag_id)
         old = present.get(dag_id)
         if new is None and old is None:
             continue
         is_kept = new is None and old is not None and old.path in broken
-        plans.append(
-            asked.plan(
-                dag_id,
-                old,
-                None if new is None else new[0],
-                queued.get(dag_id, {}),
-                is_kept=is_kept,
-            )
-        )
+        plans.append(asked.plan(dag_id, old, new, is_kept=is_kept))
     return FolderPlan(begin, now, len(history), tuple(plans))
 
 
-@dataclass(frozen=True, slots=True)
-class _PresentDag:
-    path: str
-    snapshot: DagSnapshot
-    waiting: tuple[KeyedEvent, ...] = ()
-    """The events that wait, as many as are looked at; only of DAGs that are, or will be, partitioned."""
-    keys: tuple[str, ...] = ()
-    """The partition keys that have had a run, likewise."""
+def _recorded(
+    past: Sequence[PastEvent], now: datetime
+) -> tuple[list[RecordedEvent], SetBack | None]:
+    """Return the history by the clock as it is now.
 
-
-async def _present(
-    session: AsyncSession,
-    queued: Mapping[str, Mapping[tuple[str, str], int]],
-    partitioned: Set[str],
-) -> dict[str, _PresentDag]:
-    """Return the DAGs that are in force, as the scheduler reads them now; stale ones are not."""
-    dags = {one.dag_id: one for one in await list_dags(session, limit=0) if not one.is_stale}
-    rows = await perform(session, read_dags(sorted(dags), bound=_MOST_AT_ONCE)) if dags else []
-    found = {}
-    for group in rows_by_dag(rows):
-        dag_id = group[0].dag_id
-        if group[0].is_partitioned or dag_id in partitioned:
-            found[dag_id] = await _present_keys(session, dags[dag_id].path, group)
-            continue
-        snapshot = snapshot_of(group)
-        # The scheduler counts no further than it has to.
-        counts = queued.get(dag_id, {})
-        waiting = tuple(
-            replace(one, queued=counts.get((one.name, one.uri), one.queued))
-            for one in snapshot.waiting
+    What lies ahead was recorded before the clock was set back. It is moved, all of it by as much, so that the last of
+    it came when the clock was set back: just before the first event after it.
+    """
+    ahead = [number for number, one in enumerate(past) if one.timestamp > now + CLOCK_STEP]
+    moved = {past[number].id for number in ahead}
+    set_back, by = None, timedelta()
+    if ahead:
+        last = ahead[-1]
+        at = past[last + 1].timestamp if last + 1 < len(past) else now
+        set_back = SetBack(past[last].id, at)
+        # Before it, or both would count as of one transaction.
+        by = max(past[number].timestamp for number in ahead) - at + timedelta.resolution
+    history = [
+        RecordedEvent(
+            one.id,
+            Asset.identified(one.name, one.uri),
+            one.timestamp - by if one.id in moved else one.timestamp,
+            one.partition_key,
         )
-        found[dag_id] = _PresentDag(dags[dag_id].path, replace(snapshot, waiting=waiting))
-    return found
-
-
-async def _present_keys(session: AsyncSession, path: str, rows: Sequence[DagRow]) -> _PresentDag:
-    dag_id = rows[0].dag_id
-    waiting = await perform(session, waiting_events(dag_id, limit=_MOST_EVENTS))
-    keys = await perform(session, keys_that_have_run(dag_id, limit=_MOST_EVENTS))
-    queue = None
-    if rows[0].is_partitioned:
-        found = await perform(session, waiting_partitions(rows[0], bound=_MOST_AT_ONCE))
-        queue = found.queue
-    counts = Counter((one.asset_id, one.asset_name, one.asset_uri) for one in waiting)
-    snapshot = snapshot_of(rows, queue)
-    aliases = {one.asset_id: one.aliases for one in snapshot.waiting}
-    assets = tuple(
-        WaitingAsset(asset_id, name, uri, count, aliases.get(asset_id, frozenset()))
-        for (asset_id, name, uri), count in counts.items()
-    )
-    return _PresentDag(path, replace(snapshot, waiting=assets), tuple(waiting), tuple(keys))
+        for one in past
+    ]
+    return history, set_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,20 +157,21 @@ class _Asked:
     members: Mapping[str, frozenset[Asset]]
     since: datetime
     until: datetime
+    set_back: SetBack | None
 
     def plan(
         self,
         dag_id: str,
-        old: _PresentDag | None,
+        old: PresentDag | None,
         new: ParsedDag | None,
-        queued: Mapping[tuple[str, str], int],
         *,
         is_kept: bool,
     ) -> DagPlan:
-        waiting = sum(queued.values())
-        before = None if old is None else _definition_of(old.snapshot)
+        waiting = 0 if old is None else old.queued
+        is_counted_short = old is not None and old.is_counted_short
+        before = None if old is None else definition_of(old.snapshot)
         try:
-            after = before if is_kept else None if new is None else _definition_in(new)
+            after = before if is_kept else None if new is None else definition_in(new)
             change = _change(before, after, is_kept=is_kept)
             old_now = None if old is None else old.snapshot
             new_now = None
@@ -224,13 +182,11 @@ class _Asked:
                     self.until,
                     is_paused=new is not None and new.is_paused_upon_creation,
                 )
-                new_now = _redefined(known, after)
+                new_now = _redefined(known, after, self.members)
                 if isinstance(after.schedule, OnPartitions) and after != before:
                     new_now = replace(new_now, partitions=self._mapped_anew(old, after))
             found = (
-                None
-                if new_now is None
-                else look(new_now, at_most=_MOST_AT_ONCE, bound=_MOST_AT_ONCE)
+                None if new_now is None else look(new_now, at_most=MOST_AT_ONCE, bound=MOST_AT_ONCE)
             )
             return DagPlan(
                 dag_id,
@@ -242,13 +198,16 @@ class _Asked:
                 due_before=_due(old_now),
                 due_after=0 if found is None else len(found.runs),
                 holds_after=() if found is None else tuple(hold.reason for hold in found.holds),
+                is_counted_short=is_counted_short,
             )
         except Exception as error:  # noqa: BLE001  (the boundary to users' timetables)
             reason = f"{type(error).__name__}: {error}"
             change = _change(before, before if new is None else None, is_kept=is_kept)
-            return DagPlan(dag_id, change, None, None, waiting, 0, 0, 0, (), reason)
+            return DagPlan(
+                dag_id, change, None, None, waiting, 0, 0, 0, (), is_counted_short, reason
+            )
 
-    def _mapped_anew(self, old: _PresentDag | None, after: Definition) -> PartitionQueue:
+    def _mapped_anew(self, old: PresentDag | None, after: Definition) -> PartitionQueue:
         """Return how the keys stand once what waits is mapped by the new definition.
 
         Of an event for several keys of which some have run, those count as well; in force they do not.
@@ -265,7 +224,12 @@ class _Asked:
         if definition is None:
             return None
         return replay(
-            definition, self.history, members=self.members, since=self.since, until=self.until
+            definition,
+            self.history,
+            members=self.members,
+            since=self.since,
+            until=self.until,
+            set_back=self.set_back,
         )
 
 
@@ -279,37 +243,9 @@ def _change(before: Definition | None, after: Definition | None, *, is_kept: boo
     return Change.SAME if before == after else Change.CHANGED
 
 
-def _definition_of(dag: DagSnapshot) -> Definition:
-    return Definition(
-        dag.dag_id,
-        dag.schedule,
-        dag.events_per_run,
-        dag.restriction.earliest,
-        dag.restriction.latest,
-        dag.restriction.catchup,
-        dag.min_run_gap,
-        dag.quiet_period,
-        dag.max_active_runs,
-        dag.depends_on_past,
-    )
-
-
-def _definition_in(dag: ParsedDag) -> Definition:
-    return Definition(
-        dag.dag_id,
-        schedule_from_json(dag.schedule),
-        dag.events_per_run,
-        dag.start_date,
-        dag.end_date,
-        dag.catchup,
-        None if dag.min_run_gap is None else timedelta(seconds=dag.min_run_gap),
-        None if dag.quiet_period is None else timedelta(seconds=dag.quiet_period),
-        dag.max_active_runs,
-        dag.depends_on_past,
-    )
-
-
-def _redefined(now: DagSnapshot, definition: Definition) -> DagSnapshot:
+def _redefined(
+    now: DagSnapshot, definition: Definition, members: Mapping[str, frozenset[Asset]]
+) -> DagSnapshot:
     """Return what the scheduler would see of the DAG, with what is queued now, if this were its definition."""
     return replace(
         now,
@@ -320,21 +256,31 @@ def _redefined(now: DagSnapshot, definition: Definition) -> DagSnapshot:
         quiet_period=definition.quiet_period,
         max_active_runs=definition.max_active_runs,
         depends_on_past=definition.depends_on_past,
-        waiting=tuple(one for one in now.waiting if _is_named(one, definition)),
+        waiting=_waited_for(now.waiting, definition, members),
         # The timetable is asked anew when a file changes.
         stored_info=now.stored_info if definition.schedule == now.schedule else None,
     )
 
 
-def _is_named(waiting: WaitingAsset, definition: Definition) -> bool:
+def _waited_for(
+    waiting: Sequence[WaitingAsset],
+    definition: Definition,
+    members: Mapping[str, frozenset[Asset]],
+) -> tuple[WaitingAsset, ...]:
+    """Return those of what waits that the definition names, by themselves or by an alias."""
     condition = condition_of(definition.schedule)
-    leaves = () if condition is None else leaves_of(condition)
-    return any(
-        leaf.name in waiting.aliases
-        if isinstance(leaf, AssetAlias)
-        else (leaf.name, leaf.uri) == (waiting.name, waiting.uri)
-        for leaf in leaves
-    )
+    if condition is None:
+        return ()
+    named = frozenset(assets_of(condition))
+    found = []
+    for one in waiting:
+        asset = Asset.identified(one.name, one.uri)
+        aliases = frozenset(
+            alias.name for alias in aliases_of(condition) if asset in members.get(alias.name, ())
+        )
+        if aliases or asset in named:
+            found.append(replace(one, aliases=aliases))
+    return tuple(found)
 
 
 def _dropped(before: DagSnapshot | None, after: DagSnapshot | None) -> int:
@@ -346,4 +292,4 @@ def _dropped(before: DagSnapshot | None, after: DagSnapshot | None) -> int:
 
 
 def _due(dag: DagSnapshot | None) -> int:
-    return 0 if dag is None else len(look(dag, at_most=_MOST_AT_ONCE, bound=_MOST_AT_ONCE).runs)
+    return 0 if dag is None else len(look(dag, at_most=MOST_AT_ONCE, bound=MOST_AT_ONCE).runs)

@@ -29,7 +29,7 @@ from triggerer.store.engine.script import perform
 from triggerer.store.queries.execution.pooled_claims import pooled_runs
 from triggerer.store.queries.listing.asset_events import list_events_by_id
 from triggerer.store.queries.listing.dag_runs import list_runs
-from triggerer.store.queries.listing.definitions import list_dags
+from triggerer.store.queries.listing.definitions import schedule_of_dag
 from triggerer.store.queries.listing.views import AssetEventView, RunView
 from triggerer.store.queries.scheduling.reading import read_dags
 
@@ -123,8 +123,7 @@ async def why(session: AsyncSession, dag_id: str, run_id: str) -> Why:
     if not runs:
         raise DagError(f"the DAG {dag_id!r} has no run {run_id!r}")
     events = await list_events_by_id(session, runs[0].asset_event_ids)
-    (dag,) = await list_dags(session, dag=dag_id)
-    condition = condition_in_json(dag.schedule)
+    condition = condition_in_json(await schedule_of_dag(session, dag_id))
     names = {event.asset_name for event in events}
     return Why(
         runs[0],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from triggerer.domain.assets import Asset
@@ -71,6 +71,15 @@ class KeysInMemory:
         """A key has had a run."""
         key = self._keys.setdefault(name, _Key(newest_at=at))
         key.runs += 1
+
+    def note_anew(self, now: datetime) -> None:
+        """The clock was set back: quiet periods that had begun are over, and deadlines count from now."""
+        for name, key in self._keys.items():
+            key.parts = {one: replace(part, first_at=now) for one, part in key.parts.items()}
+            if key.due_at is not None:
+                key.due_at = self.partitioner.due_at(
+                    name, list(key.parts.values()), has_run=key.runs > 0, now=now
+                )
 
     def queue(self, now: datetime) -> PartitionQueue:
         """Return what the decider looks at."""

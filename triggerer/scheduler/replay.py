@@ -55,6 +55,15 @@ class RecordedEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class SetBack:
+    """The database's clock was set back: what was recorded before is dated as if it had been right."""
+
+    after_id: int
+    """Of the last event before."""
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class ReplayedRun:
     """A run that would have been made."""
 
@@ -83,12 +92,14 @@ def replay(
     members: Mapping[str, frozenset[Asset]],
     since: datetime,
     until: datetime,
+    set_back: SetBack | None = None,
 ) -> Replayed:
     """Return the runs between two instants.
 
     Args:
         events: Between the two, in the order in which they were recorded.
         members: By alias, the assets that it has been resolved to. An event of one of them counts as the alias's.
+        set_back: Nothing waits any longer then for what was counted by the clock before.
     Raises:
         Exception: From a timetable that is not ours.
     """
@@ -97,8 +108,8 @@ def replay(
     if isinstance(definition.schedule, OnPartitions):
         partitioner = partitioner_of(definition.schedule)
         keys = KeysInMemory(partitioner, definition.quiet_period, members)
-        return _KeyedReplay(definition, members, since, keys=keys).run(events, until)
-    return _Replay(definition, members, since).run(events, until)
+        return _KeyedReplay(definition, members, since, set_back, keys=keys).run(events, until)
+    return _Replay(definition, members, since, set_back).run(events, until)
 
 
 @dataclass(slots=True)
@@ -106,6 +117,10 @@ class _Replay:
     definition: Definition
     members: Mapping[str, frozenset[Asset]]
     since: datetime
+    set_back: SetBack | None = None
+    """Gone once it has happened."""
+    before_id: int = 0
+    """Events up to this one are from before the clock was set back."""
     queue: dict[Asset, list[RecordedEvent]] = field(default_factory=dict)
     runs: list[ReplayedRun] = field(default_factory=list)
     last_interval: DataInterval | None = None
@@ -118,13 +133,30 @@ class _Replay:
         now = self.since
         wake = self._advance(now)
         for some in self._together(event for event in events if event.asset in waits_for):
+            if self.set_back is not None and some[0].id > self.set_back.after_id:
+                now, wake = self._turn_back(self.set_back, now, wake)
             # Whoever emits an event may have dated it back.
             now = max(now, some[0].timestamp)
             wake = self._pass_time(wake, now)
             self._queue(some, now)
             wake = self._advance(now)
+        if self.set_back is not None:
+            now, wake = self._turn_back(self.set_back, now, wake)
         self._pass_time(wake, until)
         return Replayed(tuple(self.runs), self._left(), len(self.runs) >= MOST_RUNS)
+
+    def _turn_back(
+        self, back: SetBack, now: datetime, wake: datetime | None
+    ) -> tuple[datetime, datetime | None]:
+        """Return the time at which the clock was set back, and when to look next."""
+        now = max(now, back.at)
+        self._pass_time(wake, now)
+        self.set_back, self.before_id, self.last_run_at = None, back.after_id, None
+        self._forget_clock(now)
+        return now, self._advance(now)
+
+    def _forget_clock(self, now: datetime) -> None:
+        """Nothing waits any longer for what was counted by the clock until now."""
 
     def _together(self, events: Iterable[RecordedEvent]) -> Iterator[list[RecordedEvent]]:
         """Yield the events that a scheduler sees at the same look: each by itself."""
@@ -154,7 +186,11 @@ class _Replay:
 
     def _snapshot(self, now: datetime) -> DagSnapshot:
         one = self.definition
-        newest = [waiting[-1].timestamp for waiting in self.queue.values()]
+        newest = [
+            waiting[-1].timestamp
+            for waiting in self.queue.values()
+            if waiting[-1].id > self.before_id
+        ]
         return DagSnapshot(
             dag_id=one.dag_id,
             schedule=one.schedule,
@@ -236,6 +272,9 @@ class _KeyedReplay(_Replay):
 
     def _queue(self, events: Sequence[RecordedEvent], now: datetime) -> None:
         self.keys.add([keyed(one) for one in events], now)
+
+    def _forget_clock(self, now: datetime) -> None:
+        self.keys.note_anew(now)
 
     def _left(self) -> tuple[int, ...]:
         return self.keys.waiting()

@@ -143,6 +143,19 @@ async def list_dags(
     ]
 
 
+async def paths_in_force(session: AsyncSession, *, dag: str | None = None) -> dict[str, str]:
+    """Return the files of the DAGs that are not stale, by DAG."""
+    query = select(Dag.dag_id, Dag.path).where(~Dag.is_stale).order_by(Dag.dag_id)
+    if dag is not None:
+        query = query.where(Dag.dag_id == dag)
+    return dict((await session.execute(query)).all())
+
+
+async def schedule_of_dag(session: AsyncSession, dag_id: str) -> Any:
+    """Return the schedule of a DAG, stale or not, as it is stored."""
+    return await session.scalar(select(Dag.schedule).where(Dag.dag_id == dag_id))
+
+
 async def list_broken_files(session: AsyncSession) -> list[DagFileView]:
     """Return the files with errors, by path."""
     rows = await session.scalars(select(DagFile).order_by(DagFile.path))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, delete, func, select, update
+from sqlalchemy import ColumnElement, delete, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.store.models import Asset, AssetEvent, Dag, DagPartitionEvent, QueuedAssetEvent
@@ -37,22 +37,6 @@ async def list_queued_events(
         found += [QueuedEventView(*row) for row in await session.execute(limited(query, limit))]
     found.sort(key=lambda one: (one.dag_id, one.asset_event_id, one.partition_key or ""))
     return found[:limit] if limit else found
-
-
-async def count_queued(session: AsyncSession) -> dict[str, dict[tuple[str, str], int]]:
-    """Return, by DAG, how many events of each asset (name, URI) wait for it; DAGs for which none waits are left out."""
-    found: dict[str, dict[tuple[str, str], int]] = {}
-    for entry in (QueuedAssetEvent, DagPartitionEvent):
-        rows = await session.execute(
-            select(entry.dag_id, Asset.name, Asset.uri, func.count(entry.asset_event_id.distinct()))
-            .join(Asset, Asset.id == entry.asset_id)
-            .where(entry.run_pk.is_(None))
-            .group_by(entry.dag_id, Asset.name, Asset.uri)
-        )
-        for dag_id, name, uri, count in rows:
-            counts = found.setdefault(dag_id, {})
-            counts[name, uri] = counts.get((name, uri), 0) + count
-    return found
 
 
 async def delete_queued_events(

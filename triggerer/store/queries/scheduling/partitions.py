@@ -172,26 +172,6 @@ JOIN asset a ON a.id = e.asset_id
 ORDER BY e.id
 """
 )
-_ALL_WAITING: Final = Statement(
-    """
-SELECT w.id, w.asset_id, a.name, a.uri, e.partition_key, e.timestamp
-FROM (SELECT q.asset_event_id AS id, q.asset_id FROM queued_asset_event q {HINT}
-      WHERE q.dag_id = {dag_id} AND q.run_pk IS NULL
-      UNION
-      SELECT p.asset_event_id, p.asset_id FROM dag_partition_event p
-      WHERE p.dag_id = {dag_id} AND p.run_pk IS NULL) AS w
-JOIN asset_event e ON e.id = w.id
-JOIN asset a ON a.id = w.asset_id
-ORDER BY w.id LIMIT {limit}
-""",
-    HINT=HINT,
-)
-_HAVE_RUN: Final = Statement(
-    """
-SELECT partition_key FROM dag_partition WHERE dag_id = {dag_id} AND runs > 0
-ORDER BY partition_key LIMIT {limit}
-"""
-)
 # The keys that wait for no time sort last.
 _WAKE: Final = Statement(
     """
@@ -227,22 +207,12 @@ class NotedKey:
 
 def undivided(dag_id: str, *, limit: int) -> Script[list[KeyedEvent]]:
     """Return some of the events that wait for the DAG and were not divided yet, in the order of their ids."""
-    return _events((yield UNDIVIDED(dag_id=dag_id, limit=limit)))
-
-
-def waiting_events(dag_id: str, *, limit: int) -> Script[list[KeyedEvent]]:
-    """Return the first events that wait for the DAG, each once, whether or not they were divided."""
-    return _events((yield _ALL_WAITING(dag_id=dag_id, limit=limit)))
-
-
-def keys_that_have_run(dag_id: str, *, limit: int) -> Script[list[str]]:
-    """Return the first keys for which a scheduler has made a run."""
-    return [key for (key,) in (yield _HAVE_RUN(dag_id=dag_id, limit=limit))]
+    return keyed_events((yield UNDIVIDED(dag_id=dag_id, limit=limit)))
 
 
 def newest_events(dag_id: str) -> Script[list[KeyedEvent]]:
     """Return the newest event of each asset that the DAG waits for, not only by an alias."""
-    return _events((yield _NEWEST(dag_id=dag_id)))
+    return keyed_events((yield _NEWEST(dag_id=dag_id)))
 
 
 def store_shares(dag_id: str, shares: Sequence[Share]) -> Script[list[Share]]:
@@ -389,7 +359,8 @@ class NotePartitions:
         return _WAKE(dag_id=self.dag_id, has_run=self.has_run).on_postgres()
 
 
-def _events(rows: Sequence[Row]) -> list[KeyedEvent]:
+def keyed_events(rows: Sequence[Row]) -> list[KeyedEvent]:
+    """Return the events of rows (id, asset's id, name and URI, partition key, instant)."""
     return [
         KeyedEvent(event, asset, name, uri, key, _instant(at))
         for event, asset, name, uri, key, at in rows

@@ -1,0 +1,185 @@
+"""What other DAG files change for what is queued now: read as the scheduler would read it, however much waits."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import insert, select, text
+
+from tests.store.explaining import working
+from tests.store.partitions import asset, emit_keys, partitioned
+from tests.store.scheduling import end
+from tests.store.seeding import NOW, add_alias, add_asset, add_dag, asset_json, emit, runs_of
+from tests.store.test_plan import HEADER
+from triggerer.dag_processing import parse_once
+from triggerer.operations import plan as module
+from triggerer.operations.plan import DagPlan, plan_folder
+from triggerer.scheduler import Scheduler
+from triggerer.store.engine.database import Database
+from triggerer.store.models import AssetAliasMember, AssetEvent, QueuedAssetEvent
+
+HOUR = timedelta(hours=1)
+KEYED = "from triggerer.timetables import PartitionedAssetTimetable\n"
+
+
+async def _plan(database: Database, folder: Path, text: str) -> DagPlan:
+    """Of the DAG `d`."""
+    (folder / "d.py").write_text(HEADER + "from datetime import timedelta\n" + KEYED + text)
+    parsed = await parse_once(folder)
+    assert not parsed.errors
+    async with database.reading() as session:
+        (found,) = (await plan_folder(session, parsed, dag="d")).dags
+    assert found.error is None
+    return found
+
+
+async def _one_asset(database: Database, **columns: object) -> None:
+    await add_asset(database, 1, "a")
+    await add_dag(database, "d", asset_json("a"), assets=[1], **columns)
+
+
+async def test_a_quiet_period_that_is_new_counts_from_the_newest_event(
+    database: Database, tmp_path: Path
+) -> None:
+    await _one_asset(database, max_active_runs=1)
+    await emit(database, 1)
+    await Scheduler(database).run_once()
+    await emit(database, 1)
+    await end(database, *await runs_of(database, "d"))
+    file = 'with DAG("d", schedule=a, max_active_runs=1{}): pass\n'
+    assert (await _plan(database, tmp_path, file.format(""))).due_after == 1
+    quiet = await _plan(database, tmp_path, file.format(", quiet_period=timedelta(hours=1)"))
+    assert (quiet.due_before, quiet.due_after) == (1, 0)
+    assert "no event may have come for 1:00:00" in quiet.holds_after[0]
+
+
+async def test_a_dag_that_is_to_depend_on_its_past_waits_for_the_run_that_failed(
+    database: Database, tmp_path: Path
+) -> None:
+    await _one_asset(database)
+    await emit(database, 1)
+    await Scheduler(database).run_once()
+    await emit(database, 1)
+    found = await _plan(database, tmp_path, 'with DAG("d", schedule=a, depends_on_past=True): pass')
+    assert (found.due_before, found.due_after) == (1, 0)
+
+
+async def test_what_waits_of_an_asset_that_left_counts_once_it_comes_back(
+    database: Database, tmp_path: Path
+) -> None:
+    await _one_asset(database)
+    await add_asset(database, 2, "b")
+    await add_dag(database, "other", asset_json("b"), assets=[2])
+    (event,) = await emit(database, 2)
+    async with database.transaction() as session:
+        session.add(QueuedAssetEvent(dag_id="d", asset_event_id=event, asset_id=2))
+    found = await _plan(database, tmp_path, 'with DAG("d", schedule=a | b): pass\n')
+    assert (found.queued, found.due_before, found.due_after, found.dropped) == (1, 0, 1, 0)
+    found = await _plan(database, tmp_path, 'with DAG("d", schedule=a): pass\n')
+    assert (found.queued, found.due_after, found.dropped) == (1, 0, 1)
+
+
+async def test_what_waits_counts_for_an_alias_that_is_new(
+    database: Database, tmp_path: Path
+) -> None:
+    await add_asset(database, 1, "a")
+    await add_asset(database, 2, "b")
+    both = {"all": [asset_json("a"), asset_json("b")]}
+    await add_dag(database, "d", both, assets=[1, 2])
+    await add_alias(database, 1, "found")
+    async with database.transaction() as session:
+        session.add(AssetAliasMember(alias_id=1, asset_id=1))
+    await emit(database, 1)
+    file = 'from triggerer import AssetAlias\nwith DAG("d", schedule=AssetAlias("found")): pass\n'
+    found = await _plan(database, tmp_path, file)
+    assert (found.due_before, found.due_after, found.dropped) == (0, 1, 0)
+
+
+async def _move(database: Database, by: timedelta) -> None:
+    """As though the clock had been set back since the events came."""
+    async with database.transaction() as session:
+        for event in await session.scalars(select(AssetEvent)):
+            event.timestamp += by
+
+
+@pytest.mark.parametrize(
+    "schedule", ["a", "PartitionedAssetTimetable(assets=a)"], ids=["plain", "keyed"]
+)
+async def test_a_clock_that_was_set_back_holds_no_run_of_the_history(
+    database: Database, tmp_path: Path, schedule: str
+) -> None:
+    await _one_asset(database, is_paused=True)
+    for key in ("x", "x", "y"):
+        await emit_keys(database, [key])
+    await _move(database, 5 * HOUR)
+    await emit_keys(database, ["y"])
+    file = f'with DAG("d", schedule={schedule}, quiet_period=timedelta(minutes=30)): pass\n'
+    found = await _plan(database, tmp_path, file)
+    assert found.after is not None
+    # What had come before it is quiet by then; what comes afterwards is not.
+    taken = [run.asset_event_ids for run in found.after.runs]
+    assert taken == ([(1, 2, 3)] if schedule == "a" else [(1, 2), (3,)])
+    assert found.after.waiting == (4,)
+    assert max(run.at for run in found.after.runs) <= await _newest(database)
+
+
+async def _newest(database: Database) -> datetime:
+    async with database.reading() as session:
+        at = await session.scalar(select(AssetEvent.timestamp).order_by(AssetEvent.id.desc()))
+    assert at is not None
+    return at
+
+
+async def test_what_it_reads_does_not_grow_with_what_waits(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from triggerer.operations import present_dags
+
+    monkeypatch.setattr(present_dags, "_MOST_EVENTS", 100)
+    await _one_asset(database)
+    await add_dag(database, "keyed", partitioned(asset("a")), assets=[1])
+    await _much(database, 20_000)
+    (tmp_path / "d.py").write_text(
+        HEADER
+        + KEYED
+        + 'with DAG("d", schedule=a, events_per_run=1, max_active_runs=200): pass\n'
+        + 'with DAG("keyed", schedule=PartitionedAssetTimetable(assets=a | b)): pass\n'
+    )
+    parsed = await parse_once(tmp_path)
+    async with database.reading() as session, working(await session.connection()) as work:
+        found = {one.dag_id: one for one in (await plan_folder(session, parsed, events=1)).dags}
+    plain, keyed = found["d"], found["keyed"]
+    assert (plain.queued, plain.is_counted_short, plain.due_after) == (100, True, 100)
+    assert (keyed.queued, keyed.is_counted_short, keyed.change) == (
+        100,
+        True,
+        module.Change.CHANGED,
+    )
+    assert work.done < 10_000
+
+
+async def _much(database: Database, number: int) -> None:
+    rows = [
+        {"asset_id": 1, "extra": {}, "timestamp": NOW, "watcher_id": 0, "ordinal": 0,
+         "idempotency_key": f"much-{n}", "partition_key": str(n)}
+        for n in range(number)
+    ]  # fmt: skip
+    async with database.transaction() as session:
+        await session.execute(insert(AssetEvent), rows)
+        for dag_id, taken in (("d", "NULL"), ("keyed", "0")):
+            await session.execute(
+                text(
+                    "INSERT INTO queued_asset_event (dag_id, asset_event_id, asset_id, run_pk) "
+                    f"SELECT '{dag_id}', id, asset_id, {taken} FROM asset_event"
+                )
+            )
+        await session.execute(
+            text(
+                "INSERT INTO dag_partition_event (dag_id, partition_key, asset_event_id, asset_id) "
+                "SELECT 'keyed', partition_key, id, asset_id FROM asset_event"
+            )
+        )
+        if session.get_bind().dialect.name == "postgresql":
+            await session.execute(text("ANALYZE"))

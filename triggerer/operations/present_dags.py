@@ -1,0 +1,178 @@
+"""The DAGs that are in force, as the scheduler reads them now: what `triggerer plan` compares other files with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.domain.parsed import ParsedDag
+from triggerer.domain.partitions.dividing import KeyedEvent
+from triggerer.domain.runs import RunType
+from triggerer.domain.schedules import schedule_from_json
+from triggerer.scheduler.dividing import is_partitioned
+from triggerer.scheduler.explaining_partitions import waiting_partitions
+from triggerer.scheduler.looks import DagSnapshot, LastRun, WaitingAsset
+from triggerer.scheduler.replay import Definition
+from triggerer.scheduler.snapshots import rows_by_dag, snapshot_of
+from triggerer.store.engine.script import Script, perform
+from triggerer.store.queries.listing.definitions import paths_in_force
+from triggerer.store.queries.listing.what_waits import (
+    Counts,
+    count_queued,
+    count_shared,
+    keys_that_have_run,
+    last_runs,
+    newest_queued,
+    waiting_events,
+)
+from triggerer.store.queries.scheduling.reading import CLOCK_STEP, DagRow, read_dags
+
+MOST_AT_ONCE: Final = 1_000
+"""Runs that are looked for in what is queued now."""
+_MOST_EVENTS: Final = 10_000
+"""Of a DAG's asset that are counted, and of a DAG that are mapped anew, of those that wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class PresentDag:
+    """A DAG that is in force."""
+
+    path: str
+    snapshot: DagSnapshot
+    queued: int
+    """The events that wait for it, of no asset more than are counted."""
+    is_counted_short: bool
+    """More may wait."""
+    waiting: tuple[KeyedEvent, ...] = ()
+    """The events that wait, as many as are looked at; only where the definition changes from or to partitions."""
+    keys: tuple[str, ...] = ()
+    """The partition keys that have had a run, likewise."""
+
+
+async def present_dags(
+    session: AsyncSession, new: Mapping[str, ParsedDag], *, dag: str | None
+) -> dict[str, PresentDag]:
+    """Return the DAGs that are in force, by id; stale ones are not.
+
+    Args:
+        new: What is to take their place.
+        dag: Only this one.
+    """
+    dags = await paths_in_force(session, dag=dag)
+    if not dags:
+        return {}
+    ids = sorted(dags)
+    rows = await perform(session, read_dags(ids, bound=MOST_AT_ONCE))
+    queued = await perform(session, count_queued(ids, bound=_MOST_EVENTS))
+    return {
+        group[0].dag_id: await _present(
+            session,
+            dags[group[0].dag_id],
+            group,
+            queued.get(group[0].dag_id, {}),
+            new.get(group[0].dag_id),
+        )
+        for group in rows_by_dag(rows)
+    }
+
+
+async def _present(
+    session: AsyncSession, path: str, rows: Sequence[DagRow], queued: Counts, new: ParsedDag | None
+) -> PresentDag:
+    dag_id = rows[0].dag_id
+    queue = None
+    if rows[0].is_partitioned:
+        queue = (await perform(session, waiting_partitions(rows[0], bound=MOST_AT_ONCE))).queue
+        shared = await perform(session, count_shared(dag_id, bound=_MOST_EVENTS))
+        queued = {one: queued.get(one, 0) + shared.get(one, 0) for one in {*queued, *shared}}
+    snapshot = _counted(snapshot_of(rows, queue), queued)
+    total = sum(queued.values())
+    is_short = any(count >= _MOST_EVENTS for count in queued.values())
+    present = PresentDag(path, snapshot, total, is_short)
+    if new is None or _is_same(snapshot, new):
+        return present
+    waiting, keys = [], []
+    if queue is not None or is_partitioned(new.schedule):
+        waiting = await perform(session, waiting_events(dag_id, limit=_MOST_EVENTS))
+        keys = await perform(session, keys_that_have_run(dag_id, limit=_MOST_EVENTS))
+    facts = await perform(session, _facts(snapshot, waiting, rows[0].now + CLOCK_STEP))
+    return replace(present, snapshot=facts, waiting=tuple(waiting), keys=tuple(keys))
+
+
+def _facts(
+    snapshot: DagSnapshot, waiting: Sequence[KeyedEvent], soon: datetime
+) -> Script[DagSnapshot]:
+    """Return the snapshot with what is only read where the definition that is in force asks for it."""
+    dag_id = snapshot.dag_id
+    last, kind = yield from last_runs(dag_id)
+    asset_ids = [one.asset_id for one in snapshot.waiting]
+    newest = [
+        *(yield from newest_queued(dag_id, asset_ids, soon=soon)),
+        *(one.timestamp for one in waiting if one.timestamp <= soon),
+    ]
+    return replace(
+        snapshot,
+        last_run=None if last is None else LastRun(*last),
+        last_kind=None if kind is None else RunType(kind),
+        newest_event=max(newest, default=None),
+    )
+
+
+def _is_same(snapshot: DagSnapshot, new: ParsedDag) -> bool:
+    try:
+        return definition_of(snapshot) == definition_in(new)
+    except Exception:  # noqa: BLE001  (the boundary to users' timetables; the plan of the DAG says why)
+        return False
+
+
+def _counted(snapshot: DagSnapshot, queued: Counts) -> DagSnapshot:
+    """Return the snapshot with what waits as it was counted, also of assets that the DAG waits for no more.
+
+    The scheduler counts no further than it has to.
+    """
+    aliases = {one.asset_id: one.aliases for one in snapshot.waiting}
+    waiting = (
+        WaitingAsset(*asset, count, aliases.get(asset[0], frozenset()))
+        for asset, count in queued.items()
+    )
+    return replace(snapshot, waiting=tuple(waiting))
+
+
+def definition_of(dag: DagSnapshot) -> Definition:
+    """Return what decides about the runs of a DAG that is in force."""
+    return Definition(
+        dag.dag_id,
+        dag.schedule,
+        dag.events_per_run,
+        dag.restriction.earliest,
+        dag.restriction.latest,
+        dag.restriction.catchup,
+        dag.min_run_gap,
+        dag.quiet_period,
+        dag.max_active_runs,
+        dag.depends_on_past,
+    )
+
+
+def definition_in(dag: ParsedDag) -> Definition:
+    """Return what decides about the runs of a DAG of a file.
+
+    Raises:
+        Exception: From a timetable that is not ours.
+    """
+    return Definition(
+        dag.dag_id,
+        schedule_from_json(dag.schedule),
+        dag.events_per_run,
+        dag.start_date,
+        dag.end_date,
+        dag.catchup,
+        None if dag.min_run_gap is None else timedelta(seconds=dag.min_run_gap),
+        None if dag.quiet_period is None else timedelta(seconds=dag.quiet_period),
+        dag.max_active_runs,
+        dag.depends_on_past,
+    )
