@@ -61,7 +61,7 @@ class HttpPollTrigger(MessageTrigger):
         item_key: str | None = None,
         cursor: Mapping[str, str] | None = None,
         first: str = "all",
-        match: Mapping[str, Any] | None = None,
+        match: Mapping[str, Any] | str | None = None,
         decode: str | None = "json",
         extra: Mapping[str, Any] | None = None,
         partition_key: str | None = None,

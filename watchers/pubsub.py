@@ -50,7 +50,7 @@ class PubSubEventTrigger(MessageTrigger):
         subscription: str,
         *,
         connection: str = "pubsub",
-        match: Mapping[str, Any] | None = None,
+        match: Mapping[str, Any] | str | None = None,
         decode: str | None = "json",
         extra: Mapping[str, Any] | None = None,
         partition_key: str | None = None,

@@ -64,6 +64,7 @@ class ServiceBusEventTrigger(MessageTrigger):
         **{name: _from_position(name) for name in _IN_POSITION},
         "properties": lambda message: texts_of(message.attributes),
         "timestamp": timestamp_ms,
+        "deliveries": lambda message: message.deliveries,
     }
 
     def __init__(
@@ -73,7 +74,7 @@ class ServiceBusEventTrigger(MessageTrigger):
         topic: str | None = None,
         subscription: str | None = None,
         connection: str = "servicebus",
-        match: Mapping[str, Any] | None = None,
+        match: Mapping[str, Any] | str | None = None,
         decode: str | None = "json",
         extra: Mapping[str, Any] | None = None,
         partition_key: str | None = None,
@@ -125,7 +126,7 @@ class ServiceBusEventTrigger(MessageTrigger):
     async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
         from producers.servicebus import describe_delivery
 
-        return describe_delivery(self._settings())
+        return await describe_delivery(self._settings(), self._entity(), ask=ask)
 
     @classmethod
     def create_shared_stream_producer(

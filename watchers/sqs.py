@@ -54,7 +54,7 @@ class SqsEventTrigger(MessageTrigger):
         queue: str,
         *,
         connection: str = "sqs",
-        match: Mapping[str, Any] | None = None,
+        match: Mapping[str, Any] | str | None = None,
         decode: str | None = "json",
         extra: Mapping[str, Any] | None = None,
         partition_key: str | None = None,

@@ -21,6 +21,7 @@ class AdministrationDouble:
 
     Attributes:
         queues, subscriptions: By path, the counts of an entity: `{"Active": 3, "Scheduled": 1}`.
+        settings: By path, what an entity is set to, by the names of its description: `{"MaxDeliveryCount": "10"}`.
         status: What every request is answered with; 200: the entity.
         paths: What was asked for.
         authority: The certificate to trust.
@@ -29,6 +30,7 @@ class AdministrationDouble:
     def __init__(self, authority: Path) -> None:
         self.queues: dict[str, Mapping[str, int]] = {}
         self.subscriptions: dict[str, Mapping[str, int]] = {}
+        self.settings: dict[str, Mapping[str, str]] = {}
         self.status = 200
         self.paths: list[str] = []
         self.tokens: list[str] = []
@@ -49,22 +51,25 @@ class AdministrationDouble:
             text = f"<Error><Code>{self.status}</Code><Detail>Manage claims are required.</Detail></Error>"
             return web.Response(status=self.status, text=text, content_type="application/xml")
         if path in self.queues:
-            text = _entry("QueueDescription", self.queues[path])
+            text = _entry("QueueDescription", self.queues[path], self.settings.get(path, {}))
         elif path in self.subscriptions:
-            text = _entry("SubscriptionDescription", self.subscriptions[path])
+            text = _entry(
+                "SubscriptionDescription", self.subscriptions[path], self.settings.get(path, {})
+            )
         else:
             # As the service does it: no entry, and no error.
             text = _NOTHING
         return web.Response(text=text, content_type="application/atom+xml")
 
 
-def _entry(kind: str, counts: Mapping[str, int]) -> str:
+def _entry(kind: str, counts: Mapping[str, int], settings: Mapping[str, str]) -> str:
+    stated = "".join(f"<{name}>{value}</{name}>" for name, value in settings.items())
     details = "".join(
         f"<c:{name}MessageCount>{n}</c:{name}MessageCount>" for name, n in counts.items()
     )
     return (
         '<entry xmlns="http://www.w3.org/2005/Atom"><title type="text">it</title>'
-        f'<content type="application/xml"><{kind} xmlns="{_SERVICEBUS}">'
+        f'<content type="application/xml"><{kind} xmlns="{_SERVICEBUS}">{stated}'
         f'<CountDetails xmlns:c="{_COUNTS}">{details}</CountDetails></{kind}></content></entry>'
     )
 
