@@ -38,11 +38,17 @@ LANDED = {
 }
 
 
+@pytest.mark.rule(
+    "the key of an object in an S3 notification is form-encoded; a test event is no poison"
+)
 def test_an_objects_key_in_an_s3_notification_is_form_encoded() -> None:
     notification = {"Records": [s3_record("a+b/c%3Dd%3A1.json")]}
     assert read_s3(message(notification)) == [LANDED]
 
 
+@pytest.mark.rule(
+    "the key of an object in an S3 notification is form-encoded; a test event is no poison"
+)
 def test_s3_test_event_is_no_poison_message() -> None:
     assert read_s3(message({"Service": "Amazon S3", "Event": "s3:TestEvent"})) == []
 
