@@ -111,14 +111,10 @@ class KafkaEventTrigger(MessageTrigger):
         return await measure_lag(self._settings(), self.topics, self.group, self.start)
 
     async def describe_delivery(self, *, ask: bool) -> DeliveryFacts:
-        limit = self._settings().max_deliveries
-        return DeliveryFacts(
-            is_acknowledged=True,
-            because="offsets are committed after the events are durable",
-            key="the topic's id, partition and offset",
-            drops_after=limit or None,
-            has_dead_letters=True if limit else None,
-        )
+        # Not at the top: as above.
+        from producers.kafka.promises import describe_delivery
+
+        return await describe_delivery(self._settings(), self.topics, ask=ask)
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> KafkaSharedStreamProducer:

@@ -1,0 +1,117 @@
+"""What becomes of a message, as far as brokers tell; for `triggerer check` and watchers that ask for a guarantee."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+from aiokafka import errors as sdk
+from aiokafka.admin.config_resource import ConfigResourceType
+from aiokafka.client import AIOKafkaClient
+from aiokafka.protocol.admin import DescribeConfigsRequest
+
+from producers.kafka.errors import guarded
+from producers.kafka.protocol import DescribeTopicsRequest
+from producers.kafka.topics import is_pattern
+from triggerer.abc import DeliveryFacts, Finding
+from triggerer.errors import BrokerError
+
+if TYPE_CHECKING:
+    from producers.kafka.settings import KafkaSettings
+
+logger = logging.getLogger(__name__)
+
+_ASKING_S: Final = 3.0
+_CLOSE_TIMEOUT_S: Final = 2.0
+_RETENTION: Final = "retention.ms"
+_CLEANUP: Final = "cleanup.policy"
+
+
+async def describe_delivery(
+    settings: KafkaSettings, topics: Collection[str], *, ask: bool
+) -> DeliveryFacts:
+    """What becomes of a message, from the settings and, if `ask`, from the brokers.
+
+    They tell a topic's configuration to who may describe it. Who may not, and who reaches no broker, is promised the
+    same, and is warned of less: whether the topics can be read is asked elsewhere. Of a pattern's topics nothing is
+    asked.
+    """
+    told = _Told()
+    names = sorted(name for name in topics if not is_pattern(name))
+    if ask and names:
+        with anyio.move_on_after(_ASKING_S):
+            await told.look_up(settings, names)
+    limit = settings.max_deliveries
+    return DeliveryFacts(
+        is_acknowledged=True,
+        because="offsets are committed after the events are durable",
+        key="the topic's id, partition and offset"
+        if told.has_topic_ids
+        else "the topic's name, the message's time, partition and offset",
+        retention=told.retention,
+        drops_after=limit or None,
+        has_dead_letters=True if limit else None,
+        findings=tuple(told.findings()),
+    )
+
+
+class _Told:
+    """What brokers have told."""
+
+    def __init__(self) -> None:
+        self.has_topic_ids = True
+        self.retention: timedelta | None = None
+        """The shortest of all topics; None: for ever, or not known."""
+        self._compacted: list[str] = []
+
+    def findings(self) -> Iterator[Finding]:
+        if not self.has_topic_ids:
+            yield Finding(
+                "the brokers have no topic ids: that a topic was deleted and created again is not noticed, and what"
+                " lies there below the position is passed over",
+                hint="topic ids came with Kafka 2.8",
+            )
+        if self._compacted:
+            yield Finding(
+                f"topic {', '.join(self._compacted)} is compacted: a message that a later one of its key replaces"
+                " before it is read makes no event",
+                hint="events want cleanup.policy=delete",
+            )
+
+    async def look_up(self, settings: KafkaSettings, names: list[str]) -> None:
+        """Ask one of the brokers. What it does not tell stays unknown."""
+        what = f"looking at topic {', '.join(names)} at {settings.bootstrap_servers}"
+        client: Any = AIOKafkaClient(**settings.client_arguments())
+        try:
+            await guarded(client.bootstrap(), what)
+            node = client.get_random_node()
+            if node is None:
+                return
+            try:
+                await guarded(client.send(node, DescribeTopicsRequest(names)), what)
+            except NotImplementedError:
+                self.has_topic_ids = False
+            wanted = [
+                (int(ConfigResourceType.TOPIC), name, [_RETENTION, _CLEANUP]) for name in names
+            ]
+            answer = await guarded(client.send(node, DescribeConfigsRequest(wanted)), what)
+            for error_code, _, _, name, entries in answer.resources:
+                if sdk.for_code(error_code) is sdk.NoError:
+                    self._note(name, {entry[0]: entry[1] for entry in entries})
+        except (BrokerError, NotImplementedError, sdk.KafkaError) as error:
+            logger.debug("%s: %r", what, error)
+        finally:
+            with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
+                await client.close()
+
+    def _note(self, name: str, configuration: Mapping[str, str | None]) -> None:
+        policies = (configuration.get(_CLEANUP) or "").split(",")
+        if "compact" in policies:
+            self._compacted.append(name)
+        kept_ms = int(configuration.get(_RETENTION) or -1)
+        if "delete" in policies and kept_ms >= 0:
+            kept = timedelta(milliseconds=kept_ms)
+            self.retention = kept if self.retention is None else min(self.retention, kept)

@@ -1,0 +1,93 @@
+"""What a topic promises, as the brokers tell of it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import anyio
+import pytest
+
+from producers.kafka import promises
+from producers.kafka.protocol import DescribeTopicsRequest
+from tests.services.kafka import KafkaServer
+from tests.services.process import free_ports
+from triggerer import abc
+from triggerer.abc import Guarantee
+from triggerer.domain.guarantees import Promise, promise
+from watchers.kafka import KafkaEventTrigger
+
+PLAIN = (
+    "effectively once: offsets are committed after the events are durable; what comes again is recognised by the"
+    " topic's id, partition and offset"
+)
+
+
+async def promised(monkeypatch: pytest.MonkeyPatch, servers: str, *topics: str) -> Promise:
+    def resolve(connection: str) -> Mapping[str, Any]:
+        assert connection == "kafka"
+        return {"bootstrap_servers": servers}
+
+    monkeypatch.setattr(abc, "_resolve_connection", resolve)
+    facts = await KafkaEventTrigger(topics).describe_delivery(ask=True)
+    return promise(facts, ack_timeout=timedelta(minutes=5))
+
+
+async def test_a_topic_that_keeps_messages_for_less_than_a_watcher_may_take_is_warned_of(
+    kafka_server: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"t-{uuid.uuid4().hex[:10]}" for _ in range(3)]
+    kafka_server.create_topic(names[0])
+    kafka_server.create_topic(names[1], retention_ms="60000")
+    kafka_server.create_topic(names[2], retention_ms="-1")
+    found = await promised(monkeypatch, kafka_server.bootstrap_servers, *names)
+    assert str(found) == PLAIN
+    (warning,) = map(str, found.warnings)
+    assert "keeps a message for 0:01:00" in warning
+    others = names[0], names[2]
+    assert (await promised(monkeypatch, kafka_server.bootstrap_servers, *others)).warnings == ()
+
+
+async def test_a_compacted_topic_is_warned_of(
+    kafka_server: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"t-{uuid.uuid4().hex[:10]}"
+    # What is compacted and never deleted has no retention.
+    kafka_server.create_topic(name, cleanup_policy="compact", retention_ms="1000")
+    found = await promised(monkeypatch, kafka_server.bootstrap_servers, name)
+    assert found.guarantee is Guarantee.EFFECTIVELY_ONCE
+    (warning,) = map(str, found.warnings)
+    assert warning.startswith(f"topic {name} is compacted: ")
+
+
+class BeforeTopicIds(DescribeTopicsRequest):
+    """As an old broker has it: it does not know the version that tells ids."""
+
+    def prepare(self, versions: Any) -> Any:
+        raise NotImplementedError
+
+
+async def test_brokers_without_topic_ids_are_warned_of(
+    kafka_server: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"t-{uuid.uuid4().hex[:10]}"
+    kafka_server.create_topic(name)
+    monkeypatch.setattr(promises, "DescribeTopicsRequest", BeforeTopicIds)
+    found = await promised(monkeypatch, kafka_server.bootstrap_servers, name)
+    assert "the topic's name, the message's time, partition and offset" in str(found)
+    (warning,) = map(str, found.warnings)
+    assert warning.startswith("the brokers have no topic ids: ")
+
+
+async def test_where_nobody_answers_and_of_a_pattern_the_settings_tell(
+    kafka_server: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (port,) = free_ports(1)
+    with anyio.fail_after(5):
+        away = await promised(monkeypatch, f"127.0.0.1:{port}", "orders")
+    pattern = await promised(monkeypatch, kafka_server.bootstrap_servers, "^orders-.*")
+    for found in (away, pattern):
+        assert str(found) == PLAIN
+        assert found.warnings == ()
