@@ -39,6 +39,7 @@ from google.pubsub_v1.services.subscriber.transports import (
 
 from producers.pubsub import PubSubSharedStreamProducer
 from producers.pubsub.settings import PubSubSettings
+from tests.benchmarks.run_latency import latency_to_runs
 from tests.services.pubsub import PubSubServer, open_pubsub, open_pubsub_flood
 from triggerer.abc import AdvanceItem, AdvanceOutcome, TriggerEvent
 from triggerer.domain.events import EventSource, HasPayload, PendingEvent, WatcherRef
@@ -346,10 +347,13 @@ async def _latency(server: PubSubServer, count: int) -> None:
             await anyio.sleep(0.05)
         tasks.cancel_scope.cancel()
     for side, times in (("bare", received), ("runtime", came)):
-        ordered = sorted((times[one] - sent[one]) * 1e3 for one in sent)
-        print(
-            f"  {side:20}p50 {ordered[count // 2]:6.1f} ms  p99 {ordered[count * 99 // 100]:6.1f} ms"
-        )
+        _show_latency(side, [times[one] - sent[one] for one in sent])
+
+
+def _show_latency(side: str, seconds: list[float]) -> None:
+    ordered = sorted(one * 1e3 for one in seconds)
+    count = len(ordered)
+    print(f"  {side:20}p50 {ordered[count // 2]:6.1f} ms  p99 {ordered[count * 99 // 100]:6.1f} ms")
 
 
 def main() -> None:
@@ -365,6 +369,14 @@ def main() -> None:
     if arguments.latency:
         with open_pubsub() as server:
             asyncio.run(_latency(server, arguments.latency))
+            server.create("service")
+            found = latency_to_runs(
+                "pubsub:///service",
+                {"emulator_host": server.host, "project": "tests"},
+                lambda body: server.publish("service", [body]),
+                arguments.latency,
+            )
+            _show_latency("run queued", found)
         return
     # All sides have the interpreter as the service has it, see triggerer/service/running.py.
     gc.set_threshold(200_000, 20, 100)

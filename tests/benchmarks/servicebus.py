@@ -4,7 +4,7 @@ All read queues of one test Service Bus in the same run, in turn: `bare` receive
 after the other, as the SDK's samples do; `bare together` completes those of a batch side by side; `producer` is ours
 alone, and `runtime` ours under the real runtime with one watcher that makes an event of each message, without a
 database; `runtime alone` is that where each lane is advanced by itself. Then single messages: how long from sending to
-receipt.
+receipt, and for a whole service on SQLite until the run is queued.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from azure.servicebus.aio import ServiceBusClient
 from producers.servicebus import ServiceBusSharedStreamProducer
 from producers.servicebus.entity import EntityPath
 from producers.servicebus.settings import ServiceBusSettings
+from tests.benchmarks.run_latency import latency_to_runs
 from tests.services.servicebus import ServiceBusServer, open_servicebus
 from triggerer.abc import AdvanceItem, AdvanceOutcome, SharedStreamProducer
 from triggerer.testing import StreamHarness
@@ -253,6 +254,14 @@ def main() -> None:
     with open_servicebus() as server:
         asyncio.run(measure_throughput(server, arguments.count, arguments.rounds))
         asyncio.run(measure_latency(server, 100))
+        queue = server.create(f"b-{uuid.uuid4().hex[:8]}")
+        found = latency_to_runs(
+            f"servicebus:///{queue}",
+            {"connection_string": server.connection_string},
+            lambda body: server.send(queue, [body]),
+            200,
+        )
+        _show("run queued", found)
         asyncio.run(measure_idle(server, 1, 100, arguments.idle_s))
         asyncio.run(measure_idle(server, 100, 1, arguments.idle_s))
 

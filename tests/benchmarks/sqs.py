@@ -10,12 +10,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
-import tempfile
 import time
 from collections.abc import AsyncIterator, Hashable, Sequence
 from contextlib import aclosing
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import anyio
@@ -24,8 +21,7 @@ import orjson
 from producers.sqs import SqsSharedStreamProducer
 from producers.sqs.connecting import open_client
 from producers.sqs.settings import SqsSettings
-from tests.acceptance.instance import Instance
-from tests.acceptance.records import Records
+from tests.benchmarks.run_latency import latency_to_runs
 from tests.services.elasticmq import ElasticMqServer, open_elasticmq
 from triggerer.abc import (
     AdvanceItem,
@@ -38,14 +34,6 @@ from triggerer.testing import StreamHarness
 
 _POLLERS: Final = 4
 _LATENCIES: Final = 200
-_DAG: Final = """
-from triggerer import DAG, Asset, AssetWatcher
-from watchers.sqs import SqsEventTrigger
-
-asset = Asset(name="a", uri="x-bench://a", watchers=[AssetWatcher("w", SqsEventTrigger("service"))])
-with DAG("d", schedule=asset, max_active_runs=1000):
-    pass
-"""
 
 
 class Watching(BaseEventTrigger):
@@ -201,51 +189,6 @@ async def _our_latency(server: ElasticMqServer, url: str) -> list[float]:
     return found
 
 
-def _service_latency(server: ElasticMqServer, messages: int) -> list[float]:
-    """Seconds from before a message is sent until its run is queued."""
-    url = server.create_queue("service")
-    with tempfile.TemporaryDirectory() as home:
-        folder = Path(home)
-        (folder / "dags").mkdir()
-        (folder / "dags" / "d.py").write_text(_DAG)
-        stated = "".join(
-            f"{key} = {orjson.dumps(value).decode()}\n" for key, value in server.connection.items()
-        )
-        store = f"sqlite:///{folder / 'store.db'}"
-        instance = Instance(
-            folder / "home",
-            dags_folder=folder / "dags",
-            database_url=store,
-            bootstrap="127.0.0.1:1",
-            settings=f"[connections.sqs]\n{stated}",
-        )
-        records = Records(store)
-        instance.start()
-        try:
-            server.send(url, ['{"n": -1}'])
-            records.wait_until("SELECT count(*) = 1 FROM dag_run", within_s=120)
-            sent: list[float] = []
-            for number in range(messages):
-                sent.append(time.time())
-                server.send(url, [f'{{"n": {number}}}'])
-                # Ten a second: a latency is measured, and not what a backlog costs.
-                time.sleep(0.1)
-            in_runs = "FROM queued_asset_event q JOIN dag_run r ON r.id = q.run_pk"
-            records.wait_until(f"SELECT count(*) = {messages + 1} {in_runs}", within_s=120)
-            # A run may have several events.
-            rows = records.rows(
-                f"SELECT e.extra, r.queued_at {in_runs} JOIN asset_event e ON e.id = q.asset_event_id"
-            )
-        finally:
-            instance.stop()
-        queued = {orjson.loads(extra)["value"]["n"]: _instant(at) for extra, at in rows}
-        return [queued[number] - began for number, began in enumerate(sent)]
-
-
-def _instant(value: Any) -> float:
-    return datetime.fromisoformat(str(value)).replace(tzinfo=UTC).timestamp()
-
-
 def _show(name: str, seconds: list[float]) -> None:
     cuts = statistics.quantiles(seconds, n=100)
     print(f"{name:45} p50 {cuts[49] * 1e3:7.1f} ms   p99 {cuts[98] * 1e3:7.1f} ms")
@@ -279,7 +222,11 @@ def main() -> None:
         url = server.create_queue("latency")
         _show("receive, bare client", asyncio.run(_bare_latency(server, url)))
         _show("yielded by the producer", asyncio.run(_our_latency(server, url)))
-        _show("run is queued, whole service, SQLite", _service_latency(server, _LATENCIES))
+        url = server.create_queue("service")
+        queued = latency_to_runs(
+            "sqs:///service", server.connection, lambda body: server.send(url, [body]), _LATENCIES
+        )
+        _show("run is queued, whole service, SQLite", queued)
 
 
 if __name__ == "__main__":
