@@ -29,7 +29,8 @@ from triggerer.store.engine.engines import SQLITE_WRITER_PRAGMAS
 from triggerer.store.engine.opening import open_database
 from triggerer.store.migrate import upgrade
 from triggerer.store.models import Asset, Dag, DagScheduleAsset
-from triggerer.store.recording.bulk import PLAIN_FIELDS, EventRow
+from triggerer.store.recording.bulk import EventRow
+from triggerer.store.recording.event_rows import EventRows, SharedFields
 from triggerer.store.recording.record_step import RecordEvents
 
 # As the recorder's largest flush.
@@ -151,8 +152,15 @@ async def _insert(database: Database, rows: Sequence[EventRow]) -> float:
 
 def _step(rows: Sequence[EventRow]) -> RecordEvents:
     """What the recorder asks of the database for these rows, which need no lease."""
-    columns = [list(column) for column in zip(*rows, strict=True)][: len(PLAIN_FIELDS)]
-    return RecordEvents(columns, [0] * len(rows), [], "bench")
+    shared: dict[SharedFields, int] = {}
+    indices = [
+        shared.setdefault(
+            SharedFields(row.asset_id, row.timestamp, row.watcher_id, row.ordinal, 0), len(shared)
+        )
+        for row in rows
+    ]
+    extras, keys = [row.extra for row in rows], [row.idempotency_key for row in rows]
+    return RecordEvents(EventRows(extras, keys, indices, list(shared)), [], "bench")
 
 
 async def _insert_by_driver(url: str, rows: Sequence[EventRow]) -> float:

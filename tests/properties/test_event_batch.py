@@ -69,9 +69,12 @@ def filled(events: list[Event]) -> EventBatch:
 
 def rows_of(batch: EventBatch) -> list[tuple[object, ...]]:
     fences = [None, *batch.fences]
-    row_fences = [fences[number] for number in batch.fence_numbers]
-    plain = batch.columns[:6]
-    keys = batch.columns[6] if len(batch.columns) > 6 else [None] * len(batch.keys)
+    if not batch.keys:
+        return []
+    row_fences = [fences[number] for number in batch.rows.fence_numbers()]
+    columns = batch.rows.columns()
+    plain = columns[:6]
+    keys = columns[6] if len(columns) > 6 else [None] * len(batch.keys)
     return list(zip(*plain, keys, row_fences, strict=True))
 
 

@@ -106,7 +106,7 @@ async def _sizes_of_flushes(
     perform_step = database.perform_step
 
     async def noted(step: Any) -> Any:
-        sizes.append(len(step.columns[0]))
+        sizes.append(len(step.rows))
         return await perform_step(step)
 
     monkeypatch.setattr(database, "perform_step", noted)

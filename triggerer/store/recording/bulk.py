@@ -76,14 +76,11 @@ _SQLITE_WAITING: Final = (
 # events, however far the hosts' clocks are apart.
 PLAIN_FIELDS: Final = EventRow._fields[:-4]
 """The fields of events that no task has emitted and that have no partition key."""
-KEYED_FIELDS: Final = EventRow._fields[:-3]
-"""The same with the partition key."""
-_ARRAYS: Final = "$2::bigint[], $3::text[], $4::timestamptz[], $5::bigint[], $6::text[], $7::int[]"
 POSTGRES_INSERT: Final = """
 new AS (
     INSERT INTO asset_event ({columns})
     SELECT {values}
-    FROM unnest({arrays}) WITH ORDINALITY AS given ({given}, place)
+    FROM {given}
     {condition}
     ORDER BY place
     ON CONFLICT DO NOTHING
@@ -96,43 +93,31 @@ new AS (
     JOIN dag d ON d.dag_id = s.dag_id AND NOT d.is_stale
     RETURNING dag_id
 )"""
-"""The two common table expressions that insert and queue; their arguments start at $2."""
+"""The two common table expressions that insert and queue. What is given has a `place`, which is the rows' order."""
 
 
-def _values(columns: Sequence[str]) -> str:
-    written = {"extra": "extra::jsonb", "timestamp": "least(timestamp, clock_timestamp())"}
-    return ", ".join(written.get(column, column) for column in columns)
-
-
+POSTGRES_TIMESTAMP: Final = "least({timestamp}, clock_timestamp())"
+_VALUES: Final = {
+    "extra": "extra::jsonb",
+    "timestamp": POSTGRES_TIMESTAMP.format(timestamp="timestamp"),
+}
+_GIVEN: Final = f"""
+unnest(
+    $2::bigint[], $3::text[], $4::timestamptz[], $5::bigint[], $6::text[], $7::int[],
+    $8::text[], $9::text[], $10::text[], $11::text[]
+) WITH ORDINALITY AS given ({_COLUMNS}, place)"""
 _POSTGRES: Final = f"""
 WITH {
     POSTGRES_INSERT.format(
         columns=_COLUMNS,
-        values=_values(EventRow._fields),
-        given=_COLUMNS,
-        arrays=f"{_ARRAYS}, $8::text[], $9::text[], $10::text[], $11::text[]",
+        values=", ".join(_VALUES.get(column, column) for column in EventRow._fields),
+        given=_GIVEN,
         condition="",
     )
 }
 SELECT (SELECT array_agg(DISTINCT dag_id) FROM queued),
        CASE WHEN $1::boolean THEN (SELECT array_agg(id ORDER BY id) FROM new) END
 """
-
-
-def postgres_insert_plain(fields: Sequence[str], *, condition: str) -> str:
-    """Return `POSTGRES_INSERT` for the fields of trigger events, and a further array of `fence` numbers.
-
-    They have no source, and most have no partition key. To send four arrays of nulls would take an eighth of the
-    whole time.
-    """
-    arrays = _ARRAYS + "".join(f", ${place}::text[]" for place in range(8, 2 + len(fields)))
-    return POSTGRES_INSERT.format(
-        columns=", ".join(fields),
-        values=_values(fields),
-        given=", ".join((*fields, "fence")),
-        arrays=f"{arrays}, ${2 + len(fields)}::int[]",
-        condition=condition,
-    )
 
 
 @dataclass(frozen=True, slots=True)

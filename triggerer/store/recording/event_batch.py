@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from datetime import datetime
 
 from triggerer.domain.events import EventSource, Fence, PendingEvent
 from triggerer.domain.stream_states import StateChange
 from triggerer.errors import RowRefused, StoreError
+from triggerer.store.recording.event_rows import EventRows, SharedFields
 from triggerer.store.recording.lost_leases import lease_lost
 
 
@@ -26,21 +27,21 @@ class EventBatch:
 
     __slots__ = (
         "_events",
-        "_fence",
-        "_fence_number",
         "_further_rows",
+        "_indices",
+        "_known",
+        "_now",
+        "_ordinal",
         "_rowless",
-        "asset_ids",
+        "_source",
         "extras",
-        "fence_numbers",
         "fences",
         "keys",
-        "ordinals",
         "partition_keys",
+        "shared",
+        "shared_indices",
         "size_bytes",
         "states",
-        "timestamps",
-        "watcher_ids",
     )
 
     def __init__(self) -> None:
@@ -49,21 +50,21 @@ class EventBatch:
         self._further_rows = 0
         self._rowless: list[tuple[int, PendingEvent, RowRefused | None]] = []
         """Events without rows, in order, each with the number of rows before it, and its refusal if any."""
-        self.asset_ids: list[int] = []
         self.extras: list[str] = []
-        self.timestamps: list[datetime] = []
-        self.watcher_ids: list[int] = []
         self.keys: list[str] = []
-        self.ordinals: list[int] = []
+        self.shared_indices: list[int] = []
+        self.shared: list[SharedFields] = []
         self.partition_keys: list[str | None] | None = None
-        """None: no row has one, as is the rule."""
-        self.fence_numbers: list[int] = []
-        """For each row the number (from 1) of its fence in `fences`; 0: it needs none."""
         self.fences: dict[Fence, int] = {}
         """The leases under which the events were derived, with their numbers, which count from 1."""
-        # Of the previous row: almost all rows have the same fence.
-        self._fence: Fence | None = None
-        self._fence_number = 0
+        # Of the previous event: almost always the next has the same, so nothing is looked up.
+        self._source: EventSource | None = None
+        self._now: datetime | None = None
+        self._ordinal = 0
+        self._indices: tuple[int, ...] = ()
+        """Of the fields that the rows of such an event share, one for each of the source's watchers."""
+        self._known: dict[tuple[int, datetime, int], tuple[EventSource, tuple[int, ...]]] = {}
+        """The same of all events so far, by the source's `id`, which is its own while it is held here."""
         self.size_bytes = 0
         """Of the payloads, counted for each row."""
         self.states: list[StateChange] = []
@@ -75,17 +76,11 @@ class EventBatch:
         return len(self._rowless)
 
     @property
-    def columns(self) -> Sequence[Sequence[object]]:
-        """The rows, as `triggerer.store.recording.bulk` takes them."""
-        plain = (
-            self.asset_ids,
-            self.extras,
-            self.timestamps,
-            self.watcher_ids,
-            self.keys,
-            self.ordinals,
+    def rows(self) -> EventRows:
+        """All rows, not copied."""
+        return EventRows(
+            self.extras, self.keys, self.shared_indices, self.shared, self.partition_keys
         )
-        return plain if self.partition_keys is None else (*plain, self.partition_keys)
 
     def __len__(self) -> int:
         """Return the number of events, with rows or without."""
@@ -106,35 +101,44 @@ class EventBatch:
         size_bytes: int,
     ) -> None:
         """Add the rows of an event, one for each of the source's watchers; `size_bytes`: of all their payloads."""
-        watchers = source.watchers
-        if not watchers:
+        if source is not self._source or now is not self._now or ordinal != self._ordinal:
+            self._share(source, now, ordinal)
+        indices = self._indices
+        if not indices:
             self.add_without_rows(event, None)
             return
-        if source.fence is not self._fence:
-            self._use_fence(source.fence)
         self.size_bytes += size_bytes
-        self._further_rows += len(watchers) - 1
+        self._further_rows += len(indices) - 1
         if partition_key is not None and self.partition_keys is None:
             self.partition_keys = [None] * len(self.keys)
         if self.partition_keys is not None:
-            self.partition_keys += [partition_key] * len(watchers)
+            self.partition_keys += [partition_key] * len(indices)
         first: PendingEvent | None = event
-        for watcher in watchers:
+        for index in indices:
             self._events.append(first)
-            self.asset_ids.append(watcher.asset_id)
             self.extras.append(extra)
-            self.timestamps.append(now)
-            self.watcher_ids.append(watcher.watcher_id)
             self.keys.append(key)
-            self.ordinals.append(ordinal)
-            self.fence_numbers.append(self._fence_number)
+            self.shared_indices.append(index)
             first = None
 
-    def _use_fence(self, fence: Fence | None) -> None:
-        self._fence = fence
-        self._fence_number = (
-            0 if fence is None else self.fences.setdefault(fence, len(self.fences) + 1)
-        )
+    def _share(self, source: EventSource, now: datetime, ordinal: int) -> None:
+        """Find the fields that the next rows share."""
+        known = self._known.get((id(source), now, ordinal))
+        if known is None:
+            first = len(self.shared)
+            self.shared += [
+                SharedFields(
+                    watcher.asset_id, now, watcher.watcher_id, ordinal, self._number(source.fence)
+                )
+                for watcher in source.watchers
+            ]
+            known = source, tuple(range(first, len(self.shared)))
+            self._known[id(source), now, ordinal] = known
+        self._source, self._now, self._ordinal = source, now, ordinal
+        self._indices = known[1]
+
+    def _number(self, fence: Fence | None) -> int:
+        return 0 if fence is None else self.fences.setdefault(fence, len(self.fences) + 1)
 
     def add_without_rows(self, event: PendingEvent, refused: RowRefused | None) -> None:
         """Add an event for which nothing is to be written; it is completed in its turn."""
@@ -159,18 +163,19 @@ class EventBatch:
             for before, event, refused in self._rowless
             if start <= before < stop
         ]
-        part.asset_ids = self.asset_ids[rows]
         part.extras = self.extras[rows]
         part.size_bytes = sum(map(size_of, part.extras))
-        part.timestamps = self.timestamps[rows]
-        part.watcher_ids = self.watcher_ids[rows]
         part.keys = self.keys[rows]
-        part.ordinals = self.ordinals[rows]
         part.partition_keys = self.partition_keys and self.partition_keys[rows]
         fences = (None, *self.fences)
-        for number in self.fence_numbers[rows]:
-            part._use_fence(fences[number])
-            part.fence_numbers.append(part._fence_number)
+        indices: dict[int, int] = {}
+        for index in self.shared_indices[rows]:
+            if index not in indices:
+                indices[index] = len(indices)
+                fields = self.shared[index]
+                number = part._number(fences[fields.fence_number])
+                part.shared.append(fields._replace(fence_number=number))
+            part.shared_indices.append(indices[index])
         return part
 
     def drop_states(self, error: StoreError) -> None:
@@ -204,6 +209,7 @@ class EventBatch:
                 _, rowless, refused = rowless_events.popleft()
                 rowless.complete(refused)
             if event is not None:
-                event.complete(refusal or errors[self.fence_numbers[row]])
+                number = self.shared[self.shared_indices[row]].fence_number
+                event.complete(refusal or errors[number])
         for _, rowless, refused in rowless_events:
             rowless.complete(refused)

@@ -9,15 +9,18 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Any, Final
 
+import orjson
+
 from triggerer.domain.events import Fence
 from triggerer.store.engine.clock import Now
 from triggerer.store.engine.script import Row
 from triggerer.store.recording.bulk import (
-    KEYED_FIELDS,
     PLAIN_FIELDS,
+    POSTGRES_INSERT,
+    POSTGRES_TIMESTAMP,
     insert_into_sqlite,
-    postgres_insert_plain,
 )
+from triggerer.store.recording.event_rows import EventRows
 from triggerer.store.wakeups.notify import notify_cte
 from triggerer.store.wakeups.signals import Signal
 
@@ -31,13 +34,12 @@ class RecordEvents:
     transaction by itself; on SQLite there are none to notify.
 
     Args:
-        columns: The `PLAIN_FIELDS`, or the `KEYED_FIELDS`, of all rows, a list for each field.
-        fence_numbers: For each row the number (from 1) of its fence in `fences`; 0: it needs none.
+        rows: At least one.
+        fences: Those that the rows need, in the order of their numbers.
         sender: See `AnnouncementTransport`.
     """
 
-    columns: Sequence[Sequence[Any]]
-    fence_numbers: Sequence[int]
+    rows: EventRows
     fences: Sequence[Fence]
     sender: str
 
@@ -45,10 +47,10 @@ class RecordEvents:
         digests = json.dumps([fence.stream_digest for fence in self.fences])
         shown = set(connection.execute(_SQLITE_SHOWN, (digests,))) if self.fences else set()
         held = [number for number, fence in enumerate(self.fences, 1) if tuple(fence) in shown]
-        columns = self.columns
+        columns = self.rows.columns()
         if len(held) < len(self.fences):
             allowed = {0, *held}
-            is_held = [number in allowed for number in self.fence_numbers]
+            is_held = [number in allowed for number in self.rows.fence_numbers()]
             columns = [list(compress(column, is_held)) for column in columns]
         dag_ids: Sequence[str] = ()
         if columns[0]:
@@ -56,13 +58,14 @@ class RecordEvents:
         return [(dag_ids, held)]
 
     def on_postgres(self) -> tuple[str, Sequence[Any]]:
+        rows = self.rows
+        has_keys = rows.partition_keys is not None
+        # Two texts for all rows: as arrays, the driver would encode each of their elements.
+        extras, keys = f"[{','.join(rows.extras)}]", orjson.dumps(rows.keys).decode()
         fences = [list(column) for column in zip(*self.fences, strict=True)] or [[], [], []]
-        return _POSTGRES[len(self.columns)], (
-            self.sender,
-            *self.columns,
-            self.fence_numbers,
-            *fences,
-        )
+        shared = map(list, zip(*rows.shared, strict=True))
+        arguments = (self.sender, *fences, extras, keys, rows.shared_indices, *shared)
+        return _POSTGRES[has_keys], (*arguments, rows.partition_keys) if has_keys else arguments
 
 
 _SQLITE_SHOWN: Final = (
@@ -70,16 +73,35 @@ _SQLITE_SHOWN: Final = (
 )
 
 
-def _postgres(fields: Sequence[str]) -> str:
-    first = 3 + len(fields)
-    insert = postgres_insert_plain(
-        fields, condition="WHERE fence = 0 OR fence IN (SELECT number FROM held)"
+# Subscripts of arrays whose elements have one size, which are found at once; a join might compare all with all.
+_VALUES: Final = {
+    "asset_id": "($8::bigint[])[shared + 1]",
+    "timestamp": POSTGRES_TIMESTAMP.format(timestamp="($9::timestamptz[])[shared + 1]"),
+    "watcher_id": "($10::bigint[])[shared + 1]",
+    "ordinal": "($11::int[])[shared + 1]",
+}
+_FENCE: Final = "($12::int[])[shared + 1]"
+
+
+def _postgres(*, has_keys: bool) -> str:
+    fields = (*PLAIN_FIELDS, "partition_key") if has_keys else PLAIN_FIELDS
+    functions = (
+        "jsonb_array_elements($5::jsonb), jsonb_array_elements_text($6::jsonb), unnest($7::int[])"
+    )
+    names = "extra, idempotency_key, shared"
+    if has_keys:
+        functions, names = f"{functions}, unnest($13::text[])", f"{names}, partition_key"
+    insert = POSTGRES_INSERT.format(
+        columns=", ".join(fields),
+        values=", ".join(_VALUES.get(field, field) for field in fields),
+        given=f"ROWS FROM ({functions}) WITH ORDINALITY AS given ({names}, place)",
+        condition=f"WHERE {_FENCE} = 0 OR {_FENCE} IN (SELECT number FROM held)",
     )
     notify = notify_cte(Signal.EVENTS_QUEUED, sender="$1", dag_ids="SELECT dag_ids FROM waiting")
     return f"""
 WITH held AS MATERIALIZED (
     SELECT f.number
-    FROM unnest(${first}::text[], ${first + 1}::text[], ${first + 2}::bigint[])
+    FROM unnest($2::text[], $3::text[], $4::bigint[])
          WITH ORDINALITY AS f(digest, owner, epoch, number)
     JOIN stream s ON s.digest = f.digest AND s.owner = f.owner AND s.epoch = f.epoch
     -- Sorted, or two flushes could deadlock.
@@ -92,5 +114,6 @@ SELECT (SELECT dag_ids FROM waiting), (SELECT array_agg(number) FROM held), (SEL
 """
 
 
-_POSTGRES: Final = {len(fields): _postgres(fields) for fields in (PLAIN_FIELDS, KEYED_FIELDS)}
-"""By the number of the columns."""
+# Most have no partition key: an array of nulls for it would take a part of the time.
+_POSTGRES: Final = {has_keys: _postgres(has_keys=has_keys) for has_keys in (False, True)}
+"""By whether a row has a partition key."""

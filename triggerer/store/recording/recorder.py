@@ -213,9 +213,7 @@ class EventRecorder(GroupCommit[EventBatch]):
         if not rows:
             return frozenset()
         fences = list(batch.fences)
-        step = RecordEvents(
-            batch.columns, batch.fence_numbers, fences, self._database.transport.sender
-        )
+        step = RecordEvents(batch.rows, fences, self._database.transport.sender)
         if batch.states:
             row = await self._database.perform(_record_with_states(step, batch.states))
         else:

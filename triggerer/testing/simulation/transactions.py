@@ -246,10 +246,9 @@ class Transaction:
             if leases.get(digest) == tuple(lease)
         ]
         await self.store.faults.delay()
-        rows = zip(
-            starmap(EventRow, zip(*step.columns, strict=True)), step.fence_numbers, strict=True
-        )
-        return self._insert([row for row, number in rows if number in {0, *held}]), held
+        rows = starmap(EventRow, zip(*step.rows.columns(), strict=True))
+        numbered = zip(rows, step.rows.fence_numbers(), strict=True)
+        return self._insert([row for row, number in numbered if number in {0, *held}]), held
 
     # What the writer of positions asks
 
