@@ -195,12 +195,20 @@ def _plan(
 
     planned = read(config, ask)
     shown = planned[:limit] if limit else planned
+    has_keys = any(row.partition_key is not None for row in shown)
     print_list(
         shown,
-        ("logical date", "run after", "what", Column("run", Kind.TEXT)),
+        (
+            "logical date",
+            "run after",
+            *([Column("partition key", Kind.TEXT)] if has_keys else []),
+            "what",
+            Column("run", Kind.TEXT),
+        ),
         lambda row: (
             row.logical_date.isoformat(),
             row.run_after.isoformat(),
+            *([row.partition_key] if has_keys else []),
             row.step,
             None if row.run_id is None else f"{row.run_id} ({row.run_state})",
         ),

@@ -143,14 +143,22 @@ def next_(
         return await next_runs(session, dag_id, count)
 
     found = read(config, ask)
+    has_keys = any(one.partition_key is not None for one in found)
     print_list(
         found,
-        ("run after", "logical date", "data interval starts", "and ends"),
+        (
+            "run after",
+            "logical date",
+            "data interval starts",
+            "and ends",
+            *([Column("partition key", Kind.TEXT)] if has_keys else []),
+        ),
         lambda one: (
             one.run_after,
             one.logical_date,
             one.data_interval_start,
             one.data_interval_end,
+            *([one.partition_key] if has_keys else []),
         ),
         json=json,
         empty=f"No timetable asks for a run: `triggerer why-not {dag_id}` shows what it waits for.",

@@ -109,7 +109,9 @@ def why_not(dag_id: DagId, json: options.Json = False, config: options.Config = 
         typer.echo(f"  {_readable_key(key)}")
     if found.next_run is not None:
         interval = _interval(found.next_run.data_interval_start, found.next_run.data_interval_end)
-        typer.echo(f"  next run in time: {text(found.next_run.run_after)}, for {interval}")
+        named = found.next_run.partition_key
+        about = interval if named is None else f"{named}, {interval}"
+        typer.echo(f"  next run in time: {text(found.next_run.run_after)}, for {about}")
 
 
 def readable_state(state: dict[str, Any], *, nested: bool = False) -> str:

@@ -56,9 +56,7 @@ def runs_between(
     Raises:
         DagError: There are too many, or the timetable does not advance.
     """
-    from triggerer.domain.timetables import TimeRestriction
-
-    restriction = TimeRestriction(start, end, catchup=True)
+    restriction = timetable.restriction_between(start, end)
     found: list[DagRunInfo] = []
     last: DataInterval | None = None
     while True:

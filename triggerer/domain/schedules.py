@@ -17,7 +17,8 @@ from triggerer.domain.conditions import (
     condition_from_json,
     condition_to_json,
 )
-from triggerer.errors import DagError
+from triggerer.domain.storable import check_partition_key
+from triggerer.errors import DagError, InvalidPartitionKey
 
 # Timetables are imported where they are needed: with the parser of cron expressions they take a tenth of a second,
 # which every command and every worker would wait for.
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from triggerer.domain.timetables import (
         DagRunInfo,
         DataInterval,
+        PartitionedAssetTimetable,
         TimeRestriction,
         Timetable,
     )
@@ -99,6 +101,7 @@ def schedule_of(value: object, *, timezone: tzinfo = UTC) -> Schedule | None:
         AssetAndTimeSchedule,
         AssetOrTimeSchedule,
         NullTimetable,
+        PartitionedAssetTimetable,
         Timetable,
         timetable_of,
     )
@@ -108,7 +111,7 @@ def schedule_of(value: object, *, timezone: tzinfo = UTC) -> Schedule | None:
             return OnEither(timetable, assets)
         case AssetAndTimeSchedule(timetable=timetable, assets=assets):
             return OnBoth(timetable, assets)
-        case Timetable(partitioned=True):
+        case PartitionedAssetTimetable():
             return _partitioned(value)
         case NullTimetable():
             return None
@@ -122,12 +125,8 @@ def schedule_of(value: object, *, timezone: tzinfo = UTC) -> Schedule | None:
     )
 
 
-def _partitioned(timetable: Timetable) -> OnPartitions:
+def _partitioned(timetable: PartitionedAssetTimetable) -> OnPartitions:
     from triggerer.domain.partitions import mapper_to_json
-    from triggerer.domain.timetables import PartitionedAssetTimetable
-
-    if not isinstance(timetable, PartitionedAssetTimetable):
-        raise DagError(f"a partitioned schedule is a PartitionedAssetTimetable, not {timetable!r}")
 
     return OnPartitions(
         timetable.assets,
@@ -168,6 +167,52 @@ def next_info(
     if timetable is None:
         return None
     return timetable.next_dagrun_info(last_automated_data_interval=last, restriction=restriction)
+
+
+def partition_key_of(schedule: Schedule | None, interval: DataInterval) -> str | None:
+    """Return the key that its timetable gives a run for a data interval; None: none.
+
+    Raises:
+        RowRefused: The timetable's answer cannot be a partition key.
+    """
+    timetable = timetable_in(schedule)
+    key = None if timetable is None else timetable.partition_key(interval)
+    if key is not None:
+        check_partition_key(key)
+    return key
+
+
+def run_of_key(schedule: Schedule | None, key: str) -> DagRunInfo | None:
+    """Return the run that its timetable asks for under a partition key; None: it gives no keys.
+
+    Of several, it is the first.
+
+    Raises:
+        InvalidPartitionKey: The timetable gives keys, and this is none of them.
+    """
+    timetable = timetable_in(schedule)
+    date = None if timetable is None else timetable.to_partition_date(key)
+    if timetable is None or date is None:
+        return None
+    restriction = timetable.restriction_between(date, date)._replace(latest=None)
+    last: DataInterval | None = None
+    while (
+        info := timetable.next_dagrun_info(
+            last_automated_data_interval=last, restriction=restriction
+        )
+    ) is not None:
+        if info.logical_date >= date:
+            if timetable.partition_key(info.data_interval) == key:
+                return info
+            break
+        if last is not None and info.logical_date <= last.start:
+            break
+        last = info.data_interval
+    raise InvalidPartitionKey(
+        f"no data interval of {timetable.summary} has the partition key {key!r}",
+        key=key,
+        hint="`triggerer dags next` shows how keys are written",
+    )
 
 
 def schedule_to_json(schedule: Schedule) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from datetime import datetime
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.backfills import Reprocess, Step, runs_between, step_for
-from triggerer.domain.schedules import schedule_from_json, timetable_in
+from triggerer.domain.schedules import partition_key_of, schedule_from_json, timetable_in
 from triggerer.domain.timetables import DagRunInfo
 from triggerer.errors import DagError, MoveRefused, UnknownDag
 from triggerer.store.engine.database import database_now
@@ -30,6 +30,8 @@ class PlannedInterval:
     run_id: str | None
     """The run that there is."""
     run_state: str | None
+    partition_key: str | None = None
+    """If its timetable gives keys."""
 
 
 async def plan_backfill(
@@ -52,7 +54,7 @@ async def plan_backfill(
     infos = await _runs(session, dag_id, from_date, to_date)
     existing = await queries.existing_runs(session, dag_id, from_date, to_date)
     planned = []
-    for info in infos:
+    for info, key in infos:
         run_id, state = existing.get(info.logical_date, (None, None))
         planned.append(
             PlannedInterval(
@@ -63,6 +65,7 @@ async def plan_backfill(
                 step_for(state, reprocess),
                 run_id,
                 None if state is None else state.value,
+                key,
             )
         )
     return planned
@@ -153,18 +156,21 @@ async def find_backfill(session: AsyncSession, backfill_id: int) -> BackfillView
 
 async def _runs(
     session: AsyncSession, dag_id: str, from_date: datetime, to_date: datetime
-) -> Sequence[DagRunInfo]:
+) -> Sequence[tuple[DagRunInfo, str | None]]:
+    """Return the runs between two dates, with their partition keys."""
     found = await list_dags(session, dag=dag_id, limit=1)
     if not found:
         raise UnknownDag(dag_id)
     (dag,) = found
     if dag.is_stale:
         raise DagError(f"the DAG {dag_id!r} is gone from its file {dag.path}")
-    timetable = timetable_in(schedule_from_json(dag.schedule))
+    schedule = schedule_from_json(dag.schedule)
+    timetable = timetable_in(schedule)
     if timetable is None:
         raise DagError(
             f"the DAG {dag_id!r} has no timetable: nothing says which runs it should have"
         )
     if from_date > to_date:
         raise DagError(f"the range is empty: {from_date} is after {to_date}")
-    return runs_between(timetable, from_date, to_date, now=await database_now(session))
+    infos = runs_between(timetable, from_date, to_date, now=await database_now(session))
+    return [(info, partition_key_of(schedule, info.data_interval)) for info in infos]

@@ -12,8 +12,10 @@ from triggerer.domain.backfills import Reprocess, Step, step_for
 from triggerer.domain.conditions import aliases_of, assets_of
 from triggerer.domain.partitions import mapper_from_json
 from triggerer.domain.partitions.ranges import keys_between
-from triggerer.domain.schedules import OnPartitions, schedule_from_json
+from triggerer.domain.runs import RunState
+from triggerer.domain.schedules import OnPartitions, Schedule, run_of_key, schedule_from_json
 from triggerer.domain.storable import check_partition_key
+from triggerer.domain.timetables import DagRunInfo
 from triggerer.errors import DagError, UnknownDag
 from triggerer.operations.backfills import find_backfill, refuse_second
 from triggerer.store.engine.database import database_now
@@ -72,8 +74,8 @@ async def plan_keys(
     reprocess: Reprocess = Reprocess.NONE,
 ) -> list[PlannedKey]:
     """Return what a backfill would do for these keys, in order, and change nothing; raises as `start_key_backfill`."""
-    checked = await _checked(session, dag_id, keys)
-    existing = await queries.runs_of_keys(session, dag_id, checked)
+    checked, infos = await _checked(session, dag_id, keys)
+    existing = await _existing(session, dag_id, checked, infos)
     planned = []
     for key in checked:
         run_id, state = existing.get(key, (None, None))
@@ -92,38 +94,70 @@ async def start_key_backfill(
 ) -> BackfillView:
     """Begin a backfill of these keys, in order: its first runs are queued at once, the others as those end.
 
-    Its runs have the key, take no events, and leave what waits for the key where it is.
+    Its runs have the key, take no events, and leave what waits for the key where it is. If the DAG's timetable gives
+    keys, they are for the data intervals that have these.
 
     Args:
         keys: One that is named twice counts once.
         max_active: At most so many of its runs are queued or running.
     Raises:
         UnknownDag: There is no such DAG.
-        DagError: It is gone from its file; or there are no keys.
+        DagError: It is gone from its file; or there are no keys, or one that its timetable does not give, or not yet.
         RowRefused: A key cannot be stored.
         MoveRefused: The DAG has a backfill that has not ended.
     """
     if max_active < 1:
         raise DagError(f"max_active has to be at least 1, not {max_active}")
-    checked = await _checked(session, dag_id, keys)
+    checked, infos = await _checked(session, dag_id, keys)
     await refuse_second(session, dag_id)
-    backfill_id = await queries.insert_key_backfill(
-        session, dag_id, checked, reprocess=reprocess, max_active=max_active
-    )
+    if infos:
+        dates = [info.logical_date for info in infos]
+        backfill_id = await queries.insert_backfill(
+            session,
+            dag_id,
+            list(zip(infos, checked, strict=True)),
+            from_date=min(dates),
+            to_date=max(dates),
+            reprocess=reprocess,
+            max_active=max_active,
+        )
+    else:
+        backfill_id = await queries.insert_key_backfill(
+            session, dag_id, checked, reprocess=reprocess, max_active=max_active
+        )
     await queries.advance(session, backfill_id)
     return await find_backfill(session, backfill_id)
 
 
-async def _checked(session: AsyncSession, dag_id: str, keys: Sequence[str]) -> list[str]:
-    await _schedule(session, dag_id)
+async def _checked(
+    session: AsyncSession, dag_id: str, keys: Sequence[str]
+) -> tuple[list[str], list[DagRunInfo]]:
+    """Return the keys, each once, and the runs of the DAG's timetable that have them; none: it gives no keys."""
+    schedule = await _schedule(session, dag_id)
     if not keys:
         raise DagError(f"there is no partition key of {dag_id!r} to run")
     for key in keys:
         check_partition_key(key)
-    return list(dict.fromkeys(keys))
+    checked, now = list(dict.fromkeys(keys)), await database_now(session)
+    infos = [info for key in checked if (info := run_of_key(schedule, key)) is not None]
+    for info in infos:
+        if info.run_after > now:
+            raise DagError(f"the run for {info.logical_date} is not due before {info.run_after}")
+    return checked, infos
 
 
-async def _schedule(session: AsyncSession, dag_id: str) -> object:
+async def _existing(
+    session: AsyncSession, dag_id: str, keys: Sequence[str], infos: Sequence[DagRunInfo]
+) -> dict[str, tuple[str, RunState]]:
+    """Return the newest run (id, state) for each key, or for the data interval that has it."""
+    if not infos:
+        return await queries.runs_of_keys(session, dag_id, keys)
+    dates = [info.logical_date for info in infos]
+    found = await queries.existing_runs(session, dag_id, min(dates), max(dates))
+    return {key: found[at] for key, at in zip(keys, dates, strict=True) if at in found}
+
+
+async def _schedule(session: AsyncSession, dag_id: str) -> Schedule | None:
     found = await list_dags(session, dag=dag_id, limit=1)
     if not found:
         raise UnknownDag(dag_id)

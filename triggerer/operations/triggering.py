@@ -8,7 +8,14 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.domain.schedules import schedule_from_json, timetable_in
+from triggerer.domain.schedules import (
+    Schedule,
+    partition_key_of,
+    run_of_key,
+    schedule_from_json,
+    timetable_in,
+)
+from triggerer.domain.timetables import DataInterval
 from triggerer.store.queries.execution.dating import set_logical_date
 from triggerer.store.queries.listing.definitions import list_dags
 from triggerer.store.queries.scheduling.candidates import create_manual_run
@@ -30,12 +37,13 @@ async def trigger_dag(
         params: They replace those of the DAG with the same names.
         logical_date: From it the DAG's timetable infers the data interval; without a timetable both bounds are this
             instant. None: the present instant where there is a timetable, otherwise it has none.
-        partition_key: What the run has as its own; any DAG's may have one.
+        partition_key: What the run has as its own; any DAG's may have one. If the DAG's timetable gives keys, the run
+            is for the data interval that has this one; None: the run has the key of its data interval.
     Returns:
         The run's id.
     Raises:
         UnknownDag: There is no such DAG.
-        DagError: Its file is gone.
+        DagError: Its file is gone; or its timetable gives keys, and this is none of them.
         RowRefused: The DAG has a run of this id; or the id, or the key, cannot be one.
     """
     created = await create_manual_run(
@@ -43,9 +51,20 @@ async def trigger_dag(
     )
     if logical_date is not None:
         (dag,) = await list_dags(session, dag=dag_id, limit=1)
-        timetable = timetable_in(schedule_from_json(dag.schedule))
-        start = end = logical_date
-        if timetable is not None:
-            start, end = timetable.infer_manual_data_interval(run_after=logical_date)
-        await set_logical_date(session, created.pk, logical_date, start=start, end=end)
+        schedule = schedule_from_json(dag.schedule)
+        interval = _interval(schedule, logical_date, partition_key)
+        key = partition_key or partition_key_of(schedule, interval)
+        await set_logical_date(session, created.pk, logical_date, interval, partition_key=key)
     return created.run_id
+
+
+def _interval(
+    schedule: Schedule | None, logical_date: datetime, partition_key: str | None
+) -> DataInterval:
+    timetable = timetable_in(schedule)
+    if timetable is None:
+        return DataInterval.exact(logical_date)
+    info = None if partition_key is None else run_of_key(schedule, partition_key)
+    if info is not None:
+        return info.data_interval
+    return timetable.infer_manual_data_interval(run_after=logical_date)

@@ -21,6 +21,7 @@ from triggerer.domain.schedules import (
     OnTime,
     condition_of,
     next_info,
+    partition_key_of,
     timetable_in,
 )
 from triggerer.domain.timetables import DagRunInfo, DataInterval, now
@@ -228,7 +229,7 @@ def _timed(dag: DagSnapshot, upcoming: _Upcoming, room: int) -> Iterator[NewRun]
     for _ in range(room):
         if not upcoming.is_due:
             return
-        yield NewRun(dag.dag_id, RunType.SCHEDULED, info=upcoming.info)
+        yield _scheduled(dag, upcoming)
         upcoming.advance()
 
 
@@ -258,7 +259,7 @@ def _either(dag: DagSnapshot, upcoming: _Upcoming, queue: _Queue, room: int) -> 
             queue.take()
             is_turn_of_assets = False
         elif upcoming.is_due:
-            yield NewRun(dag.dag_id, RunType.SCHEDULED, info=upcoming.info)
+            yield _scheduled(dag, upcoming)
             upcoming.advance()
             is_turn_of_assets = True
         else:
@@ -273,9 +274,17 @@ def _joint(dag: DagSnapshot, upcoming: _Upcoming, queue: _Queue, room: int) -> I
         if not (upcoming.is_due and queue.satisfies(condition)):
             return
         upcoming.pass_over_missed()
-        yield replace(_taking(dag), info=upcoming.info)
+        timed = _scheduled(dag, upcoming)
+        yield replace(_taking(dag), info=timed.info, partition_key=timed.partition_key)
         upcoming.advance()
         queue.take()
+
+
+def _scheduled(dag: DagSnapshot, upcoming: _Upcoming) -> NewRun:
+    info = upcoming.info
+    assert info is not None
+    key = partition_key_of(dag.schedule, info.data_interval)
+    return NewRun(dag.dag_id, RunType.SCHEDULED, info=info, partition_key=key)
 
 
 def _taking(dag: DagSnapshot) -> NewRun:

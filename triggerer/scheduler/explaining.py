@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from triggerer.domain.assets import AssetAlias
 from triggerer.domain.conditions import AssetAll, AssetAny, Condition, Leaf, is_satisfied
 from triggerer.domain.pools import choose
-from triggerer.domain.schedules import condition_in_json
+from triggerer.domain.schedules import condition_in_json, partition_key_of
 from triggerer.domain.timetables import DagRunInfo
 from triggerer.errors import DagError, UnknownDag
 from triggerer.scheduler.decide import look, upcoming
@@ -42,6 +42,7 @@ class NextRun:
     logical_date: datetime
     data_interval_start: datetime
     data_interval_end: datetime
+    partition_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ async def why_not(
         dag_id,
         len(found.runs),
         (*found.holds, *keys.refusals, *(await _pool_holds(session, dag_id, pools or {}))),
-        None if found.next_info is None else _shown(found.next_info),
+        None if found.next_info is None else _shown(dag, found.next_info),
         tuple(WaitingEvents(one.name, one.uri, one.queued) for one in dag.waiting),
         keys.keys,
     )
@@ -110,7 +111,7 @@ async def next_runs(session: AsyncSession, dag_id: str, count: int) -> list[Next
         As `why_not`.
     """
     dag, _, _ = await _look(session, dag_id)
-    return [_shown(info) for info in upcoming(dag, count)]
+    return [_shown(dag, info) for info in upcoming(dag, count)]
 
 
 async def why(session: AsyncSession, dag_id: str, run_id: str) -> Why:
@@ -158,8 +159,9 @@ async def _pool_holds(session: AsyncSession, dag_id: str, slots: Mapping[str, in
     ]
 
 
-def _shown(info: DagRunInfo) -> NextRun:
-    return NextRun(info.run_after, info.logical_date, *info.data_interval)
+def _shown(dag: DagSnapshot, info: DagRunInfo) -> NextRun:
+    key = partition_key_of(dag.schedule, info.data_interval)
+    return NextRun(info.run_after, info.logical_date, *info.data_interval, key)
 
 
 def _is_among(leaf: Leaf, names: set[str]) -> bool:

@@ -101,7 +101,8 @@ class NewRun:
     """How many of each asset it takes, the oldest; None: all that wait when it is made."""
     info: DagRunInfo | None = None
     partition_key: str | None = None
-    """It takes all that is there for this key, and nothing else."""
+    """Made of its data interval, where a timetable gives keys; otherwise it takes all that is there for this key, and
+    nothing else."""
 
     @property
     def run_after(self) -> datetime | None:

@@ -143,6 +143,7 @@ def _planned(found: Look, row: DagRow) -> PlannedDag | None:
             run.run_after,
             None if run.info is None else run.info.logical_date,
             None if run.info is None else run.info.data_interval,
+            run.partition_key,
         )
         for run in found.runs
     )

@@ -158,6 +158,7 @@ def _carry_out(found: Look, row: DagRow) -> Script[int]:
             selection=selection_of(run),
             logical_date=None if run.info is None else run.info.logical_date,
             interval=interval,
+            partition_key=run.partition_key,
         )
         # In the order of their events, and each with an id of its own at the first try.
         least = made.run_after + _TICK
@@ -204,6 +205,7 @@ def _create_scheduled(run: NewRun, params: Mapping[str, Any]) -> Script[int]:
         selection=None,
         logical_date=info.logical_date,
         interval=info.data_interval,
+        partition_key=run.partition_key,
     )
     if not (yield step):
         return 0

@@ -235,7 +235,11 @@ class _Replay:
             if isinstance(self.definition.schedule, OnBoth) and not self.definition.catchup:
                 self._pass_over_missed(now)
         logical_date = None if run.info is None else run.info.logical_date
-        self.runs.append(ReplayedRun(run.run_type.value, now, logical_date, tuple(sorted(taken))))
+        self.runs.append(
+            ReplayedRun(
+                run.run_type.value, now, logical_date, tuple(sorted(taken)), run.partition_key
+            )
+        )
 
     def _pass_over_missed(self, now: datetime) -> None:
         """Go on to the last of the timetable's runs that are due: the others were not waited for."""

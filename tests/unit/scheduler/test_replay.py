@@ -14,6 +14,7 @@ from triggerer.domain.timetables import (
     AssetOrTimeSchedule,
     ContinuousTimetable,
     CronDataIntervalTimetable,
+    CronPartitionTimetable,
     CronTriggerTimetable,
 )
 from triggerer.partitions import FixedKeyMapper, RollupMapper, SegmentWindow, WaitUntil
@@ -159,3 +160,11 @@ def test_a_replay_ends_at_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_timetable_that_is_always_due_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_RUNS", 50)
     assert len(replayed(ContinuousTimetable(), until=1).runs) <= 50
+
+
+def test_runs_of_a_timetable_with_partition_keys_have_them() -> None:
+    hourly = CronPartitionTimetable("@hourly", timezone="UTC", run_offset=-1, key_format="%H")
+    found = replayed(hourly, until=2.5, start_date=at(1))
+    assert [run.partition_key for run in found.runs] == ["00", "01"]
+    either = replayed(AssetOrTimeSchedule(timetable=hourly, assets=A), (A, 1.5), until=2.5)
+    assert [run.partition_key for run in either.runs] == ["23", "00", None, "01"]

@@ -17,6 +17,7 @@ from triggerer.domain.schedules import OnAssets, OnBoth, OnEither, OnPartitions,
 from triggerer.domain.timetables import (
     ContinuousTimetable,
     CronDataIntervalTimetable,
+    CronPartitionTimetable,
     CronTriggerTimetable,
     DagRunInfo,
     DataInterval,
@@ -25,6 +26,7 @@ from triggerer.domain.timetables import (
     TimeRestriction,
     Timetable,
 )
+from triggerer.errors import RowRefused
 from triggerer.scheduler.decide import look
 from triggerer.scheduler.holds import HoldKind
 from triggerer.scheduler.looks import DagSnapshot, LastRun, Look, WaitingAsset
@@ -385,3 +387,39 @@ def test_a_timetable_that_asks_for_the_same_run_for_ever_gets_it_once(
     dag = Dag(host, OnTime(Stubborn()))
     assert len(dag.run(MIDNIGHT)) == 1
     assert dag.run(MIDNIGHT) == []
+
+
+def test_each_run_that_a_timetable_with_partition_keys_asks_for_has_its_key(
+    host: time_machine.Traveller,
+) -> None:
+    daily = CronPartitionTimetable("@daily", timezone="UTC", run_offset=-1, key_format="%Y-%m-%d")
+    dag = Dag(host, OnTime(daily), start=MIDNIGHT, catchup=True)
+    found = dag.at(MIDNIGHT + 2 * DAY)
+    assert [run.partition_key for run in found.runs] == ["2026-01-09", "2026-01-10", "2026-01-11"]
+    dag = Dag(host, OnBoth(daily, A), start=MIDNIGHT)
+    dag.event(A)
+    (run,) = dag.at(MIDNIGHT + 2 * DAY).runs
+    assert (run.run_type, run.partition_key) == (RunType.ASSET_TRIGGERED, "2026-01-11")
+
+
+def test_a_run_that_was_named_before_and_is_made_late_has_its_key(
+    host: time_machine.Traveller,
+) -> None:
+    """Without a start and a run the timetable looks ahead. What is stored has no key: it follows from the interval."""
+    daily = CronPartitionTimetable("@daily", timezone="UTC", key_format="%Y-%m-%d")
+    dag = Dag(host, OnTime(daily))
+    assert dag.run(MIDNIGHT - HOUR) == []
+    (run,) = dag.at(MIDNIGHT + 5 * HOUR).runs
+    assert (run.run_after, run.partition_key) == (MIDNIGHT, "2026-01-10")
+
+
+def test_a_timetable_that_gives_what_cannot_be_a_key_gets_no_run(
+    host: time_machine.Traveller,
+) -> None:
+    class Nameless(CronTriggerTimetable):
+        def partition_key(self, interval: DataInterval) -> str:
+            return ""
+
+    dag = Dag(host, OnTime(Nameless("@daily", timezone="UTC")), start=MIDNIGHT)
+    with pytest.raises(RowRefused, match="partition key"):
+        dag.at(MIDNIGHT)

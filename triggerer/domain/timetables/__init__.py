@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from triggerer.domain.timetables.combined import AllOf, AnyOf, Except, ExceptDays
     from triggerer.domain.timetables.continuous import ContinuousTimetable
     from triggerer.domain.timetables.cron_intervals import CronDataIntervalTimetable
+    from triggerer.domain.timetables.cron_partitions import CronPartitionTimetable
     from triggerer.domain.timetables.cron_triggers import CronTriggerTimetable
     from triggerer.domain.timetables.delta_intervals import DeltaDataIntervalTimetable
     from triggerer.domain.timetables.delta_triggers import DeltaTriggerTimetable
     from triggerer.domain.timetables.events import EventsTimetable
+    from triggerer.domain.timetables.keyed import Keyed
     from triggerer.domain.timetables.never import NullTimetable
     from triggerer.domain.timetables.once import OnceTimetable
     from triggerer.domain.timetables.partitioned import PartitionedAssetTimetable
@@ -50,6 +52,7 @@ __all__ = [
     "Consecutive",
     "ContinuousTimetable",
     "CronDataIntervalTimetable",
+    "CronPartitionTimetable",
     "CronTriggerTimetable",
     "DagRunInfo",
     "DataInterval",
@@ -60,6 +63,7 @@ __all__ = [
     "Except",
     "ExceptDays",
     "HasTicks",
+    "Keyed",
     "MultipleCronTriggerTimetable",
     "NullTimetable",
     "OnceTimetable",
@@ -87,6 +91,7 @@ _HOMES = {
     "Consecutive": "reshaped",
     "ContinuousTimetable": "continuous",
     "CronDataIntervalTimetable": "cron_intervals",
+    "CronPartitionTimetable": "cron_partitions",
     "CronTriggerTimetable": "cron_triggers",
     "DagRunInfo": "base",
     "DataInterval": "base",
@@ -97,6 +102,7 @@ _HOMES = {
     "Except": "combined",
     "ExceptDays": "combined",
     "HasTicks": "ticks",
+    "Keyed": "keyed",
     "MultipleCronTriggerTimetable": "several_crons",
     "NullTimetable": "never",
     "OnceTimetable": "once",

@@ -71,7 +71,9 @@ class Timetable(ABC):
     can_be_scheduled: bool = True
     """Whether it ever asks for a run by itself."""
     partitioned: bool = False
-    """Whether its runs are for partition keys."""
+    """Whether its runs are for partition keys. One of time tells them with `partition_key`."""
+    has_assets: bool = False
+    """Whether runs wait for assets, or come with them."""
     active_runs_limit: int | None = None
     """At most so many runs may be active at once, whatever `max_active_runs` says; None: no limit of its own."""
 
@@ -99,6 +101,30 @@ class Timetable(ABC):
     @abstractmethod
     def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
         """Return the data interval of a run that somebody starts by hand at `run_after`."""
+
+    def partition_key(self, interval: DataInterval) -> str | None:
+        """Return the key of a run for this data interval, which the run's events have as well; None: it has none.
+
+        The answer follows from the interval alone: it is asked again for runs of the past, as backfills do.
+        """
+        return None
+
+    def to_partition_date(self, key: str) -> datetime | None:
+        """Return an instant no later than the start of the data interval that has this key, and later than others'.
+
+        None: keys do not tell it.
+
+        Raises:
+            InvalidPartitionKey: It is no key of this timetable.
+        """
+        return None
+
+    def restriction_between(self, start: datetime, end: datetime) -> TimeRestriction:
+        """Return a restriction that allows every run whose logical date lies between two instants, both included.
+
+        It may allow others as well, before and after them.
+        """
+        return TimeRestriction(start, end, catchup=True)
 
     def serialize(self) -> dict[str, Any]:
         """Return the JSON from which `deserialize` makes an equal timetable."""

@@ -12,7 +12,7 @@ from triggerer.domain.timetables.cron import Cron
 from triggerer.domain.timetables.describing import describe_cron
 from triggerer.domain.timetables.durations import checked_duration, checked_interval
 from triggerer.domain.timetables.ticks import TickTimetable
-from triggerer.domain.timetables.zones import checked_zone, zone_to_json
+from triggerer.domain.timetables.zones import Zone, checked_zone, zone_to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,11 @@ class CronTriggerTimetable(TickTimetable):
     def summary(self) -> str:
         return self.cron
 
+    @property
+    def zone(self) -> Zone:
+        """The time zone on whose clock the expression is read."""
+        return self._ticks.zone
+
     def after(self, moment: datetime) -> datetime | None:
         return self._ticks.after(moment)
 
@@ -67,9 +72,13 @@ class CronTriggerTimetable(TickTimetable):
             "run_immediately": allowed if isinstance(allowed, bool) else allowed.total_seconds(),
         }
 
-    def _first(self) -> datetime | None:
+    def first(self) -> datetime | None:
+        """Return the instant to begin with if the DAG has neither a start nor a run."""
         if self.run_immediately is True:
             past = self._ticks.at_or_before(now())
             return past or self._ticks.after(now())
         allowed = self.run_immediately
         return first_tick(self, allowed if isinstance(allowed, timedelta) else None)
+
+    def _first(self) -> datetime | None:
+        return self.first()

@@ -55,6 +55,9 @@ class DeltaTriggerTimetable(Timetable):
         last, restriction = in_utc(last_automated_data_interval, restriction)
         return next_tick(self, last, restriction, first=now, interval=self.interval)
 
+    def restriction_between(self, start: datetime, end: datetime) -> TimeRestriction:
+        return TimeRestriction(start, end + self.interval, catchup=True)
+
     def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
         run_after = checked_instant(run_after, "run_after")
         return DataInterval(run_after - self.interval, run_after)

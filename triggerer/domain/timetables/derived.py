@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from triggerer.domain.timetables.base import DagRunInfo, DataInterval, TimeRestriction, Timetable
+from triggerer.errors import DagError
 
 
 class DerivedTimetable(Timetable):
@@ -21,6 +22,19 @@ class DerivedTimetable(Timetable):
     @property
     def active_runs_limit(self) -> int | None:  # type: ignore[override]
         return self.timetable.active_runs_limit
+
+    @property
+    def partitioned(self) -> bool:  # type: ignore[override]
+        return self.timetable.partitioned
+
+    def partition_key(self, interval: DataInterval) -> str | None:
+        return self.timetable.partition_key(interval)
+
+    def to_partition_date(self, key: str) -> datetime | None:
+        return self.timetable.to_partition_date(key)
+
+    def restriction_between(self, start: datetime, end: datetime) -> TimeRestriction:
+        return self.timetable.restriction_between(start, end)
 
     def next_dagrun_info(
         self,
@@ -43,3 +57,13 @@ class DerivedTimetable(Timetable):
     def derived_interval(self, interval: DataInterval) -> DataInterval:
         """Return what becomes of a data interval of the other timetable."""
         return interval
+
+
+def check_timetable(value: object, owner: str) -> None:
+    """Do nothing if it is a timetable.
+
+    Raises:
+        DagError: It is none.
+    """
+    if not isinstance(value, Timetable):
+        raise DagError(f"{owner} takes a timetable, not {value!r}")

@@ -46,6 +46,7 @@ class PartitionedAssetTimetable(Timetable):
 
     can_be_scheduled = False
     partitioned = True
+    has_assets = True
 
     def __init__(
         self,

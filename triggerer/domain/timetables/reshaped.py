@@ -16,11 +16,15 @@ from triggerer.domain.timetables.base import (
     in_utc,
 )
 from triggerer.domain.timetables.clock import now
-from triggerer.domain.timetables.derived import DerivedTimetable
+from triggerer.domain.timetables.derived import DerivedTimetable, check_timetable
 from triggerer.domain.timetables.durations import checked_delta, checked_duration, duration_text
 from triggerer.domain.timetables.serialization import timetable_from_json, timetable_to_json
-from triggerer.domain.timetables.ticks import HasTicks, checked_ticks, ticks_from_json
-from triggerer.errors import DagError
+from triggerer.domain.timetables.ticks import (
+    HasTicks,
+    checked_ticks,
+    refuse_keys,
+    ticks_from_json,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,7 @@ class Delayed(DerivedTimetable):
     delay: timedelta
 
     def __post_init__(self) -> None:
-        _check_timetable(self.timetable, "Delayed")
+        check_timetable(self.timetable, "Delayed")
         object.__setattr__(self, "delay", checked_duration(self.delay, "delay"))
 
     @property
@@ -64,7 +68,8 @@ class RollingWindow(DerivedTimetable):
     window: timedelta
 
     def __post_init__(self) -> None:
-        _check_timetable(self.timetable, "RollingWindow")
+        check_timetable(self.timetable, "RollingWindow")
+        refuse_keys(self.timetable, "RollingWindow")
         object.__setattr__(self, "window", checked_delta(self.window))
 
     @property
@@ -77,6 +82,10 @@ class RollingWindow(DerivedTimetable):
 
     def derived_interval(self, interval: DataInterval) -> DataInterval:
         return DataInterval(interval.end - self.window, interval.end)
+
+    def restriction_between(self, start: datetime, end: datetime) -> TimeRestriction:
+        # The other timetable's intervals lie anywhere in a window, or start before it.
+        return self.timetable.restriction_between(start, end + self.window)
 
     def serialize(self) -> dict[str, Any]:
         return {
@@ -184,8 +193,3 @@ class RollUp(Consecutive):
         started = self.at_or_before(latest)
         bound = None if started is None else self.after(started)
         return end if bound is None else min(end, bound)
-
-
-def _check_timetable(value: object, owner: str) -> None:
-    if not isinstance(value, Timetable):
-        raise DagError(f"{owner} takes a timetable, not {value!r}")

@@ -72,6 +72,9 @@ class MultipleCronTriggerTimetable(HasTicks):
             return max(past)
         return min(runs, default=None)
 
+    def restriction_between(self, start: datetime, end: datetime) -> TimeRestriction:
+        return self.timetables[0].restriction_between(start, end)
+
     def infer_manual_data_interval(self, *, run_after: datetime) -> DataInterval:
         return self.timetables[0].infer_manual_data_interval(run_after=run_after)
 

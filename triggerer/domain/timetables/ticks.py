@@ -83,6 +83,10 @@ class TickTimetable(HasTicks):
         run_after = checked_instant(run_after, "run_after")
         return DataInterval(run_after - self.interval, run_after)
 
+    def restriction_between(self, start: datetime, end: datetime) -> TimeRestriction:
+        # It is the run, at the end of the data interval, that is bounded.
+        return TimeRestriction(start, end + self.interval, catchup=True)
+
     def _first(self) -> datetime | None:
         return first_tick(self)
 
@@ -98,7 +102,21 @@ def checked_ticks(value: object, owner: str) -> HasTicks:
             f"{owner} takes timetables that are given by instants, not {value!r}",
             hint="crons, events, days of work, combinations of them, or a TickTimetable of your own",
         )
+    refuse_keys(value, owner)
     return value
+
+
+def refuse_keys(timetable: Timetable, owner: str) -> None:
+    """Do nothing, unless the runs of a timetable have partition keys, of other data intervals than its owner's.
+
+    Raises:
+        DagError: They have.
+    """
+    if timetable.partitioned:
+        raise DagError(
+            f"{owner} has other data intervals than {timetable!r}, and so other partition keys",
+            hint=f"put Keyed around {owner}",
+        )
 
 
 def ticks_from_json(value: Any) -> HasTicks:

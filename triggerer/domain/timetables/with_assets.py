@@ -36,6 +36,8 @@ class _WithAssets(DerivedTimetable):
 
     _joint: ClassVar[str]
 
+    has_assets = True
+
     def __init__(
         self, *, timetable: Timetable, assets: Condition | Sequence[Asset | AssetAlias]
     ) -> None:
@@ -94,6 +96,6 @@ def checked_assets(value: object, owner: str) -> Condition:
 
 
 def _checked_timetable(value: object, owner: str) -> Timetable:
-    if not isinstance(value, Timetable) or isinstance(value, _WithAssets):
+    if not isinstance(value, Timetable) or value.has_assets:
         raise DagError(f"{owner}: timetable must be a timetable without assets, not {value!r}")
     return value

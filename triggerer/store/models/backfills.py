@@ -50,6 +50,8 @@ class BackfillInterval(Base):
     state: Mapped[str] = mapped_column(String(20))
     """pending, started (it has a run, made or repeated), skipped (it had one already) or cancelled."""
     run_pk: Mapped[int | None] = mapped_column(BigId)
+    partition_key: Mapped[str | None] = mapped_column(Text)
+    """What its timetable gave for the interval when the backfill was asked for."""
 
 
 class BackfillKey(Base):

@@ -34,14 +34,18 @@ _AT_ONCE = 500
 async def insert_backfill(
     session: AsyncSession,
     dag_id: str,
-    infos: Sequence[DagRunInfo],
+    infos: Sequence[tuple[DagRunInfo, str | None]],
     *,
     from_date: datetime,
     to_date: datetime,
     reprocess: Reprocess,
     max_active: int,
 ) -> int:
-    """Write a backfill with its intervals, none of which has begun; return its id."""
+    """Write a backfill with its intervals, none of which has begun; return its id.
+
+    Args:
+        infos: The runs in order, each with its partition key, if it has one.
+    """
     row = Backfill(
         dag_id=dag_id,
         from_date=from_date,
@@ -60,9 +64,10 @@ async def insert_backfill(
             "data_interval_start": info.data_interval.start,
             "data_interval_end": info.data_interval.end,
             "run_after": info.run_after,
+            "partition_key": key,
             "state": _PENDING,
         }
-        for number, info in enumerate(infos)
+        for number, (info, key) in enumerate(infos)
     ]
     for start in range(0, len(intervals), _AT_ONCE):
         await session.execute(insert(BackfillInterval), intervals[start : start + _AT_ONCE])
@@ -289,17 +294,17 @@ async def _begin(
         run_pk = created.pk
     else:
         run_pk = await _repeat(session, backfill.dag_id, existing)
-    await session.execute(
-        update(DagRun)
-        .where(DagRun.id == run_pk)
-        .values(
-            logical_date=at,
-            data_interval_start=interval.data_interval_start,
-            data_interval_end=interval.data_interval_end,
-            queued_at=await database_now(session),
-            backfill_id=backfill.id,
-        )
-    )
+    values = {
+        "logical_date": at,
+        "data_interval_start": interval.data_interval_start,
+        "data_interval_end": interval.data_interval_end,
+        "queued_at": await database_now(session),
+        "backfill_id": backfill.id,
+    }
+    if interval.partition_key is not None:
+        # A run that is repeated may be from before its DAG had keys.
+        values["partition_key"] = interval.partition_key
+    await session.execute(update(DagRun).where(DagRun.id == run_pk).values(values))
     interval.state, interval.run_pk = _STARTED, run_pk
     return True
 

@@ -163,6 +163,7 @@ class PlanningWrites:
                 run.selection,
                 logical_date=run.logical_date,
                 interval=run.interval,
+                partition_key=run.partition_key,
             )
             made += len(await self._create(session, step))
         info = store.states[dag.dag_id].next_run

@@ -29,6 +29,8 @@ class PartitionPicture:
     start: datetime
     column: timedelta = timedelta(hours=2)
     days: int = 4
+    letters: int = 0
+    """So many of each event's key are shown, the last ones; 0: all."""
 
     def draw(self) -> str:
         rows = [*axis(self.start, self.days, self.column)]
@@ -65,5 +67,6 @@ class PartitionPicture:
     def _row(self, events: Sequence[tuple[timedelta, str]]) -> str:
         cells = [" "] * (round(self.days * DAY / self.column) + 1)
         for at, key in events:
-            cells[round(at / self.column)] = key
+            place, shown = round(at / self.column), key[-self.letters :]
+            cells[place : place + len(shown)] = shown
         return "".join(cells)

@@ -1,4 +1,4 @@
-"""The pictures of docs/timetables.md: each is drawn from what the timetable answers.
+"""The pictures of docs/timetables.md and partitions.md: each is drawn from what the timetable answers.
 
 `.venv/bin/python -m tests.unit.domain.timetables.pictures` draws them anew.
 """
@@ -15,7 +15,14 @@ from tests.unit.domain.timetables.asset_pictures import AssetPicture
 from tests.unit.domain.timetables.partition_pictures import PartitionPicture
 from triggerer.domain.assets import Asset
 from triggerer.domain.schedules import OnAssets, OnBoth, OnEither
-from triggerer.partitions import FixedKeyMapper, RollupMapper, SegmentWindow, WaitUntil
+from triggerer.partitions import (
+    DayWindow,
+    FixedKeyMapper,
+    RollupMapper,
+    SegmentWindow,
+    StartOfDayMapper,
+    WaitUntil,
+)
 from triggerer.timetables import (
     AfterWorkdayTimetable,
     AllOf,
@@ -23,6 +30,7 @@ from triggerer.timetables import (
     Consecutive,
     ContinuousTimetable,
     CronDataIntervalTimetable,
+    CronPartitionTimetable,
     CronTriggerTimetable,
     DagRunInfo,
     DataInterval,
@@ -32,6 +40,7 @@ from triggerer.timetables import (
     EventsTimetable,
     Except,
     ExceptDays,
+    Keyed,
     MultipleCronTriggerTimetable,
     OnceTimetable,
     PartitionedAssetTimetable,
@@ -42,7 +51,8 @@ from triggerer.timetables import (
     WorkdaysOfMonthTimetable,
 )
 
-PAGE = Path(__file__).resolve().parents[4] / "docs" / "timetables.md"
+DOCS = Path(__file__).resolve().parents[4] / "docs"
+PAGE, PARTITIONS = PAGES = (DOCS / "timetables.md", DOCS / "partitions.md")
 HOUR, DAY, PARIS = timedelta(hours=1), timedelta(days=1), ZoneInfo("Europe/Paris")
 _BLOCK = re.compile(r"<!-- picture: ([\w-]+) -->\n```\n.*?```\n", re.DOTALL)
 
@@ -85,8 +95,11 @@ class Picture:
             cells[first] = "["
         if first < last < due:
             cells[last] = "]"
+        if due <= first < last:
+            cells[last] = "]"
         cells[due] = "^"
-        return "".join(cells)
+        key = self.timetable.partition_key(info.data_interval)
+        return "".join(cells) if key is None else f"{''.join(cells)} {key}"
 
     def _place(self, moment: datetime) -> int:
         return round((moment - self.start) / self.column)
@@ -155,7 +168,35 @@ PARTS = ((4, "a", "x"), (34, "a", "y"))
 BY_KEY = PartitionedAssetTimetable(assets=A & B)
 IN_PARTS = PartitionedAssetTimetable(assets=A, default_partition_mapper=BOTH_PARTS)
 
+HOURS = CronPartitionTimetable("@hourly", timezone="UTC", run_offset=-1, key_format="%Y-%m-%dT%H")
+DAY_OF_HOURS = RollupMapper(
+    upstream_mapper=StartOfDayMapper(input_format="%Y-%m-%dT%H"), window=DayWindow()
+)
+
+
+def hour_events() -> list[tuple[timedelta, str, str]]:
+    """The events of a day's hours, with the keys of the runs that a cron timetable asks for."""
+    found, last = [], DataInterval(MONDAY - HOUR, MONDAY)
+    for _ in range(24):
+        info = HOURS.next_dagrun_info(
+            last_automated_data_interval=last, restriction=TimeRestriction(MONDAY, None, True)
+        )
+        assert info is not None
+        last = info.data_interval
+        found.append((info.run_after - MONDAY, "a", HOURS.partition_key(last)))
+    return found
+
+
 PICTURES: dict[str, Picture | AssetPicture | PartitionPicture] = {
+    "hours-to-a-day": PartitionPicture(
+        PartitionedAssetTimetable(assets=A, default_partition_mapper=DAY_OF_HOURS),
+        (A,), hour_events(), MONDAY, column=timedelta(minutes=20), days=1, letters=2,
+    ),
+    "cron-partition": Picture(CronPartitionTimetable("@daily", timezone="UTC", key_format="%Y-%m-%d"), MONDAY),
+    "cron-partition-ended": Picture(
+        CronPartitionTimetable("@daily", timezone="UTC", run_offset=-1, key_format="%Y-%m-%d"), MONDAY),
+    "keyed": Picture(
+        Keyed(AfterWorkdayTimetable(timezone="UTC"), timezone="UTC", key_format="%Y-%m-%d"), MONDAY + 3 * DAY),
     "partitions": PartitionPicture(BY_KEY, (A, B), KEYED, MONDAY),
     "partitions-roll-up": PartitionPicture(IN_PARTS, (A,), tuple((n * HOUR, *one) for n, *one in PARTS), MONDAY),
     "assets-all": AssetPicture(OnAssets(A & B), (A, B), ARRIVALS, MONDAY),
@@ -202,4 +243,5 @@ def names_on(page: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(drawn(PAGE.read_text()))
+    for one in PAGES:
+        one.write_text(drawn(one.read_text()))

@@ -19,6 +19,7 @@ from triggerer.timetables import (
     AnyOf,
     Consecutive,
     CronDataIntervalTimetable,
+    CronPartitionTimetable,
     CronTriggerTimetable,
     Delayed,
     DeltaDataIntervalTimetable,
@@ -26,6 +27,7 @@ from triggerer.timetables import (
     EventsTimetable,
     Except,
     ExceptDays,
+    Keyed,
     MultipleCronTriggerTimetable,
     NullTimetable,
     OnceTimetable,
@@ -56,6 +58,10 @@ OURS: list[Timetable] = [
     ExceptDays(DAILY, [date(2026, 3, 29)], timezone="Europe/Paris"),
     Delayed(CronDataIntervalTimetable("@daily", timezone="UTC"), HOUR),
     RollingWindow(DAILY, 30 * 24 * HOUR),
+    CronPartitionTimetable("30 2 * * *", timezone="Europe/Paris"),
+    CronPartitionTimetable("0 * * * *", timezone="Australia/Lord_Howe", run_offset=-1),
+    CronPartitionTimetable("0 6 * * mon", timezone="America/Santiago", run_offset=2),
+    Keyed(CronDataIntervalTimetable("30 2 * * *", timezone="Europe/Paris"), timezone="UTC"),
 ]  # fmt: skip
 CASES = [name for name in dir(TimetableConformance) if name.startswith("test_")]
 

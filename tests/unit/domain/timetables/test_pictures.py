@@ -1,13 +1,22 @@
-"""The pictures of docs/timetables.md are what the timetables answer."""
+"""The pictures of docs/timetables.md and partitions.md are what the timetables answer."""
 
-from tests.unit.domain.timetables.pictures import PAGE, PICTURES, drawn, names_on
+from pathlib import Path
+
+import pytest
+
+from tests.unit.domain.timetables.pictures import PAGE, PAGES, PICTURES, drawn, names_on
 from triggerer.domain.timetables import serialization
 
 
-def test_each_picture_is_as_it_is_drawn_now() -> None:
-    page = PAGE.read_text()
+@pytest.mark.parametrize("path", PAGES, ids=lambda one: one.name)
+def test_each_picture_is_as_it_is_drawn_now(path: Path) -> None:
+    page = path.read_text()
     assert drawn(page) == page, "python -m tests.unit.domain.timetables.pictures"
-    assert sorted(names_on(page)) == sorted(PICTURES)
+
+
+def test_each_picture_is_on_a_page() -> None:
+    names = [name for path in PAGES for name in names_on(path.read_text())]
+    assert sorted(names) == sorted(PICTURES)
 
 
 def test_the_page_names_every_timetable() -> None:

@@ -12,7 +12,12 @@ from typing import Any, Final, cast
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.domain.runs import RunType
-from triggerer.domain.schedules import schedule_from_json, timetable_in
+from triggerer.domain.schedules import (
+    partition_key_of,
+    run_of_key,
+    schedule_from_json,
+    timetable_in,
+)
 from triggerer.domain.storable import check_partition_key
 from triggerer.errors import DagError, RowRefused, UnknownDag
 from triggerer.store.engine.clock import Now
@@ -215,9 +220,11 @@ async def create_manual_run(
 
     Args:
         params: They replace those of the DAG with the same names.
+        partition_key: Of a DAG whose timetable gives keys, the run is for the data interval that has this one. None:
+            that of the run's data interval, if the timetable gives keys.
     Raises:
         UnknownDag: There is no such DAG.
-        DagError: Its file is gone.
+        DagError: Its file is gone; or its timetable gives keys, and this is none of them.
         RowRefused: The DAG has a run of this id; or the id, or the key, cannot be one.
     """
     if partition_key is not None:
@@ -236,8 +243,14 @@ async def create_manual_run(
         )
     now = await database_now(session)
     merged = {**dag.params, **(params or {})}
-    timetable = timetable_in(schedule_from_json(dag.schedule))
-    interval = None if timetable is None else timetable.infer_manual_data_interval(run_after=now)
+    schedule = schedule_from_json(dag.schedule)
+    timetable, interval, logical_date = timetable_in(schedule), None, now
+    if timetable is not None:
+        interval = timetable.infer_manual_data_interval(run_after=now)
+        if partition_key is None:
+            partition_key = partition_key_of(schedule, interval)
+        elif (info := run_of_key(schedule, partition_key)) is not None:
+            interval, logical_date = info.data_interval, info.logical_date
     return await perform(
         session,
         create_run(
@@ -246,7 +259,7 @@ async def create_manual_run(
             run_after=now,
             params=merged,
             run_id=run_id,
-            logical_date=None if interval is None else now,
+            logical_date=None if interval is None else logical_date,
             interval=interval,
             partition_key=partition_key,
         ),

@@ -30,6 +30,7 @@ class PlannedRun:
     logical_date: datetime | None = None
     interval: tuple[datetime, datetime] | None = None
     """The data interval."""
+    partition_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +79,11 @@ class CreateRuns:
         arguments = [
             self.sender,
             *_columns((_dag_row(dag) for dag in self.dags), 7),
-            *_columns(runs, 8),
+            *_columns(runs, 9),
         ]
         if oldest:
             arguments += _columns(oldest, 4)
-        return _postgres(any(takes_all for *_, takes_all in runs), bool(oldest)), arguments
+        return _postgres(any(takes_all for *_, takes_all, _ in runs), bool(oldest)), arguments
 
 
 def _columns(rows: Iterable[Row], number: int) -> list[list[Any]]:
@@ -102,7 +103,7 @@ def _run_rows(dag: PlannedDag) -> Iterable[Row]:
     for run in dag.runs:
         takes_all = run.selection is not None and run.selection.per_asset is None
         instants = (run.run_after, run.logical_date, *(run.interval or (None, None)))
-        yield dag.dag_id, str(run.run_type), *instants, number, takes_all
+        yield dag.dag_id, str(run.run_type), *instants, number, takes_all, run.partition_key
         if run.run_after is None:
             number += 1
 
@@ -146,20 +147,21 @@ asked AS (
 ), planned AS MATERIALIZED (
     SELECT r.dag_id, r.run_type || '__' || to_char(r.at AT TIME ZONE 'UTC', '{RUN_ID_INSTANT}') AS run_id,
            r.run_type, r.at, r.queued_at, h.params, r.logical_date, r.interval_start, r.interval_end,
-           h.priority, h.pools, r.number, r.takes_all, r.place
+           h.priority, h.pools, r.number, r.takes_all, r.partition_key, r.place
     FROM (
         SELECT u.*, coalesce(u.run_after, c.now + u.number * interval '1 microsecond') AS at,
                CASE WHEN u.run_after IS NULL THEN c.now + u.number * interval '1 microsecond'
                     ELSE c.now END AS queued_at
         FROM unnest($9::text[], $10::text[], $11::timestamptz[], $12::timestamptz[], $13::timestamptz[],
-                    $14::timestamptz[], $15::bigint[], $16::boolean[]) WITH ORDINALITY
-            AS u(dag_id, run_type, run_after, logical_date, interval_start, interval_end, number, takes_all, place)
+                    $14::timestamptz[], $15::bigint[], $16::boolean[], $17::text[]) WITH ORDINALITY
+            AS u(dag_id, run_type, run_after, logical_date, interval_start, interval_end, number, takes_all,
+                 partition_key, place)
         CROSS JOIN clock c
     ) r JOIN held h ON h.dag_id = r.dag_id
 ), run AS (
     INSERT INTO dag_run ({COLUMNS})
     SELECT dag_id, run_id, run_type, '{RunState.QUEUED}', at, queued_at, params, 0, false,
-           logical_date, interval_start, interval_end, NULL, priority, pools
+           logical_date, interval_start, interval_end, partition_key, priority, pools
     FROM planned ORDER BY place
     ON CONFLICT (dag_id, run_id) DO NOTHING
     RETURNING id, dag_id, run_id
@@ -180,7 +182,7 @@ _ALL: Final = """
 # The first run of a DAG takes the oldest events of each asset, the second those after them.
 _OLDEST: Final = f"""
     SELECT run.id AS run_pk, w.place
-    FROM unnest($17::text[], $18::bigint[], $19::bigint[], $20::bigint[]) AS s(dag_id, asset_id, each, most)
+    FROM unnest($18::text[], $19::bigint[], $20::bigint[], $21::bigint[]) AS s(dag_id, asset_id, each, most)
         CROSS JOIN LATERAL (SELECT v.place, (row_number() OVER (ORDER BY v.id) - 1) / s.each AS number
                  FROM (SELECT o.ctid AS place, o.asset_event_id AS id FROM queued_asset_event o
                        WHERE o.dag_id = s.dag_id AND o.asset_id = s.asset_id AND o.run_pk IS NULL

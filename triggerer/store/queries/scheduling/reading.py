@@ -58,7 +58,7 @@ SELECT d.dag_id, {SCHEDULE}, {PARAMS}, d.max_active_runs, d.events_per_run, d.is
               AND i.state = 'started'
             UNION ALL
             SELECT r.data_interval_start, r.data_interval_end FROM dag_run r
-            WHERE r.dag_id = d.dag_id AND r.run_after > {SINCE} AND r.data_interval_end > {SINCE}
+            WHERE r.dag_id = d.dag_id AND r.run_after > {EARLIEST} AND r.data_interval_end > {SINCE}
               AND r.logical_date IS NOT NULL AND r.run_type IN ('scheduled', 'asset_triggered')
               AND r.run_type = 'asset_triggered'
         ) AS m) AS made,
@@ -118,7 +118,12 @@ ORDER BY d.dag_id, w.asset_id
         "array_agg(ARRAY[m.data_interval_start, m.data_interval_end])",
     ),
     # What ended before the last run began is never asked for again; after a change of the schedule, what began before
-    # that may be. No run is made before its logical date, which spares the index the others.
+    # that may be. No run is made before its logical date, which spares the index the others: unless that lies ahead, as
+    # those of partitions that do.
+    EARLIEST=(
+        f"min({_SINCE.format(soon=':soon', never=repr(''))}, :soon)",
+        f"least({_SINCE.format(soon=_SOON, never=repr('-infinity'))}, {_SOON})",
+    ),
     SINCE=(_SINCE.format(soon=":soon", never="''"), _SINCE.format(soon=_SOON, never="'-infinity'")),
     # No other schedule begins so.
     EITHER=("""d.schedule LIKE '{{"either"%'""", """d.schedule::text LIKE '{{"either"%'"""),

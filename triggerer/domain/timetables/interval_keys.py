@@ -1,0 +1,50 @@
+"""Partition keys that are made of the start of a data interval."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+from triggerer.domain.partitions.key_format import KeyFormat
+from triggerer.domain.storable import check_partition_key
+from triggerer.domain.timetables.zones import Zone
+from triggerer.errors import DagError, RowRefused
+
+DEFAULT_KEY_FORMAT: Final = "%Y-%m-%dT%H:%M:%S"
+_EXAMPLE: Final = datetime(2026, 9, 30, 12, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalKeys:
+    """Writes instants as keys, on the clock of a zone, and reads them.
+
+    Args:
+        key_format: Of `strftime`, with `{quarter}`, as the partition mappers take it.
+    Raises:
+        DagError: It is no format, or what it writes is no partition key.
+    """
+
+    key_format: str
+    zone: Zone
+    _format: KeyFormat = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_format", KeyFormat(self.key_format))
+        try:
+            check_partition_key(self.key(_EXAMPLE))
+        except (RowRefused, ValueError) as error:
+            raise DagError(f"{self.key_format!r} writes no partition keys: {error}") from error
+
+    def key(self, start: datetime) -> str:
+        """Return the key of the interval that starts at an instant."""
+        return self._format.format(start.astimezone(self.zone))
+
+    def start(self, key: str) -> datetime:
+        """Return the first instant, in UTC, of which the key tells; it may be earlier than the interval's start.
+
+        Raises:
+            InvalidPartitionKey: The key is not of the format.
+        """
+        found = self._format.parse(key)
+        return (found if found.tzinfo else found.replace(tzinfo=self.zone)).astimezone(UTC)
