@@ -402,3 +402,24 @@ async def test_what_a_backfill_starts_after_a_look_at_many_dags_is_not_made_of_t
             await scheduler._work()
     assert seen[:2] == [ReadDags, CreateRuns]
     assert sorted(await _days(postgres)) == list(range(1, 32))
+
+
+async def test_the_runs_of_a_backfill_are_shown_also_once_a_later_one_has_repeated_them(
+    daily: Database,
+) -> None:
+    await _add_run(daily, 4, "success")
+    await _start(daily, 1, 4)
+    await _end(daily, 1, 2, 3)
+    await _end(daily, 2, state="failed")
+    await _start(daily, 1, 2, reprocess=Reprocess.ALL)
+    async with daily.reading() as session:
+        later, first = await list_backfills(session)
+    # It has ended, though two of its runs are queued again; what it skipped is none of its runs.
+    assert (first.state, first.runs) == ("done", {"queued": 2, "success": 1})
+    assert (later.state, later.runs) == ("running", {"queued": 2})
+    await _end(daily, 1, 2)
+    async with daily.reading() as session:
+        assert [one.runs for one in await list_backfills(session)] == [
+            {"success": 2},
+            {"success": 3},
+        ]

@@ -162,3 +162,16 @@ async def test_the_runs_of_a_key_are_looked_up_among_many(database: Database) ->
         found = await runs_of_keys(session, "daily", ["7", "4000", "none"])
     assert found == {key: (key, RunState.SUCCESS) for key in ("7", "4000")}
     assert work.done < 100
+
+
+async def test_the_runs_of_a_backfill_of_keys_are_shown_once_a_later_one_has_repeated_them(
+    database: Database,
+) -> None:
+    await daily(database, is_paused=True)
+    await _start(database, DAYS)
+    await end(database, *await runs_of(database, "daily"))
+    await _start(database, DAYS, reprocess=Reprocess.ALL)
+    async with database.reading() as session:
+        later, first = await list_backfills(session)
+    assert (first.state, first.runs) == ("done", {"queued": 3})
+    assert (later.state, later.runs) == ("running", {"queued": 3})

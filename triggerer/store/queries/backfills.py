@@ -235,12 +235,13 @@ async def list_backfills(
     for row in rows:
         intervals = await _counts(session, BackfillInterval, row.id)
         keys = await _counts(session, BackfillKey, row.id)
-        runs = await _counts(session, DagRun, row.id)
+        own = await _counts(session, DagRun, row.id)
+        runs = await _counts_of_begun(session, BackfillKey if keys else BackfillInterval, row.id)
         views.append(
             BackfillView(
                 id=row.id,
                 dag_id=row.dag_id,
-                state=_state(row, intervals or keys, runs),
+                state=_state(row, intervals or keys, own),
                 from_date=None if keys else row.from_date,
                 to_date=None if keys else row.to_date,
                 reprocess=row.reprocess,
@@ -345,6 +346,22 @@ async def _counts(
 ) -> dict[str, int]:
     rows = await session.execute(
         select(kind.state, func.count()).where(kind.backfill_id == backfill_id).group_by(kind.state)
+    )
+    return {row[0]: row[1] for row in rows}
+
+
+async def _counts_of_begun(
+    session: AsyncSession, kind: type[BackfillInterval | BackfillKey], backfill_id: int
+) -> dict[str, int]:
+    """Return how many of the runs that a backfill has made or repeated are in which state now.
+
+    A later backfill may have repeated them since: then they are its own, but it was this one that began them.
+    """
+    rows = await session.execute(
+        select(DagRun.state, func.count())
+        .join(kind, kind.run_pk == DagRun.id)
+        .where(kind.backfill_id == backfill_id, kind.state == _STARTED)
+        .group_by(DagRun.state)
     )
     return {row[0]: row[1] for row in rows}
 

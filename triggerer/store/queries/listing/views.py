@@ -73,7 +73,7 @@ class BackfillView:
     partition_keys: dict[str, int]
     """Likewise, of a backfill of partition keys."""
     runs: dict[str, int]
-    """How many of its runs are in which state."""
+    """How many of the runs that it began are in which state, also of those that a later backfill has repeated."""
 
 
 @dataclass(frozen=True, slots=True)
