@@ -8,7 +8,7 @@ from typing import Final
 
 import anyio
 
-from triggerer.domain.events import EventSource, WatcherRef
+from triggerer.domain.events import EventSource, Fence, WatcherRef
 from triggerer.domain.lane_positions import ReplayRequest
 from triggerer.domain.parked import KeptLane
 from triggerer.runtime.catching_up import CatchingUp
@@ -46,6 +46,8 @@ class WatchersBehind:
         self._context = context
         self._hosts: dict[WatcherRef, HostedTrigger] = {}
         """Which member serves a watcher."""
+        self._loaded: dict[int, Fence] = {}
+        """By watcher the lease under which it was taken over where it stands: from then on that is known here alone."""
         self._replays = Replays(self.lags, context, members, self._on_lag)
         self._catching_up: dict[WatcherRef, CatchingUp] = {}
         self._with_kept: set[WatcherRef] = set()
@@ -71,8 +73,10 @@ class WatchersBehind:
             return
         watchers = {watcher.watcher_id: watcher for watcher in member.source.watchers}
         for row in member.spec.positions:
-            if row.watcher_id in watchers:
+            # The trigger of one that is known may have been read before its row was to go.
+            if row.watcher_id in watchers and self._loaded.get(row.watcher_id) != fence:
                 self.lags.load(watchers[row.watcher_id], fence, row)
+        self._loaded.update(dict.fromkeys(watchers, fence))
         self._note_lags(member)
         group = self._group
         if group is not None and group.state.keeps_messages:
@@ -96,6 +100,8 @@ class WatchersBehind:
     def forget_watchers(self, watchers: Collection[WatcherRef]) -> None:
         """They were deleted."""
         self._replays.forget(watchers)
+        for watcher in watchers:
+            self._loaded.pop(watcher.watcher_id, None)
         self.lags.forget_watchers(watchers)
 
     def begin(self, group: Group, tasks: anyio.abc.TaskGroup) -> None:
