@@ -56,6 +56,8 @@ RULES: dict[str, str] = {
     "a_position_moves_before_its_events_are_durable": "S13|S2/S7",
     "a_position_is_lost_at_a_change_of_owner": "S13|S2/S7",
     "a_row_goes_before_the_broker_was_advanced": "S13|S2/S7",
+    "a_row_that_was_read_before_it_went_counts": "S13|S2/S7",
+    "a_sweep_asked_for_during_a_sweep_is_forgotten": "L1",
     "who_has_fallen_behind_is_waited_for": "L1",
     "one_falls_behind_beyond_what_comes_again": "S13|S2/S7",
     "only_the_first_that_failed_is_remembered": "S13|S2/S7",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,6 +23,7 @@ from triggerer.execution.lease_guard_process import LeaseGuard
 from triggerer.execution.log_files import LogFiles
 from triggerer.execution.result_writer import ResultWriter
 from triggerer.execution.slot import Slot, SlotSettings
+from triggerer.execution.sweeping import SweepSchedule
 from triggerer.plugins import DagsFolder
 from triggerer.store.engine.database import Database
 from triggerer.store.queries.execution.results import AttemptUpdate
@@ -79,7 +79,7 @@ class Executor:
         self._wakeups = wakeups
         self._prewarm = prewarm
         self._shutdown_grace = shutdown_grace
-        self._sweep_every = sweep_every
+        self._sweeps = SweepSchedule(sweep_every)
         self._claims = Claims(database, instance_id, home, pools or {})
         self._result_writer = ResultWriter(database, instance_id)
         self._claimed_queue = ClaimedQueue()
@@ -126,7 +126,6 @@ class Executor:
         self._more = self._cancels = self._dags = True
         self._wants_warm = False
         self._uses_pools = False
-        self._sweep_due = 0.0
         # Where others can take the runs, `note_lease_kept` is called before `run`.
         self._is_lease_held = True
         self._guard: LeaseGuard | None = None
@@ -155,7 +154,7 @@ class Executor:
         """The lease is held, and guarded. A sweep comes first: it finds the runs that others have taken meanwhile."""
         self._guard = guard
         self._is_lease_held = True
-        self._sweep_due = 0.0
+        self._sweeps.ask()
         self._more = self._cancels = self._dags = True
         self._changed.set()
 
@@ -217,7 +216,7 @@ class Executor:
             except TransientStoreError as error:
                 if isinstance(error, OutcomeUnknown):
                     # Runs may have become ours without our knowing which: a sweep finds them.
-                    self._sweep_due = 0.0
+                    self._sweeps.ask()
                 self._more = self._cancels = self._dags = True
                 delay = backoff.next_delay()
                 warn_seldom(
@@ -230,7 +229,7 @@ class Executor:
                 await anyio.sleep(delay)
                 continue
             backoff.reset()
-            seconds = max(0.0, self._sweep_due - time.monotonic())
+            seconds = self._sweeps.wait_s
             if self._claimed_queue:
                 seconds = min(seconds, _STALE_SECONDS)
             with anyio.move_on_after(seconds) as patience:
@@ -239,15 +238,10 @@ class Executor:
                 await self._requeue_waiting()
 
     async def _catch_up(self, tasks: TaskGroup) -> None:
-        if time.monotonic() >= self._sweep_due:
+        if not self._sweeps.wait_s:
             self._cancels = False
-            # Before it: whoever asks for a sweep while this one asks the store, asks for another one.
-            self._sweep_due = time.monotonic() + self._sweep_every.total_seconds()
-            try:
+            with self._sweeps.sweeping():
                 self._cancel(await self._sweep(), tasks)
-            except TransientStoreError:
-                self._sweep_due = 0.0
-                raise
             self._more = True
         if self._cancels:
             self._cancels = False
@@ -319,7 +313,7 @@ class Executor:
             slot.release_executors()
         if was_cut_short:
             # Unless others have it, the sweep queues its run again.
-            self._sweep_due = 0.0
+            self._sweeps.ask()
         if self._more or was_cut_short:
             self._changed.set()
 
@@ -382,7 +376,7 @@ class Executor:
             # The store still shows them as ours. Our next sweep, or another executor's once we are
             # gone, queues them again.
             _log.warning("runs could not be put back yet", runs=len(orders), error=str(error))
-            self._sweep_due = 0.0
+            self._sweeps.ask()
 
     async def _wind_down(self) -> None:
         with anyio.move_on_after(_WRITE_SECONDS):

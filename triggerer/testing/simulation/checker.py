@@ -122,7 +122,11 @@ class Checker:
                 self._rejected.add(_assignment(delivery))
             if self.lagging.is_on:
                 spared = {watcher for watcher in owed if self._is_spared(delivery, watcher)}
-                self.lagging.on_done(delivery, rejected | spared, owed)
+                # A lease may end sooner than was agreed: what its group passes over until it knows, the watchers of the
+                # next owner need not have.
+                is_owner = self.is_owner(delivery.consumer.owner)
+                excused = rejected | spared if is_owner else owed
+                self.lagging.on_done(delivery, excused, owed)
 
     def _find_kept(self, delivery: Delivery, owed: set[int]) -> set[int]:
         """Those that are behind at it or before it, or have dealt with it while they were."""
@@ -203,6 +207,7 @@ class Checker:
         owner = delivery.consumer.owner
         if self.lagging.is_on and owner.is_alive and self.is_owner(owner):
             self.lagging.on_opened(watcher, delivery.message)
+            self.lagging.on_opened_live(watcher, delivery)
 
     def note_selector(self, subscriber: Subscriber, is_selected: Callable[[Any], bool]) -> None:
         """From now on it is not to get the events that are not selected."""

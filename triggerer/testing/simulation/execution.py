@@ -29,6 +29,9 @@ class Timeline:
     def __init__(self, seed: int, *, first_step: int, trace: Trace | None) -> None:
         self.random = Random(f"executors {seed}")
         self.lease = self.random.choice((10.0, 15.0, 30.0))
+        sweeps = Random(f"sweeps {seed}")
+        self.sweep_every = self.lease * sweeps.choice((0.25, 10.0))
+        """How often an executor sweeps where nothing asks it to."""
         self.now = 0.0
         """In seconds."""
         self.steps = first_step

@@ -13,6 +13,7 @@ import anyio
 
 from triggerer.errors import OutcomeUnknown, TransientStoreError
 from triggerer.execution.registration import Registration
+from triggerer.execution.sweeping import SweepSchedule
 from triggerer.testing.simulation.checker import Violation
 from triggerer.testing.simulation.execution import Attempt
 from triggerer.testing.simulation.executor_store import ExecutorConnection, InstanceModel
@@ -133,6 +134,7 @@ class SimulatedExecutor:
         self._finished = asyncio.Event()
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._sweeps = SweepSchedule(timedelta(seconds=timeline.sweep_every), lambda: timeline.now)
         self._registration = Registration(
             cast("Any", self.connection),
             name,
@@ -158,7 +160,16 @@ class SimulatedExecutor:
     def note_lease_kept(self, guard: SimulatedGuard) -> None:
         self.guard = guard
         self._is_lease_held = True
+        self._sweeps.ask()
         self._changed.set()
+
+    def forgotten(self) -> list[Attempt]:
+        """The attempts that the store shows as its own, and that it does not execute, while it holds its lease."""
+        if not self._is_lease_held or self._stopping.is_set():
+            return []
+        known = {worker.attempt.run_pk for worker in self._workers} | self._unwritten.keys()
+        ours = self.store.running_at(self.name)
+        return [Attempt(self.name, pk, one) for pk, one in ours.items() if pk not in known]
 
     # Its life
 
@@ -225,6 +236,8 @@ class SimulatedExecutor:
         if is_finished:
             self._unwritten[worker.attempt.run_pk] = worker.attempt.number
             self._finished.set()
+        else:
+            self._sweeps.ask()
         self._changed.set()
 
     async def _supervise(self) -> None:
@@ -232,9 +245,13 @@ class SimulatedExecutor:
             self._changed.clear()
             if self._is_lease_held:
                 try:
-                    await self._sweep()
+                    if not self._sweeps.wait_s:
+                        with self._sweeps.sweeping():
+                            await self._sweep()
                     await self._claim()
                 except TransientStoreError:
+                    # Runs may have become ours without our knowing which.
+                    self._sweeps.ask()
                     await anyio.sleep(self.timeline.random.uniform(0.1, 2.0))
             with anyio.move_on_after(self.timeline.lease / 4):
                 await self._changed.wait()

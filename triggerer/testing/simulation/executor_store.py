@@ -73,6 +73,11 @@ class ExecutorStore:
         if self._is_running_as(run, executor, attempt):
             run.state = "success"
 
+    def running_at(self, executor: str) -> dict[int, int]:
+        """The attempts that are this executor's, by run."""
+        running = [run for run in self.runs.values() if run.state == "running"]
+        return {run.pk: run.attempt for run in running if run.executor == executor}
+
     def sweep(self, executor: str, known: Set[int], now: float) -> dict[int, int]:
         """Queue the runs of the dead again, and ours that are not known; return the attempts that are ours, by run."""
         running = [run for run in self.runs.values() if run.state == "running"]

@@ -7,7 +7,7 @@ that is not run, while its workers, its guard and the database go on.
 from __future__ import annotations
 
 from triggerer.testing.simulation.checker import Violation
-from triggerer.testing.simulation.execution import ExecutionChecker, Timeline, Trace
+from triggerer.testing.simulation.execution import Attempt, ExecutionChecker, Timeline, Trace
 from triggerer.testing.simulation.executor import SimulatedExecutor
 from triggerer.testing.simulation.executor_store import ExecutorStore
 
@@ -27,6 +27,7 @@ class ExecutorWorld:
         self._checker = ExecutionChecker(self.timeline)
         self._executors: list[SimulatedExecutor] = []
         self._processes = 0
+        self._forgotten_since: dict[Attempt, float] = {}
 
     def run(self) -> None:
         """Until every run has ended.
@@ -44,6 +45,8 @@ class ExecutorWorld:
                 self._next()
                 if self._checker.violation is not None:
                     raise self._checker.violation
+                if self.timeline.are_faults_over:
+                    self._check_forgotten()
         except Violation as violation:
             self.timeline.trace(f"VIOLATION {violation}")
             raise
@@ -56,9 +59,20 @@ class ExecutorWorld:
             return False
         left = [run for run in self.store.runs.values() if run.state in {"queued", "running"}]
         bound = self.timeline.lease * (_LEASES_WITH_FAULTS + _LEASES_AFTERWARDS)
+        # The runs of the dead are found by a sweep.
+        bound += self.timeline.sweep_every
         if left and self.timeline.now > bound:
             raise Violation("L1", f"long after the last fault {left[0]} has not ended")
         return not left and not self._checker.executing
+
+    def _check_forgotten(self) -> None:
+        """What an executor has lost while it holds its lease is queued again at once: it knows of that."""
+        timeline, before = self.timeline, self._forgotten_since
+        forgotten = [one for executor in self._executors for one in executor.forgotten()]
+        self._forgotten_since = {one: before.get(one, timeline.now) for one in forgotten}
+        for one, since in self._forgotten_since.items():
+            if timeline.now - since > timeline.lease:
+                raise Violation("L1", f"nobody executes {one}, and it is not queued again")
 
     def _next(self) -> None:
         """Do what is due next: something outside the executors, or a turn of one."""

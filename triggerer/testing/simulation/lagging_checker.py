@@ -40,6 +40,9 @@ class LaggingChecker:
         self, fail: Callable[[str, str], None], answered: tuple[set[Identity], ...]
     ) -> None:
         self.is_on = False
+        self.falls_behind = False
+        """Whether `on_failure` is "catch_up" in the process that runs; otherwise what fails comes again behind what was
+        outstanding."""
         self.rows: dict[tuple[int, int], PositionRow] = {}
         """By watcher and lane, where it stands: the rows of the store."""
         self.parked: dict[tuple[int, str], ParkedRow] = {}
@@ -73,6 +76,8 @@ class LaggingChecker:
         """It is for a person to decide about them."""
         self._rejected: set[tuple[int, str]] = set()
         """Rejected while catching up."""
+        self._outstanding: dict[tuple[str, int, int], dict[int, Delivery]] = {}
+        """By topic, session and lane what was broadcast, and is in no advance, by number."""
         self._told: dict[tuple[str, int], set[int]] = {}
         """By topic and lane the offsets of what was in an advance that returned, with whatever outcome."""
         self._comes_again: set[str] = set()
@@ -105,6 +110,24 @@ class LaggingChecker:
                 )
                 return
 
+    def on_opened_live(self, watcher: int, delivery: Delivery) -> None:
+        """Nothing that it has missed is outstanding before it, where nobody has decided what becomes of that."""
+        if not self.falls_behind:
+            return
+        message = delivery.message
+        lane = self._outstanding.get(_lane_of(delivery), {})
+        for number, earlier in lane.items():
+            if (
+                number < delivery.number
+                and watcher in earlier.cohort
+                and earlier.message.offset < message.offset
+                and not self._has_passed(watcher, earlier.message)
+            ):
+                self._fail(
+                    "S13",
+                    f"watcher {watcher} reads {message.key}, and it is open what becomes of {earlier.message.key}",
+                )
+
     def on_passed(self, watcher: int, message: Message, derived: int) -> None:
         """A filter of the watcher's has moved past a message."""
         at = watcher, message.key
@@ -115,6 +138,15 @@ class LaggingChecker:
         self._rejected.add((watcher, message.key))
 
     # What the broker is told
+
+    def note_outstanding(self, delivery: Delivery) -> None:
+        """It is about to be broadcast, or was."""
+        if not delivery.is_broadcast:
+            self._outstanding.setdefault(_lane_of(delivery), {})[delivery.number] = delivery
+
+    def note_decided(self, delivery: Delivery) -> None:
+        """It is in an advance."""
+        self._outstanding.get(_lane_of(delivery), {}).pop(delivery.number, None)
 
     def note_told(self, delivery: Delivery) -> None:
         """It was in an advance that has returned."""

@@ -34,7 +34,14 @@ class SimulatedLog(SimulatedProducer):
         self._log = broker
         self._readers = 0
 
+    def get_advance_lane(self, broker_payload: Delivery) -> Hashable:
+        lane = super().get_advance_lane(broker_payload)
+        self._log.checker.lagging.note_outstanding(broker_payload)
+        return lane
+
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        for item in batch:
+            self._log.checker.lagging.note_decided(item.broker_payload)
         await super().advance(batch)
         for item in batch:
             self._log.checker.lagging.note_told(item.broker_payload)

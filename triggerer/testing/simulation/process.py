@@ -52,6 +52,7 @@ class Process:
         self.world = world
         self.loop = loop
         self.database = Database(world.store)
+        world.checker.lagging.falls_behind = world.falls_behind
         self._workload = Workload(self.database, world.store, world.next_number)
         # The id of an instance is new at every start.
         self.instances = [
