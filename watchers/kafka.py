@@ -114,7 +114,7 @@ class KafkaEventTrigger(MessageTrigger):
         # Not at the top: as above.
         from producers.kafka.promises import describe_delivery
 
-        return await describe_delivery(self._settings(), self.topics, ask=ask)
+        return await describe_delivery(self._settings(), self.topics, self.group, ask=ask)
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> KafkaSharedStreamProducer:

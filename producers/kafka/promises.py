@@ -31,7 +31,7 @@ _CLEANUP: Final = "cleanup.policy"
 
 
 async def describe_delivery(
-    settings: KafkaSettings, topics: Collection[str], *, ask: bool
+    settings: KafkaSettings, topics: Collection[str], group: str, *, ask: bool
 ) -> DeliveryFacts:
     """What becomes of a message, from the settings and, if `ask`, from the brokers.
 
@@ -55,6 +55,10 @@ async def describe_delivery(
         drops_after=limit or None,
         has_dead_letters=True if limit else None,
         findings=tuple(told.findings()),
+        # A group's members divide a topic among themselves, also those that read other topics beside it.
+        source=tuple(
+            f"topic {name} in group {group} at {settings.bootstrap_servers}" for name in names
+        ),
     )
 
 

@@ -91,3 +91,18 @@ async def test_where_nobody_answers_and_of_a_pattern_the_settings_tell(
     for found in (away, pattern):
         assert str(found) == PLAIN
         assert found.warnings == ()
+
+
+async def test_streams_of_one_group_that_share_a_topic_are_known_as_such(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(abc, "_resolve_connection", lambda _: {"bootstrap_servers": "k:1"})
+
+    async def sources(trigger: KafkaEventTrigger) -> set[str]:
+        facts = await trigger.describe_delivery(ask=False)
+        return set(promise(facts, ack_timeout=timedelta(minutes=5)).sources)
+
+    both = await sources(KafkaEventTrigger(["a", "b"], group_id="g"))
+    assert both & await sources(KafkaEventTrigger("a", group_id="g", connection="other"))
+    assert not both & await sources(KafkaEventTrigger("a"))
+    assert not both & await sources(KafkaEventTrigger("c", group_id="g"))

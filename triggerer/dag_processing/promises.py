@@ -100,15 +100,19 @@ def _divided(
     first: dict[str, ParsedWatcher] = {}
     for watcher in sorted(watchers, key=lambda one: one.location):
         result = found[watcher.stream_digest]
-        source = result.source if isinstance(result, Promise) else None
-        if source is None:
-            continue
-        if (other := first.setdefault(source, watcher)) is not watcher:
+        shared: dict[int, tuple[ParsedWatcher, list[str]]] = {}
+        for source in result.sources if isinstance(result, Promise) else ():
+            if (other := first.setdefault(source, watcher)) is not watcher:
+                shared.setdefault(id(other), (other, []))[1].append(source)
+        for other, sources in shared.values():
             text = (
-                f"its stream and that of watcher {other.name!r} of asset {other.asset_name!r} both read {source}: each"
-                " gets a part of the messages"
+                f"its stream and that of watcher {other.name!r} of asset {other.asset_name!r} both read"
+                f" {', '.join(sources)}: each gets a part of the messages"
             )
-            hint = "name it in one way, and by one connection, everywhere"
+            hint = (
+                "name it in one way, and by one connection, everywhere; readers of a Kafka topic each want a"
+                " group_id of their own"
+            )
             yield problem_of(watcher, TriggererError(text, hint=hint))
 
 

@@ -72,7 +72,8 @@ class DeliveryFacts:
         has_dead_letters: Whether it keeps what it gives up. None: it gives up nothing, or nobody has asked.
         findings: What else is to be said, and may lower the promise.
         source: What names a source whose messages are divided among its readers, however the arguments name it: two
-            streams of one are warned of. None: equal sources have equal stream keys, or nobody has asked.
+            streams of one are warned of. Several names where a stream reads several: topics, by one consumer group.
+            None: equal sources have equal stream keys, or nobody has asked.
     """
 
     is_acknowledged: bool
@@ -87,17 +88,17 @@ class DeliveryFacts:
     drops_after: int | None = None
     has_dead_letters: bool | None = None
     findings: tuple[Finding, ...] = ()
-    source: str | None = None
+    source: str | tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What a watcher promises, why not more or why so much, what is to be warned of, and `DeliveryFacts.source`."""
+    """What a watcher promises, why not more or why so much, what is to be warned of, and what is read."""
 
     guarantee: Guarantee
     reason: str
     warnings: tuple[Finding, ...] = ()
-    source: str | None = None
+    sources: tuple[str, ...] = ()
 
     def is_below(self, wanted: Guarantee | None) -> bool:
         return wanted is not None and self.guarantee < wanted
@@ -117,15 +118,16 @@ def promise(
     """
     limits = [one for one in _limits(facts, keys_kept_for) if one.most is not None]
     warnings = tuple(_warnings(facts, ack_timeout))
+    sources = (facts.source,) if isinstance(facts.source, str) else facts.source or ()
     if not limits:
         reason = f"{facts.because}; what comes again is recognised by {facts.key}"
-        return Promise(Guarantee.EFFECTIVELY_ONCE, reason, warnings, facts.source)
+        return Promise(Guarantee.EFFECTIVELY_ONCE, reason, warnings, sources)
     # The first of the strictest: the reason to name.
     strictest = min(limits, key=_most)
     reason = str(strictest)
     if strictest.most is not Guarantee.AT_MOST_ONCE:
         reason = f"{facts.because}; {reason}"
-    return Promise(_most(strictest), reason, warnings, facts.source)
+    return Promise(_most(strictest), reason, warnings, sources)
 
 
 def _most(finding: Finding) -> Guarantee:

@@ -27,6 +27,8 @@ class Queue(Base):
 class Named(Base):
     async def describe_delivery(self, *, ask):
         source = f"queue {self.key.rpartition('/')[2]}" if ask else None
+        if "," in self.key:
+            source = tuple(self.key.split(","))
         return DeliveryFacts(is_acknowledged=True, because="deleted last", source=source)
 
 class Away(Base):
@@ -82,10 +84,18 @@ async def test_streams_that_divide_the_messages_of_one_source_are_warned_of(tmp_
     assert [str(warning) for warning in found.warnings] == [
         (
             "dag.py:4: watcher 'w' of asset 'b': its stream and that of watcher 'w' of asset 'a' both read queue q:"
-            " each gets a part of the messages (name it in one way, and by one connection, everywhere)"
+            " each gets a part of the messages (name it in one way, and by one connection, everywhere; readers of a"
+            " Kafka topic each want a group_id of their own)"
         )
     ]
     assert (await checked(tmp_path, watchers, ask=False)).warnings == ()
+
+
+async def test_streams_that_share_some_of_their_sources_are_warned_of_once(tmp_path: Path) -> None:
+    watchers = {"a": "Named('x,y,z')", "b": "Named('y,z,w')", "c": "Named('v,u')"}
+    (warning,) = map(str, (await checked(tmp_path, watchers)).warnings)
+    assert "watcher 'w' of asset 'b'" in warning
+    assert "both read y, z: each gets a part" in warning
 
 
 async def test_a_watcher_that_asks_for_more_is_an_error_and_its_sibling_is_not(
