@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.abc import SocketAttribute, SocketStream
 
 from producers.kafka import promises
 from producers.kafka.protocol import DescribeTopicsRequest
@@ -106,3 +107,20 @@ async def test_streams_of_one_group_that_share_a_topic_are_known_as_such(
     assert both & await sources(KafkaEventTrigger("a", group_id="g", connection="other"))
     assert not both & await sources(KafkaEventTrigger("a"))
     assert not both & await sources(KafkaEventTrigger("c", group_id="g"))
+
+
+async def test_brokers_that_do_not_answer_are_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def hang(stream: SocketStream) -> None:
+        async with stream:
+            await anyio.sleep_forever()
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
+        port = listener.extra(SocketAttribute.local_port)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, hang)
+            with anyio.fail_after(4.5):
+                found = await promised(monkeypatch, f"127.0.0.1:{port}", "orders")
+            assert str(found) == PLAIN
+            tasks.cancel_scope.cancel()

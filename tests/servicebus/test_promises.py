@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
+import anyio
 import pytest
+from anyio.abc import SocketAttribute, SocketStream
 
 from producers.servicebus.checking import describe_delivery
 from producers.servicebus.entity import EntityPath
@@ -100,3 +102,20 @@ async def test_two_connections_to_one_entity_are_known_as_such() -> None:
         facts = await describe_delivery(settings, EntityPath(name), ask=False)
         sources.add(facts.source)
     assert sources == {"queue 'orders' at 127.0.0.1:5672"}
+
+
+async def test_an_api_that_does_not_answer_is_not_waited_for() -> None:
+    async def hang(stream: SocketStream) -> None:
+        async with stream:
+            await anyio.sleep_forever()
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
+        port = listener.extra(SocketAttribute.local_port)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, hang)
+            text = f"Endpoint=sb://127.0.0.1:{port};SharedAccessKeyName=a;SharedAccessKey=secret"
+            with anyio.fail_after(4.5):
+                facts = await describe_delivery(settings_for(text), QUEUE, ask=True)
+            assert facts.retention is None
+            assert facts.drops_after == 10
+            tasks.cancel_scope.cancel()

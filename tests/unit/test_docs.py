@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields
@@ -28,6 +29,9 @@ from triggerer.domain.tasks import OPTION_NAMES
 from triggerer.pluginkit.matching import _OPERATORS
 from triggerer.pluginkit.message_trigger import MessageTrigger
 from watchers.kafka import KafkaEventTrigger
+from watchers.pubsub import PubSubEventTrigger
+from watchers.servicebus import ServiceBusEventTrigger
+from watchers.sqs import SqsEventTrigger
 
 MESSAGE_TRIGGERS: tuple[type[MessageTrigger], ...] = (KafkaEventTrigger,)
 SETTINGS: Mapping[str, Any] = {
@@ -168,6 +172,31 @@ def test_the_watchers_page_has_every_operator_and_attribute() -> None:
     assert set(re.findall(r'\{"(\w+)":', conditions)) == set(_OPERATORS)
     known = set().union(*(trigger.ATTRIBUTES for trigger in MESSAGE_TRIGGERS))
     assert set(re.findall(r"`@(\w+)", page)) == {*known, "value"}
+
+
+@pytest.mark.parametrize(
+    "trigger",
+    [PubSubEventTrigger, ServiceBusEventTrigger, SqsEventTrigger],
+    ids=lambda trigger: trigger.__name__,
+)
+def test_the_page_of_a_broker_has_every_argument_and_attribute_of_its_trigger(
+    trigger: type[MessageTrigger],
+) -> None:
+    page = trigger.__module__.removeprefix("watchers.")
+    (properties,) = re.findall(
+        r"Properties of a message: (.*) \|", (DOCS / f"{page}.md").read_text()
+    )
+    assert set(re.findall(r"`@(\w+)", properties)) == set(trigger.ATTRIBUTES)
+    named = {name for row in argument_rows(page) for name in re.findall(r"`(\w+)`", row[0])}
+    assert named == set(inspect.signature(trigger).parameters)
+
+
+def argument_rows(page: str) -> Iterator[list[str]]:
+    """The rows of the table of a trigger's arguments."""
+    lines = (DOCS / f"{page}.md").read_text().splitlines()
+    start = lines.index("| Argument | Default | Meaning |") + 2
+    for line in takewhile(lambda line: line.startswith("|"), lines[start:]):
+        yield [cell.strip() for cell in line.strip("|").split("|")]
 
 
 def test_the_dags_page_has_every_option_and_argument_of_a_task() -> None:
