@@ -58,6 +58,7 @@ RULES: dict[str, str] = {
     "a_row_goes_before_the_broker_was_advanced": "S13|S2/S7",
     "a_row_that_was_read_before_it_went_counts": "S13|S2/S7",
     "a_sweep_asked_for_during_a_sweep_is_forgotten": "L1",
+    "another_owner_tries_no_others_first": "S13",
     "who_has_fallen_behind_is_waited_for": "L1",
     "one_falls_behind_beyond_what_comes_again": "S13|S2/S7",
     "only_the_first_that_failed_is_remembered": "S13|S2/S7",

@@ -9,6 +9,7 @@ from triggerer.abc import AdvanceOutcome
 from triggerer.runtime.ledger import IDLE
 from triggerer.testing.simulation.lagging_checker import Identity, LaggingChecker
 from triggerer.testing.simulation.scenario import SIZES
+from triggerer.testing.simulation.trial_checker import TrialChecker
 
 if TYPE_CHECKING:
     from triggerer.domain.events import Fence
@@ -43,6 +44,7 @@ class Checker:
         self.refused: set[Identity] = set()
         self.lagging = LaggingChecker(self.fail, (self.durable, self.refused))
         """Off, unless watchers fall behind alone."""
+        self.trials = TrialChecker(self.fail)
         self.deleted: set[int] = set()
         """Watchers that were deleted on purpose: they need not see anything any more."""
         self.is_taken_over: Callable[[Fence], bool] = lambda _: False

@@ -25,6 +25,8 @@ class LeasedStream:
         self._database = database
         self.hosted: dict[int, HostedTrigger] = {}
         """By watcher."""
+        self.parked_before = max((row.id for row in world.store.parked.values()), default=0)
+        """The id of the last row that was parked before it began."""
         self.is_over = False
         """Whether the instance knows that the lease is over."""
 

@@ -219,8 +219,8 @@ class RereadingProbe:
             message = self._open = leased.stream.broker.message_of(event)
             leased.checker.trace("opened again", message=message.key, watcher=watcher)
             self._is_trial = isinstance(self._subscriber.open_message, Trial)
-            if self._is_noted and leased.checker.is_owner(leased):
-                leased.checker.lagging.on_opened(watcher, message)
+            if leased.is_alive and leased.checker.is_owner(leased):
+                self._note_opened(message)
             self.yielded = 0
             current_subscriber.set(Rejecting(self._subscriber, self._note_rejection))
             if await inject_fault(leased, watcher, f"watcher {watcher}", message):
@@ -228,6 +228,14 @@ class RereadingProbe:
             yield event
             # The filter asks for the next event, so it is done with this one.
             self.note_answer()
+
+    def _note_opened(self, message: Message) -> None:
+        checker, watcher = self._leased.checker, self._watcher
+        if self._is_trial:
+            checker.trials.on_tried(self._leased, watcher)
+        else:
+            checker.lagging.on_opened(watcher, message)
+            checker.trials.on_given(self._leased, watcher, message)
 
     def _note_rejection(self) -> None:
         if self._open is not None and self._is_noted:

@@ -59,6 +59,8 @@ class World:
         self.checker.lagging.rows = self.store.positions
         self.checker.lagging.parked = self.store.parked
         self.checker.lagging.bounds = self.lagging
+        self.checker.trials.parked = self.store.parked
+        self.checker.trials.max_deliveries = self.lagging.max_deliveries
         self.checker.lagging.is_ordered = not self.lagging.is_unordered
         self.checker.lagging.has_one_stream = scenario.streams == 1
         self.checker.lagging.lanes = lambda topic: self.stream(topic).broker.lanes
