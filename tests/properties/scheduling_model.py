@@ -5,9 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from tests.properties.two_assets import ASSETS
-
 HOUR = timedelta(hours=1)
+
+Needs = str | tuple[str, "Needs", "Needs"]
+"""An expression: the name of an asset, or `&` or `|` of two expressions."""
+
+
+def names_in(needs: Needs) -> frozenset[str]:
+    if isinstance(needs, str):
+        return frozenset({needs})
+    return names_in(needs[1]) | names_in(needs[2])
+
+
+def is_true(needs: Needs, waiting: set[str]) -> bool:
+    if isinstance(needs, str):
+        return needs in waiting
+    kind, one, other = needs
+    parts = is_true(one, waiting), is_true(other, waiting)
+    return all(parts) if kind == "&" else any(parts)
 
 
 @dataclass(frozen=True)
@@ -16,27 +31,13 @@ class DagSpec:
 
     kind: str
     """assets, time, either or both."""
-    needs: str = "a"
-    """The expression: `a`, `a & b` or `a | b`."""
+    needs: Needs = "a"
     catchup: bool = False
     events_per_run: int | None = None
     max_active_runs: int = 16
     gap: timedelta | None = None
     quiet: timedelta | None = None
     depends_on_past: bool = False
-
-    def is_true(self, waiting: set[str]) -> bool:
-        match self.needs:
-            case "a & b":
-                return waiting == {"a", "b"}
-            case "a | b":
-                return bool(waiting)
-            case _:
-                return "a" in waiting
-
-    @property
-    def assets(self) -> tuple[str, ...]:
-        return ("a",) if self.needs == "a" else ASSETS
 
 
 @dataclass
@@ -54,15 +55,22 @@ class ModelDag:
     is_paused: bool = False
     runs: list[ModelRun] = field(default_factory=list)
     waiting: dict[str, list[int]] = field(default_factory=dict)
-    newest: datetime | None = None
-    """Of the events that wait."""
     times: dict[int, datetime] = field(default_factory=dict)
     made_at: datetime | None = None
 
     def emit(self, asset: str, event: int, now: datetime) -> None:
-        if self.spec.kind != "time" and asset in self.spec.assets:
+        if self.spec.kind != "time" and asset in names_in(self.spec.needs):
             self.waiting.setdefault(asset, []).append(event)
             self.times[event] = now
+
+    def move(self, by: timedelta) -> None:
+        """Move all that has happened: as though the clock had been set by so much the other way."""
+        self.start += by
+        self.made_at = None if self.made_at is None else self.made_at + by
+        self.times = {event: at + by for event, at in self.times.items()}
+        for run in self.runs:
+            run.run_after += by
+            run.logical_date = None if run.logical_date is None else run.logical_date + by
 
     def settle(self, now: datetime) -> None:
         """Make all runs that may be made at this instant."""
@@ -80,7 +88,7 @@ class ModelDag:
 
     def _make_one(self, now: datetime) -> bool:
         spec, tick = self.spec, self._tick(now)
-        has_events = spec.is_true(set(self.waiting)) and not self._is_loud(now)
+        has_events = is_true(spec.needs, set(self.waiting)) and not self._is_loud(now)
         is_for_events = spec.kind in ("assets", "either") and has_events and now >= self.start
         is_for_time = spec.kind in ("time", "either") and tick is not None
         if is_for_events and is_for_time:

@@ -1,4 +1,4 @@
-"""Databases with two assets, for examples that each begin with a copy of one."""
+"""Databases with two assets, and a third, for examples that each begin with a copy of one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from tests.store.seeding import add_asset
 from triggerer.store.engine.opening import open_database
 
 ASSETS = ("a", "b")
+THREE = (*ASSETS, "c")
 
 
 async def add_both(url: str) -> None:
-    """Add the assets, with the ids 1 and 2."""
+    """Add the assets, with the ids 1 to 3."""
     async with open_database(url) as database:
-        for number, name in enumerate(ASSETS, 1):
+        for number, name in enumerate(THREE, 1):
             await add_asset(database, number, name)
 
 
