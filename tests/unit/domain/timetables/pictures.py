@@ -17,10 +17,13 @@ from triggerer.domain.assets import Asset
 from triggerer.domain.schedules import OnAssets, OnBoth, OnEither
 from triggerer.partitions import (
     DayWindow,
+    FanOutMapper,
     FixedKeyMapper,
+    QuarterWindow,
     RollupMapper,
     SegmentWindow,
     StartOfDayMapper,
+    StartOfQuarterMapper,
     WaitUntil,
 )
 from triggerer.timetables import (
@@ -167,6 +170,11 @@ BOTH_PARTS = RollupMapper(
 PARTS = ((4, "a", "x"), (34, "a", "y"))
 BY_KEY = PartitionedAssetTimetable(assets=A & B)
 IN_PARTS = PartitionedAssetTimetable(assets=A, default_partition_mapper=BOTH_PARTS)
+QUARTERS = StartOfQuarterMapper(input_format="%Y-Q{quarter}")
+INTO_MONTHS = PartitionedAssetTimetable(
+    assets=A,
+    default_partition_mapper=FanOutMapper(upstream_mapper=QUARTERS, window=QuarterWindow()),
+)
 
 HOURS = CronPartitionTimetable("@hourly", timezone="UTC", run_offset=-1, key_format="%Y-%m-%dT%H")
 DAY_OF_HOURS = RollupMapper(
@@ -199,6 +207,10 @@ PICTURES: dict[str, Picture | AssetPicture | PartitionPicture] = {
         Keyed(AfterWorkdayTimetable(timezone="UTC"), timezone="UTC", key_format="%Y-%m-%d"), MONDAY + 3 * DAY),
     "partitions": PartitionPicture(BY_KEY, (A, B), KEYED, MONDAY),
     "partitions-roll-up": PartitionPicture(IN_PARTS, (A,), tuple((n * HOUR, *one) for n, *one in PARTS), MONDAY),
+    "partitions-fan-out": PartitionPicture(
+        INTO_MONTHS, (A,), ((10 * HOUR, "a", "2026-Q1"), (56 * HOUR, "a", "2026-Q2")), MONDAY,
+        letters=7,
+    ),
     "assets-all": AssetPicture(OnAssets(A & B), (A, B), ARRIVALS, MONDAY),
     "assets-any": AssetPicture(OnAssets(A | B), (A, B), ARRIVALS, MONDAY),
     "assets-or-time": AssetPicture(OnEither(SIX, A & B), (A, B), ARRIVALS, MONDAY),
