@@ -69,6 +69,7 @@ STEPS = st.one_of(
     st.tuples(st.just("end"), st.integers(0, 2)),
     st.tuples(st.just("fail"), st.integers(0, 2)),
     st.tuples(st.just("schedule"), st.integers(1, 4)),
+    st.tuples(st.just("schedule"), st.integers(1, 4)),
 )
 CLOCKS = st.one_of(
     st.tuples(st.just("wait"), st.integers(1, 200)),
@@ -288,16 +289,40 @@ async def _on_postgres(
             await play.do(what, number)
 
 
-@pytest.mark.soak
-@pytest.mark.timeout(3_600)
-@pytest.mark.services
-@given(st.lists(SPECS, min_size=1, max_size=3), st.lists(STEPS | HOURS, max_size=15))
-@settings(max_examples=2_000, deadline=None, suppress_health_check=_ANY)
-def test_on_postgresql_the_runs_are_those_of_the_model(
-    seeded_postgres_url: str, specs: list[DagSpec], steps: list[tuple[str, int]]
-) -> None:
+def _check_on_postgres(url: str, specs: list[DagSpec], steps: list[tuple[str, int]]) -> None:
     left = HOUR.total_seconds() - time.time() % HOUR.total_seconds()
     if left < 20:
         # A run could become due between a scheduler's look and the model's.
         time.sleep(left + 1)
-    anyio.run(_on_postgres, seeded_postgres_url, specs, steps)
+    anyio.run(_on_postgres, url, specs, steps)
+
+
+ON_POSTGRES = (
+    st.lists(SPECS, min_size=1, max_size=3),
+    st.lists(STEPS | HOURS, max_size=15),
+)
+_SET_BACK = [("emit", 0), ("schedule", 1), ("end", 0), ("hours", -2), ("emit", 0)]
+
+
+@pytest.mark.services
+@given(*ON_POSTGRES)
+@example([DagSpec("assets", gap=timedelta(minutes=20))], _SET_BACK)
+@example([DagSpec("assets", quiet=timedelta(minutes=7))], [("emit", 0), ("hours", -2)])
+@example([DagSpec("assets", quiet=timedelta(minutes=7))], [("emit", 0), ("hours", 1)])
+@example([DagSpec("both", catchup=True)], [*_SET_BACK, ("schedule", 4), ("hours", 40), ("emit", 0)])
+@settings(max_examples=12, deadline=None, suppress_health_check=_ANY)
+def test_on_postgresql_the_runs_are_those_of_the_model(
+    seeded_postgres_url: str, specs: list[DagSpec], steps: list[tuple[str, int]]
+) -> None:
+    _check_on_postgres(seeded_postgres_url, specs, steps)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3_600)
+@pytest.mark.services
+@given(*ON_POSTGRES)
+@settings(max_examples=2_000, deadline=None, suppress_health_check=_ANY)
+def test_on_postgresql_the_runs_are_those_of_the_model_over_thousands_of_plays(
+    seeded_postgres_url: str, specs: list[DagSpec], steps: list[tuple[str, int]]
+) -> None:
+    _check_on_postgres(seeded_postgres_url, specs, steps)
