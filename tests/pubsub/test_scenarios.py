@@ -242,6 +242,9 @@ async def test_messages_in_hand_stay_in_hand_while_the_connection_is_reset(
         assert [one.attempts for one in double.entries(name)] == [1, 1, 1]
 
 
+@pytest.mark.rule(
+    "the network is away for a minute: the stream neither resumes nor raises, or reconnects without a pause"
+)
 @pytest.mark.soak
 async def test_a_network_that_is_silent_for_a_minute_is_noticed_and_survived(
     double: PubSubDouble, name: str
