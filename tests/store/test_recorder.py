@@ -8,6 +8,7 @@ from sqlalchemy import text, update
 
 from tests.store.seeding import (
     FENCE,
+    SOURCE,
     Event,
     add_asset,
     add_dag,
@@ -142,6 +143,30 @@ async def test_a_flush_of_large_payloads_is_bounded_by_their_size(
     sizes = [400, 400, 400, 3_000, 100, 100]
     events = [Event({"text": "x" * size}, f"k{n}") for n, size in enumerate(sizes)]
     assert await _sizes_of_flushes(database, monkeypatch, *events) == [2, 1, 1, 2]
+
+
+async def test_keys_and_payloads_are_stored_to_the_letter_each_with_its_own_row(
+    database: Database,
+) -> None:
+    await _one_dag(database)
+    two = EventSource((WatcherRef(1, 1), WatcherRef(2, 1)), None)
+    odd = ['"', "\\", "", ",", "[]", "\x1f\n\t", "\u2028 \U0001f600", "null", "{}"]
+    events = [
+        Event({key: [key, {"n": n}], "f": 1.5}, key, ordinal=n % 3, source=two if n % 2 else SOURCE)
+        for n, key in enumerate(odd)
+    ]
+    async with recording(database) as recorder:
+        await record(recorder, *events)
+    assert [event.error for event in events] == [None] * len(odd)
+    stored = [
+        (row.idempotency_key, row.extra, row.ordinal, row.watcher_id)
+        for row in await events_in(database)
+    ]
+    assert stored == [
+        (key, {key: [key, {"n": n}], "f": 1.5}, n % 3, watcher.watcher_id)
+        for n, key in enumerate(odd)
+        for watcher in (two if n % 2 else SOURCE).watchers
+    ]
 
 
 @pytest.mark.rule(
