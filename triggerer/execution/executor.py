@@ -37,6 +37,9 @@ _WRITE_SECONDS: Final = 5.0
 _STALE_SECONDS: Final = 2.0
 """A claimed run that has waited this long for a worker is queued again: another executor may have a free one."""
 
+_UNWRITTEN_SECONDS: Final = 1.0
+"""After a sweep that found results unwritten, how soon another one is made."""
+
 
 class Executor:
     """Executes queued runs in worker processes, one run at a time in each.
@@ -334,9 +337,12 @@ class Executor:
     async def _sweep(self) -> list[int]:
         """Find what no announcement tells of; return our runs that are to be cancelled."""
         executing = [(slot, slot.run) for slot in self._slots if slot.run is not None]
-        known = {run.run_pk for _, run in executing} | self._result_writer.unwritten
-        known |= {order.run_pk for order in self._claimed_queue.waiting()} | self._ending
-        ours = await self._claims.sweep(known)
+        known = {run.run_pk for _, run in executing} | self._ending
+        known |= {order.run_pk for order in self._claimed_queue.waiting()}
+        ours = await self._claims.sweep(known | self._result_writer.unwritten)
+        if ours.keys() - known:
+            # What is being written may be the end of an older attempt, and then nobody executes this one.
+            self._sweeps.ask(within_s=_UNWRITTEN_SECONDS)
         for slot, run in executing:
             held = ours.get(run.run_pk)
             if held is not None and held.attempt == run.attempt:

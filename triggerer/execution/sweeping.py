@@ -28,9 +28,9 @@ class SweepSchedule:
         """How long it is until the next one, in seconds; zero if it is due."""
         return max(0.0, self._due - self._now())
 
-    def ask(self) -> None:
-        """Have one made at once, or, if one is under way, another one after it."""
-        self._due = -math.inf
+    def ask(self, within_s: float = 0.0) -> None:
+        """Have one made within this time, or, if one is under way, another one after it."""
+        self._due = min(self._due, self._now() + within_s)
 
     @contextmanager
     def sweeping(self) -> Iterator[None]:

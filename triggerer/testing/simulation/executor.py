@@ -259,8 +259,12 @@ class SimulatedExecutor:
     async def _sweep(self) -> None:
         """As `Executor` does: queue again what nobody executes, and end what is somebody else's."""
         executing = list(self._workers)
-        known = {worker.attempt.run_pk for worker in executing} | self._unwritten.keys()
-        ours = await self._ask(lambda: self.store.sweep(self.name, known, self.timeline.now))
+        known = {worker.attempt.run_pk for worker in executing}
+        all_known = known | self._unwritten.keys()
+        ours = await self._ask(lambda: self.store.sweep(self.name, all_known, self.timeline.now))
+        if ours.keys() - known:
+            # What is being written may be the end of an older attempt.
+            self._sweeps.ask(within_s=1.0)
         for worker in executing:
             if ours.get(worker.attempt.run_pk) != worker.attempt.number:
                 worker.kill()
