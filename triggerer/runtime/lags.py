@@ -254,6 +254,8 @@ class Lags:
 
     def note_advanced(self, lane: Hashable, reached: Position) -> None:
         """The broker was advanced to there: nothing that lies before is broadcast any more."""
+        for lag in self.by_lane.get(lane, {}).values():
+            lag.advanced_to = reached
         for lag in list(self.set_back.get(lane, ())):
             if lag.set_back_to is not None and not is_before(reached, lag.set_back_to):
                 self._unwatch(lag)

@@ -155,12 +155,11 @@ class GroupState:
             for lag in list(self.lags.live.get(key, ())):
                 self._end_in_queue(lag)
             return
-        lags = self.lags.live.get(key, ())
-        if not (lags or key in self.lags.set_back) or outcome.failed:
+        if key not in self.lags.by_lane or outcome.failed:
             return
         reached = following(self.producer.get_position(payload))
         self.lags.note_advanced(key, reached)
-        for lag in list(lags):
+        for lag in list(self.lags.live.get(key, ())):
             if lag.position == lag.read_to and not is_before(reached, lag.position):
                 self._end(lag)
 
@@ -219,21 +218,28 @@ class GroupState:
         if lag.kept is not None:
             self._end_in_queue(lag)
             return
-        newest = self.recent_of(lag.lane).newest
-        lane = self.lanes.get(lag.lane)
         if (
             not self.is_ending
             and lag.is_live
             and not lag.is_gone
             and lag.position == lag.read_to
-            and (
-                not is_before(following(newest), lag.position)
-                if newest is not None
-                else lag.set_back_to is not None and lag.again is None
-            )
-            and (lane is None or not lane.outstanding)
+            and self._is_advanced_to(lag)
         ):
             self._end(lag)
+
+    def _is_advanced_to(self, lag: Lag) -> bool:
+        """Whether the broker was advanced to where a watcher stands, or need not be; False: it is not known."""
+        if lag.advanced_to is not None and (
+            lag.advanced_to == lag.position or is_before(lag.position, lag.advanced_to)
+        ):
+            return True
+        lane = self.lanes.get(lag.lane)
+        if lane is not None and lane.outstanding:
+            return False
+        newest = self.recent_of(lag.lane).newest
+        if newest is None:
+            return lag.set_back_to is not None and lag.again is None
+        return not is_before(following(newest), lag.position)
 
     def _end_in_queue(self, lag: Lag) -> None:
         """Forget a lag that has caught up, if nothing that was read there is outstanding, and all of it is durable."""
