@@ -6,7 +6,6 @@ tests.airflow.test_cron_partitions`. What differs, and why, is in docs/timetable
 
 import json
 import os
-import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 import time_machine
 
+from tests.airflow.asking import ask_airflow
 from tests.airflow.timetable_cases import Cases, clock_changes
 from triggerer.domain.timetables.cron import Cron
 from triggerer.domain.timetables.zones import checked_zone
@@ -43,19 +43,6 @@ def cases(seed: int, number: int) -> list[dict[str, Any]]:
         case["arguments"] |= {"run_offset": offset, "key_format": "%Y-%m-%dT%H:%M:%S"}
         found.append(case)
     return found
-
-
-def ask_airflow(python: str, asked: list[dict[str, Any]]) -> list[Any]:
-    done = subprocess.run(
-        [python, str(HERE / "cron_partition_oracle.py")],
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    answers: list[Any] = json.loads(done.stdout)
-    return answers
 
 
 class Comparison:
@@ -152,7 +139,7 @@ def test_the_comparison_sees_another_key() -> None:
 def test_fresh_chains_have_the_runs_and_keys_of_airflow(seed: int) -> None:
     assert PYTHON is not None
     asked = cases(seed, 500)
-    comparison = check(asked, ask_airflow(PYTHON, asked))
+    comparison = check(asked, ask_airflow(PYTHON, "cron_partition_oracle.py", asked))
     assert comparison.equal > 30 * comparison.different
 
 
@@ -161,6 +148,6 @@ if __name__ == "__main__":
     fresh = cases(2026, 200)
     lines = (
         json.dumps(pair, separators=(",", ":"))
-        for pair in zip(fresh, ask_airflow(PYTHON, fresh), strict=True)
+        for pair in zip(fresh, ask_airflow(PYTHON, "cron_partition_oracle.py", fresh), strict=True)
     )
     RECORDED.write_text("[\n" + ",\n".join(lines) + "\n]\n")

@@ -6,7 +6,6 @@ Airflow's differ on days on which clocks are set, if keys show the offset (docs/
 import json
 import os
 import random
-import subprocess
 from datetime import datetime, timedelta
 from itertools import product
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.airflow.asking import ask_airflow
 from triggerer.domain.partitions import RollupMapper, downstream_keys, mapper_from_json
 from triggerer.errors import InvalidPartitionKey
 
@@ -70,19 +70,6 @@ def cases(seed: int) -> list[dict[str, Any]]:
     return found
 
 
-def ask_airflow(python: str, asked: list[dict[str, Any]]) -> list[Any]:
-    done = subprocess.run(
-        [python, str(HERE / "partition_oracle.py")],
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    answers: list[Any] = json.loads(done.stdout)
-    return answers
-
-
 def our_answers(case: dict[str, Any]) -> list[Any]:
     mapper = mapper_from_json(with_defaults(case["mapper"]))
     keys: list[Any] = []
@@ -123,13 +110,13 @@ def test_fresh_keys_are_mapped_as_by_airflow() -> None:
     assert PYTHON is not None
     for seed in range(5):
         asked = cases(seed)
-        compare(asked, ask_airflow(PYTHON, asked))
+        compare(asked, ask_airflow(PYTHON, "partition_oracle.py", asked))
 
 
 if __name__ == "__main__":
     assert PYTHON is not None
     asked = cases(2026)
-    pairs = zip(asked, ask_airflow(PYTHON, asked), strict=True)
+    pairs = zip(asked, ask_airflow(PYTHON, "partition_oracle.py", asked), strict=True)
     RECORDED.write_text(
         "[\n" + ",\n".join(json.dumps(one, separators=(",", ":")) for one in pairs) + "\n]\n"
     )

@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tests.airflow.asking import ask_airflow
 from tests.airflow.timetable_cases import Cases
-from tests.airflow.timetable_comparison import RECORDED, Comparison, ask_airflow, record, recorded
+from tests.airflow.timetable_comparison import RECORDED, Comparison, record, recorded
 from triggerer.timetables import CronTriggerTimetable
 
 PYTHON = os.environ.get("TRIGGERER_AIRFLOW_PYTHON")
@@ -58,7 +59,7 @@ def test_a_thousand_fresh_chains_are_answered_as_by_airflow(seed: int) -> None:
     assert PYTHON is not None
     cases = Cases(seed).draw(1000)
     comparison = Comparison()
-    for case, answer in zip(cases, ask_airflow(PYTHON, cases), strict=True):
+    for case, answer in zip(cases, ask_airflow(PYTHON, "timetable_oracle.py", cases), strict=True):
         comparison.add(case, answer)
     assert comparison.share < 0.015, comparison.different
 
@@ -66,4 +67,4 @@ def test_a_thousand_fresh_chains_are_answered_as_by_airflow(seed: int) -> None:
 if __name__ == "__main__":
     assert PYTHON is not None
     fresh = Cases(2026).draw(1000, steps=4)
-    record(fresh, ask_airflow(PYTHON, fresh))
+    record(fresh, ask_airflow(PYTHON, "timetable_oracle.py", fresh))

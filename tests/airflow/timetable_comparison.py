@@ -1,7 +1,6 @@
 """Our answers beside Airflow's, step by step, each from the state in which Airflow was asked."""
 
 import json
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -23,19 +22,6 @@ DAY = timedelta(days=1)
 
 Case = dict[str, Any]
 Answers = list[Any]
-
-
-def ask_airflow(python: str, cases: list[Case]) -> list[Answers]:
-    done = subprocess.run(
-        [python, str(HERE / "timetable_oracle.py")],
-        input=json.dumps(cases),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    answers: list[Answers] = json.loads(done.stdout)
-    return answers
 
 
 def record(cases: list[Case], answers: list[Answers]) -> None:

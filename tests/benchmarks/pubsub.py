@@ -39,16 +39,16 @@ from google.pubsub_v1.services.subscriber.transports import (
 
 from producers.pubsub import PubSubSharedStreamProducer
 from producers.pubsub.settings import PubSubSettings
+from tests.benchmarks.bare_producer import drain
 from tests.benchmarks.run_latency import latency_to_runs
 from tests.services.pubsub import PubSubServer, open_pubsub, open_pubsub_flood
-from triggerer.abc import AdvanceItem, AdvanceOutcome, TriggerEvent
+from triggerer.abc import TriggerEvent
 from triggerer.domain.events import EventSource, HasPayload, PendingEvent, WatcherRef
 from triggerer.runtime import Manager, RuntimeContext, TriggerSpec
 from triggerer.runtime.hosted import HostedTrigger
 from triggerer.testing import StreamHarness
 from watchers.pubsub import PubSubEventTrigger
 
-_ACKED: Final = AdvanceOutcome(acked=1, failed=0, rejected=0)
 _OUTSTANDING: Final = 1_000
 _OUTSTANDING_BYTES: Final = 100 << 20
 """As the producer has them by default."""
@@ -167,40 +167,8 @@ def _producer(host: str, name: str) -> PubSubSharedStreamProducer:
 
 
 async def producer(host: str, name: str, count: int) -> None:
-    """Each message is a lane; what came together is advanced together."""
-    made = _producer(host, name)
-    stream: Any = made.open_stream()
-    advanced = 0
-    pulled: list[Any] = []
-    done, has_pulled = anyio.Event(), anyio.Event()
-
-    async def advance(payloads: list[Any]) -> None:
-        nonlocal advanced
-        await made.advance_lanes([[AdvanceItem(payload, _ACKED)] for payload in payloads])
-        advanced += len(payloads)
-        if advanced == count:
-            done.set()
-
-    async def pull() -> None:
-        async for _, payload in stream:
-            pulled.append(payload)
-            has_pulled.set()
-
-    async def pump(tasks: anyio.abc.TaskGroup) -> None:
-        nonlocal has_pulled, pulled
-        while True:
-            await has_pulled.wait()
-            has_pulled, together, pulled = anyio.Event(), pulled, []
-            tasks.start_soon(advance, together)
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(made.run)
-        tasks.start_soon(pull)
-        tasks.start_soon(pump, tasks)
-        await done.wait()
-        tasks.cancel_scope.cancel()
-    await stream.aclose()
-    await made.aclose()
+    """The producer alone."""
+    await drain(_producer(host, name), count)
 
 
 async def runtime(host: str, name: str, count: int) -> None:

@@ -59,6 +59,7 @@ def latency_to_runs(
             for number in range(messages):
                 sent.append(time.time())
                 send(f'{{"n": {number}}}')
+                # Ten a second: each finds the service idle.
                 time.sleep(0.1)
             in_runs = "FROM queued_asset_event q JOIN dag_run r ON r.id = q.run_pk"
             records.wait_until(f"SELECT count(*) = {messages + 1} {in_runs}", within_s=120)

@@ -24,13 +24,13 @@ from azure.servicebus.aio import ServiceBusClient
 from producers.servicebus import ServiceBusSharedStreamProducer
 from producers.servicebus.entity import EntityPath
 from producers.servicebus.settings import ServiceBusSettings
+from tests.benchmarks.bare_producer import drain
 from tests.benchmarks.run_latency import latency_to_runs
 from tests.services.servicebus import ServiceBusServer, open_servicebus
-from triggerer.abc import AdvanceItem, AdvanceOutcome, SharedStreamProducer
+from triggerer.abc import AdvanceItem, SharedStreamProducer
 from triggerer.testing import StreamHarness
 from watchers.servicebus import ServiceBusEventTrigger
 
-_ACKED: Final = AdvanceOutcome(acked=1, failed=0, rejected=0)
 _BATCH: Final = 100
 
 
@@ -80,38 +80,8 @@ def _producer(
 
 
 async def producer(server: ServiceBusServer, queue: str, count: int) -> None:
-    """Each message is a lane; what came together is advanced together."""
-    made = _producer(server, queue)
-    pulled: list[Any] = []
-    left = count
-    done, has_pulled = anyio.Event(), anyio.Event()
-
-    async def advance(payloads: list[Any]) -> None:
-        nonlocal left
-        await made.advance_lanes([[AdvanceItem(payload, _ACKED)] for payload in payloads])
-        left -= len(payloads)
-        if not left:
-            done.set()
-
-    async def pull() -> None:
-        async for _, payload in made.open_stream():
-            pulled.append(payload)
-            has_pulled.set()
-
-    async def pump(tasks: anyio.abc.TaskGroup) -> None:
-        nonlocal has_pulled, pulled
-        while True:
-            await has_pulled.wait()
-            has_pulled, together, pulled = anyio.Event(), pulled, []
-            tasks.start_soon(advance, together)
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(pull)
-        tasks.start_soon(pump, tasks)
-        tasks.start_soon(made.run)
-        await done.wait()
-        tasks.cancel_scope.cancel()
-    await made.aclose()
+    """The producer alone."""
+    await drain(_producer(server, queue), count)
 
 
 def _trigger(

@@ -9,12 +9,12 @@ from typing import Any
 
 import anyio
 import pytest
-from anyio.abc import SocketAttribute, SocketStream
 
 from producers.kafka import promises
 from producers.kafka.protocol import DescribeTopicsRequest
 from tests.services.kafka import KafkaServer
 from tests.services.process import free_ports
+from tests.services.silent import open_silent_server
 from triggerer import abc
 from triggerer.abc import Guarantee
 from triggerer.domain.guarantees import Promise, promise
@@ -64,7 +64,7 @@ async def test_a_compacted_topic_is_warned_of(
 
 
 class BeforeTopicIds(DescribeTopicsRequest):
-    """As an old broker has it: it does not know the version that tells ids."""
+    """As with an old broker, which does not know the version that tells ids: the client raises just this."""
 
     def prepare(self, versions: Any) -> Any:
         raise NotImplementedError
@@ -112,15 +112,7 @@ async def test_streams_of_one_group_that_share_a_topic_are_known_as_such(
 async def test_brokers_that_do_not_answer_are_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def hang(stream: SocketStream) -> None:
-        async with stream:
-            await anyio.sleep_forever()
-
-    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
-        port = listener.extra(SocketAttribute.local_port)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(listener.serve, hang)
-            with anyio.fail_after(4.5):
-                found = await promised(monkeypatch, f"127.0.0.1:{port}", "orders")
-            assert str(found) == PLAIN
-            tasks.cancel_scope.cancel()
+    async with open_silent_server() as port:
+        with anyio.fail_after(4.5):
+            found = await promised(monkeypatch, f"127.0.0.1:{port}", "orders")
+    assert str(found) == PLAIN

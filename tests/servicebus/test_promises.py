@@ -8,7 +8,6 @@ from pathlib import Path
 
 import anyio
 import pytest
-from anyio.abc import SocketAttribute, SocketStream
 
 from producers.servicebus.checking import describe_delivery
 from producers.servicebus.entity import EntityPath
@@ -16,6 +15,7 @@ from tests.servicebus.driving import settings_for
 from tests.services.process import free_ports
 from tests.services.servicebus.administration import AdministrationDouble, open_administration
 from tests.services.servicebus.service import connection_string
+from tests.services.silent import open_silent_server
 from triggerer.abc import DeliveryFacts, Guarantee
 from triggerer.domain.guarantees import promise
 
@@ -105,17 +105,9 @@ async def test_two_connections_to_one_entity_are_known_as_such() -> None:
 
 
 async def test_an_api_that_does_not_answer_is_not_waited_for() -> None:
-    async def hang(stream: SocketStream) -> None:
-        async with stream:
-            await anyio.sleep_forever()
-
-    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
-        port = listener.extra(SocketAttribute.local_port)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(listener.serve, hang)
-            text = f"Endpoint=sb://127.0.0.1:{port};SharedAccessKeyName=a;SharedAccessKey=secret"
-            with anyio.fail_after(4.5):
-                facts = await describe_delivery(settings_for(text), QUEUE, ask=True)
-            assert facts.retention is None
-            assert facts.drops_after == 10
-            tasks.cancel_scope.cancel()
+    async with open_silent_server() as port:
+        text = f"Endpoint=sb://127.0.0.1:{port};SharedAccessKeyName=a;SharedAccessKey=secret"
+        with anyio.fail_after(4.5):
+            facts = await describe_delivery(settings_for(text), QUEUE, ask=True)
+    assert facts.retention is None
+    assert facts.drops_after == 10

@@ -11,6 +11,9 @@ _AHEAD_S: Final = 0.2
 _MOST_AHEAD: Final = 64
 _WEIGHT: Final = 0.2
 
+STALE_SECONDS: Final = 2.0
+"""A claimed run that has waited this long for a worker is queued again: another executor may have a free one."""
+
 
 class PrefetchLimit:
     """How many runs are worth claiming ahead, by how long runs have taken lately.

@@ -17,7 +17,7 @@ from triggerer.domain.runs import RunState
 from triggerer.errors import OutcomeUnknown, TransientStoreError
 from triggerer.execution.callbacks import LONGEST_CALL, CallbackRunner
 from triggerer.execution.choosing import Spark, WarmUp, choose_slot, is_session_near
-from triggerer.execution.claimed_queue import ClaimedQueue, PrefetchLimit
+from triggerer.execution.claimed_queue import STALE_SECONDS, ClaimedQueue, PrefetchLimit
 from triggerer.execution.claims import Claims
 from triggerer.execution.lease_guard_process import LeaseGuard
 from triggerer.execution.log_files import LogFiles
@@ -34,11 +34,6 @@ _log = structlog.get_logger(__name__)
 
 _WRITE_SECONDS: Final = 5.0
 """At shutdown, how long to wait for the store. Runs whose results it has not taken by then are executed again."""
-_STALE_SECONDS: Final = 2.0
-"""A claimed run that has waited this long for a worker is queued again: another executor may have a free one."""
-
-_UNWRITTEN_SECONDS: Final = 1.0
-"""After a sweep that found results unwritten, how soon another one is made."""
 
 
 class Executor:
@@ -234,7 +229,7 @@ class Executor:
             backoff.reset()
             seconds = self._sweeps.wait_s
             if self._claimed_queue:
-                seconds = min(seconds, _STALE_SECONDS)
+                seconds = min(seconds, STALE_SECONDS)
             with anyio.move_on_after(seconds) as patience:
                 await self._changed.wait()
             if patience.cancelled_caught and self._claimed_queue:
@@ -342,7 +337,7 @@ class Executor:
         ours = await self._claims.sweep(known | self._result_writer.unwritten)
         if ours.keys() - known:
             # What is being written may be the end of an older attempt, and then nobody executes this one.
-            self._sweeps.ask(within_s=_UNWRITTEN_SECONDS)
+            self._sweeps.ask_soon()
         for slot, run in executing:
             held = ours.get(run.run_pk)
             if held is not None and held.attempt == run.attempt:

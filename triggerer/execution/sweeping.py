@@ -7,8 +7,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Final
 
 from triggerer.errors import TransientStoreError
+
+_SOON_S: Final = 1.0
 
 
 class SweepSchedule:
@@ -28,9 +31,13 @@ class SweepSchedule:
         """How long it is until the next one, in seconds; zero if it is due."""
         return max(0.0, self._due - self._now())
 
-    def ask(self, within_s: float = 0.0) -> None:
-        """Have one made within this time, or, if one is under way, another one after it."""
-        self._due = min(self._due, self._now() + within_s)
+    def ask(self) -> None:
+        """Have one made at once, or, if one is under way, another one after it."""
+        self._due = -math.inf
+
+    def ask_soon(self) -> None:
+        """Have one made within a second: what is to be found is not there yet."""
+        self._due = min(self._due, self._now() + _SOON_S)
 
     @contextmanager
     def sweeping(self) -> Iterator[None]:

@@ -42,15 +42,14 @@ def test_it_is_due_at_once_where_it_is_asked_for_also_while_one_is_made(
     assert schedule.wait_s == 0.0
 
 
-def test_it_is_made_within_a_time_if_that_is_sooner(
-    schedule: SweepSchedule, now: list[float]
-) -> None:
+def test_it_is_made_soon_unless_it_is_due_sooner(schedule: SweepSchedule, now: list[float]) -> None:
     with schedule.sweeping():
-        schedule.ask(within_s=1.0)
+        schedule.ask_soon()
     assert schedule.wait_s == 1.0
-    schedule.ask(within_s=5.0)
-    assert schedule.wait_s == 1.0
-    now[0] += 1.0
+    now[0] += 0.6
+    schedule.ask_soon()
+    assert schedule.wait_s == pytest.approx(0.4)
+    now[0] += 0.4
     assert schedule.wait_s == 0.0
 
 

@@ -264,7 +264,7 @@ class SimulatedExecutor:
         ours = await self._ask(lambda: self.store.sweep(self.name, all_known, self.timeline.now))
         if ours.keys() - known:
             # What is being written may be the end of an older attempt.
-            self._sweeps.ask(within_s=1.0)
+            self._sweeps.ask_soon()
         for worker in executing:
             if ours.get(worker.attempt.run_pk) != worker.attempt.number:
                 worker.kill()
