@@ -246,7 +246,7 @@ async def test_a_run_that_is_cancelled_before_a_worker_has_it_has_a_log_that_say
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # However long the worker takes to start.
-    monkeypatch.setattr("triggerer.execution.executor._STALE_SECONDS", 60)
+    monkeypatch.setattr("triggerer.execution.executor.STALE_SECONDS", 60)
     await house.add_dag("sleeps", SLEEPS)
     marker = house.folder / "marker"
     async with house.executor(workers=1) as executor:

@@ -188,7 +188,7 @@ async def _two_claimed_ahead(
     """An executor whose worker has begun a run, with two more claimed; the three runs, and the worker."""
     params = _params(house.folder)
     # However long the worker takes to start.
-    monkeypatch.setattr("triggerer.execution.executor._STALE_SECONDS", 60)
+    monkeypatch.setattr("triggerer.execution.executor.STALE_SECONDS", 60)
     await house.add_dag("one_at_a_time", ONE_AT_A_TIME)
     await house.add_instance("one")
     async with house.executor("one", workers=1, sweep_every=timedelta(minutes=5)) as executor:
