@@ -62,7 +62,8 @@ class DAG:
             succeeded or failed. What they raise is logged.
         start_date, end_date: Between them lie the runs that the scheduler makes, both included; for a
             timetable the start of the data interval counts. None: no bound. The zone of
-            `start_date` is that of a cron expression. Without a zone they are UTC.
+            `start_date` is that of a cron expression. Without a zone they are UTC. An `end_date`
+            before `start_date` is an error.
         catchup: Whether a timetable's runs that were missed, since `start_date` or in a pause, are
             all made, in order; otherwise the last of them at most.
         min_run_gap: At least so long lies between two runs that the scheduler makes. What comes
@@ -99,6 +100,7 @@ class DAG:
         self.dag_id = _checked_id(dag_id, "a DAG's id")
         self.start_date = self._checked_date("start_date", start_date)
         self.end_date = self._checked_date("end_date", end_date)
+        self._check_order_of_dates()
         self.schedule = self._checked_schedule(schedule)
         self.catchup = bool(catchup)
         self.min_run_gap = self._checked_duration("min_run_gap", min_run_gap)
@@ -224,6 +226,15 @@ class DAG:
         if not isinstance(value, datetime):
             raise DagError(f"{self!r}: {name} must be a datetime, not {value!r}")
         return value.replace(tzinfo=UTC) if value.utcoffset() is None else value
+
+    def _check_order_of_dates(self) -> None:
+        """Airflow takes such dates, and never makes a run. Whoever wants none pauses the DAG."""
+        start, end = self.start_date, self.end_date
+        if start is not None and end is not None and end < start:
+            raise DagError(
+                f"{self!r}: end_date {end.isoformat()} lies before start_date {start.isoformat()}",
+                hint="no run lies between the two; schedule=None leaves runs by hand",
+            )
 
     def _checked_duration(self, name: str, value: object) -> timedelta | None:
         # A bare number is seconds, as for tasks.

@@ -104,6 +104,12 @@ def test_a_date_without_a_zone_is_utc_and_a_bare_number_seconds() -> None:
     )
 
 
+def test_a_dag_may_end_at_the_moment_at_which_it_starts() -> None:
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    dag = DAG("d", start_date=moment.astimezone(ZoneInfo("Europe/Berlin")), end_date=moment)
+    assert dag.start_date == dag.end_date
+
+
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
@@ -119,6 +125,10 @@ def test_a_date_without_a_zone_is_utc_and_a_bare_number_seconds() -> None:
         ({"default_args": {"pool": "a,b"}}, "a pool's name"),
         ({"start_date": "2026-01-01"}, "start_date must be a datetime"),
         ({"end_date": 3}, "end_date must be a datetime"),
+        (
+            {"start_date": datetime(2026, 1, 2, tzinfo=UTC), "end_date": datetime(2026, 1, 1)},  # noqa: DTZ001
+            "end_date 2026-01-01T00:00:00\\+00:00 lies before start_date 2026-01-02",
+        ),
         ({"min_run_gap": timedelta(0)}, "min_run_gap"),
         ({"quiet_period": -1}, "quiet_period"),
         ({"quiet_period": True}, "quiet_period"),
