@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +24,7 @@ from triggerer.domain.parsed import (
     WatcherKey,
 )
 from triggerer.domain.runs import RunState
+from triggerer.domain.schedules import OnPartitions, timetable_in
 from triggerer.domain.storable import strings_with_nul
 from triggerer.domain.tasks import Task
 from triggerer.errors import DagFileError, PluginError, TemplateError
@@ -92,10 +93,31 @@ def _describe(
         watchers=tuple(watcher for key, watcher in watchers.items() if key not in broken),
         broken_watchers=tuple(broken),
         errors=tuple(broken.values()),
-        warnings=loaded.warnings,
+        warnings=(*loaded.warnings, *_doubts(loaded)),
         imports=folder.imported_files(),
         parse_seconds=time.perf_counter() - started,
     )
+
+
+def _doubts(loaded: LoadedFile) -> Iterator[Problem]:
+    """Yield what is allowed, and hardly meant."""
+    for dag in loaded.dags.values():
+        timetable = timetable_in(dag.schedule)
+        if not isinstance(dag.schedule, OnPartitions) and not (timetable and timetable.partitioned):
+            continue
+        # Imported here: with the parser of cron expressions it takes a tenth of a second.
+        from triggerer.domain.repeated_hours import repeated_keys
+
+        line = dag.defined_at.line if dag.defined_at else None
+        try:
+            for sentence in repeated_keys(dag.schedule, now=datetime.now(UTC)):
+                yield Problem(loaded.path, line, f"DAG {dag.dag_id!r}: {sentence}")
+        except Exception as error:  # noqa: BLE001  (the boundary to users' timetables)
+            yield Problem(
+                loaded.path,
+                line,
+                f"DAG {dag.dag_id!r}: its partition keys could not be looked at: {error!r}",
+            )
 
 
 def _check_templates(loaded: LoadedFile) -> None:

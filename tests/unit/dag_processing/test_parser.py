@@ -74,6 +74,40 @@ with DAG("d", schedule=x, tags=["t"], params={"p": 1}, is_paused_upon_creation=T
     assert {key.name for key in parsed.folder.assets} == {"x", "y"}
 
 
+async def test_hours_that_share_a_partition_key_are_a_warning_at_the_line_of_the_dag(
+    tmp_path: Path,
+) -> None:
+    parsed = await parse(
+        tmp_path,
+        a="""
+from triggerer import DAG
+from triggerer.timetables import CronPartitionTimetable
+hourly = CronPartitionTimetable("@hourly", timezone="Europe/Berlin", key_format="%Y-%m-%dT%H")
+with DAG("fine", schedule="@hourly"): pass
+with DAG("doubtful", schedule=hourly): pass
+""",
+    )
+    assert parsed.errors == ()
+    assert set(parsed.folder.dags) == {"fine", "doubtful"}
+    (warning,) = parsed.warnings
+    assert (warning.file, warning.line) == ("a.py", 6)
+    assert "DAG 'doubtful': when clocks are set back in Europe/Berlin" in warning.reason
+
+
+async def test_an_end_before_the_start_is_an_error_with_its_line(tmp_path: Path) -> None:
+    error = await only_error(
+        tmp_path,
+        """
+from datetime import datetime
+from triggerer import DAG
+with DAG("d", schedule="@daily", start_date=datetime(2026, 1, 2), end_date=datetime(2026, 1, 1)):
+    pass
+""",
+    )
+    assert error.line == 4
+    assert "lies before start_date" in error.reason
+
+
 async def test_a_class_that_a_dag_file_defines_can_drive_watchers(tmp_path: Path) -> None:
     parsed = await parse(
         tmp_path,

@@ -50,6 +50,10 @@ class TemporalMapper(PartitionMapper):
     def to_downstream(self, key: str) -> str:
         return self.format(self.normalize(self._local(self._input.parse(key))))
 
+    def key_at(self, moment: datetime) -> str:
+        """Return how events write an aware instant."""
+        return self._input.format(moment.astimezone(self._zone))
+
     def format(self, moment: datetime) -> str:
         """Return the key of a period's start."""
         zoned = moment.replace(tzinfo=self._zone) if self._output.has_offset else moment

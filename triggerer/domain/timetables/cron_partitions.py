@@ -64,6 +64,11 @@ class CronPartitionTimetable(HasTicks):
         return f"{self._runs.description}, for the partition {_offset_text(self._offset)}"
 
     @property
+    def keys(self) -> IntervalKeys:
+        """What writes its keys."""
+        return self._keys
+
+    @property
     def summary(self) -> str:
         return self.cron
 

@@ -48,6 +48,11 @@ class Keyed(DerivedTimetable):
         return f"{self.timetable.description}, for the partition that starts with the data interval"
 
     @property
+    def keys(self) -> IntervalKeys:
+        """What writes its keys."""
+        return self._keys
+
+    @property
     def summary(self) -> str:
         return self.timetable.summary
 
