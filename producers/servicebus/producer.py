@@ -62,7 +62,7 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
 
         Raises:
             BrokerRefused: There is no such entity, or we are not let in.
-            BrokerUnavailable: Service Bus could not be reached for `connect_timeout_s`.
+            BrokerUnavailable: Service Bus could not be reached at the start, or later for `connect_timeout_s`.
         """
         self._start()
         yielded = 0

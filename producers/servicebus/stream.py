@@ -68,7 +68,7 @@ class Stream:
 
         Raises:
             BrokerRefused: It will not be let in, or the entity is not there.
-            BrokerUnavailable: It could not be reached for `connect_timeout_s`.
+            BrokerUnavailable: It could not be reached at the start, or later for `connect_timeout_s`.
         """
         client = sdk.Client(self._settings)
         try:
@@ -87,15 +87,15 @@ class Stream:
             await client.aclose()
 
     async def _open_first(self, client: sdk.Client) -> ServiceBusReceiver | None:
-        """Open a receiver; None where the entity requires sessions: it says so to who attaches without one."""
-        retries = _Retries(self)
-        while True:
-            try:
-                return await self._open(client)
-            except RequiresSessions:
-                return None
-            except BrokerUnavailable as error:
-                await retries.wait(error)
+        """Open a receiver; None where the entity requires sessions: it says so to who attaches without one.
+
+        Once: while nothing was open, the stream's end is what shows its watchers as failing, and why. It is opened
+        anew after delays that grow likewise.
+        """
+        try:
+            return await self._open(client)
+        except RequiresSessions:
+            return None
 
     # Without sessions
 
