@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -64,18 +65,19 @@ def plan(
         return await plan_folder(session, parsed, since=begin, events=events, dag=dag)
 
     found = read(config, ask)
-    for error in parsed.errors:
+    for error in found.errors:
         print_note(f"error: {error}")
+    shown = replace(found, dags=found.dags[:limit]) if limit else found
     if json:
-        print_json(found)
+        values = {one.name: getattr(shown, one.name) for one in fields(shown)}
+        print_json(values | {"errors": [error.to_json() for error in shown.errors]})
     else:
-        _print(found, limit)
-    if parsed.errors:
+        _print(shown, limit)
+    if found.errors:
         raise typer.Exit(1)
 
 
 def _print(found: FolderPlan, limit: int) -> None:
-    shown = found.dags[:limit] if limit else found.dags
     typer.echo(
         f"{counted(found.events, 'event')} from {text(found.since)} to {text(found.until)};"
         " runs take no time, nothing is paused"
@@ -89,6 +91,7 @@ def _print(found: FolderPlan, limit: int) -> None:
             "queued now",
             "due now",
             "due after",
+            Column("next run", Kind.MINOR),
             Column("no longer waited for", Kind.MINOR),
             Column("then waits for", Kind.TEXT),
         ),
@@ -101,10 +104,11 @@ def _print(found: FolderPlan, limit: int) -> None:
                 f"{row.queued}{'+' if row.is_counted_short else ''}",
                 row.due_before,
                 row.due_after,
+                row.next_after,
                 row.dropped or None,
                 row.error or "; ".join(row.holds_after) or None,
             )
-            for row in shown
+            for row in found.dags
         ),
         empty="No DAGs.",
         limit=limit,

@@ -1,17 +1,18 @@
-"""Reads a whole folder once, without a database: for `triggerer check`."""
+"""Reads a whole folder once, without a database: for `triggerer check`, and for `plan`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
 import anyio
 
 from triggerer.dag_processing.parser_process import ParserProcess, ParserSettings
-from triggerer.dag_processing.scanning import scan
+from triggerer.dag_processing.scanning import Scanned, scan
 from triggerer.dag_processing.unreadable import problems_of
-from triggerer.domain.merging import Folder, merge
+from triggerer.domain.merging import NO_INCUMBENTS, Folder, Incumbents, merge
 from triggerer.domain.parsed import ParsedFile, Problem
 from triggerer.plugins import DagsFolder
 
@@ -25,6 +26,31 @@ class ParsedFolder:
     folder: Folder
     errors: tuple[Problem, ...]
     warnings: tuple[Problem, ...]
+    scanned: Scanned = field(default_factory=lambda: Scanned({}))
+    unreadable: tuple[Problem, ...] = ()
+    """Of `errors`, those of files and folders that cannot be read."""
+
+    def in_place_of(self, incumbents: Incumbents) -> ParsedFolder:
+        """Return what the DAG processor would make of the files if these were in force until now."""
+        hidden = {path for path in incumbents.files if self.scanned.hides(path)}
+        broken = {file.path for file in self.files if file.is_broken}
+        folder = merge(self.files, incumbents, unusable=frozenset(hidden | broken))
+        errors = (*self.unreadable, *_errors_of(self.files, folder))
+        return replace(self, folder=folder, errors=errors)
+
+    def is_unusable(self, path: str) -> bool:
+        """Whether a file cannot be used as it is now: what is in force from it stays."""
+        is_broken = any(file.path == path and file.is_broken for file in self.files)
+        return is_broken or path in self.folder.conflicts or self.scanned.hides(path)
+
+
+def _errors_of(files: Iterable[ParsedFile], folder: Folder) -> tuple[Problem, ...]:
+    errors: list[Problem] = []
+    for file in files:
+        errors.extend(file.errors)
+        if file.path in folder.conflicts:
+            errors.append(folder.conflicts[file.path])
+    return tuple(errors)
 
 
 async def parse_once(
@@ -56,15 +82,13 @@ async def parse_once(
             await done.wait()
             tasks.cancel_scope.cancel()
     files = tuple(parsed[path] for path in paths)
-    folder = merge(files)
-    errors = list(problems_of(found, root).values())
-    for file in files:
-        errors.extend(file.errors)
-        if file.path in folder.conflicts:
-            errors.append(folder.conflicts[file.path])
+    folder = merge(files, NO_INCUMBENTS)
+    unreadable = tuple(problems_of(found, root).values())
     return ParsedFolder(
         files=files,
         folder=folder,
-        errors=tuple(errors),
+        errors=(*unreadable, *_errors_of(files, folder)),
         warnings=tuple(warning for file in files for warning in file.warnings),
+        scanned=found,
+        unreadable=unreadable,
     )

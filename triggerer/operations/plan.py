@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.dag_processing import ParsedFolder
 from triggerer.domain.assets import Asset
 from triggerer.domain.conditions import aliases_of, assets_of
-from triggerer.domain.parsed import ParsedDag
+from triggerer.domain.parsed import ParsedDag, Problem
 from triggerer.domain.schedules import OnPartitions, condition_of
 from triggerer.domain.timetables import TimeRestriction
+from triggerer.errors import UnknownDag
 from triggerer.operations.present_dags import (
     MOST_AT_ONCE,
     PresentDag,
@@ -25,17 +27,28 @@ from triggerer.operations.present_dags import (
 from triggerer.scheduler.decide import look
 from triggerer.scheduler.dividing import partitioner_of
 from triggerer.scheduler.keys_in_memory import KeysInMemory
-from triggerer.scheduler.looks import DagSnapshot, PartitionQueue, WaitingAsset
-from triggerer.scheduler.replay import Definition, RecordedEvent, Replayed, SetBack, replay
+from triggerer.scheduler.looks import DagSnapshot, Look, PartitionQueue, WaitingAsset
+from triggerer.scheduler.replay import (
+    Definition,
+    RecordedEvent,
+    Replayed,
+    SetBack,
+    assets_waited_for,
+    replay,
+)
 from triggerer.store.engine.database import database_now
+from triggerer.store.queries.dag_sync import show_incumbents
 from triggerer.store.queries.listing.history import PastEvent, alias_members, newest_events
 from triggerer.store.queries.scheduling.reading import CLOCK_STEP
+
+_LOOKED_BACK: Final = timedelta(days=7)
 
 
 class Change(StrEnum):
     """What becomes of a DAG."""
 
     NEW = "new"
+    """Or it comes back: its file had gone."""
     GONE = "gone"
     CHANGED = "changed"
     SAME = "same"
@@ -62,6 +75,9 @@ class DagPlan:
     """Runs that are due now, by the present definition."""
     due_after: int
     """Runs that will be due with the new one, at once."""
+    next_before: datetime | None
+    """When the run is due that its timetable asks for after these; None: it asks for none."""
+    next_after: datetime | None
     holds_after: tuple[str, ...]
     """What the run after these waits for."""
     is_counted_short: bool = False
@@ -78,6 +94,8 @@ class FolderPlan:
     until: datetime
     events: int
     dags: tuple[DagPlan, ...]
+    errors: tuple[Problem, ...] = ()
+    """Why files of the folder cannot be used."""
 
 
 async def plan_folder(
@@ -94,32 +112,37 @@ async def plan_folder(
     would emit are not in it.
 
     Args:
-        since: Where the history begins; None: with the first of the events that are asked for.
+        since: Where the history begins; None: a week ago, or with the first event if that is older. Where there are
+            more events than are asked for, it begins with the first of these.
         events: At most so many, the newest.
         dag: Only this one.
+    Raises:
+        UnknownDag: There is no such DAG, neither in force nor in the folder.
     """
     now = await database_now(session)
     past = await newest_events(session, limit=events, since=since)
     history, set_back = _recorded(past, now)
-    begin = since or (history[0].timestamp if history else now)
+    first = history[0].timestamp if history else now
+    begin = since or min(first, now - _LOOKED_BACK)
+    if len(past) == events:
+        begin = max(begin, first)
     members = {
         alias: frozenset(Asset.identified(*one) for one in found)
         for alias, found in (await alias_members(session)).items()
     }
     asked = _Asked(history, members, begin, now, set_back)
+    parsed = parsed.in_place_of(await show_incumbents(session))
     files = {dag_id: new for dag_id, (new, _) in parsed.folder.dags.items()}
     present = await present_dags(session, files, dag=dag)
-    broken = {error.file for error in parsed.errors}
-    ids = sorted({*present, *files} if dag is None else {dag})
+    ids = sorted({*present, *files} if dag is None else {dag} & {*present, *files})
+    if dag is not None and not ids:
+        raise UnknownDag(dag)
     plans = []
     for dag_id in ids:
-        new = files.get(dag_id)
-        old = present.get(dag_id)
-        if new is None and old is None:
-            continue
-        is_kept = new is None and old is not None and old.path in broken
+        new, old = files.get(dag_id), present.get(dag_id)
+        is_kept = new is None and old is not None and parsed.is_unusable(old.path)
         plans.append(asked.plan(dag_id, old, new, is_kept=is_kept))
-    return FolderPlan(begin, now, len(history), tuple(plans))
+    return FolderPlan(begin, now, len(history), tuple(plans), parsed.errors)
 
 
 def _recorded(
@@ -158,54 +181,74 @@ class _Asked:
     since: datetime
     until: datetime
     set_back: SetBack | None
+    _positions: dict[Asset, list[int]] = field(default_factory=dict)
+    """By asset, where its events are in the history: few DAGs wait for all."""
+
+    def __post_init__(self) -> None:
+        for at, event in enumerate(self.history):
+            self._positions.setdefault(event.asset, []).append(at)
 
     def plan(
-        self,
-        dag_id: str,
-        old: PresentDag | None,
-        new: ParsedDag | None,
-        *,
-        is_kept: bool,
+        self, dag_id: str, old: PresentDag | None, new: ParsedDag | None, *, is_kept: bool
     ) -> DagPlan:
-        waiting = 0 if old is None else old.queued
-        is_counted_short = old is not None and old.is_counted_short
-        before = None if old is None else definition_of(old.snapshot)
+        before = None if old is None or old.snapshot is None else definition_of(old.snapshot)
+        in_force = None if old is None or old.is_stale else before
         try:
             after = before if is_kept else None if new is None else definition_in(new)
-            change = _change(before, after, is_kept=is_kept)
-            old_now = None if old is None else old.snapshot
-            new_now = None
-            if after is not None:
-                known = old_now or DagSnapshot(
-                    dag_id,
-                    after.schedule,
-                    self.until,
-                    is_paused=new is not None and new.is_paused_upon_creation,
-                )
-                new_now = _redefined(known, after, self.members)
-                if isinstance(after.schedule, OnPartitions) and after != before:
-                    new_now = replace(new_now, partitions=self._mapped_anew(old, after))
-            found = (
-                None if new_now is None else look(new_now, at_most=MOST_AT_ONCE, bound=MOST_AT_ONCE)
-            )
+        except Exception as error:  # noqa: BLE001  (the boundary to users' timetables)
+            change = Change.NEW if old is None or old.is_stale else Change.CHANGED
+            return _unknown(dag_id, change, old, _reason(error))
+        change = _change(in_force, after, is_kept=is_kept)
+        if old is not None and old.snapshot is None:
+            if not (is_kept or old.is_stale):
+                change = Change.GONE if after is None else Change.CHANGED
+            return _unknown(dag_id, change, old, f"as it is in force: {old.error}")
+        known = DagSnapshot(
+            dag_id,
+            None,
+            self.until,
+            is_paused=new is not None and new.is_paused_upon_creation,
+        )
+        if old is not None and old.snapshot is not None:
+            known = old.snapshot
+        try:
+            found = self._look(known, old, before, after)
+            looked = None if in_force is None else _looked(known)
+            replayed = self._replay(in_force)
             return DagPlan(
                 dag_id,
                 change,
-                before=self._replay(before),
-                after=self._replay(after),
-                queued=waiting,
-                dropped=_dropped(old_now, new_now),
-                due_before=_due(old_now),
+                before=replayed,
+                after=replayed if after == in_force else self._replay(after),
+                queued=0 if old is None else old.queued,
+                dropped=_dropped(known, after, self.members),
+                due_before=0 if looked is None else len(looked.runs),
                 due_after=0 if found is None else len(found.runs),
+                next_before=_next(looked),
+                next_after=_next(found),
                 holds_after=() if found is None else tuple(hold.reason for hold in found.holds),
-                is_counted_short=is_counted_short,
+                is_counted_short=old is not None and old.is_counted_short,
             )
-        except Exception as error:  # noqa: BLE001  (the boundary to users' timetables)
-            reason = f"{type(error).__name__}: {error}"
-            change = _change(before, before if new is None else None, is_kept=is_kept)
-            return DagPlan(
-                dag_id, change, None, None, waiting, 0, 0, 0, (), is_counted_short, reason
-            )
+        except Exception as error:  # noqa: BLE001  (likewise)
+            return _unknown(dag_id, change, old, _reason(error))
+
+    def _look(
+        self,
+        known: DagSnapshot,
+        old: PresentDag | None,
+        before: Definition | None,
+        after: Definition | None,
+    ) -> Look | None:
+        """Return what a scheduler would find with the new definition; None: the DAG is gone."""
+        if after is None:
+            return None
+        dag = _redefined(known, after, self.members)
+        if isinstance(after.schedule, OnPartitions) and (
+            before is None
+            or (before.schedule, before.quiet_period) != (after.schedule, after.quiet_period)
+        ):
+            dag = replace(dag, partitions=self._mapped_anew(old, after))
+        return _looked(dag)
 
     def _mapped_anew(self, old: PresentDag | None, after: Definition) -> PartitionQueue:
         """Return how the keys stand once what waits is mapped by the new definition.
@@ -223,14 +266,38 @@ class _Asked:
     def _replay(self, definition: Definition | None) -> Replayed | None:
         if definition is None:
             return None
+        assets = assets_waited_for(definition.schedule, self.members)
+        positions = sorted(at for asset in assets for at in self._positions.get(asset, ()))
         return replay(
             definition,
-            self.history,
+            [self.history[at] for at in positions],
             members=self.members,
             since=self.since,
             until=self.until,
             set_back=self.set_back,
         )
+
+
+def _unknown(dag_id: str, change: Change, old: PresentDag | None, error: str) -> DagPlan:
+    return DagPlan(
+        dag_id,
+        change,
+        before=None,
+        after=None,
+        queued=0 if old is None else old.queued,
+        dropped=0,
+        due_before=0,
+        due_after=0,
+        next_before=None,
+        next_after=None,
+        holds_after=(),
+        is_counted_short=old is not None and old.is_counted_short,
+        error=error,
+    )
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _change(before: Definition | None, after: Definition | None, *, is_kept: bool) -> Change:
@@ -247,18 +314,23 @@ def _redefined(
     now: DagSnapshot, definition: Definition, members: Mapping[str, frozenset[Asset]]
 ) -> DagSnapshot:
     """Return what the scheduler would see of the DAG, with what is queued now, if this were its definition."""
+    restriction = TimeRestriction(definition.start_date, definition.end_date, definition.catchup)
+    # Otherwise the timetable is asked anew.
+    is_asked_for = (
+        not now.is_stale and definition.schedule == now.schedule and restriction == now.restriction
+    )
     return replace(
         now,
         schedule=definition.schedule,
         events_per_run=definition.events_per_run,
-        restriction=TimeRestriction(definition.start_date, definition.end_date, definition.catchup),
+        restriction=restriction,
         min_run_gap=definition.min_run_gap,
         quiet_period=definition.quiet_period,
         max_active_runs=definition.max_active_runs,
         depends_on_past=definition.depends_on_past,
         waiting=_waited_for(now.waiting, definition, members),
-        # The timetable is asked anew when a file changes.
-        stored_info=now.stored_info if definition.schedule == now.schedule else None,
+        stored_info=now.stored_info if is_asked_for else None,
+        is_stale=False,
     )
 
 
@@ -283,13 +355,17 @@ def _waited_for(
     return tuple(found)
 
 
-def _dropped(before: DagSnapshot | None, after: DagSnapshot | None) -> int:
+def _dropped(
+    known: DagSnapshot, after: Definition | None, members: Mapping[str, frozenset[Asset]]
+) -> int:
     """Return how many events wait now of assets that the DAG would no longer wait for."""
-    if before is None:
-        return 0
-    kept = set() if after is None else {one.asset_id for one in after.waiting}
-    return sum(one.queued for one in before.waiting if one.asset_id not in kept)
+    kept = () if after is None else _waited_for(known.waiting, after, members)
+    return sum(one.queued for one in known.waiting) - sum(one.queued for one in kept)
 
 
-def _due(dag: DagSnapshot | None) -> int:
-    return 0 if dag is None else len(look(dag, at_most=MOST_AT_ONCE, bound=MOST_AT_ONCE).runs)
+def _looked(dag: DagSnapshot) -> Look:
+    return look(dag, at_most=MOST_AT_ONCE, bound=MOST_AT_ONCE)
+
+
+def _next(found: Look | None) -> datetime | None:
+    return None if found is None or found.next_info is None else found.next_info.run_after

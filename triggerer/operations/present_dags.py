@@ -1,4 +1,4 @@
-"""The DAGs that are in force, as the scheduler reads them now: what `triggerer plan` compares other files with."""
+"""The DAGs as the scheduler reads them now: what `triggerer plan` compares other files with."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from triggerer.domain.parsed import ParsedDag
 from triggerer.domain.partitions.dividing import KeyedEvent
 from triggerer.domain.runs import RunType
 from triggerer.domain.schedules import schedule_from_json
+from triggerer.errors import DagError, PluginError
 from triggerer.scheduler.dividing import is_partitioned
 from triggerer.scheduler.explaining_partitions import waiting_partitions
 from triggerer.scheduler.looks import DagSnapshot, LastRun, WaitingAsset
 from triggerer.scheduler.replay import Definition
 from triggerer.scheduler.snapshots import rows_by_dag, snapshot_of
 from triggerer.store.engine.script import Script, perform
-from triggerer.store.queries.listing.definitions import paths_in_force
+from triggerer.store.queries.listing.definitions import paths_of_dags
 from triggerer.store.queries.listing.what_waits import (
     Counts,
     count_queued,
@@ -39,10 +40,13 @@ _MOST_EVENTS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class PresentDag:
-    """A DAG that is in force."""
+    """A DAG that is in force, or that was and comes back."""
 
     path: str
-    snapshot: DagSnapshot
+    is_stale: bool
+    """It was in force: its pause, its runs and what waits for it are as they were left."""
+    snapshot: DagSnapshot | None
+    """None: it cannot be read here, see `error`."""
     queued: int
     """The events that wait for it, of no asset more than are counted."""
     is_counted_short: bool
@@ -51,33 +55,40 @@ class PresentDag:
     """The events that wait, as many as are looked at; only where the definition changes from or to partitions."""
     keys: tuple[str, ...] = ()
     """The partition keys that have had a run, likewise."""
+    error: str | None = None
 
 
 async def present_dags(
     session: AsyncSession, new: Mapping[str, ParsedDag], *, dag: str | None
 ) -> dict[str, PresentDag]:
-    """Return the DAGs that are in force, by id; stale ones are not.
+    """Return the DAGs that are in force, by id; of stale ones those that are among the new ones.
 
     Args:
         new: What is to take their place.
         dag: Only this one.
     """
-    dags = await paths_in_force(session, dag=dag)
+    dags = {
+        dag_id: (path, is_stale)
+        for dag_id, (path, is_stale) in (await paths_of_dags(session, dag=dag)).items()
+        if not is_stale or dag_id in new
+    }
     if not dags:
         return {}
     ids = sorted(dags)
     rows = await perform(session, read_dags(ids, bound=MOST_AT_ONCE))
     queued = await perform(session, count_queued(ids, bound=_MOST_EVENTS))
-    return {
-        group[0].dag_id: await _present(
-            session,
-            dags[group[0].dag_id],
-            group,
-            queued.get(group[0].dag_id, {}),
-            new.get(group[0].dag_id),
-        )
-        for group in rows_by_dag(rows)
-    }
+    found = {}
+    for group in rows_by_dag(rows):
+        dag_id = group[0].dag_id
+        counts = queued.get(dag_id, {})
+        path, is_stale = dags[dag_id]
+        try:
+            found[dag_id] = await _present(session, path, group, counts, new.get(dag_id))
+        except (DagError, PluginError) as error:
+            # Its timetable is not installed here, say. That is said of it, and the others are planned.
+            total = sum(counts.values())
+            found[dag_id] = PresentDag(path, is_stale, None, total, False, error=str(error))
+    return found
 
 
 async def _present(
@@ -92,7 +103,7 @@ async def _present(
     snapshot = _counted(snapshot_of(rows, queue), queued)
     total = sum(queued.values())
     is_short = any(count >= _MOST_EVENTS for count in queued.values())
-    present = PresentDag(path, snapshot, total, is_short)
+    present = PresentDag(path, snapshot.is_stale, snapshot, total, is_short)
     if new is None or _is_same(snapshot, new):
         return present
     waiting, keys = [], []

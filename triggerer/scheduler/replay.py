@@ -85,6 +85,17 @@ class Replayed:
     """There were more than `MOST_RUNS`."""
 
 
+def assets_waited_for(
+    schedule: Schedule | None, members: Mapping[str, frozenset[Asset]]
+) -> frozenset[Asset]:
+    """Return the assets whose events count for a schedule, by themselves or as those of an alias."""
+    condition = condition_of(schedule)
+    if condition is None:
+        return frozenset()
+    named = (members.get(alias.name, frozenset()) for alias in aliases_of(condition))
+    return frozenset(assets_of(condition)).union(*named)
+
+
 def replay(
     definition: Definition,
     events: Iterable[RecordedEvent],
@@ -129,7 +140,7 @@ class _Replay:
     last_kind: RunType | None = None
 
     def run(self, events: Iterable[RecordedEvent], until: datetime) -> Replayed:
-        waits_for = self._waits_for()
+        waits_for = assets_waited_for(self.definition.schedule, self.members)
         now = self.since
         wake = self._advance(now)
         for some in self._together(event for event in events if event.asset in waits_for):
@@ -249,13 +260,6 @@ class _Replay:
             if info is None or info.run_after > now or info.data_interval == self.last_interval:
                 return
             self.last_interval = info.data_interval
-
-    def _waits_for(self) -> frozenset[Asset]:
-        condition = condition_of(self.definition.schedule)
-        if condition is None:
-            return frozenset()
-        named = (self.members.get(alias.name, frozenset()) for alias in aliases_of(condition))
-        return frozenset(assets_of(condition)).union(*named)
 
     def _aliases(self, asset: Asset) -> frozenset[str]:
         condition = condition_of(self.definition.schedule)

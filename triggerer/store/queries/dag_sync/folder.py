@@ -27,9 +27,14 @@ _LOCK: Final = 0x7472_6967
 
 
 async def read_incumbents(session: AsyncSession) -> Incumbents:
-    """Return what is in force: DAGs that are not stale, declared assets, watchers, and known files."""
+    """Return what is in force, which nobody else changes until the transaction ends."""
     if session.get_bind().dialect.name == "postgresql":
         await session.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+    return await show_incumbents(session)
+
+
+async def show_incumbents(session: AsyncSession) -> Incumbents:
+    """Return what is in force: DAGs that are not stale, declared assets, watchers, and known files."""
     dags = await session.execute(select(Dag.dag_id, Dag.path).where(~Dag.is_stale))
     assets = await session.execute(
         select(Asset.name, Asset.uri, Asset.declared_in).where(Asset.declared_in.is_not(None))

@@ -143,12 +143,15 @@ async def list_dags(
     ]
 
 
-async def paths_in_force(session: AsyncSession, *, dag: str | None = None) -> dict[str, str]:
-    """Return the files of the DAGs that are not stale, by DAG."""
-    query = select(Dag.dag_id, Dag.path).where(~Dag.is_stale).order_by(Dag.dag_id)
+async def paths_of_dags(
+    session: AsyncSession, *, dag: str | None = None
+) -> dict[str, tuple[str, bool]]:
+    """Return, by DAG, its file and whether it is stale."""
+    query = select(Dag.dag_id, Dag.path, Dag.is_stale).order_by(Dag.dag_id)
     if dag is not None:
         query = query.where(Dag.dag_id == dag)
-    return dict((await session.execute(query)).all())
+    rows = await session.execute(query)
+    return {dag_id: (path, is_stale) for dag_id, path, is_stale in rows}
 
 
 async def schedule_of_dag(session: AsyncSession, dag_id: str) -> Any:
