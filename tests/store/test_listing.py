@@ -4,9 +4,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import event, insert, update
+from sqlalchemy import event, insert, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from tests.store.explaining import working
 from tests.store.seeding import NOW, add_asset, add_dag, add_stream, asset_json, emit
 from triggerer.cli.assets import _ASSET_STATES, _EVENT_STATES
 from triggerer.scheduler.loop import Scheduler
@@ -15,6 +16,7 @@ from triggerer.store.models import (
     Asset,
     AssetEvent,
     DagFile,
+    DagPartitionEvent,
     DagRun,
     QueuedAssetEvent,
     TaskRun,
@@ -219,6 +221,64 @@ async def test_dags_show_what_waits_for_them_and_their_newest_run(database: Data
         assert await ids(state="paused") == ["on_b"]
         assert await ids(state="stale") == ["gone"]
         assert await ids(asset="b") == ["on_b", "on_both"]
+
+
+@pytest.mark.parametrize(
+    ("queued", "keyed", "expected"),
+    [
+        (0, 0, (0, False)),
+        (7, 0, (7, False)),
+        (10, 0, (10, False)),
+        (11, 0, (10, True)),
+        (4, 3, (7, False)),
+        (8, 5, (10, True)),
+        # Each is for two keys.
+        (0, 5, (5, False)),
+        (0, 6, (6, True)),
+    ],
+)
+async def test_what_waits_for_a_dag_is_counted_up_to_a_bound(
+    database: Database, monkeypatch: pytest.MonkeyPatch, queued: int, keyed: int, expected: Any
+) -> None:
+    monkeypatch.setattr(definitions, "MOST_COUNTED", 10)
+    await _waiting(database, queued=queued, keyed=keyed)
+    async with database.reading() as session:
+        (dag,) = await definitions.list_dags(session, dag="d")
+    assert (dag.queued_events, dag.is_counted_short) == expected
+
+
+async def test_the_list_of_dags_reads_no_more_the_more_waits_for_them(database: Database) -> None:
+    await _waiting(database, queued=20_000, keyed=10_000)
+    if database.name.startswith("the PostgreSQL"):
+        async with database.transaction() as session:
+            await session.execute(text("ANALYZE"))
+    async with database.reading() as session, working(await session.connection()) as work:
+        (other, dag) = await definitions.list_dags(session)
+    assert (dag.dag_id, dag.queued_events, dag.is_counted_short) == ("d", 1_000, True)
+    assert (other.queued_events, other.is_counted_short) == (0, False)
+    # Rows on PostgreSQL, hundreds of steps on SQLite.
+    assert work.done < 10_000
+
+
+async def _waiting(database: Database, *, queued: int, keyed: int) -> None:
+    """Events that wait for the DAG `d`: in its queue, as many that a run has taken, and each of some for two keys."""
+    await add_asset(database, 1, "a")
+    for dag_id in ("another", "d"):
+        await add_dag(database, dag_id, None)
+    rows: list[dict[str, Any]] = [
+        {"dag_id": "d", "asset_event_id": number, "asset_id": 1, "run_pk": None if number < queued else 7}
+        for number in range(2 * queued)
+    ]  # fmt: skip
+    shares = [
+        {"dag_id": "d", "partition_key": f"{number}-{key}", "asset_event_id": number, "asset_id": 1}
+        for number in range(2 * queued, 2 * queued + keyed)
+        for key in "xy"
+    ]
+    async with database.transaction() as session:
+        if rows:
+            await session.execute(insert(QueuedAssetEvent), rows)
+        if shares:
+            await session.execute(insert(DagPartitionEvent), shares)
 
 
 async def test_runs_carry_their_events_only_where_asked(database: Database) -> None:

@@ -69,7 +69,7 @@ def list_(
             row.dag_id,
             readable_schedule(row.schedule),
             readable_state(row),
-            row.queued_events,
+            readable_queue(row),
             row.next_run_after,
             row.last_run_id,
             row.last_run_state,
@@ -121,7 +121,7 @@ def show(dag_id: DagId, json: options.Json = False, config: options.Config = Non
             ("priority", row.priority or None),
             ("pools", row.pools),
             ("next run", row.next_run_after),
-            ("queued events", row.queued_events),
+            ("queued events", readable_queue(row)),
             ("last run", row.last_run_id and f"{row.last_run_id} ({row.last_run_state})"),
             ("tasks", "\n".join(_readable_task(task) for task in row.tasks)),
         ]
@@ -223,6 +223,11 @@ def readable_state(dag: DagView) -> str:
     """Return the DAG's state, and whether its file is missing."""
     state = "stale" if dag.is_stale else "paused" if dag.is_paused else "active"
     return f"{state} (file missing)" if dag.file_missing_since else state
+
+
+def readable_queue(dag: DagView) -> str:
+    """Return how many events wait for the DAG, with a `+` where there may be more."""
+    return f"{dag.queued_events}{'+' if dag.is_counted_short else ''}"
 
 
 def readable_schedule(schedule: dict[str, Any] | None, *, nested: bool = False) -> str:

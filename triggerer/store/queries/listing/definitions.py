@@ -7,7 +7,6 @@ says what is walked instead.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -16,22 +15,21 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
 from triggerer.redaction import redact, redact_text
+from triggerer.store.engine.script import perform
 from triggerer.store.models import (
     Asset,
     AssetEvent,
     Dag,
     DagFile,
-    DagPartitionEvent,
     DagRun,
     DagScheduleAsset,
-    QueuedAssetEvent,
     Stream,
     Trigger,
     Watcher,
     WatcherPosition,
 )
 from triggerer.store.models.dags import NEVER
-from triggerer.store.queries.listing.filters import is_asset, limited
+from triggerer.store.queries.listing.filters import is_asset, is_waited_for, limited
 from triggerer.store.queries.listing.parked import count_kept, count_set_aside
 from triggerer.store.queries.listing.views import (
     AssetView,
@@ -41,6 +39,9 @@ from triggerer.store.queries.listing.views import (
     WatcherView,
     view_of,
 )
+from triggerer.store.queries.listing.what_waits import count_waiting
+
+MOST_COUNTED: Final = 1_000
 
 
 async def list_assets(
@@ -73,7 +74,7 @@ async def list_assets(
     if asset is not None:
         query = query.where(is_asset(asset))
     if dag is not None:
-        query = query.where(_scheduled_on(Asset.id, dag))
+        query = query.where(is_waited_for(Asset.id, dag))
     if state is not None:
         query = query.where(ASSET_STATES[state])
     return [
@@ -90,18 +91,12 @@ async def list_dags(
     asset: str | None = None,
     state: str | None = None,
 ) -> list[DagView]:
-    """Return DAGs by id.
+    """Return DAGs by id. What waits for each is counted up to `MOST_COUNTED`.
 
     Args:
         asset: Only DAGs that wait for it.
         state: `active`, `paused` or `stale`; a stale DAG is neither active nor paused.
     """
-    # For all DAGs at once: for a single one, SQLite walks everything that the DAG ever had queued.
-    waiting: Counter[str] = Counter()
-    for entry in (QueuedAssetEvent, DagPartitionEvent):
-        events = func.count(entry.asset_event_id.distinct())
-        queued = select(entry.dag_id, events).where(entry.run_pk.is_(None)).group_by(entry.dag_id)
-        waiting.update({row[0]: row[1] for row in await session.execute(queued)})
     any_run = aliased(DagRun)
     newest = (
         select(func.max(any_run.id))
@@ -127,19 +122,23 @@ async def list_dags(
         )
     if state is not None:
         query = query.where(_DAG_STATES[state])
+    found = (await session.execute(limited(query, limit))).all()
+    ids = [row.dag_id for row, *_ in found]
+    waiting = await perform(session, count_waiting(ids, bound=MOST_COUNTED))
     return [
         view_of(
             row,
             DagView,
             file_missing_since=missing_since,
-            queued_events=waiting[row.dag_id],
+            queued_events=waiting[row.dag_id].events,
+            is_counted_short=waiting[row.dag_id].is_counted_short,
             last_run_id=last_run_id,
             last_run_state=last_run_state,
             next_run_after=None if row.next_run_after == NEVER else row.next_run_after,
         )
-        for row, missing_since, last_run_id, last_run_state in await session.execute(
-            limited(query, limit)
-        )
+        for row, missing_since, last_run_id, last_run_state in found
+        # It may have been deleted since.
+        if row.dag_id in waiting
     ]
 
 
@@ -187,7 +186,7 @@ async def list_watchers(
     if name is not None:
         query = query.where(Watcher.name == name)
     if dag is not None:
-        query = query.where(_scheduled_on(Watcher.asset_id, dag))
+        query = query.where(is_waited_for(Watcher.asset_id, dag))
     if state is not None:
         query = query.where(Watcher.state == state)
     found = (await session.execute(limited(query, limit))).all()
@@ -243,7 +242,3 @@ _DAG_STATES: Final[Mapping[str, ColumnElement[bool]]] = {
     "paused": and_(Dag.is_stale.is_(False), Dag.is_paused.is_(True)),
     "stale": Dag.is_stale.is_(True),
 }
-
-
-def _scheduled_on(asset_id: Any, dag: str) -> ColumnElement[bool]:
-    return exists().where(DagScheduleAsset.asset_id == asset_id, DagScheduleAsset.dag_id == dag)

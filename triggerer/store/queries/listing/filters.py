@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Select, or_, select
+from sqlalchemy import ColumnElement, Select, exists, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from triggerer.store.models import Asset
+from triggerer.store.models import Asset, DagScheduleAsset
 
 _Query = TypeVar("_Query", bound="Select[*tuple[Any, ...]]")
 
@@ -21,6 +21,11 @@ def limited(query: _Query, limit: int) -> _Query:
 def is_asset(asset: str) -> ColumnElement[bool]:
     """The `Asset` has this name, or this URI."""
     return or_(Asset.name == asset, Asset.uri == asset)
+
+
+def is_waited_for(asset_id: Any, dag: str) -> ColumnElement[bool]:
+    """The DAG waits for the asset."""
+    return exists().where(DagScheduleAsset.asset_id == asset_id, DagScheduleAsset.dag_id == dag)
 
 
 async def asset_ids(session: AsyncSession, asset: str) -> Sequence[int]:

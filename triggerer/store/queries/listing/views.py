@@ -94,6 +94,7 @@ class DagView:
     file_missing_since: datetime | None
     """Its file is not in the folder, and is not taken for deleted yet: it may be being replaced."""
     queued_events: int
+    """Counted up to 1,000."""
     last_run_id: str | None
     last_run_state: str | None
     start_date: datetime | None = None
@@ -108,6 +109,8 @@ class DagView:
     """With commas between."""
     next_run_after: datetime | None = None
     """When its timetable makes it due next, as of the last run or change; None: never."""
+    is_counted_short: bool = False
+    """More events may be queued than were counted."""
 
 
 @dataclass(frozen=True, slots=True)

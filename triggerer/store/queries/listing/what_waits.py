@@ -1,8 +1,9 @@
-"""What `triggerer plan` reads of DAGs beside what the scheduler does; what it costs does not grow with what waits."""
+"""What waits for DAGs, for commands that show it; what it costs does not grow with that."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -39,6 +40,25 @@ SELECT n.dag_id, a.id, a.name, a.uri,
 FROM n JOIN asset a ON a.id = n.asset_id
 """,
     HINT=HINT,
+    IN_DAGS=in_list("dag_ids", "text"),
+)
+_FIRST_SHARES: Final = """FROM (
+            SELECT p.asset_event_id FROM dag_partition_event p {SHARES_HINT}
+            WHERE p.dag_id = d.dag_id AND p.run_pk IS NULL
+            ORDER BY p.partition_key, p.asset_id, p.asset_event_id LIMIT {limit}) AS s"""
+# The first rows in the order of an index, of each table.
+_WAITING: Final = Statement(
+    f"""
+SELECT d.dag_id,
+       (SELECT count(*) FROM (
+            SELECT 1 FROM queued_asset_event q {{HINT}} WHERE q.dag_id = d.dag_id AND q.run_pk IS NULL
+            ORDER BY q.asset_id, q.asset_event_id LIMIT {{limit}}) AS u),
+       (SELECT count(*) {_FIRST_SHARES}),
+       (SELECT count(DISTINCT asset_event_id) {_FIRST_SHARES})
+FROM dag d WHERE d.dag_id {{IN_DAGS}}
+""",
+    HINT=HINT,
+    SHARES_HINT=_SHARES_HINT,
     IN_DAGS=in_list("dag_ids", "text"),
 )
 _SHARED: Final = Statement(
@@ -107,6 +127,26 @@ WHERE timestamp <= {soon}
 """,
     HINT=HINT,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How many events wait for a DAG."""
+
+    events: int = 0
+    is_counted_short: bool = False
+    """More may wait."""
+
+
+def count_waiting(dag_ids: Sequence[str], *, bound: int) -> Script[dict[str, Waiting]]:
+    """Return, by DAG, how many events wait for it, queued or for partition keys; counted up to `bound`."""
+    rows = yield _WAITING(dag_ids=list(dag_ids), limit=bound + 1)
+    return {
+        dag_id: Waiting(
+            min(queued + events, bound), is_counted_short=max(queued + events, shares) > bound
+        )
+        for dag_id, queued, shares, events in rows
+    }
 
 
 def count_queued(dag_ids: Sequence[str], *, bound: int) -> Script[dict[str, Counts]]:
