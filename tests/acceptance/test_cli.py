@@ -12,41 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from tests.acceptance.commands import ENVIRONMENT, json_of, output_of, run_command
 from tests.services.elasticmq import ElasticMqServer
 from tests.services.process import free_ports
-from tests.store.seeding import add_asset, add_stream
+from tests.store.seeding import add_asset, add_dag, add_stream
 from triggerer.cli.session import with_database
 from triggerer.domain.events import Fence
+from triggerer.domain.schedules import OnTime, schedule_to_json
 from triggerer.store.engine.database import Database
 from triggerer.store.models import Trigger, Watcher
+from triggerer.timetables import CronTriggerTimetable
 from watchers.kafka import KafkaEventTrigger
 from watchers.pubsub import PubSubEventTrigger
 from watchers.sqs import SqsEventTrigger
-
-LEAVES = [
-    ["standalone"],
-    ["triggerer"],
-    ["scheduler"],
-    ["dag-processor"],
-    ["executor"],
-    ["demo"],
-    ["check"],
-    ["plan"],
-    ["simulate"],
-    ["db", "migrate"],
-    ["db", "check"],
-    *(
-        ["dags", name]
-        for name in ("list", "show", "trigger", "pause", "unpause", "test", "backfill")
-    ),
-    *(["assets", name] for name in ("list", "events", "emit")),
-    *(["assets", "queued", name] for name in ("list", "delete")),
-    *(["runs", name] for name in ("list", "show", "logs", "cancel", "retry", "clear")),
-    *(["watchers", name] for name in ("list", "show", "replay")),
-    ["config", "show"],
-]
 
 # What tells of its progress while it works.
 NARRATING = {
@@ -58,6 +38,26 @@ NARRATING = {
     "demo",
     "simulate",
 }
+
+
+def leaves() -> Iterator[tuple[list[str], Any]]:
+    """Every command that does something, and what Typer has made of it."""
+    from triggerer.cli.app import COMMANDS, app
+
+    def walk(path: list[str], command: Any) -> Iterator[tuple[list[str], Any]]:
+        inner = getattr(command, "commands", None)
+        if inner is None:
+            yield path, command
+        for name, one in (inner or {}).items():
+            yield from walk([*path, name], one)
+
+    root: Any = typer.main.get_command(app)
+    for name in COMMANDS:
+        yield from walk([name], root.commands[name].load())
+
+
+def options_of(command: Any) -> set[str]:
+    return {option for parameter in command.params for option in parameter.opts}
 
 
 class Shell:
@@ -97,15 +97,10 @@ def migrated(shell: Shell) -> Shell:
 
 
 def test_every_command_takes_config() -> None:
-    from typer.testing import CliRunner
-
-    from triggerer.cli.app import app
-
-    runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"})
-    for leaf in LEAVES:
-        shown = runner.invoke(app, [*leaf, "--help"])
-        assert shown.exit_code == 0, leaf
-        assert "--config" in shown.output, leaf
+    found = list(leaves())
+    assert len(found) >= 40
+    for path, command in found:
+        assert "--config" in options_of(command), path
 
 
 def test_help_shows_all_that_was_written() -> None:
@@ -208,22 +203,27 @@ def test_a_broker_that_is_away_is_a_warning_and_hides_nothing(shell: Shell) -> N
     assert [one["file"] for one in answer["warnings"]] == ["one.py"]
 
 
+LISTS = {"list", "events", "next", "plan", "backfill"}
+"""The commands that print many of a kind."""
+ONE_DAG = {"next", "backfill"}
+"""Those whose argument is a DAG."""
+
+
 def test_all_that_answers_takes_json_and_lists_take_a_limit() -> None:
-    from typer.testing import CliRunner
-
-    from triggerer.cli.app import app
-
-    runner = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"})
-    for leaf in LEAVES:
-        shown = runner.invoke(app, [*leaf, "--help"]).output
-        if leaf[0] not in NARRATING:
-            assert "--json" in shown, leaf
-        if leaf[-1] in {"list", "events"}:
-            assert "--limit" in shown, leaf
-            assert "--dag" in shown, leaf
-            assert "--asset" in shown, leaf
-            # What waits is in one state.
-            assert "--state" in shown or "queued" in leaf, leaf
+    for path, command in leaves():
+        options = options_of(command)
+        if path[0] not in NARRATING:
+            assert "--json" in options, path
+        if path[-1] not in LISTS:
+            continue
+        (limit,) = [one for one in command.params if "--limit" in one.opts]
+        assert limit.default == 100, path
+        if path[-1] in ONE_DAG:
+            continue
+        assert "--dag" in options, path
+        # What a plan is of are DAGs, and what waits is in one state.
+        assert "--asset" in options or path == ["plan"], path
+        assert "--state" in options or path == ["plan"] or "queued" in path, path
 
 
 @pytest.mark.parametrize(
@@ -240,6 +240,10 @@ def test_all_that_answers_takes_json_and_lists_take_a_limit() -> None:
         ["assets", "emit", "x-a", "--extra", "{"],
         ["assets", "queued", "delete"],
         ["dags", "trigger", "x", "--logical-date", "soon"],
+        ["dags", "trigger", "x", "--logical-date", "0001-01-01T00:00:00+01:00"],
+        ["dags", "next", "x", "--limit", "-1"],
+        ["watchers", "parked", "list", "--asset", "a", "--watcher", "b/c"],
+        ["watchers", "replay", "a/w", "--from", "9999-12-31T23:59:59-01:00"],
         ["dags", "backfill", "x", "--from", "2026-01-01"],
         ["dags", "backfill", "x", "--reprocess", "some"],
         ["dags", "backfill", "x", "--partition-key", "a", "--from", "2026-01-01"],
@@ -356,6 +360,46 @@ def test_plan_shows_what_a_folder_would_change_and_fails_for_a_broken_file(
     assert done.returncode == 1
     assert "error: two.py:1: " in done.stderr
     assert "one" in done.stdout
+
+
+def test_plan_shows_as_many_dags_as_are_asked_for_and_times_in_utc(migrated: Shell) -> None:
+    (migrated.folder / "new").mkdir()
+    (migrated.folder / "new" / "two.py").write_text(
+        "from triggerer import DAG\nwith DAG('one'): pass\nwith DAG('two'): pass\n"
+    )
+    arguments = ("plan", "--dags-folder", "new", "--since", "2026-01-01T01:00:00+01:00")
+    for limit, expected in (("1", ["one"]), ("0", ["one", "two"]), ("100", ["one", "two"])):
+        found = migrated.json(*arguments, "--limit", limit)
+        assert [dag["dag_id"] for dag in found["dags"]] == expected
+        assert (found["since"], found["errors"]) == ("2026-01-01T00:00:00+00:00", [])
+        rows = migrated.ok(*arguments, "--limit", limit).splitlines()
+        assert len(rows) == 2 + len(expected)
+    (migrated.folder / "new" / "two.py").write_text("import nothing_of_the_kind\n")
+    done = migrated.run(*arguments, "--json")
+    assert done.returncode == 1
+    assert [error["file"] for error in json.loads(done.stdout)["errors"]] == ["two.py"]
+    assert "'nope'" in migrated.refused(*arguments, "--dag", "nope")
+
+
+def test_the_next_runs_are_a_list_with_a_limit(migrated: Shell) -> None:
+    hourly = schedule_to_json(OnTime(CronTriggerTimetable("@hourly", timezone="UTC")))
+
+    async def seed(database: Database) -> None:
+        await add_dag(database, "ends", hourly, end_date=datetime(2026, 1, 1, 5, tzinfo=UTC),
+                      start_date=datetime(2026, 1, 1, tzinfo=UTC), catchup=True)  # fmt: skip
+        await add_dag(database, "hourly", hourly)
+        await add_dag(database, "never", None)
+
+    with_database(migrated.config, seed)
+    assert len(migrated.json("dags", "next", "hourly")) == 100
+    for option in ("--limit", "--count"):
+        found = migrated.json("dags", "next", "hourly", option, "3")
+        assert len(found) == 3
+        assert found == sorted(found, key=lambda run: str(run["run_after"]))
+    assert len(migrated.json("dags", "next", "hourly", "--limit", "0")) == 10_000
+    assert len(migrated.json("dags", "next", "ends", "--limit", "0")) == 6
+    assert migrated.json("dags", "next", "never") == []
+    assert "'nope'" in migrated.refused("dags", "next", "nope")
 
 
 def test_what_is_not_there_is_refused(migrated: Shell) -> None:

@@ -11,7 +11,7 @@ from tests.store.seeding import add_asset, emit, runs_of
 from tests.store.test_timed import FLIGHTS, HOUR, now_of, timed
 from triggerer.domain.schedules import OnBoth, OnTime
 from triggerer.domain.timetables import DeltaDataIntervalTimetable
-from triggerer.errors import DagError
+from triggerer.errors import DagError, UnknownRun
 from triggerer.scheduler import Scheduler
 from triggerer.scheduler.explaining import next_runs, why, why_not
 from triggerer.scheduler.holds import HoldKind
@@ -74,7 +74,7 @@ async def test_a_run_shows_its_events_and_what_of_the_expression_they_made_true(
     (run,) = await runs_of(database, "join")
     async with database.reading() as session:
         found = await why(session, "join", run.run_id)
-        with pytest.raises(DagError, match="no run 'nope'"):
+        with pytest.raises(UnknownRun, match="no run 'nope'"):
             await why(session, "join", "nope")
         with pytest.raises(DagError, match="nope"):
             await why_not(session, "nope")

@@ -44,8 +44,14 @@ COMMANDS: Final = {
         "triggerer.cli.simulate:simulate",
         "Run your watchers' filters and your DAGs' expressions against a broker and a store that fail.",
     ),
-    "dags": ("triggerer.cli.dags:app", "DAGs: list, show, trigger, pause."),
-    "assets": ("triggerer.cli.assets:app", "Assets and their events."),
+    "dags": (
+        "triggerer.cli.dags:app",
+        "DAGs: list, show, pause, unpause, trigger, next, test, backfill.",
+    ),
+    "assets": (
+        "triggerer.cli.assets:app",
+        "Assets and their events: list, events, emit; what is queued.",
+    ),
     "why": (
         "triggerer.cli.why:why",
         "Show what made a run: its events, and the messages behind them.",
@@ -54,8 +60,8 @@ COMMANDS: Final = {
         "triggerer.cli.why:why_not",
         "Show what a DAG waits for, and what holds it back.",
     ),
-    "runs": ("triggerer.cli.runs:app", "Runs: list, show, logs, cancel."),
-    "watchers": ("triggerer.cli.watchers:app", "Watchers: list, show."),
+    "runs": ("triggerer.cli.runs:app", "Runs: list, show, logs, cancel, retry, clear."),
+    "watchers": ("triggerer.cli.watchers:app", "Watchers: list, show, replay; what is parked."),
     "plan": (
         "triggerer.cli.plan:plan",
         "Show which runs other DAG files would have made, and what they change for what is queued now.",

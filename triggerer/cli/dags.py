@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -32,6 +32,8 @@ app.command("test")(try_)
 app.command()(backfill)
 DagId = Annotated[str, typer.Argument(metavar="DAG_ID")]
 _STATES = ("active", "paused", "stale")
+_MOST_NEXT_RUNS: Final = 10_000
+"""As a rule a timetable asks for runs without an end."""
 
 
 @app.command("list")
@@ -131,7 +133,10 @@ def show(dag_id: DagId, json: options.Json = False, config: options.Config = Non
 @app.command("next")
 def next_(
     dag_id: DagId,
-    count: Annotated[int, typer.Option("--count", min=1, max=1_000, help="So many runs.")] = 1,
+    limit: Annotated[
+        int,
+        typer.Option("--limit", "--count", min=0, help="At most so many; 0: all, 10000 at most."),
+    ] = 100,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
@@ -140,7 +145,7 @@ def next_(
     async def ask(session: AsyncSession) -> list[NextRun]:
         from triggerer.scheduler.explaining import next_runs
 
-        return await next_runs(session, dag_id, count)
+        return await next_runs(session, dag_id, limit or _MOST_NEXT_RUNS)
 
     found = read(config, ask)
     has_keys = any(one.partition_key is not None for one in found)
@@ -162,7 +167,7 @@ def next_(
         ),
         json=json,
         empty=f"No timetable asks for a run: `triggerer why-not {dag_id}` shows what it waits for.",
-        limit=0,
+        limit=limit,
     )
 
 

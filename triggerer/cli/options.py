@@ -33,17 +33,22 @@ DagsFolder = Annotated[
 ]
 
 
-def parse_instant(text: str | None, option: str) -> datetime | None:
-    """Return an instant, in UTC unless it says otherwise; ends with exit code 2 if it is none."""
+def parse_instant(text: str | None, option: str, *, also: str = "") -> datetime | None:
+    """Return an instant in UTC, which is also meant where no offset is given; ends with exit code 2 if it is none.
+
+    Args:
+        also: What the option takes beside, for the message: "earliest or ".
+    """
     if text is None:
         return None
     from datetime import UTC, datetime
 
     try:
         instant = datetime.fromisoformat(text)
-    except ValueError:
-        wrong_use(f"{option} takes a time such as 2026-11-24T12:00:00Z, not {text!r}")
-    return instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)
+        return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
+    # In UTC it may lie before the first year, or after the last.
+    except (ValueError, OverflowError):
+        wrong_use(f"{option} takes {also}a time such as 2026-11-24T12:00:00Z, not {text!r}")
 
 
 def parse_object(text: str | None, option: str) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ import typer
 
 from triggerer.cli import options
 from triggerer.cli.one_line import one_line
-from triggerer.cli.output import check_state, print_answer, print_fields, print_json
+from triggerer.cli.output import check_state, print_answer, print_fields, print_json, wrong_use
 from triggerer.cli.session import read, write
 from triggerer.cli.tables import Column, Kind, print_list
 from triggerer.errors import TriggererError
@@ -33,25 +33,30 @@ OfAll = Annotated[bool, typer.Option("--all", help="All of all watchers.")]
 @app.command("list")
 def list_(
     asset: options.Asset = None,
+    dag: options.Dag = None,
     watcher: OfWatcher = None,
     state: options.State = None,
     limit: options.Limit = 100,
     json: options.Json = False,
     config: options.Config = None,
 ) -> None:
-    """List messages that were set aside, in that order.
+    """List messages that were set aside, in that order; --dag leaves those of assets that the DAG waits for.
 
     States: set_aside (until it is replayed or discarded), kept (its watcher is about to be given it).
     """
     from triggerer.domain.parked import ParkedState
 
     check_state(state, ParkedState)
+    if asset is not None and watcher is not None:
+        wrong_use("--asset and --watcher do not go together: --watcher names its asset")
     of_asset, name = (asset, None) if watcher is None else split_watcher(watcher)
 
     async def ask(session: AsyncSession) -> list[ParkedView]:
         from triggerer.store.queries.listing.parked import list_parked
 
-        return await list_parked(session, limit=limit, asset=of_asset, watcher=name, state=state)
+        return await list_parked(
+            session, limit=limit, asset=of_asset, dag=dag, watcher=name, state=state
+        )
 
     found = read(config, ask)
     print_list(

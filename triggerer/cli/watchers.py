@@ -9,15 +9,13 @@ import typer
 from triggerer.cli import options, parked
 from triggerer.cli.lags import fields_of, measure, print_notes, shown_lag, with_lag
 from triggerer.cli.one_line import one_line
-from triggerer.cli.output import check_state, print_fields, print_json, wrong_use
+from triggerer.cli.output import check_state, print_fields, print_json
 from triggerer.cli.parked import split_watcher
 from triggerer.cli.session import read, write
 from triggerer.cli.tables import Column, Kind, print_table
 from triggerer.errors import TriggererError
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from sqlalchemy.ext.asyncio import AsyncSession
 
     from triggerer.store.queries.listing.views import PositionView, WatcherView
@@ -169,7 +167,9 @@ def replay(
     it starts; if it cannot, the watcher's error says why.
     """
     asset, name = split_watcher(watcher)
-    instant = None if start == "earliest" else _parse_time(start)
+    instant = (
+        None if start == "earliest" else options.parse_instant(start, "--from", also="earliest or ")
+    )
 
     async def change(session: AsyncSession) -> ReplayView:
         from triggerer.store.queries.replays import ask_for_replay
@@ -182,16 +182,6 @@ def replay(
         return
     place = "the earliest message" if asked.start is None else asked.start.isoformat()
     typer.echo(f"{asked.asset_name}/{asked.watcher}: asked to read again from {place} on")
-
-
-def _parse_time(text: str) -> datetime:
-    from datetime import UTC, datetime
-
-    try:
-        instant = datetime.fromisoformat(text)
-    except ValueError:
-        wrong_use(f"--from is neither earliest nor a time such as 2026-01-31T12:00Z: {text!r}")
-    return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
 
 
 def _place(one: PositionView) -> str:

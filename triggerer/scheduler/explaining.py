@@ -14,7 +14,7 @@ from triggerer.domain.conditions import AssetAll, AssetAny, Condition, Leaf, is_
 from triggerer.domain.pools import choose
 from triggerer.domain.schedules import condition_in_json, partition_key_of
 from triggerer.domain.timetables import DagRunInfo
-from triggerer.errors import DagError, UnknownDag
+from triggerer.errors import UnknownDag, UnknownRun
 from triggerer.scheduler.decide import look, upcoming
 from triggerer.scheduler.explaining_partitions import (
     WaitingPartition,
@@ -118,11 +118,11 @@ async def why(session: AsyncSession, dag_id: str, run_id: str) -> Why:
     """Return the run with what made it.
 
     Raises:
-        DagError: There is no such run.
+        UnknownRun: There is no such run.
     """
     runs = await list_runs(session, dag=dag_id, run_id=run_id, with_events=True)
     if not runs:
-        raise DagError(f"the DAG {dag_id!r} has no run {run_id!r}")
+        raise UnknownRun(dag_id, run_id)
     events = await list_events_by_id(session, runs[0].asset_event_ids)
     condition = condition_in_json(await schedule_of_dag(session, dag_id))
     names = {event.asset_name for event in events}

@@ -15,7 +15,7 @@ from triggerer.errors import TriggererError
 from triggerer.redaction import redact_text
 from triggerer.store.engine.script import perform
 from triggerer.store.models import Asset, ParkedBody, ParkedMessage, Trigger, Watcher
-from triggerer.store.queries.listing.filters import is_asset, limited
+from triggerer.store.queries.listing.filters import is_asset, is_waited_for, limited
 from triggerer.store.queries.listing.views import ParkedMessageView, ParkedView, view_of
 from triggerer.store.queries.parked import drop_parked
 from triggerer.store.wakeups.signals import Signal, announce
@@ -28,6 +28,7 @@ async def list_parked(
     *,
     limit: int = 100,
     asset: str | None = None,
+    dag: str | None = None,
     watcher: str | None = None,
     state: str | None = None,
 ) -> list[ParkedView]:
@@ -35,11 +36,14 @@ async def list_parked(
 
     Args:
         asset: Only of watchers of the asset with this name or URI.
+        dag: Only of watchers of assets that the DAG waits for.
         watcher: Only of watchers of this name.
     """
     query = _of_watchers(select(ParkedMessage, Asset.name, Watcher.name))
     if asset is not None:
         query = query.where(is_asset(asset))
+    if dag is not None:
+        query = query.where(is_waited_for(Watcher.asset_id, dag))
     if watcher is not None:
         query = query.where(Watcher.name == watcher)
     if state is not None:
