@@ -91,6 +91,38 @@ def test_a_paused_dag_keeps_its_events_until_it_is_unpaused(standalone: Standalo
     assert len(run["asset_event_ids"]) == 2
 
 
+def test_what_is_old_is_cleaned_beside_it(standalone: Standalone) -> None:
+    ended = "dag_id = 'on_report' AND state = 'success'"
+    for number in (1, 2, 3):
+        standalone.json("assets", "emit", "orders")
+        standalone.until(f"SELECT count(*) >= {number} FROM dag_run WHERE {ended}")
+    standalone.json("dags", "pause", "on_orders")
+    waiting = standalone.json("assets", "emit", "orders")
+    would = standalone.json("db", "clean", "--before", "PT0S", "--dry-run")
+    assert len(standalone.json("runs", "list")) == 6
+
+    cleaned = standalone.json("db", "clean", "--before", "PT0S")
+
+    for answer in (would, cleaned):
+        assert (answer["runs"], answer["logs"], answer["kept_runs"]) == (4, 4, 2)
+        assert answer["asset_events"] == 4
+        # Those of the newest run of each DAG; what that of `on_orders` has emitted is among them.
+        assert answer["kept_events"] == {"queued": 1, "in_run": 2}
+    assert {run["dag_id"] for run in standalone.json("runs", "list")} == {"on_orders", "on_report"}
+    standalone.json("dags", "unpause", "on_orders")
+    standalone.until(f"SELECT count(*) = 2 FROM dag_run WHERE {ended}")
+    run = standalone.json("runs", "list", "--dag", "on_orders")[0]
+    assert run["asset_event_ids"] == [waiting["id"]]
+
+
+def test_cleaning_asks_for_an_instant_that_has_passed(standalone: Standalone) -> None:
+    for wrong, code in (("yesterday", 2), ("2999-01-01", 1)):
+        refused = standalone.run("db", "clean", "--before", wrong)
+        assert refused.returncode == code, refused.stderr
+    assert standalone.run("db", "clean").returncode == 2
+    assert "deleted: 0 runs" in standalone.run("db", "clean", "--before", "90d").stdout
+
+
 def test_a_running_run_is_cancelled(standalone: Standalone) -> None:
     triggered = standalone.json("dags", "trigger", "slow", "--params", '{"seconds": 3600}')
     assert triggered["state"] == "queued"

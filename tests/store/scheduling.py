@@ -1,15 +1,18 @@
 """DAGs for the scheduler's tests, and what becomes of their runs and events."""
 
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import update
 
 from tests.store.seeding import add_asset, add_dag, asset_json, queue_of, runs_of
 from triggerer.domain.runs import RunState
+from triggerer.domain.schedules import Schedule, schedule_to_json
 from triggerer.errors import OutcomeUnknown
-from triggerer.store.engine.database import Database
+from triggerer.store.engine.database import Database, database_now
 from triggerer.store.engine.script import Row, Step
 from triggerer.store.models import Dag, DagRun
+from triggerer.store.queries.scheduling.due_moments import renew_due_moments
 from triggerer.store.wakeups.signals import Signal, announce
 
 
@@ -61,3 +64,29 @@ def lose_answers(database: Database, kind: type[Step]) -> None:
         return rows
 
     database.perform_step = lose  # type: ignore[method-assign]
+
+
+async def now_of(database: Database) -> datetime:
+    async with database.reading() as session:
+        return await database_now(session)
+
+
+async def timed(
+    database: Database,
+    dag_id: str,
+    schedule: Schedule,
+    *,
+    assets: tuple[int, ...] = (),
+    **columns: Any,
+) -> None:
+    """A DAG as the DAG processor writes it."""
+    await add_dag(database, dag_id, schedule_to_json(schedule), assets=assets, **columns)
+    await renewed(database, dag_id)
+
+
+async def renewed(database: Database, dag_id: str) -> Dag:
+    async with database.transaction() as session:
+        dag = await session.get(Dag, dag_id)
+        assert dag is not None
+        await renew_due_moments(session, [dag])
+        return dag

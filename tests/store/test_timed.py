@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import anyio
 import pytest
 import time_machine
 from sqlalchemy import update
 
-from tests.store.scheduling import end, one_asset, set_columns
+from tests.store.scheduling import end, now_of, one_asset, renewed, set_columns, timed
 from tests.store.seeding import add_asset, add_dag, emit, queue_of, runs_of, until
 from triggerer.domain.assets import Asset
-from triggerer.domain.schedules import OnBoth, OnEither, OnTime, Schedule, schedule_to_json
+from triggerer.domain.schedules import OnBoth, OnEither, OnTime, schedule_to_json
 from triggerer.domain.timetables import (
     ContinuousTimetable,
     CronDataIntervalTimetable,
@@ -24,42 +23,15 @@ from triggerer.domain.timetables import (
 )
 from triggerer.errors import RowRefused
 from triggerer.scheduler import Scheduler
-from triggerer.store.engine.database import Database, database_now
+from triggerer.store.engine.database import Database
 from triggerer.store.engine.opening import open_database
 from triggerer.store.models import Dag, DagRun
 from triggerer.store.models.dags import NEVER
 from triggerer.store.queries.scheduling.candidates import create_manual_run, find_timed
-from triggerer.store.queries.scheduling.due_moments import renew_due_moments
 from triggerer.store.queries.scheduling.pausing import set_paused
 
 HOUR = timedelta(hours=1)
 FLIGHTS = Asset("x-test://flights", name="flights")
-
-
-async def now_of(database: Database) -> datetime:
-    async with database.reading() as session:
-        return await database_now(session)
-
-
-async def timed(
-    database: Database,
-    dag_id: str,
-    schedule: Schedule,
-    *,
-    assets: tuple[int, ...] = (),
-    **columns: Any,
-) -> None:
-    """A DAG as the DAG processor writes it."""
-    await add_dag(database, dag_id, schedule_to_json(schedule), assets=assets, **columns)
-    await renewed(database, dag_id)
-
-
-async def renewed(database: Database, dag_id: str) -> Dag:
-    async with database.transaction() as session:
-        dag = await session.get(Dag, dag_id)
-        assert dag is not None
-        await renew_due_moments(session, [dag])
-        return dag
 
 
 async def shown(database: Database, dag_id: str) -> Dag:

@@ -66,7 +66,7 @@ COMMANDS: Final = {
         "triggerer.cli.plan:plan",
         "Show which runs other DAG files would have made, and what they change for what is queued now.",
     ),
-    "db": ("triggerer.cli.database:app", "The database's schema: migrate, check."),
+    "db": ("triggerer.cli.database:app", "The database: migrate, check, clean."),
     "config": ("triggerer.cli.config:app", "The configuration in force."),
 }
 """By name: where a function, or a Typer with a group of commands, is found, and its line in `triggerer --help`."""

@@ -1,16 +1,17 @@
-"""`triggerer db`: the schema."""
+"""`triggerer db`: the schema, and what is old."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from triggerer.cli import options
-from triggerer.cli.output import print_answer
-from triggerer.cli.session import with_database
+from triggerer.cli.output import counted, print_answer
+from triggerer.cli.session import settings_for, with_database
 
 if TYPE_CHECKING:
+    from triggerer.operations.cleaning import Cleaned
     from triggerer.store.engine.database import Database
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -45,3 +46,66 @@ def check(json: options.Json = False, config: options.Config = None) -> None:
 
     name = with_database(config, work)
     print_answer({"database": name, "ok": True}, f"{name}: ok", json=json)
+
+
+@app.command()
+def clean(
+    before: Annotated[
+        str,
+        typer.Option(
+            "--before",
+            "--clean-before-timestamp",
+            metavar="TIME",
+            help="What is older goes: 2026-11-24T12:00:00Z, or an age: 90d, PT12H.",
+        ),
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    json: options.Json = False,
+    config: options.Config = None,
+) -> None:
+    """Delete runs that ended long ago, their logs, and old asset events that nothing needs any more.
+
+    Events stay that wait for a DAG, that a run has which stays, and whose messages the broker may deliver again.
+    """
+    instant = options.parse_instant_or_age(before, "--before")
+    ack_timeout = settings_for(config).triggerer.shared_stream_ack_timeout
+
+    async def work(database: Database) -> Cleaned:
+        from triggerer.operations.cleaning import clean as delete_old
+
+        return await delete_old(database, instant, ack_timeout=ack_timeout, dry_run=dry_run)
+
+    cleaned = with_database(config, work)
+    print_answer(cleaned, _told(cleaned), json=json)
+
+
+def _told(cleaned: Cleaned) -> str:
+    """Say what has gone, and why the rest has not."""
+    verb = "would be deleted" if cleaned.dry_run else "deleted"
+    gone = (
+        counted(cleaned.runs, "run"),
+        counted(cleaned.logs, "log"),
+        counted(cleaned.asset_events, "asset event"),
+        counted(cleaned.backfills, "backfill"),
+    )
+    lines = [f"{verb}: {', '.join(gone)}"]
+    if cleaned.logs_elsewhere:
+        lines.append(f"not on this machine: {counted(cleaned.logs_elsewhere, 'log')}")
+    if cleaned.kept_runs:
+        lines.append(f"kept, as decisions read them: {counted(cleaned.kept_runs, 'run')}")
+    lines += [
+        f"kept, {_REASONS[reason]}: {counted(count, 'asset event')}"
+        for reason, count in sorted(cleaned.kept_events.items())
+    ]
+    lines += [f"  {one.asset_name}/{one.watcher}: {one.reason}" for one in cleaned.kept_watchers]
+    return "\n".join(lines)
+
+
+_REASONS: Final = {
+    "queued": "as they wait for a DAG",
+    "in_run": "as a run has them",
+    "emitted_by_run": "as a run that is kept has emitted them",
+    "newest": "as the newest of their assets",
+    "parked": "as their messages are set aside or kept for a watcher",
+    "watcher": "as their messages may come again",
+}

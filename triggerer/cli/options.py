@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -49,6 +50,24 @@ def parse_instant(text: str | None, option: str, *, also: str = "") -> datetime 
     # In UTC it may lie before the first year, or after the last.
     except (ValueError, OverflowError):
         wrong_use(f"{option} takes {also}a time such as 2026-11-24T12:00:00Z, not {text!r}")
+
+
+def parse_instant_or_age(text: str, option: str) -> datetime:
+    """Return an instant, or that of so long ago; ends with exit code 2 if it is neither."""
+    from datetime import UTC, datetime, timedelta
+
+    from pydantic import TypeAdapter, ValidationError
+
+    with suppress(ValueError):
+        instant = datetime.fromisoformat(text)
+        return instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)
+    try:
+        age = TypeAdapter(timedelta).validate_python(text)
+    except ValidationError:
+        wrong_use(
+            f"{option} takes a time such as 2026-11-24T12:00:00Z or an age such as 90d, not {text!r}"
+        )
+    return datetime.now(UTC) - age
 
 
 def parse_object(text: str | None, option: str) -> dict[str, Any] | None:

@@ -79,6 +79,8 @@ class DagPartitionEvent(Base):
             "asset_event_id",
             sqlite_where=_TAKEN,
         ),
+        # For what is left of an old event.
+        Index("ix_dag_partition_event_asset_event_id", "asset_event_id"),
         {"sqlite_with_rowid": False},
     )
 

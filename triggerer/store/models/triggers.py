@@ -53,6 +53,8 @@ class Watcher(Base):
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
     traceback: Mapped[str | None] = mapped_column(Text)
     """Of the error, where it was raised."""
+    cleaned_before: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """Some of its events that are older than this were deleted, with their keys; None: none were."""
 
 
 class Stream(Base):

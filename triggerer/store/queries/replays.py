@@ -41,13 +41,16 @@ async def ask_for_replay(
         start: From what was published then or later; None: from the earliest message.
         again: Whether events that exist are made once more.
     Raises:
-        TriggererError: There is no such watcher, it has no shared stream, or the time is still to come.
+        TriggererError: There is no such watcher, it has no shared stream, the time is still to come, or, without
+            `again`, it lies before that of events that were deleted with their keys.
     """
     rows = await session.execute(
         select(Watcher, Asset.name, Trigger.stream_digest)
         .join(Asset, Asset.id == Watcher.asset_id)
         .join(Trigger, Trigger.id == Watcher.trigger_id)
         .where(is_asset(asset), Watcher.name == name)
+        # Whoever deletes its events looks for requests under this lock.
+        .with_for_update(of=Watcher)
     )
     found = rows.first()
     if found is None:
@@ -63,6 +66,13 @@ async def ask_for_replay(
     if start is not None and start > now:
         raise TriggererError(
             f"{start.isoformat()} is still to come: it is {now.isoformat(timespec='seconds')}"
+        )
+    cleaned = watcher.cleaned_before
+    if cleaned is not None and not again and (start is None or start < cleaned):
+        raise TriggererError(
+            f"{asset_name}/{name}: events from before {cleaned.isoformat()} were deleted, and with them the keys that "
+            "tell a repeat",
+            hint=f"--from {cleaned.isoformat()} or later; or --again, which makes all events once more",
         )
     request = WatcherReplay(watcher_id=watcher.id, start=start, again=again, requested_at=now)
     session.add(request)

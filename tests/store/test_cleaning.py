@@ -1,0 +1,665 @@
+"""What `triggerer db clean` deletes, and what it leaves: on each database, by its clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from sqlalchemy import func, select, update
+
+from tests.store.partitions import HOURS, daily, emit_keys
+from tests.store.scheduling import end, now_of, one_asset, renewed, set_columns, timed
+from tests.store.seeding import (
+    FENCE,
+    NOW,
+    Event,
+    add_asset,
+    add_dag,
+    add_stream,
+    asset_json,
+    emit,
+    events_in,
+    queue_of,
+    record,
+    recording,
+    runs_of,
+)
+from triggerer.domain.events import EventSource, WatcherRef
+from triggerer.domain.logs import log_path
+from triggerer.domain.runs import RunState, RunType
+from triggerer.domain.schedules import OnEither, OnTime, condition_from_json
+from triggerer.domain.timetables import CronDataIntervalTimetable
+from triggerer.errors import TriggererError
+from triggerer.operations import cleaning
+from triggerer.operations.backfills import start_backfill
+from triggerer.operations.cleaning import Cleaned, clean
+from triggerer.operations.runs import clear_run
+from triggerer.scheduler import Scheduler
+from triggerer.scheduler.backfills import BackfillRunner
+from triggerer.store.engine.database import Database
+from triggerer.store.models import (
+    AssetEvent,
+    Backfill,
+    BackfillInterval,
+    DagPartition,
+    DagPartitionEvent,
+    DagRun,
+    ParkedBody,
+    ParkedMessage,
+    QueuedAssetEvent,
+    Stream,
+    TaskRun,
+    Trigger,
+    Watcher,
+    WatcherPosition,
+)
+from triggerer.store.models.base import Base
+from triggerer.store.queries.replays import ask_for_replay
+from triggerer.store.recording.emitting import NewAssetEvent, record_events
+
+DAY = timedelta(days=1)
+AGES = 100 * DAY
+"""How long ago everything is that `age` has made old."""
+
+
+async def age(database: Database) -> None:
+    """Everything that is there happened long ago, and all runs have ended."""
+    then = await now_of(database) - AGES
+    async with database.transaction() as session:
+        await session.execute(update(AssetEvent).values(timestamp=then))
+        ended = {"ended_at": then, "queued_at": then, "run_after": then, "state": RunState.SUCCESS}
+        await session.execute(update(DagRun).values(**ended))
+
+
+async def cleaned(database: Database, *, days: int = 30, **options: Any) -> Cleaned:
+    """Clean what is older than so many days."""
+    before = await now_of(database) - days * DAY
+    return await clean(database, before, ack_timeout=timedelta(seconds=300), **options)
+
+
+async def count(database: Database, table: type[Base]) -> int:
+    async with database.reading() as session:
+        return await session.scalar(select(func.count()).select_from(table)) or 0
+
+
+async def events(database: Database) -> list[int]:
+    return [event.id for event in await events_in(database)]
+
+
+async def run_once(database: Database) -> None:
+    await Scheduler(database).run_once()
+
+
+async def by_hand(database: Database) -> None:
+    """The DAG `d` has a newest run that nothing has asked for but a person."""
+    async with database.transaction() as session:
+        session.add(
+            DagRun(
+                dag_id="d", run_id="by-hand", run_type=RunType.MANUAL, state="success",
+                run_after=NOW, queued_at=NOW, ended_at=NOW,
+            )
+        )  # fmt: skip
+
+
+# Events that wait
+
+
+async def test_cleaning_old_events_keeps_what_is_still_queued(database: Database) -> None:
+    """apache/airflow#70972."""
+    await one_asset(database, is_paused=True)
+    await add_dag(database, "other", asset_json("flights"), assets=[1])
+    await emit(database, 1, 3)
+    await run_once(database)
+    await age(database)
+    await emit(database, 1)
+    await run_once(database)
+    assert len(await runs_of(database, "other")) == 2
+
+    found = await cleaned(database)
+
+    assert (found.runs, found.asset_events, found.kept_events) == (1, 0, {"queued": 3})
+    await set_columns(database, "report", is_paused=False)
+    await run_once(database)
+    (run,) = await runs_of(database, "report")
+    assert await queue_of(database, "report") == [(event, run.id) for event in (1, 2, 3, 4)]
+    assert await events(database) == [1, 2, 3, 4]
+
+
+async def test_events_go_with_the_last_run_that_has_them(database: Database) -> None:
+    await one_asset(database)
+    await add_dag(database, "other", asset_json("flights"), assets=[1])
+    await emit(database, 1, 2)
+    await run_once(database)
+    await age(database)
+    (of_other,) = await runs_of(database, "other")
+    async with database.transaction() as session:
+        await session.execute(
+            update(DagRun).where(DagRun.id == of_other.id).values(ended_at=await now_of(database))
+        )
+    for _ in range(2):
+        await emit(database, 1)
+        await run_once(database)
+
+    assert (await cleaned(database)).kept_events == {"in_run": 2}
+    assert [event for event, _ in await queue_of(database, "report")] == [3, 4]
+    assert await events(database) == [1, 2, 3, 4]
+
+    await age(database)
+    assert (await cleaned(database)).asset_events == 3
+    # That of the newest run of each DAG, which is also the newest of its asset.
+    assert await events(database) == [4]
+
+
+async def test_the_newest_event_of_each_asset_stays(database: Database) -> None:
+    await add_asset(database, 1, "a")
+    await add_asset(database, 2, "b")
+    await emit(database, 1, 3)
+    await emit(database, 2, 2)
+    await age(database)
+    found = await cleaned(database)
+    assert (found.asset_events, found.kept_events) == (3, {"newest": 2})
+    assert await events(database) == [3, 5]
+
+
+async def test_many_events_go_in_small_steps(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cleaning, "_EVENTS", 3)
+    await add_asset(database, 1, "a")
+    await emit(database, 1, 10)
+    await age(database)
+    await emit(database, 1, 10)
+    found = await cleaned(database, dry_run=True)
+    assert found.asset_events == 10
+    assert (await cleaned(database)).asset_events == 10
+    assert await events(database) == list(range(11, 21))
+
+
+async def test_it_ends_where_nothing_is_old_any_more(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cleaning, "_EVENTS", 1)
+    monkeypatch.setattr(cleaning, "_WINDOWS_BEYOND", 3)
+    await add_asset(database, 1, "a")
+    old = await now_of(database) - AGES
+    # A clock that was set back for a moment, and one that was set back for long.
+    times = [old, None, None, old, None, None, None, old, None]
+    async with database.transaction() as session:
+        await record_events(session, [NewAssetEvent(1, timestamp=at) for at in times])
+    assert (await cleaned(database)).asset_events == 2
+
+
+# Partitions
+
+
+async def test_what_waits_for_a_partition_key_stays(database: Database) -> None:
+    await daily(database)
+    await emit_keys(database, HOURS[:23])
+    await run_once(database)
+    await age(database)
+    await emit_keys(database, ["2026-03-11T00"])
+    assert (await cleaned(database)).kept_events == {"queued": 23}
+    await emit_keys(database, HOURS[23:])
+    await run_once(database)
+    (run,) = await runs_of(database, "daily")
+    assert run.partition_key == "2026-03-10"
+    async with database.reading() as session:
+        taken = select(func.count()).where(DagPartitionEvent.run_pk == run.id)
+        assert await session.scalar(taken) == 24
+
+
+async def test_what_partition_keys_have_taken_goes_with_its_run(database: Database) -> None:
+    await daily(database)
+    await emit_keys(database, HOURS)
+    await run_once(database)
+    (run,) = await runs_of(database, "daily")
+    await end(database, run)
+    await emit_keys(database, [hour.replace("-10T", "-11T") for hour in HOURS])
+    await run_once(database)
+    await age(database)
+
+    found = await cleaned(database)
+
+    assert (found.runs, found.kept_runs, found.asset_events) == (1, 1, 24)
+    assert await count(database, DagPartitionEvent) == 24
+    assert await count(database, QueuedAssetEvent) == 24
+    # A key is remembered: what comes late for it is for a run of its own.
+    assert await count(database, DagPartition) == 2
+
+
+# Runs
+
+
+async def test_ended_runs_go_with_their_tasks_entries_and_logs(
+    database: Database, tmp_path: Path
+) -> None:
+    await one_asset(database)
+    for _ in range(3):
+        await emit(database, 1)
+        await run_once(database)
+        await end(database, *await runs_of(database, "report"))
+    await age(database)
+    runs = await runs_of(database, "report")
+    async with database.transaction() as session:
+        await session.execute(update(DagRun).values(log_home=str(tmp_path)))
+        session.add_all([TaskRun(run_pk=run.id, task_id="t", state="success") for run in runs])
+    logs = [Path(log_path(str(tmp_path), "report", run.run_id)) for run in runs]
+    logs[0].parent.mkdir(parents=True)
+    for path in (logs[0], logs[2]):
+        path.write_text("…")
+
+    assert (await cleaned(database, dry_run=True)).runs == 2
+    assert all(path.exists() for path in (logs[0], logs[2]))
+    found = await cleaned(database)
+
+    assert (found.runs, found.kept_runs, found.logs, found.logs_elsewhere) == (2, 1, 1, 1)
+    assert [run.id for run in await runs_of(database, "report")] == [runs[2].id]
+    assert [path.exists() for path in logs] == [False, False, True]
+    assert await count(database, TaskRun) == await count(database, QueuedAssetEvent) == 1
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"state": RunState.QUEUED, "ended_at": None},
+        {"state": RunState.RUNNING, "ended_at": None},
+        {"callback": "due"},
+        {"ended_at": NOW + 10_000 * DAY},
+        {"run_after": NOW + 10_000 * DAY},
+    ],
+)
+async def test_a_run_stays_that_is_not_done_or_not_old(
+    database: Database, columns: dict[str, Any]
+) -> None:
+    await one_asset(database)
+    for _ in range(2):
+        await emit(database, 1)
+        await run_once(database)
+    await age(database)
+    first, second = await runs_of(database, "report")
+    async with database.transaction() as session:
+        await session.execute(update(DagRun).where(DagRun.id == first.id).values(**columns))
+    assert (await cleaned(database)).runs == 0
+    assert [run.id for run in await runs_of(database, "report")] == [first.id, second.id]
+    assert await events(database) == [1, 2]
+
+
+async def test_a_run_that_is_repeated_at_this_moment_stays(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await one_asset(database)
+    for _ in range(2):
+        await emit(database, 1)
+        await run_once(database)
+    await age(database)
+    first, _ = await runs_of(database, "report")
+    count_events = cleaning.count_events
+
+    async def and_repeat(session: Any, run_pks: Any) -> Any:
+        counts = await count_events(session, run_pks)
+        async with database.transaction() as writing:
+            await clear_run(writing, "report", first.run_id)
+        return counts
+
+    monkeypatch.setattr(cleaning, "count_events", and_repeat)
+    assert (await cleaned(database)).runs == 0
+    assert await queue_of(database, "report") == [
+        (event, run.id)
+        for event, run in zip((1, 2), await runs_of(database, "report"), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("catchup", [True, False])
+async def test_a_timetable_asks_for_the_same_runs_afterwards(
+    database: Database, catchup: bool
+) -> None:
+    start = await now_of(database) - 400 * DAY
+    daily_ = OnTime(CronDataIntervalTimetable("@daily", timezone="UTC"))
+    await timed(database, "d", daily_, start_date=start, catchup=catchup, max_active_runs=500)
+    scheduler = Scheduler(database)
+    while await scheduler.run_once():
+        pass
+    runs = await runs_of(database, "d")
+    async with database.transaction() as session:
+        await session.execute(
+            update(DagRun).values(state=RunState.SUCCESS, ended_at=DagRun.run_after)
+        )
+    due = (await renewed(database, "d")).next_run_after
+
+    found = await cleaned(database, days=10)
+
+    assert found.runs == len(runs) - 11 if catchup else found.runs == 0
+    assert (await renewed(database, "d")).next_run_after == due
+    assert not await Scheduler(database).run_once()
+    # What is cleaned down to the newest leaves what the next is computed from.
+    await cleaned(database, days=0)
+    assert (await renewed(database, "d")).next_run_after == due
+    assert [run.id for run in await runs_of(database, "d")] == [runs[-1].id]
+    assert not await Scheduler(database).run_once()
+
+
+async def test_a_failure_holds_a_dag_that_depends_on_its_past_for_however_long(
+    database: Database,
+) -> None:
+    await one_asset(database, depends_on_past=True)
+    await emit(database, 1)
+    await run_once(database)
+    (run,) = await runs_of(database, "report")
+    await age(database)
+    async with database.transaction() as session:
+        await session.execute(update(DagRun).values(state=RunState.FAILED))
+    await emit(database, 1)
+    assert (await cleaned(database)).kept_runs == 1
+    await run_once(database)
+    assert [one.id for one in await runs_of(database, "report")] == [run.id]
+
+
+async def test_the_last_run_of_each_kind_stays(database: Database) -> None:
+    """What time and assets take turns by, although a run by hand is newer."""
+    await add_asset(database, 1, "flights")
+    either = OnEither(
+        CronDataIntervalTimetable("@yearly", timezone="UTC"),
+        condition_from_json(asset_json("flights")),
+    )
+    await timed(database, "d", either, assets=(1,))
+    await run_once(database)
+    await emit(database, 1)
+    await run_once(database)
+    await by_hand(database)
+    kinds = [run.run_type for run in await runs_of(database, "d")]
+    assert kinds == ["scheduled", "asset_triggered", "manual"]
+    await age(database)
+    found = await cleaned(database)
+    assert (found.runs, found.kept_runs) == (0, 3)
+
+
+async def test_a_backfill_goes_with_its_last_run_once_it_is_done(database: Database) -> None:
+    start = await now_of(database) - 60 * DAY
+    await timed(database, "d", OnTime(CronDataIntervalTimetable("@daily", timezone="UTC")))
+    await run_once(database)
+    async with database.transaction() as session:
+        await start_backfill(session, "d", start, start + 3 * DAY, max_active=2)
+    await BackfillRunner(database).run_once()
+    await age(database)
+    async with database.transaction() as session:
+        await session.execute(update(Backfill).values(created_at=await now_of(database) - AGES))
+
+    assert (await cleaned(database)).runs == 0
+    await BackfillRunner(database).run_once()
+    await age(database)
+    # The last one has room now.
+    await BackfillRunner(database).run_once()
+    await age(database)
+    # The last of its runs is the newest of the DAG.
+    assert (await cleaned(database)).backfills == 0
+    await by_hand(database)
+
+    would = await cleaned(database, dry_run=True)
+    found = await cleaned(database)
+
+    assert (found.backfills, would.backfills) == (1, 1)
+    assert await count(database, Backfill) == await count(database, BackfillInterval) == 0
+    assert [run.run_type for run in await runs_of(database, "d")] == ["scheduled", "manual"]
+
+
+# Events of tasks
+
+
+async def test_what_a_run_has_emitted_stays_as_long_as_it(database: Database) -> None:
+    await one_asset(database)
+    await add_asset(database, 2, "out")
+    await emit(database, 1)
+    await run_once(database)
+    (run,) = await runs_of(database, "report")
+    source = {"source_dag_id": "report", "source_run_id": run.run_id, "source_task_id": "t"}
+    async with database.transaction() as session:
+        await record_events(session, [NewAssetEvent(2, **source) for _ in range(2)])
+    await age(database)
+    # The run is the newest of its DAG.
+    assert (await cleaned(database)).kept_events == {"in_run": 1, "emitted_by_run": 2}
+    await emit(database, 1)
+    await run_once(database)
+    assert (await cleaned(database)).asset_events == 2
+
+
+# Events of watchers
+
+
+@pytest.fixture
+async def settled(database: Database) -> Database:
+    """Two watchers of one stream, in good order for long: each has made two events long ago."""
+    now = await now_of(database)
+    await add_stream(database)
+    for number, name in ((1, "orders"), (2, "refunds")):
+        await add_asset(database, number, name)
+    async with database.transaction() as session:
+        await session.execute(update(Stream).values(expires_at=now + DAY))
+        for number in (1, 2):
+            session.add(
+                Trigger(
+                    id=number, digest=f"t{number}", classpath="x.Y", kwargs={},
+                    stream_digest=FENCE.stream_digest,
+                )
+            )  # fmt: skip
+        await session.flush()
+        for number in (1, 2):
+            session.add(
+                Watcher(
+                    id=number, asset_id=number, name="w", trigger_id=number, path="x",
+                    state="running", updated_at=now - DAY,
+                )
+            )  # fmt: skip
+    await redeliver(database, 1)
+    await age(database)
+    return database
+
+
+async def redeliver(database: Database, *numbers: int) -> None:
+    """The broker delivers these messages, for the first time or not, and one that is new."""
+    made = []
+    for number in (*numbers, await count(database, AssetEvent) + 100):
+        for watcher in (1, 2):
+            source = EventSource((WatcherRef(watcher, watcher),), None)
+            made.append(Event({"n": number}, f"m{number}", source=source))
+    async with recording(database) as recorder:
+        await record(recorder, *made)
+
+
+async def test_the_events_of_a_watcher_in_good_order_go(settled: Database) -> None:
+    found = await cleaned(settled)
+    # The newest of each asset stay.
+    assert (found.asset_events, found.kept_watchers) == (2, [])
+    async with settled.reading() as session:
+        noted = await session.scalars(select(Watcher.cleaned_before))
+        assert set(noted) == {found.before}
+
+
+def _values(table: type[Base], **columns: Any) -> Callable[[Any], Any]:
+    return lambda session: session.execute(update(table).values(**columns))
+
+
+@pytest.mark.parametrize(
+    ("disorder", "reason"),
+    [
+        (_values(Stream, expires_at=NOW), "nobody reads its stream"),
+        (_values(Stream, owner=None, expires_at=None), "nobody reads its stream"),
+        (
+            lambda session: session.execute(
+                update(Watcher).where(Watcher.id == 2).values(state="failing")
+            ),
+            "refunds/w, of its stream, is failing",
+        ),
+        (_values(Watcher, state="catching_up"), "orders/w, of its stream, is catching_up"),
+        (
+            _values(Watcher, updated_at=func.current_timestamp()),
+            "orders/w, of its stream, has been running only since",
+        ),
+    ],
+)
+async def test_the_events_of_a_stream_that_may_be_read_again_stay(
+    settled: Database, disorder: Callable[[Any], Any], reason: str
+) -> None:
+    async with settled.transaction() as session:
+        await disorder(session)
+    found = await cleaned(settled)
+    assert (found.asset_events, found.kept_events) == (0, {"watcher": 2, "newest": 2})
+    assert [one.asset_name for one in found.kept_watchers] == ["orders", "refunds"]
+    assert found.kept_watchers[0].reason.startswith(reason)
+    before = await count(settled, AssetEvent)
+    await redeliver(settled, 1)
+    assert await count(settled, AssetEvent) == before + 2
+
+
+async def test_a_watcher_that_is_behind_or_reads_again_keeps_its_events(settled: Database) -> None:
+    async with settled.transaction() as session:
+        session.add(
+            WatcherPosition(
+                watcher_id=1,
+                lane="[0]",
+                stream_digest=FENCE.stream_digest,
+                position=["t", 1],
+                since=NOW,
+            )
+        )
+        await ask_for_replay(session, "refunds", "w", start=None, again=False)
+    found = await cleaned(settled)
+    assert found.kept_events == {"watcher": 2, "newest": 2}
+    reasons = [one.reason for one in found.kept_watchers]
+    assert reasons == ["it is behind in its log", "a replay was asked for"]
+
+
+async def test_a_replay_that_is_asked_for_meanwhile_finds_its_events(
+    settled: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    highest_event = cleaning.highest_event
+
+    async def and_ask(session: Any) -> int:
+        async with settled.transaction() as writing:
+            await ask_for_replay(writing, "orders", "w", start=None, again=False)
+        return await highest_event(session)
+
+    monkeypatch.setattr(cleaning, "highest_event", and_ask)
+    found = await cleaned(settled)
+    assert (found.asset_events, found.kept_events) == (1, {"watcher": 1, "newest": 2})
+    assert [one.reason for one in found.kept_watchers] == ["it is about to read again"]
+
+
+async def test_no_replay_makes_events_again_whose_keys_were_deleted(settled: Database) -> None:
+    found = await cleaned(settled)
+
+    async def ask(start: datetime | None, *, again: bool = False) -> None:
+        async with settled.transaction() as session:
+            await ask_for_replay(session, "orders", "w", start=start, again=again)
+
+    for start in (None, found.before - timedelta(seconds=1)):
+        with pytest.raises(TriggererError, match="the keys that tell a repeat"):
+            await ask(start)
+    await ask(found.before)
+    await ask(None, again=True)
+
+
+async def test_a_watcher_without_old_events_may_still_have_the_history(settled: Database) -> None:
+    async with settled.transaction() as session:
+        await session.execute(
+            update(AssetEvent)
+            .where(AssetEvent.watcher_id == 2)
+            .values(timestamp=func.current_timestamp())
+        )
+    assert (await cleaned(settled)).asset_events == 1
+    async with settled.transaction() as session:
+        await ask_for_replay(session, "refunds", "w", start=None, again=False)
+
+
+async def test_the_event_of_a_message_that_is_set_aside_stays(settled: Database) -> None:
+    async with settled.transaction() as session:
+        body = ParkedBody(
+            stream_digest=FENCE.stream_digest, idempotency_key="m1", data=b"1", size_bytes=1
+        )
+        session.add(body)
+        await session.flush()
+        session.add(
+            ParkedMessage(
+                watcher_id=1, body_id=body.id, lane="[0]", idempotency_key="m1", state="set_aside",
+                failures=1, parked_at=NOW,
+            )
+        )  # fmt: skip
+    found = await cleaned(settled)
+    assert (found.asset_events, found.kept_events) == (1, {"parked": 1, "newest": 2})
+
+
+async def test_the_events_of_a_removed_watcher_go(settled: Database) -> None:
+    async with settled.transaction() as session:
+        await session.execute(update(Watcher).where(Watcher.id == 2).values(trigger_id=None))
+    assert (await cleaned(settled)).asset_events == 2
+
+
+async def test_the_last_hour_of_a_watcher_stays_whatever_is_asked_for(settled: Database) -> None:
+    now = await now_of(settled)
+    async with settled.transaction() as session:
+        await session.execute(
+            update(AssetEvent)
+            .where(AssetEvent.watcher_id == 1)
+            .values(timestamp=now - timedelta(minutes=59))
+        )
+    found = await cleaned(settled, days=0)
+    assert (found.asset_events, found.kept_events) == (1, {"watcher": 1, "newest": 2})
+
+
+# The whole
+
+
+async def test_a_dry_run_tells_what_would_go_and_deletes_nothing(database: Database) -> None:
+    await one_asset(database)
+    await add_asset(database, 2, "out")
+    for _ in range(4):
+        await emit(database, 1)
+        await run_once(database)
+        (*_, run) = await runs_of(database, "report")
+        source = {"source_dag_id": "report", "source_run_id": run.run_id, "source_task_id": "t"}
+        async with database.transaction() as session:
+            await record_events(session, [NewAssetEvent(2, **source)])
+    await age(database)
+    would = await cleaned(database, dry_run=True)
+    assert (await count(database, AssetEvent), await count(database, DagRun)) == (8, 4)
+    found = await cleaned(database)
+    assert (found.runs, found.asset_events) == (would.runs, would.asset_events) == (3, 6)
+    assert found.kept_events == would.kept_events
+    assert (await cleaned(database)).asset_events == 0
+
+
+async def test_an_instant_that_is_still_to_come_is_refused(database: Database) -> None:
+    with pytest.raises(TriggererError, match="still to come"):
+        await cleaned(database, days=-1)
+
+
+async def test_it_cleans_beside_a_scheduler_and_nothing_is_lost_or_twice(
+    database: Database,
+) -> None:
+    """Each event is in one run of each DAG, or waits, as long as it is there."""
+    await one_asset(database, events_per_run=3, max_active_runs=1000)
+    await add_dag(database, "other", asset_json("flights"), assets=[1], is_paused=True)
+    seen: dict[int, int] = {}
+    done = anyio.Event()
+
+    async def keep_cleaning() -> None:
+        while not done.is_set():
+            await age(database)
+            await cleaned(database, days=0)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(keep_cleaning)
+        for _ in range(15):
+            await emit(database, 1, 4)
+            await run_once(database)
+            for event, run in await queue_of(database, "report"):
+                assert run is None or seen.setdefault(event, run) == run
+        done.set()
+    await set_columns(database, "other", is_paused=False)
+    while await Scheduler(database).run_once():
+        pass
+    assert sorted(seen) == list(range(1, 61))
+    assert [event for event, _ in await queue_of(database, "other")] == list(range(1, 61))

@@ -1,0 +1,311 @@
+"""Deletes what is old: runs that have ended, with their logs, and the events that nothing needs any more.
+
+In steps of some thousand rows, each in a transaction of its own, beside services that run. What was deleted by a step
+stays deleted if a later one fails; to repeat the whole does the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import anyio
+from anyio import to_thread
+
+from triggerer.domain.logs import log_path
+from triggerer.errors import TriggererError
+from triggerer.store.engine.database import Database, database_now
+from triggerer.store.engine.script import perform
+from triggerer.store.queries.cleaning.backfills import delete_backfill, old_backfills
+from triggerer.store.queries.cleaning.events import (
+    OldEvent,
+    Window,
+    delete_events,
+    highest_event,
+    newest_events,
+    queueing_dags,
+    read_window,
+)
+from triggerer.store.queries.cleaning.runs import (
+    NeededRuns,
+    OldRun,
+    count_events,
+    delete_runs,
+    needed_runs,
+    old_runs,
+    open_backfills,
+)
+from triggerer.store.queries.cleaning.watchers import (
+    UnsettledWatcher,
+    events_of_parked,
+    note_cleaned,
+    unsettled_watchers,
+)
+
+QUIET: Final = timedelta(hours=1)
+"""So long a watcher must have been running, and so old must its events be: no message awaits its advance for longer."""
+
+_RUNS: Final = 200
+_EVENTS: Final = 2_000
+# Ids follow the order of time, save where a clock was set: after so many windows without an old event there are none.
+_WINDOWS_BEYOND: Final = 50
+
+
+@dataclass(slots=True)
+class Cleaned:
+    """What was deleted; or, if nothing was to be, what would be."""
+
+    before: datetime
+    dry_run: bool
+    runs: int = 0
+    asset_events: int = 0
+    backfills: int = 0
+    logs: int = 0
+    """Files that were deleted."""
+    logs_elsewhere: int = 0
+    """Of runs that had one which is not on this machine."""
+    kept_runs: int = 0
+    """Old runs that decisions still read, or that a backfill needs which is not done."""
+    kept_events: Counter[str] = field(default_factory=Counter)
+    """Old events by why they stay: `queued`, `in_run`, `emitted_by_run`, `newest`, `parked` or `watcher`."""
+    kept_watchers: list[UnsettledWatcher] = field(default_factory=list)
+    """Those whose old events stay, since their messages may come again."""
+
+
+async def clean(
+    database: Database, before: datetime, *, ack_timeout: timedelta, dry_run: bool = False
+) -> Cleaned:
+    """Delete runs that ended before an instant, what belongs to them, and the older events that nothing needs.
+
+    An event stays that waits for a DAG, belongs to a run that stays, is the newest of its asset, or whose message may
+    come again: with the event goes the key that tells a repeat from a new message.
+
+    Args:
+        ack_timeout: How long a message may take in a stream.
+        dry_run: Only count.
+    Raises:
+        TriggererError: The instant is still to come.
+        StoreError: The database is away or refuses; what was deleted stays so.
+    """
+    async with database.reading() as session:
+        now = await database_now(session)
+    if before > now:
+        raise TriggererError(
+            f"{before.isoformat()} is still to come: it is {now.isoformat(timespec='seconds')}"
+        )
+    cleaned = Cleaned(before, dry_run)
+    removed = await _clean_runs(database, cleaned)
+    quiet_since = now - max(QUIET, 2 * ack_timeout)
+    await _clean_events(database, cleaned, removed, now=now, quiet_since=quiet_since)
+    return cleaned
+
+
+async def _clean_runs(database: Database, cleaned: Cleaned) -> set[int]:
+    """Return the runs that count as deleted though they are still there."""
+    async with database.reading() as session:
+        needed = await needed_runs(session, cleaned.before)
+        unfinished = await open_backfills(session)
+    removed: set[int] = set()
+    after = 0
+    while True:
+        async with database.reading() as session:
+            old = await old_runs(session, cleaned.before, after_pk=after, limit=_RUNS)
+            if not old:
+                break
+            chosen = [run for run in old if not _stays(run, needed, unfinished)]
+            events = await count_events(session, [run.pk for run in chosen])
+        after = old[-1].pk
+        cleaned.kept_runs += len(old) - len(chosen)
+        for part in _parts(chosen, events):
+            pks = {run.pk for run in part}
+            if cleaned.dry_run:
+                removed |= pks
+            else:
+                began = time.monotonic()
+                async with database.transaction() as session:
+                    pks = await delete_runs(session, pks, cleaned.before)
+                await _give_way(began)
+            cleaned.runs += len(pks)
+            await _clean_logs([run for run in part if run.pk in pks], cleaned)
+    await _clean_backfills(database, cleaned, needed, unfinished, removed)
+    return removed
+
+
+def _stays(run: OldRun, needed: Mapping[str, NeededRuns], unfinished: Collection[int]) -> bool:
+    return run.backfill_id in unfinished or needed[run.dag_id].holds(run)
+
+
+def _parts(runs: Sequence[OldRun], events: Mapping[int, int]) -> Iterator[list[OldRun]]:
+    """Divide them so that the runs of a part have taken few events, or it is one run."""
+    part: list[OldRun] = []
+    size = 0
+    for run in runs:
+        if part and size + events.get(run.pk, 0) > _EVENTS:
+            yield part
+            part, size = [], 0
+        part.append(run)
+        size += events.get(run.pk, 0)
+    if part:
+        yield part
+
+
+async def _clean_logs(runs: Sequence[OldRun], cleaned: Cleaned) -> None:
+    paths = [log_path(run.log_home, run.dag_id, run.run_id) for run in runs if run.log_home]
+    found = await to_thread.run_sync(_count if cleaned.dry_run else _unlink, paths)
+    cleaned.logs += found
+    cleaned.logs_elsewhere += len(paths) - found
+
+
+def _count(paths: Sequence[str]) -> int:
+    return sum(map(os.path.exists, paths))
+
+
+def _unlink(paths: Sequence[str]) -> int:
+    gone = 0
+    for path in paths:
+        with suppress(FileNotFoundError):
+            Path(path).unlink()
+            gone += 1
+    return gone
+
+
+async def _clean_backfills(
+    database: Database,
+    cleaned: Cleaned,
+    needed: Mapping[str, NeededRuns],
+    unfinished: Collection[int],
+    removed: Collection[int],
+) -> None:
+    async with database.reading() as session:
+        found = await old_backfills(
+            session, cleaned.before, needed=needed, unfinished=unfinished, removed=removed
+        )
+    for pk in found:
+        if cleaned.dry_run:
+            cleaned.backfills += 1
+            continue
+        began = time.monotonic()
+        async with database.transaction() as session:
+            cleaned.backfills += await delete_backfill(session, pk)
+        await _give_way(began)
+
+
+async def _clean_events(
+    database: Database,
+    cleaned: Cleaned,
+    removed: Collection[int],
+    *,
+    now: datetime,
+    quiet_since: datetime,
+) -> None:
+    async with database.reading() as session:
+        sieve = _Sieve(
+            dict(await unsettled_watchers(session, now=now, quiet_since=quiet_since)),
+            await newest_events(session),
+            await events_of_parked(session),
+        )
+        dag_ids = await queueing_dags(session)
+        highest = await highest_event(session)
+    horizon = min(cleaned.before, quiet_since)
+    unsettled: dict[int, UnsettledWatcher] = {}
+    after = beyond = 0
+    while after < highest and beyond < _WINDOWS_BEYOND:
+        script = read_window(
+            dag_ids,
+            after=after,
+            highest=highest,
+            size=_EVENTS,
+            before=cleaned.before,
+            quiet_since=quiet_since,
+            removed_runs=removed,
+        )
+        async with database.reading() as session:
+            window = await perform(session, script)
+        after = window.last
+        beyond = 0 if window.old else beyond + 1
+        sifted = sieve.sift(window)
+        if sifted.unneeded and not cleaned.dry_run:
+            began = time.monotonic()
+            async with database.transaction() as session:
+                if new := sifted.watcher_ids - sieve.noted:
+                    # First of all, as it waits for replays that are being asked for.
+                    sieve.note(new, await note_cleaned(session, new, horizon))
+                    sifted = sieve.sift(window)
+                event_ids = [event.id for event in sifted.unneeded]
+                await perform(session, delete_events(event_ids, window.divided))
+            await _give_way(began)
+        cleaned.asset_events += len(sifted.unneeded)
+        cleaned.kept_events += sifted.kept
+        unsettled |= sifted.unsettled
+    cleaned.kept_watchers = list(unsettled.values())
+
+
+@dataclass(slots=True)
+class _Sifted:
+    unneeded: list[OldEvent] = field(default_factory=list)
+    kept: Counter[str] = field(default_factory=Counter)
+    unsettled: dict[int, UnsettledWatcher] = field(default_factory=dict)
+    """The watchers for whose sake events stay, by id."""
+
+    @property
+    def watcher_ids(self) -> set[int]:
+        """Those of the events that are unneeded."""
+        return {event.watcher_id for event in self.unneeded if event.watcher_id}
+
+
+class _Sieve:
+    """Tells what is needed from what is not."""
+
+    def __init__(
+        self, unsettled: dict[int, UnsettledWatcher], newest: set[int], parked: set[int]
+    ) -> None:
+        self._unsettled = unsettled
+        self._newest = newest
+        self._parked = parked
+        self.noted: set[int] = set()
+        """The watchers for which it was noted that events of theirs are deleted."""
+
+    def note(self, noted: set[int], unsettled: Mapping[int, UnsettledWatcher]) -> None:
+        """Take over what `note_cleaned` has found."""
+        self.noted |= noted
+        self._unsettled.update(unsettled)
+
+    def sift(self, window: Window) -> _Sifted:
+        """Divide the old events of a window."""
+        sifted = _Sifted()
+        for event in window.old:
+            if (reason := self._reason(event, window)) is None:
+                sifted.unneeded.append(event)
+            else:
+                sifted.kept[reason] += 1
+                if reason == "watcher" and event.watcher_id in self._unsettled:
+                    sifted.unsettled[event.watcher_id] = self._unsettled[event.watcher_id]
+        return sifted
+
+    def _reason(self, event: OldEvent, window: Window) -> str | None:
+        """Why an event stays; None: it does not."""
+        if event.id in window.queued:
+            return "queued"
+        if event.id in window.in_runs:
+            return "in_run"
+        if event.id in window.emitted:
+            return "emitted_by_run"
+        if event.id in self._newest:
+            return "newest"
+        if event.id in self._parked:
+            return "parked"
+        if event.watcher_id and (event.watcher_id in self._unsettled or not event.is_quiet):
+            return "watcher"
+        return None
+
+
+async def _give_way(began: float) -> None:
+    """Leave the database to others for as long as the last transaction took: on SQLite they waited for it."""
+    await anyio.sleep(time.monotonic() - began)

@@ -1,0 +1,167 @@
+"""Old asset events: which of them are needed no more, and their deletion, some thousand ids at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from triggerer.store.engine.script import Script, perform, single_step
+from triggerer.store.engine.statement import ParameterRows, Statement, in_list, parameter_rows
+from triggerer.store.queries.scheduling.partitions import DIVIDED
+
+_IN_DAGS: Final = in_list("dag_ids", "text")
+_IN_EVENTS: Final = in_list("event_ids", "bigint")
+
+# From one DAG to the next, an index lookup each, as for the candidates of the scheduler.
+_DAGS: Final = Statement(
+    """
+WITH RECURSIVE known AS (
+    SELECT (SELECT q.dag_id FROM queued_asset_event q ORDER BY q.dag_id LIMIT 1) AS dag_id
+    UNION ALL
+    SELECT (SELECT q.dag_id FROM queued_asset_event q WHERE q.dag_id > k.dag_id ORDER BY q.dag_id LIMIT 1)
+    FROM known k WHERE k.dag_id IS NOT NULL
+)
+SELECT dag_id FROM known WHERE dag_id IS NOT NULL
+"""
+)
+_NEWEST: Final = Statement(
+    "SELECT (SELECT max(e.id) FROM asset_event e WHERE e.asset_id = a.id) FROM asset a"
+)
+_LAST: Final = Statement(
+    "SELECT id FROM asset_event WHERE id > {after} ORDER BY id LIMIT 1 OFFSET {offset}"
+)
+_HIGHEST: Final = Statement("SELECT max(id) FROM asset_event")
+_OLD: Final = Statement(
+    """
+SELECT id, watcher_id, CASE WHEN timestamp < {quiet_since} THEN 1 ELSE 0 END FROM asset_event
+WHERE id > {after} AND id <= {last} AND timestamp < {before}
+ORDER BY id
+"""
+)
+_QUEUED: Final = Statement(
+    """
+SELECT dag_id, asset_event_id, run_pk FROM queued_asset_event
+WHERE dag_id {IN_DAGS} AND asset_event_id > {after} AND asset_event_id <= {last}
+""",
+    IN_DAGS=_IN_DAGS,
+)
+_KEYED: Final = Statement(
+    """
+SELECT asset_event_id, run_pk FROM dag_partition_event
+WHERE asset_event_id > {after} AND asset_event_id <= {last}
+"""
+)
+_EMITTED: Final = Statement(
+    """
+SELECT e.id, r.id FROM asset_event e
+JOIN dag_run r ON r.dag_id = e.source_dag_id AND r.run_id = e.source_run_id
+WHERE e.id > {after} AND e.id <= {last}
+"""
+)
+_DELETE: Final = Statement("DELETE FROM asset_event WHERE id {IN_EVENTS}", IN_EVENTS=_IN_EVENTS)
+_DELETE_DIVIDED: Final = Statement(
+    """
+DELETE FROM queued_asset_event WHERE run_pk = {DIVIDED} AND (dag_id, asset_event_id) IN
+    (SELECT g.dag_id, g.asset_event_id FROM {ROWS} g)
+""",
+    DIVIDED=(str(DIVIDED), str(DIVIDED)),
+    ROWS=parameter_rows(dag_id="text", asset_event_id="bigint"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OldEvent:
+    """An event from before the instant that was asked for."""
+
+    id: int
+    watcher_id: int
+    """0: not from a watcher."""
+    is_quiet: bool
+    """It is so old that its message has been advanced, if its watcher's stream is in good order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The old events with ids in a range, and what is known of them."""
+
+    last: int
+    """The highest id of the range."""
+    old: Sequence[OldEvent]
+    queued: frozenset[int]
+    """Those that wait for a DAG."""
+    in_runs: frozenset[int]
+    """Those that a run has, which is not deleted."""
+    emitted: frozenset[int]
+    """Those that a task of such a run has emitted: if it is repeated, they are found by their keys."""
+    divided: Sequence[tuple[str, int]]
+    """Entries (DAG, event) of which only partition keys refer to the event."""
+
+
+async def queueing_dags(session: AsyncSession) -> list[str]:
+    """Return the DAGs for which any event waits, or has waited."""
+    return [dag_id for (dag_id,) in await perform(session, single_step(_DAGS()))]
+
+
+async def newest_events(session: AsyncSession) -> set[int]:
+    """Return the newest event of each asset: `inlet_events[asset][-1]` is to be there."""
+    rows = await perform(session, single_step(_NEWEST()))
+    return {event for (event,) in rows if event is not None}
+
+
+async def highest_event(session: AsyncSession) -> int:
+    """Return the highest id; 0: there are none."""
+    ((highest,),) = await perform(session, single_step(_HIGHEST()))
+    return highest or 0
+
+
+def read_window(
+    dag_ids: Sequence[str],
+    *,
+    after: int,
+    highest: int,
+    size: int,
+    before: datetime,
+    quiet_since: datetime,
+    removed_runs: Collection[int],
+) -> Script[Window]:
+    """Return the next `size` events by id, as far as they are old.
+
+    Args:
+        highest: No event beyond this id is looked at.
+        removed_runs: Runs that count as deleted.
+    """
+    ends = yield _LAST(after=after, offset=size - 1)
+    last = min(ends[0][0], highest) if ends else highest
+    place = {"after": after, "last": last}
+    rows = yield _OLD(**place, before=before, quiet_since=quiet_since)
+    old = [OldEvent(event, watcher, bool(is_quiet)) for event, watcher, is_quiet in rows]
+    if not old:
+        return Window(last, (), frozenset(), frozenset(), frozenset(), ())
+    entries = yield _QUEUED(dag_ids=list(dag_ids), **place)
+    keyed = yield _KEYED(**place)
+    emitted = yield _EMITTED(**place)
+    runs = [
+        *((event, run) for _, event, run in entries if run != DIVIDED),
+        *((event, run) for event, run in keyed),
+    ]
+    return Window(
+        last,
+        old,
+        frozenset(event for event, run in runs if run is None),
+        frozenset(event for event, run in runs if run is not None and run not in removed_runs),
+        frozenset(event for event, run in emitted if run not in removed_runs),
+        [(dag_id, event) for dag_id, event, run in entries if run == DIVIDED],
+    )
+
+
+def delete_events(event_ids: Sequence[int], divided: Sequence[tuple[str, int]]) -> Script[None]:
+    """Delete events, and the entries that partition keys have left of them."""
+    if event_ids:
+        yield _DELETE(event_ids=list(event_ids))
+    gone = set(event_ids)
+    if left := [entry for entry in divided if entry[1] in gone]:
+        yield _DELETE_DIVIDED(rows=ParameterRows(left))
