@@ -73,8 +73,6 @@ class Lag:
     """Where it was set back to, until the broker was advanced to there: it may have missed what lies before.
 
     If that is broadcast, it is set back further: who asked for a replay knew nothing of the group's place."""
-    advanced_to: Position | None = None
-    """How far the broker was advanced since the watcher is behind there; None: not at all, as far as is known."""
     taken_by: TakenFrom | None = None
     """Who reads it, and moves its position: what others have read of it before counts no more."""
     blocked: Blocked | None = None

@@ -51,6 +51,8 @@ class Lags:
         self._on_readable = on_readable
         self.by_lane: dict[Hashable, dict[int, Lag]] = {}
         """By lane and the watcher's id."""
+        self.advanced_to: dict[Hashable, Position] = {}
+        """By lane of these how far the broker was advanced since the first of them is there, if it was."""
         self.live: dict[Hashable, dict[Lag, None]] = {}
         """By lane those that have caught up, and whose rows are still to go."""
         self.set_back: dict[Hashable, dict[Lag, None]] = {}
@@ -253,9 +255,10 @@ class Lags:
                 self.set_back_from(lag, position, lag.again, now)
 
     def note_advanced(self, lane: Hashable, reached: Position) -> None:
-        """The broker was advanced to there: nothing that lies before is broadcast any more."""
-        for lag in self.by_lane.get(lane, {}).values():
-            lag.advanced_to = reached
+        """The broker was advanced to there, in a lane in which somebody is behind, or was."""
+        before = self.advanced_to.get(lane)
+        if before is None or not is_before(reached, before):
+            self.advanced_to[lane] = reached
         for lag in list(self.set_back.get(lane, ())):
             if lag.set_back_to is not None and not is_before(reached, lag.set_back_to):
                 self._unwatch(lag)
@@ -310,6 +313,7 @@ class Lags:
             del in_lane[watcher_id]
             if not in_lane:
                 del self.by_lane[lag.lane]
+                self.advanced_to.pop(lag.lane, None)
             of_watcher = self._by_watcher[watcher_id]
             del of_watcher[lag.lane]
             if not of_watcher:

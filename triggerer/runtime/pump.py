@@ -99,7 +99,7 @@ class Pump:
                 progress.note_room()
             self._awaited = batch
             await advance(batch)
-            if lags.live or lags.set_back:
+            if lags.by_lane:
                 self._state.note_advanced(batch)
             if turns.has_turned:
                 # The plugin may have shielded this advance from a cancellation; another one must not follow. If the
@@ -143,7 +143,7 @@ class Pump:
         try:
             with plugin_code(self._what):
                 await producer.advance(batch)
-            if state.lags.live or state.lags.set_back:
+            if state.lags.by_lane:
                 state.note_advanced(batch)
         except Exception:
             state.is_ending = True
@@ -183,7 +183,7 @@ class Pump:
         try:
             with plugin_code(self._what):
                 await producer.advance_lanes(batches)
-            if state.lags.live or state.lags.set_back:
+            if state.lags.by_lane:
                 for batch in batches:
                     state.note_advanced(batch)
         except Exception:

@@ -229,8 +229,9 @@ class GroupState:
 
     def _is_advanced_to(self, lag: Lag) -> bool:
         """Whether the broker was advanced to where a watcher stands, or need not be; False: it is not known."""
-        if lag.advanced_to is not None and (
-            lag.advanced_to == lag.position or is_before(lag.position, lag.advanced_to)
+        advanced_to = self.lags.advanced_to.get(lag.lane)
+        if advanced_to is not None and (
+            advanced_to == lag.position or is_before(lag.position, advanced_to)
         ):
             return True
         lane = self.lanes.get(lag.lane)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-from tests.unit.runtime.scene import Breaking, Scene, Sink, Watching
+from tests.unit.runtime.scene import Breaking, Scene, Sink, Watching, hosting
 from triggerer.abc import AdvanceItem, SharedStreamProducer, TriggerEvent, current_subscriber
+from triggerer.domain.events import Fence, WatcherRef
 from triggerer.runtime import Manager, RuntimeContext
+from triggerer.runtime.lags import Lags
 from triggerer.runtime.recent import Message, Recent
 from triggerer.runtime.subscriber import Subscriber
 
@@ -138,3 +141,45 @@ def test_what_is_broadcast_of_a_lane_that_was_made_anew_is_kept() -> None:
     recent = Recent(["log", 4])
     recent.append(Message(["another", 0], "a", None), 0)
     assert recent.newest == ["another", 0]
+
+
+@pytest.mark.rule("18: the row goes once the broker was advanced to it")
+@pytest.mark.parametrize("breaks", [False, True])
+async def test_the_row_of_one_that_failed_on_the_last_message_goes_without_another(
+    scene: Lively, *, breaks: bool
+) -> None:
+    """Nobody may publish in that lane for a long time: it was stored until then."""
+    sink = scene.sink
+    scene.fails["sick"] = lambda event: bool(event == "b")
+    async with hosting(scene, sink) as (manager, *_):
+        scene.publish("a", "b")
+        await sink.until(lambda: sink.positions.get((1, "0")) is not None)
+        await sink.until(lambda: scene.broker.committed() == 2)
+        if breaks:
+            scene.is_breaking = True
+            scene.publish("c", lane=1)
+            (stream,) = manager.streams.values()
+            before = stream.group
+            await sink.until(lambda: stream.group not in {before, None})
+            scene.is_breaking = False
+        scene.fails.clear()
+        await sink.until(lambda: "b" in sink.taken(1))
+        await sink.until(lambda: sink.positions[1, "0"] is None)
+
+
+def test_how_far_the_broker_was_advanced_is_known_while_somebody_is_behind() -> None:
+    lags = Lags(Sink())
+    fence, now = Fence("stream", "me", 1), datetime(2026, 1, 1, tzinfo=UTC)
+    for watcher_id in (1, 2):
+        watcher = WatcherRef(watcher_id, 0)
+        lags.fall_behind(watcher, 0, ["log", 3], fence, now, lambda _: None)
+    lags.note_advanced(0, ["log", 7])
+    # What the broker has delivered twice.
+    lags.note_advanced(0, ["log", 5])
+    assert lags.advanced_to == {0: ["log", 7]}
+    lags.note_advanced(0, ["made anew", 1])
+    assert lags.advanced_to == {0: ["made anew", 1]}
+    for lag in lags.all():
+        assert lags.advanced_to
+        lags.end(lag)
+    assert not lags.advanced_to

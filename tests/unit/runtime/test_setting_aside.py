@@ -175,7 +175,8 @@ async def test_at_a_bound_the_lane_stands(scene: Scene) -> None:
         assert sink.positions[1, "0"] == [scene.broker.identity, 1]
         sink.is_full_of_parked = False
         await sink.until(lambda: len(sink.parked) == 1)
-        await sink.until(lambda: sink.positions[1, "0"] == [scene.broker.identity, 3])
+        # The broker was advanced meanwhile, so that no row stays.
+        await sink.until(lambda: sink.positions[1, "0"] is None)
     assert sorted(sink.taken(1)) == ["a", "c"]
 
 
@@ -289,7 +290,7 @@ async def test_at_a_bound_it_may_be_dead_lettered(scene: Scene) -> None:
     async with hosting(scene, sink, parked_at_bound="dead_letter"):
         scene.publish("a", "b", "c")
         await sink.until(lambda: sink.taken(1) == ["a", "c"])
-        await sink.until(lambda: sink.positions[1, "0"] == [scene.broker.identity, 3])
+        await sink.until(lambda: sink.positions[1, "0"] is None)
     assert scene.broker.dead_letters == ["b"]
     assert not sink.parked
 
