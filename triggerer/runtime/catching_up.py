@@ -165,6 +165,9 @@ class CatchingUp:
         before, lag.taken_by = lag.taken_by, self._taken
         if before is not None and before is not self._taken:
             before.forget(lag)
+            if lag.kept is not None or lag.read_to != lag.position:
+                # What was counted is of a message behind the one with which it begins. In a queue each row has its own.
+                lag.failures = 0
             # What was known of the end is old.
             lag.read_to, lag.end = lag.position, None
             if lag.kept is not None:

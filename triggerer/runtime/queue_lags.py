@@ -26,6 +26,7 @@ def begin_group(lags: Lags, state: GroupState, members: Iterable[HostedTrigger])
             # Its numbers were those of the group before: what that has read and not stored is read again.
             lag.position = lag.read_to = [None, 0]
             lag.blocked = None
+            lag.failures = 0
             lag.kept = KeptInLane()
             # Where nothing was durable yet there is nothing to be read.
             lag.is_stored = True

@@ -90,6 +90,7 @@ class Seam:
         )
         self._on_recreated(lag)
         lag.position = lag.read_to = first
+        lag.failures = 0
         lag.again = None
 
     def go_live_if_caught_up(self, lag: Lag) -> bool:

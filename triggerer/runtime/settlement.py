@@ -254,6 +254,10 @@ class Settlement:
                     self._settle(taken)
             elif not isinstance(refusal, LeaseLost):
                 self._on_failure(refusal)
+                if not is_waited_for:
+                    # Its filter has taken it: what was counted is of a message behind it.
+                    taken.lag.failures = 0
+                    self._trials.forget(taken.lag)
                 self._rewind(taken)
                 self._block(taken)
 
