@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from triggerer.abc import AdvanceOutcome
 from triggerer.runtime.ledger import IDLE
 from triggerer.testing.simulation.lagging_checker import Identity, LaggingChecker
+from triggerer.testing.simulation.rest_checker import RestChecker
 from triggerer.testing.simulation.scenario import SIZES
 from triggerer.testing.simulation.trial_checker import TrialChecker
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Violation(AssertionError):
-    """A promise was broken. `rule` is one of S1-S13, T1-T5, P1-P4 and L1-L4, as `docs/simulation.md` lists them."""
+    """A promise was broken. `rule` is one of S1-S13, T1-T5, P1-P4 and L1-L5, as `docs/simulation.md` lists them."""
 
     def __init__(self, rule: str, detail: str) -> None:
         super().__init__(f"{rule}: {detail}")
@@ -45,6 +46,7 @@ class Checker:
         self.lagging = LaggingChecker(self.fail, (self.durable, self.refused))
         """Off, unless watchers fall behind alone."""
         self.trials = TrialChecker(self.fail)
+        self.rest = RestChecker(self.fail)
         self.deleted: set[int] = set()
         """Watchers that were deleted on purpose: they need not see anything any more."""
         self.is_taken_over: Callable[[Fence], bool] = lambda _: False

@@ -48,6 +48,8 @@ class PositionRow:
     offset: int
     position: Position
     since: datetime
+    failures: int = 0
+    """How often it has failed with that message open."""
 
 
 @dataclass(frozen=True, slots=True)

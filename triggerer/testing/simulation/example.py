@@ -19,6 +19,8 @@ class ExampleTrigger(BaseEventTrigger):
 
     watcher_id: ClassVar[int] = 0
     """Set where it is hosted."""
+    takes: ClassVar[int] = 60
+    """From how many of a hundred messages something derives, or which it rejects."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return f"{type(self).__module__}.{type(self).__qualname__}", {}
@@ -46,9 +48,15 @@ class ExampleTrigger(BaseEventTrigger):
                 reject_shared_stream_event()
             elif drawn < 8:
                 yield TriggerEvent({"event": event, "text": "\0"})
-            elif drawn < 60:
+            elif drawn < self.takes:
                 for number in range(1 + drawn % 3 % 2):
                     yield TriggerEvent({"event": event, "number": number})
+
+
+class SparingTrigger(ExampleTrigger):
+    """Takes little, so that most messages are done with in a few turns of the loop."""
+
+    takes: ClassVar[int] = 12
 
 
 def _kind(event: str) -> int:

@@ -9,12 +9,16 @@ import random
 class FaultInjector:
     """Draws whether a fault occurs, and how long I/O takes. Once the faults are over, none occurs any more."""
 
-    def __init__(self, seed: int, *, latency: float, slow_rate: float) -> None:
+    def __init__(
+        self, seed: int, *, latency: float, slow_rate: float, is_instant: bool = False
+    ) -> None:
         # With another text every seed would mean something else.
         self.random = random.Random(f"chance {seed}")
         self.are_over = False
         self._latency = latency
         self._slow_rate = slow_rate
+        self.is_instant = is_instant
+        """Whether I/O takes a turn of the loop at most."""
 
     def occur(self, rate: float) -> bool:
         """Whether a fault occurs now, given its rate."""
@@ -25,7 +29,7 @@ class FaultInjector:
         drawn = self.random.random()
         if drawn < 0.4:
             return
-        if drawn < 0.6:
+        if drawn < 0.6 or self.is_instant:
             await asyncio.sleep(0)
         elif self.occur(self._slow_rate):
             await asyncio.sleep(self.random.uniform(1.0, 40.0))

@@ -13,7 +13,7 @@ from triggerer.domain.events import Fence
 from triggerer.domain.lane_positions import LanePosition
 from triggerer.domain.new_streams import may_open
 from triggerer.domain.parked import KeptLane
-from triggerer.store.queries.hosting import StreamLoad, TriggerRow
+from triggerer.store.queries.hosting import StreamLoad, TriggerRow, WatcherState
 from triggerer.testing.simulation.store import LoadsShown
 
 if TYPE_CHECKING:
@@ -125,7 +125,9 @@ class SimulatedHostingQueries:
         await session.store.faults.delay()
         positions: dict[int, tuple[LanePosition, ...]] = {}
         for (watcher, lane), standing in sorted(session.store.positions.items()):
-            row = LanePosition(watcher, str(lane), standing.position, standing.since)
+            row = LanePosition(
+                watcher, str(lane), standing.position, standing.since, standing.failures
+            )
             positions[watcher] = (*positions.get(watcher, ()), row)
         return [
             replace(row, positions=positions.get(watcher, ()), kept=tuple(kept.get(watcher, ())))
@@ -163,9 +165,9 @@ class SimulatedHostingQueries:
         declared = {row.watchers[0].watcher_id for row in session.store.triggers.values()}
         return declared & set(watcher_ids)
 
-    async def write_states(self, session: Transaction, states: Sequence[object]) -> None:
-        """No part of the simulation reads them."""
+    async def write_states(self, session: Transaction, states: Sequence[WatcherState]) -> None:
         await session.store.faults.delay()
+        await session.show(states)
 
     async def show_released(
         self, session: Transaction, stream_digests: Iterable[str], owner: str

@@ -8,7 +8,11 @@ from random import Random
 from typing import TYPE_CHECKING, Final, Literal, get_args
 from zlib import crc32
 
-from triggerer.testing.simulation.scenario import has_busy_queue, has_outages
+from triggerer.testing.simulation.scenario import (
+    has_busy_queue,
+    has_instant_answers,
+    has_outages,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -65,14 +69,16 @@ class Lagging:
     replay_share: float
     """How much of that is replayed; the rest is discarded."""
     flooded_every_s: float | None
-    """How long it takes on average until many messages of one lane of a queue arrive at once; None: they never do."""
+    """How long it takes on average until many messages of one lane arrive at once; None: they never do."""
+    most_in_floods: int
+    """Of a seed: each may mean a run, and runs take their time."""
 
 
 def draw_lagging(scenario: Scenario) -> Lagging:
     """Draw it for a seed; off on the fast path."""
     rng = Random(f"{scenario.seed}/lagging")
     is_on = rng.random() < 0.8 and scenario.is_acknowledged
-    is_busy = has_busy_queue(scenario)
+    is_busy, is_instant = has_busy_queue(scenario), has_instant_answers(scenario)
     bounds, queues = Random(f"{scenario.seed}/parked"), Random(f"{scenario.seed}/queues")
     has_some = has_outages(scenario)
     return Lagging(
@@ -86,7 +92,8 @@ def draw_lagging(scenario: Scenario) -> Lagging:
         is_unordered=queues.random() < 0.35 and not scenario.is_log,
         tidied_every_s=queues.choice((2.0, 10.0, 60.0)),
         replay_share=queues.choice((0.0, 0.5, 0.9)),
-        flooded_every_s=queues.choice((1.0, 3.0) if is_busy else (None, 3.0, 15.0)),
+        flooded_every_s=_draw_floods(scenario, queues),
+        most_in_floods=150 if is_instant else 40,
         max_bytes=queues.choice((40, AMPLE_PARKED_BYTES, AMPLE_PARKED_BYTES)),
         total_bytes=queues.choice((60, AMPLE_PARKED_BYTES, AMPLE_PARKED_BYTES, AMPLE_PARKED_BYTES)),
         redeliver_share=rng.choice((0.0, 0.0, 0.0, 0.0, 0.5, 1.0)),
@@ -96,6 +103,13 @@ def draw_lagging(scenario: Scenario) -> Lagging:
         if has_some
         else None,
     )
+
+
+def _draw_floods(scenario: Scenario, queues: Random) -> float | None:
+    drawn = queues.choice((1.0, 3.0) if has_busy_queue(scenario) else (None, 3.0, 15.0))
+    if scenario.is_log:
+        return 0.3 if has_instant_answers(scenario) else None
+    return drawn
 
 
 class Health:

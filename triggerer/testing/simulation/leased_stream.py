@@ -22,6 +22,7 @@ class LeasedStream:
         self.faults = world.faults
         self.checker = world.checker
         self.health = world.health
+        self.stand_still = world.stand_still
         self._database = database
         self.hosted: dict[int, HostedTrigger] = {}
         """By watcher."""

@@ -62,6 +62,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self.now
 
+    def pass_time(self, seconds: float) -> None:
+        """Nothing runs meanwhile: what falls due is late."""
+        self.now += seconds
+
     def call_soon(
         self, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None
     ) -> asyncio.Handle:

@@ -51,10 +51,10 @@ class PositionWrites:
         for watcher, lane, *saved in rows:
             standing = None
             if saved:
-                digest, position, since, *_ = saved
+                digest, position, since, _, failures, *_ = saved
                 topic, offset = orjson.loads(position)
                 assert topic == digest
-                standing = PositionRow(topic, int(lane), offset, [topic, offset], since)
+                standing = PositionRow(topic, int(lane), offset, [topic, offset], since, failures)
             self._standings[watcher, int(lane)] = standing
         return []
 
@@ -77,3 +77,5 @@ class PositionWrites:
                 "position", watcher=watcher, lane=lane, offset=standing and standing.offset
             )
             store.checker.lagging.on_moved(watcher, lane, before, standing)
+            if standing is not None:
+                store.checker.rest.on_counted(watcher, standing)

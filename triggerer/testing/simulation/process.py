@@ -18,6 +18,8 @@ from triggerer.testing.simulation.workload import Workload
 
 if TYPE_CHECKING:
     from triggerer.domain.events import Fence
+    from triggerer.runtime.stream import SharedStream
+    from triggerer.testing.simulation.leased_stream import LeasedStream
     from triggerer.testing.simulation.loop import VirtualLoop
     from triggerer.testing.simulation.stream import Stream
     from triggerer.testing.simulation.world import World
@@ -95,8 +97,9 @@ class Process:
                 tasks.start_soon(self._sicken)
             if self.world.lagging.is_on and self.world.lagging.outage_every_s is not None:
                 tasks.start_soon(self._suffer_outages)
-            if self.world.lagging.is_on and self.world.lagging.is_queue:
+            if self.world.lagging.is_on and self.world.lagging.flooded_every_s is not None:
                 tasks.start_soon(self.world.person.flood)
+            if self.world.lagging.is_on and self.world.lagging.is_queue:
                 tasks.start_soon(self.world.person.tidy, self.database)
             if self.world.deployments is not None:
                 tasks.start_soon(self.world.deployments.run, self._announce)
@@ -116,6 +119,16 @@ class Process:
             if leased.fence == fence
             for watcher in leased.hosted
         }
+
+    def hosting(self, stream: Stream) -> tuple[LeasedStream, SharedStream] | None:
+        """The stream as its owner hosts it, and the lease; None: nobody does."""
+        held = self.world.store.owners.leases[stream.key]
+        for instance in self.instances:
+            hosted = instance.host.manager.streams.get(stream.key)
+            for leased in instance.under_lease():
+                if hosted is not None and leased.stream is stream and leased.fence[1:] == held:
+                    return leased, hosted
+        return None
 
     # What happens to it
 
@@ -150,7 +163,7 @@ class Process:
                 case "rebalance":
                     stream.broker.rebalance(rng.randrange(world.scenario.lanes))
                 case "jump":
-                    self.loop.now += rng.uniform(0.0, 100.0)
+                    self.loop.pass_time(rng.uniform(0.0, 100.0))
                 case "set the clock":
                     world.store.note_shortened(world.store.owners.leases)
                     world.store.skew += timedelta(seconds=rng.uniform(-3600.0, 3600.0))

@@ -85,6 +85,25 @@ def has_outages(scenario: Scenario) -> bool:
     return is_log and random.Random(f"{scenario.seed}/outages").random() < 1 / 7
 
 
+def has_instant_answers(scenario: Scenario) -> bool:
+    """Whether broker, store and filters answer within a few turns of the loop, in a tenth of the seeds with a log.
+
+    What takes a thousandth of a second elsewhere takes none, so that things happen in the same turns which hardly ever
+    do otherwise. There are few outstanding messages at a time, and many arrive at once.
+    """
+    is_log = scenario.is_acknowledged and scenario.is_log and not has_outages(scenario)
+    return is_log and random.Random(f"{scenario.seed}/instant").random() < 0.1
+
+
+def has_standstills(scenario: Scenario) -> bool:
+    """Whether the process stands still at times while a filter has a message open.
+
+    In a sixth of the seeds, and in half of those in which all watchers of a log fail at once: many catch up then.
+    """
+    share = 1 / 2 if has_outages(scenario) else 1 / 6
+    return random.Random(f"{scenario.seed}/standstills").random() < share
+
+
 def is_shared(seed: int, topic: str) -> bool:
     """Whether the consumers of a log divide its lanes, as the members of a group do; in half of the seeds."""
     return random.Random(f"{seed}/{topic}/shared").random() < 0.5
@@ -191,6 +210,28 @@ def draw_scenario(seed: int) -> Scenario:
             broker_fault_rate=0.0,
             slow_rate=bounds.choice((0.0, 0.05, 0.1)),
             action_interval=bounds.choice((0.2, 1.0)),
+            capacity=AMPLE,
+            has_files=False,
+        )
+    if has_instant_answers(scenario):
+        bounds = random.Random(f"{seed}/bounds of instant answers")
+        return replace(
+            scenario,
+            streams=1,
+            lanes=bounds.choice((1, 1, 2)),
+            watchers=bounds.choice((2, 3)),
+            crash_rate=0.0,
+            action_interval=20.0,
+            broker_fault_rate=0.0,
+            store_fault_rate=0.0,
+            constructor_fault_rate=0.0,
+            slow_rate=0.0,
+            queue_size=64,
+            max_outstanding=bounds.choice((2, 3, 4)),
+            max_outstanding_per_lane=10_000,
+            max_outstanding_bytes=AMPLE_BYTES,
+            max_outstanding_bytes_per_lane=AMPLE_BYTES,
+            max_pending=200,
             capacity=AMPLE,
             has_files=False,
         )

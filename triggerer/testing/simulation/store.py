@@ -18,7 +18,7 @@ from triggerer.store.wakeups.signals import Wakeups
 from triggerer.testing.simulation.partition_rows import Partitions
 
 if TYPE_CHECKING:
-    from triggerer.store.queries.hosting import StreamLoad, TriggerRow
+    from triggerer.store.queries.hosting import StreamLoad, TriggerRow, WatcherState
     from triggerer.testing.simulation.checker import Checker
     from triggerer.testing.simulation.delivery import ParkedRow, PositionRow
     from triggerer.testing.simulation.faults import FaultInjector
@@ -163,6 +163,8 @@ class Store:
         """By watcher and lane."""
         self.parked: dict[tuple[int, str], ParkedRow] = {}
         """By watcher and key."""
+        self.watcher_states: dict[int, WatcherState] = {}
+        """By watcher how it is shown."""
         self.closed_until: dict[str, datetime | None] = {}
         """By the digest of a stream; see `triggerer.domain.new_streams`."""
         self.shown: dict[str, LoadsShown] = {}

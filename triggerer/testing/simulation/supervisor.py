@@ -95,6 +95,7 @@ class Supervisor:
         loop = VirtualLoop(world.faults.random, self._now, self._step)
         loop.set_exception_handler(self._on_loop_error)
         world.time = world.store.time = loop.time
+        world.pass_time = loop.pass_time
         process = self._process = Process(world, loop)
         asyncio.set_event_loop(loop)
         task = loop.create_task(process.run())
@@ -105,7 +106,10 @@ class Supervisor:
         except Finished:
             return False
         except Deadlock:
-            raise Violation("L1", f"nothing moves any more: {self._unfinished()}") from None
+            reason = self._unfinished()
+            rule = "L1" if reason is not None else "L5"
+            reason = reason or self._left(process)
+            raise Violation(rule, f"nothing moves any more: {reason}") from None
         except Violation:
             raise
         except Exception as error:
@@ -171,7 +175,9 @@ class Supervisor:
         return sum(epoch for _, epoch in self.world.store.owners.leases.values())
 
     def _check_liveness(self, process: Process) -> None:
-        reason = self._unfinished()
+        reason, rule = self._unfinished(), "L1"
+        if reason is None:
+            reason, rule = self._left(process), "L5"
         if reason is None:
             self._check_stored(process)
             missed = self.world.checker.lagging.find_missed(self.world.checker.deleted)
@@ -183,7 +189,7 @@ class Supervisor:
             1200.0 + 6 * scenario.ack_timeout + 10 * scenario.restart_longest + self._longest_lease
         )
         if process.loop.now > self._faults_ended_at + bound:
-            raise Violation("L1", f"{bound:.0f} s after the last fault: {reason}")
+            raise Violation(rule, f"{bound:.0f} s after the last fault: {reason}")
         often = 20 * len(self.world.streams)
         if self._openings() > self._openings_before + often:
             raise Violation("L3", f"streams are opened again and again: {reason}")
@@ -222,6 +228,18 @@ class Supervisor:
         if world.store.pending_commits:
             return "a commit has not arrived"
         return world.store.idle_reason()
+
+    def _left(self, process: Process) -> str | None:
+        """What is left of what is dealt with; None if nothing is."""
+        for stream in self.world.streams:
+            hosting = process.hosting(stream)
+            if hosting is None:
+                continue
+            watchers, lanes = sorted(stream.watchers), stream.broker.lanes
+            left = self.world.checker.rest.find_left(*hosting, watchers, lanes)
+            if left is not None:
+                return left
+        return None
 
     def _unread(self, process: Process, stream: Stream) -> str | None:
         """What is left to do for a stream with watchers; None if nothing is."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 _MOST_AT_ONCE: Final = 12
 """Messages."""
-_MOST: Final = 40
-"""Of a seed: each may mean a run, and runs take their time."""
 _AFTER_FAULTS_S: Final = 5.0
 """How often somebody looks then: a stream that is held waits for it."""
 
@@ -56,7 +54,7 @@ class Person:
     async def flood(self) -> None:
         """Have many messages of one lane arrive at once, again and again."""
         every_s = self._world.lagging.flooded_every_s
-        while every_s is not None and self._flooded < _MOST:
+        while every_s is not None and self._flooded < self._world.lagging.most_in_floods:
             await asyncio.sleep(self.random.expovariate(1.0 / every_s))
             if self._world.faults.are_over:
                 return

@@ -36,6 +36,7 @@ from triggerer.testing.simulation.store import REFUSED, Dag, Owners, Store
 
 if TYPE_CHECKING:
     from triggerer.domain.events import Fence
+    from triggerer.store.queries.hosting import WatcherState
     from triggerer.testing.simulation.delivery import ParkedRow
 
 T = TypeVar("T")
@@ -195,6 +196,7 @@ class Transaction:
         self._skew = database.store.skew
         self._held: list[anyio.Semaphore] = []
         self._ended: list[int] = []
+        self._shown: list[WatcherState] = []
 
     def release(self) -> None:
         if self.is_pending:
@@ -271,6 +273,12 @@ class Transaction:
     async def share_streams(self) -> None:
         """Lock the streams' rows, so that no lease can be claimed until the end of this transaction."""
         await self._database.share(self)
+
+    async def show(self, states: Sequence[WatcherState]) -> None:
+        """Show how watchers are; the rows are locked until the end of this transaction."""
+        if not self.lock_free_row("states of watchers"):
+            await self.lock_row("states of watchers")
+        self._shown.extend(states)
 
     # What a person asks
 
@@ -352,6 +360,10 @@ class Transaction:
             store.times.on_committed()
         for pk in self._ended:
             store.runs[pk].is_ended = True
+        for state in self._shown:
+            digest, *lease = state.fence
+            if store.owners.leases[digest] == tuple(lease) and state.trigger_id in store.triggers:
+                store.watcher_states[state.watcher_id] = state
         for signal, subjects in announced_in(cast("Any", self)).items():
             store.wakeups.publish(signal, *sorted(subjects))
 

@@ -169,6 +169,7 @@ class Probe:
             self.yielded = 0
             if await inject_fault(self._leased, watcher, subscriber.name, delivery.message):
                 return
+            self._leased.stand_still(is_behind=False)
             yield delivery.message.event
             # The filter asks for the next event, so it is done with this one.
             self.note_answer()
@@ -225,6 +226,7 @@ class RereadingProbe:
             current_subscriber.set(Rejecting(self._subscriber, self._note_rejection))
             if await inject_fault(leased, watcher, f"watcher {watcher}", message):
                 return
+            leased.stand_still(is_behind=True)
             yield event
             # The filter asks for the next event, so it is done with this one.
             self.note_answer()
@@ -235,6 +237,7 @@ class RereadingProbe:
             checker.trials.on_tried(self._leased, watcher)
         else:
             checker.lagging.on_opened(watcher, message)
+            checker.rest.on_given(watcher, message)
             checker.trials.on_given(self._leased, watcher, message)
 
     def _note_rejection(self) -> None:
@@ -253,6 +256,10 @@ async def inject_fault(leased: LeasedStream, watcher: int, name: str, message: M
     faults, scenario = leased.faults, leased.scenario
     await leased.health.suffer(watcher, message.key)
     await faults.delay()
+    if faults.is_instant:
+        # Some take a turn or two more than others.
+        for _ in range(watcher % 4):
+            await asyncio.sleep(0)
     if not faults.occur(scenario.filter_fault_rate):
         return False
     kind = faults.random.randrange(5)

@@ -15,7 +15,7 @@ from triggerer.store.queries.hosting import TriggerRow
 from triggerer.testing.simulation.broker import Broker
 from triggerer.testing.simulation.checker import Checker
 from triggerer.testing.simulation.deployments import Deployments
-from triggerer.testing.simulation.example import ExampleTrigger
+from triggerer.testing.simulation.example import ExampleTrigger, SparingTrigger
 from triggerer.testing.simulation.faults import FaultInjector
 from triggerer.testing.simulation.files import Files
 from triggerer.testing.simulation.lagging import Health, draw_lagging
@@ -23,8 +23,11 @@ from triggerer.testing.simulation.scenario import (
     AMPLE,
     Scenario,
     has_deployments,
+    has_instant_answers,
     has_slow_modules,
+    has_standstills,
 )
+from triggerer.testing.simulation.standstills import Standstills
 from triggerer.testing.simulation.store import Dag, Store
 from triggerer.testing.simulation.stream import Declared, Stream, WatcherTemplate
 from triggerer.testing.simulation.tidying import Person
@@ -41,7 +44,10 @@ class World:
     ) -> None:
         self.scenario = scenario
         self.faults = FaultInjector(
-            scenario.seed, latency=scenario.latency, slow_rate=scenario.slow_rate
+            scenario.seed,
+            latency=scenario.latency,
+            slow_rate=scenario.slow_rate,
+            is_instant=has_instant_answers(scenario),
         )
         self.jitter = Random(scenario.seed)
         """The generator for the product's back-offs."""
@@ -59,6 +65,8 @@ class World:
         self.checker.lagging.rows = self.store.positions
         self.checker.lagging.parked = self.store.parked
         self.checker.lagging.bounds = self.lagging
+        self.checker.rest.rows = self.store.positions
+        self.checker.rest.states = self.store.watcher_states
         self.checker.trials.parked = self.store.parked
         self.checker.trials.max_deliveries = self.lagging.max_deliveries
         self.checker.lagging.is_ordered = not self.lagging.is_unordered
@@ -72,6 +80,9 @@ class World:
         self.person = Person(self)
         self.deployments = Deployments(self) if has_deployments(scenario.seed) else None
         """What changes watchers besides; None: nothing does."""
+        self._standstills = Standstills(scenario) if has_standstills(scenario) else None
+        self.pass_time: Callable[[float], None] = lambda _: None
+        """Have so many seconds pass at once; it is replaced for each process."""
         self.capacity = scenario.capacity
         self._trace = trace
         self._numbers = 0
@@ -119,7 +130,8 @@ class World:
         for number in range(self.scenario.streams):
             key = f"stream {number}"
             broker = Broker(key, self.scenario, self.faults, self.checker)
-            template = WatcherTemplate(ExampleTrigger, {})
+            cls = SparingTrigger if has_instant_answers(self.scenario) else ExampleTrigger
+            template = WatcherTemplate(cls, {})
             stream = Stream(key, broker, (template,), lambda number, *_: f"message {number}")
             self.add_stream(stream)
             # Where capacity is limited, streams have different sizes.
@@ -222,6 +234,16 @@ class World:
             return None
         # Some take longer than streams wait for them.
         return random.choice((random.uniform(0, 2), random.uniform(0, 60)))
+
+    def stand_still(self, *, is_behind: bool) -> None:
+        """Perhaps nothing runs for a while: called from within a filter, which goes on then."""
+        is_busy = self.files is not None and self.files.is_busy
+        if self._standstills is None or self.faults.are_over or is_busy:
+            return
+        seconds = self._standstills.draw(is_behind=is_behind)
+        if seconds is not None:
+            self.trace("the process stands still", seconds=round(seconds, 3))
+            self.pass_time(seconds)
 
     @property
     def falls_behind(self) -> bool:

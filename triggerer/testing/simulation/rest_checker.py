@@ -1,0 +1,149 @@
+"""What must be gone when everything has come to rest: what is dealt with leaves nothing behind (L5)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from triggerer.testing.simulation.delivery import PositionRow
+
+if TYPE_CHECKING:
+    from triggerer.domain.events import Fence
+    from triggerer.runtime.lag import Lag
+    from triggerer.runtime.stream import SharedStream
+    from triggerer.store.queries.hosting import WatcherState
+    from triggerer.testing.simulation.delivery import Delivery, Message, Owner
+
+
+class Lane(Protocol):
+    """A lane as the broker has it."""
+
+    messages: list[Message]
+
+
+_HELD = "its stream is held"
+"""So begins what is shown of a watcher whose stream waits for room for another."""
+
+
+class RestChecker:
+    """Notes what the owner of a stream must know, by which it is judged what may stay.
+
+    Args:
+        fail: Called with the rule that was broken, and how.
+    """
+
+    def __init__(self, fail: Callable[[str, str], None]) -> None:
+        self.rows: Mapping[tuple[int, int], PositionRow] = {}
+        """By watcher and lane, where it stands: the rows of the store."""
+        self.states: Mapping[int, WatcherState] = {}
+        """By watcher how it is shown: likewise."""
+        self._fail = fail
+        self._told: dict[tuple[Owner, int], int] = {}
+        """By owner and lane, up to which offset an advance that returned has told the broker."""
+        self._given = Counter[tuple[int, str]]()
+        """By watcher and message, how often a filter that catches up was given it."""
+
+    def note_told(self, delivery: Delivery) -> None:
+        """It was the last of an advance that has returned, and had not failed."""
+        at = delivery.consumer.owner, delivery.message.lane
+        self._told[at] = max(self._told.get(at, 0), delivery.message.offset + 1)
+
+    def on_given(self, watcher: int, message: Message) -> None:
+        """A filter of the watcher's that catches up is given a message whose events count."""
+        self._given[watcher, message.key] += 1
+
+    def on_counted(self, watcher: int, row: PositionRow) -> None:
+        """The row of a watcher was written: the failures that it counts are those of the message at which it stands."""
+        key = f"{row.topic}/{row.lane}/{row.offset}"
+        if row.failures > self._given[watcher, key]:
+            self._fail(
+                "S13",
+                f"watcher {watcher} has failed {row.failures} times with {key}, as its row says, and was given it"
+                f" {self._given[watcher, key]} times",
+            )
+
+    def find_left(
+        self, owner: Owner, stream: SharedStream, watchers: Sequence[int], lanes: Sequence[Lane]
+    ) -> str | None:
+        """What has stayed of a stream of which all is read; None: nothing.
+
+        Args:
+            owner: Under whose lease it is hosted.
+            stream: As it is hosted.
+            watchers: Those that are declared.
+            lanes: Of its topic.
+        """
+        rows = {at: row for at, row in self.rows.items() if row.topic == owner.fence.stream_digest}
+        # What the store refuses of the message at which they stand, they never get.
+        standing = {at for at, row in rows.items() if row.offset < len(lanes[at[1]].messages)}
+        found = (
+            *self._rows_left(owner, rows, standing),
+            *self._states_left(owner.fence, watchers, {watcher for watcher, _ in standing}),
+            *_lags_left(stream, rows, standing),
+        )
+        return next(iter(found), None)
+
+    def _rows_left(
+        self,
+        owner: Owner,
+        rows: Mapping[tuple[int, int], PositionRow],
+        standing: set[tuple[int, int]],
+    ) -> Iterator[str]:
+        """Positions to which the broker was advanced by this owner, since it opened the stream under this lease.
+
+        It does not know what the broker was told before: with such a row it waits for the lane's next message.
+        """
+        for (watcher, lane), row in rows.items():
+            told = self._told.get((owner, lane), 0)
+            if (watcher, lane) not in standing and told >= row.offset:
+                yield (
+                    f"the position {row.offset} of watcher {watcher} in lane {lane} of {row.topic} stays, and the"
+                    f" broker was advanced to {told}"
+                )
+
+    def _states_left(
+        self, fence: Fence, watchers: Sequence[int], standing: set[int]
+    ) -> Iterator[str]:
+        """Watchers that are shown as if something were the matter with them."""
+        for watcher in watchers:
+            shown = self.states.get(watcher)
+            if shown is None or shown.fence != fence:
+                yield f"watcher {watcher} is not shown under {fence}"
+            elif shown.state != "running" and watcher not in standing:
+                yield f"watcher {watcher} is shown as {shown.state} ({shown.error})"
+            elif shown.error is not None and shown.error.startswith(_HELD):
+                yield f"watcher {watcher} is shown with {shown.error!r}"
+
+
+def _lags_left(
+    stream: SharedStream,
+    rows: Mapping[tuple[int, int], PositionRow],
+    standing: set[tuple[int, int]],
+) -> Iterator[str]:
+    """What the owner keeps in memory of watchers that are behind nowhere."""
+    lags = stream.behind.lags
+    for lag in lags.all():
+        at = lag.watcher.watcher_id, lag.lane
+        name = f"the lag of watcher {at[0]} in lane {lag.lane!r} of {stream.key}"
+        if lag.kept is not None or at not in rows:
+            yield f"{name} stays in memory"
+        elif at not in standing and not lag.is_live:
+            yield f"{name} is not live, and nothing lies behind"
+        elif lag.blocked is not None and not _is_blocked(lag):
+            yield f"{name} is blocked at {lag.blocked.position}, and has read to {lag.read_to}"
+    for member in stream.members:
+        for watcher_id in member.catching_up:
+            if not lags.count_behind(watcher_id):
+                yield f"watcher {watcher_id} of {stream.key} counts as catching up, and is behind nowhere"
+    group = stream.group
+    if group is None:
+        return
+    if lanes := [lane for lane in group.state.recent if lane not in lags.by_lane]:
+        yield f"messages of {stream.key} are kept in memory for lanes in which nobody is behind: {lanes}"
+    if group.state.holders:
+        yield f"{stream.key} is held for {list(group.state.holders)}"
+
+
+def _is_blocked(lag: Lag) -> bool:
+    return lag.blocked is not None and lag.blocked.position == lag.read_to
