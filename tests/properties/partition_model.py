@@ -2,134 +2,267 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from tests.properties.two_assets import ASSETS
+from tests.properties.scheduling_model import Needs, names_in
+from tests.properties.three_assets import ALIASES, THREE
 
+CLOCK_STEP = timedelta(minutes=1)
+"""What lies further ahead was written before the clock was set back."""
 MONTHS = {
     "2026-Q1": ("2026-01", "2026-02", "2026-03"),
     "2026-Q2": ("2026-04", "2026-05", "2026-06"),
 }
-ENDS = {"2026-Q1": datetime(2026, 4, 1, tzinfo=UTC), "2026-Q2": datetime(2026, 7, 1, tzinfo=UTC)}
-PATIENCE = timedelta(minutes=30)
-KEYS = (*MONTHS, *(month for months in MONTHS.values() for month in months), "else", None)
+HOURS = {
+    day: tuple(f"{day}T{hour:02}" for hour in range(24)) for day in ("2026-03-31", "2026-04-01")
+}
+REGIONS = ("eu", "us", "asia")
+WHOLES: dict[str, dict[str, tuple[str, ...]]] = {
+    "quarter": MONTHS,
+    "day": HOURS,
+    "world": {"world": REGIONS},
+}
+"""By what a rule maps to, the parts of each key."""
+_ENDS = {
+    "2026-Q1": datetime(2026, 4, 1, tzinfo=UTC),
+    "2026-Q2": datetime(2026, 7, 1, tzinfo=UTC),
+    "2026-03-31": datetime(2026, 4, 1, tzinfo=UTC),
+    "2026-04-01": datetime(2026, 4, 2, tzinfo=UTC),
+}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What the mapper of an asset does.
+
+    Args:
+        to: For which runs an event is: `same` as its key, `allowed` (the same, of two regions), `quarter` (of a month),
+            `day` (of an hour), `world` (whatever the key) or `months` (of a quarter).
+        least: How many parts a run waits for; 0 or less: all but so many. None: any event will do.
+        patience: All parts, or `least` so long after the end of the period; of `world`, after the first event.
+    """
+
+    to: str = "same"
+    least: int | None = None
+    patience: timedelta | None = None
+
+    def keys_of(self, key: str | None) -> tuple[str, ...]:
+        """For which runs an event is; empty: it is refused."""
+        if key is None:
+            return ()
+        match self.to:
+            case "same":
+                return (key,)
+            case "allowed":
+                return (key,) if key in REGIONS[:2] else ()
+            case "months":
+                return MONTHS.get(key, ())
+            case "world":
+                return ("world",)
+        return tuple(whole for whole, parts in WHOLES[self.to].items() if key in parts)
+
+    def ready_at(self, key: str, first: Mapping[str, datetime], now: datetime) -> datetime | None:
+        """When what is there is enough; None: never.
+
+        Args:
+            first: By the key of the events that are there, the instant of the first.
+        """
+        if not first:
+            return None
+        if self.least is None:
+            return now
+        parts = WHOLES[self.to][key]
+        there = len(first.keys() & set(parts))
+        if there == len(parts):
+            return now
+        wanted = self.least if self.least > 0 else len(parts) + self.least
+        if there < wanted:
+            return None
+        if self.patience is None:
+            return now
+        return max(now, _ENDS.get(key, min(first.values())) + self.patience)
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A DAG whose key is a quarter or a month.
+    """A DAG.
 
-    Each of `mappers`, of `a` and of `b`, is `same`, `all`, `two` or `late` (months to quarters: all of them, two, or
-    what is there half an hour after the quarter), or `months` (a quarter to its months).
+    Args:
+        needs: An expression of `a`, `b` and `c`, and of the aliases `x` and `y`.
+        rules: Of the assets that it names.
+        default: Of the others, to which its aliases may resolve.
+        quiet: Only where no clock is set back.
     """
 
-    needs: str
-    """`a`, `a & b` or `a | b`."""
-    mappers: tuple[str, str]
+    needs: Needs
+    rules: tuple[Rule, Rule, Rule] = (Rule(), Rule(), Rule())
+    default: Rule = Rule()
     max_active_runs: int = 16
+    gap: timedelta | None = None
+    quiet: timedelta | None = None
+    depends_on_past: bool = False
 
     @property
-    def assets(self) -> tuple[str, ...]:
-        return ("a",) if self.needs == "a" else ASSETS
+    def assets(self) -> frozenset[str]:
+        return names_in(self.needs) - set(ALIASES)
 
-    def keys_of(self, asset: str, key: str | None) -> tuple[str, ...]:
-        """For which runs an event is; empty: it is refused."""
-        mapper = self.mappers[ASSETS.index(asset)]
-        if key is None:
-            return ()
-        if mapper == "same":
-            return (key,)
-        if mapper == "months":
-            return MONTHS.get(key, ())
-        return tuple(quarter for quarter, months in MONTHS.items() if key in months)
+    @property
+    def aliases(self) -> frozenset[str]:
+        return names_in(self.needs) & set(ALIASES)
 
-    def has(self, asset: str, key: str, there: set[tuple[str, str]], at: datetime) -> bool:
-        """Whether what is there of an asset is enough; `there` has (asset, key of the event)."""
-        ours = {event for owner, event in there if owner == asset}
-        match self.mappers[ASSETS.index(asset)]:
-            case "all":
-                return len(ours) == 3
-            case "two":
-                return len(ours) >= 2
-            case "late":
-                return len(ours) == 3 or (bool(ours) and at >= ENDS[key] + PATIENCE)
-            case _:
-                return bool(ours)
+    def rule_of(self, asset: str) -> Rule:
+        return self.rules[THREE.index(asset)] if asset in self.assets else self.default
 
-    def is_true(self, key: str, there: set[tuple[str, str]], at: datetime) -> bool:
-        each = [self.has(asset, key, there, at) for asset in self.assets]
-        return any(each) if self.needs == "a | b" else all(each)
+
+@dataclass(frozen=True)
+class ModelEvent:
+    id: int
+    asset: str
+    key: str | None
+    at: datetime
 
 
 @dataclass
 class ModelKey:
-    waits: dict[int, tuple[str, str]] = field(default_factory=dict)
-    """By event: (asset, key of the event)."""
+    waits: dict[int, ModelEvent] = field(default_factory=dict)
+    first: dict[tuple[str, str], datetime] = field(default_factory=dict)
+    """By asset and key of the event: since when it is there."""
     runs: int = 0
     due_at: datetime | None = None
+    noted_at: datetime | None = None
 
 
 @dataclass
 class ModelDag:
+    """A DAG and its runs.
+
+    Args:
+        members: What each alias has been resolved to; all DAGs share it.
+    """
+
     spec: Spec
+    members: Mapping[str, set[str]]
     is_paused: bool = False
-    queue: list[tuple[int, str, str | None]] = field(default_factory=list)
-    """(event, asset, key) of what was not divided yet."""
+    made_at: datetime | None = None
+    queue: list[ModelEvent] = field(default_factory=list)
+    """What was not divided yet."""
     keys: dict[str, ModelKey] = field(default_factory=dict)
     runs: list[tuple[str, frozenset[int], str]] = field(default_factory=list)
     """(key, events, state)."""
+    owed: set[tuple[str, int]] = field(default_factory=set)
+    """(key, event) of everything that came and was not deleted: each is in one run, or waits."""
 
-    def emit(self, event: int, asset: str, key: str | None) -> None:
-        if asset in self.spec.assets:
-            self.queue.append((event, asset, key))
+    def emit(self, event: ModelEvent, alias: str | None) -> None:
+        if event.asset in self.spec.assets or alias in self.spec.aliases:
+            self.queue.append(event)
+            self.owed.update((key, event.id) for key in self._keys_of(event))
 
     def settle(self, now: datetime) -> None:
         """Make the runs that a scheduler makes at this instant."""
         if self.is_paused:
             return
-        touched = set()
-        for event, asset, own in self.queue:
-            for key in self.spec.keys_of(asset, own):
-                assert own is not None
-                if event not in self._taken(key):
-                    self.keys.setdefault(key, ModelKey()).waits[event] = (asset, own)
-                    touched.add(key)
-        self.queue.clear()
-        for key in touched:
-            self._note(key, self.keys[key], now)
+        self._divide(now)
+        for key, state in self.keys.items():
+            if state.due_at is not None and (state.noted_at or now) > now + CLOCK_STEP:
+                self._note(key, state, now)
         due = [(one.due_at, key) for key, one in self.keys.items() if one.due_at is not None]
-        active = sum(state == "queued" for _, _, state in self.runs)
-        room = max(self.spec.max_active_runs - active, 0)
-        for _, key in sorted(one for one in due if one[0] <= now)[:room]:
+        for _, key in sorted(one for one in due if one[0] <= now):
+            if self._may_run(now):
+                before = self.keys[key]
+                self.runs.append((key, frozenset(before.waits), "queued"))
+                self.keys[key] = ModelKey(runs=before.runs + 1)
+                self.made_at = now
+
+    def _may_run(self, now: datetime) -> bool:
+        spec, last = self.spec, self.made_at
+        if sum(state == "queued" for _, _, state in self.runs) >= spec.max_active_runs:
+            return False
+        # A run that lies ahead was made before the clock was set back.
+        if spec.gap is not None and last is not None and last <= now < last + spec.gap:
+            return False
+        return not spec.depends_on_past or not self.runs or self.runs[-1][2] == "success"
+
+    def _divide(self, now: datetime) -> None:
+        came: dict[str, dict[tuple[str, str], datetime]] = {}
+        for event in self.queue:
+            for key in self._keys_of(event):
+                if event.id not in self._taken(key):
+                    self.keys.setdefault(key, ModelKey()).waits[event.id] = event
+                    first, part = came.setdefault(key, {}), (event.asset, event.key or "")
+                    first[part] = min(first.get(part, event.at), event.at)
+        self.queue.clear()
+        for key, first in came.items():
             state = self.keys[key]
-            self.runs.append((key, frozenset(state.waits), "queued"))
-            state.waits, state.due_at = {}, None
-            state.runs += 1
+            state.first = {**first, **state.first}
+            self._note(key, state, now)
+
+    def _note(self, key: str, state: ModelKey, now: datetime) -> None:
+        """Something has come for a key, or the clock was set back since it was noted last."""
+        soon = now + CLOCK_STEP
+        state.first = {part: now if at > soon else at for part, at in state.first.items()}
+        at = now if state.runs else self._ready_at(self.spec.needs, key, state, now)
+        if at is not None and self.spec.quiet is not None:
+            newest = max(event.at for event in state.waits.values())
+            at = max(at, newest + self.spec.quiet)
+        elif at is not None and state.due_at is not None:
+            # It keeps its place.
+            at = min(at, state.due_at)
+        state.due_at, state.noted_at = at, now
+
+    def _ready_at(self, needs: Needs, key: str, state: ModelKey, now: datetime) -> datetime | None:
+        """When the expression is true of what is there; None: never."""
+        if isinstance(needs, str):
+            each = [self._asset_ready_at(one, key, state, now) for one in self._resolve(needs)]
+            return _earliest(each)
+        kind, *parts = needs
+        each = [self._ready_at(part, key, state, now) for part in parts]
+        return _earliest(each) if kind == "|" else _latest(each)
+
+    def _asset_ready_at(
+        self, asset: str, key: str, state: ModelKey, now: datetime
+    ) -> datetime | None:
+        first = {own: at for (one, own), at in state.first.items() if one == asset}
+        return self.spec.rule_of(asset).ready_at(key, first, now)
+
+    def _resolve(self, name: str) -> set[str]:
+        return self.members[name] if name in ALIASES else {name}
+
+    def delete(self, asset: str) -> None:
+        """What waits of an asset is deleted, and the rest divided anew, if there is any."""
+        waits = [*self.queue, *(one for key in self.keys.values() for one in key.waits.values())]
+        if asset not in (one.asset for one in waits):
+            return
+        self.remap()
+        for event in (one for one in self.queue if one.asset == asset):
+            keys = [key for key in self._keys_of(event) if event.id not in self._taken(key)]
+            self.owed.difference_update((key, event.id) for key in keys)
+        self.queue = [one for one in self.queue if one.asset != asset]
+
+    def remap(self) -> None:
+        """What waits goes back to the queue."""
+        back = {one.id: one for key in self.keys.values() for one in key.waits.values()}
+        known = {one.id for one in self.queue}
+        self.queue += [one for one in back.values() if one.id not in known]
+        self.keys = {key: ModelKey(runs=state.runs) for key, state in self.keys.items()}
+
+    def end(self, to: str) -> None:
+        """All runs end."""
+        self.runs = [
+            (key, events, to if state == "queued" else state) for key, events, state in self.runs
+        ]
+
+    def _keys_of(self, event: ModelEvent) -> tuple[str, ...]:
+        return self.spec.rule_of(event.asset).keys_of(event.key)
 
     def _taken(self, key: str) -> frozenset[int]:
         return frozenset().union(*(events for one, events, _ in self.runs if one == key))
 
-    def _note(self, key: str, state: ModelKey, now: datetime) -> None:
-        there = set(state.waits.values())
-        deadline = ENDS.get(key, now) + PATIENCE
-        if state.runs or self.spec.is_true(key, there, now):
-            state.due_at = min(now, state.due_at or now)
-        elif deadline > now and self.spec.is_true(key, there, deadline):
-            state.due_at = min(deadline, state.due_at or deadline)
 
-    def delete(self, asset: str) -> None:
-        """What waits of an asset is deleted, and the rest divided anew, if there is any."""
-        kept = [waiting for state in self.keys.values() for waiting, _ in state.waits.values()]
-        if asset not in (*kept, *(one for _, one, _ in self.queue)):
-            return
-        self.remap()
-        self.queue = [one for one in self.queue if one[1] != asset]
+def _earliest(each: Sequence[datetime | None]) -> datetime | None:
+    return min((at for at in each if at is not None), default=None)
 
-    def remap(self) -> None:
-        """What waits goes back to the queue."""
-        back = {event: one for state in self.keys.values() for event, one in state.waits.items()}
-        known = {event for event, _, _ in self.queue}
-        self.queue += [(event, *one) for event, one in back.items() if event not in known]
-        for state in self.keys.values():
-            state.waits, state.due_at = {}, None
+
+def _latest(each: Sequence[datetime | None]) -> datetime | None:
+    return None if None in each else max(at for at in each if at is not None)

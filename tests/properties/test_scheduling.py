@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, example, given, settings
 from sqlalchemy import Interval, String, cast, delete, literal, select, update
 
 from tests.properties.scheduling_model import HOUR, DagSpec, ModelDag, Needs, names_in
-from tests.properties.two_assets import THREE, fresh_copy
+from tests.properties.three_assets import THREE, fresh_copy
 from tests.store.seeding import add_dag, emit
 from triggerer.domain.assets import Asset
 from triggerer.domain.conditions import AssetAll, AssetAny, Condition

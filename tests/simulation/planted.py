@@ -119,9 +119,14 @@ def state_seeds(found: Mapping[str, Found]) -> None:
 
 def plant(bug: str, folder: Path) -> None:
     """Copy the package into a folder, with the bug."""
+    apply(BUGS / f"{bug}.patch", folder)
+
+
+def apply(patch: Path, folder: Path) -> None:
+    """Copy the package into a folder, with what a patch changes."""
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(triggerer.__file__).parent, folder / "triggerer", ignore=ignored)
-    subprocess.run(["git", "apply", str(BUGS / f"{bug}.patch")], cwd=folder, check=True)
+    subprocess.run(["git", "apply", str(patch)], cwd=folder, check=True)
 
 
 def search(folder: Path, *, start: int, seeds: int, timeout_s: float) -> Found | None:

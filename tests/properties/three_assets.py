@@ -1,22 +1,24 @@
-"""Databases with two assets, and a third, for examples that each begin with a copy of one."""
+"""Databases with three assets and two aliases, for examples that each begin with a copy of one."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
 
-from tests.store.seeding import add_asset
+from tests.store.seeding import add_alias, add_asset
 from triggerer.store.engine.opening import open_database
 
-ASSETS = ("a", "b")
-THREE = (*ASSETS, "c")
+THREE = ("a", "b", "c")
+ALIASES = ("x", "y")
 
 
-async def add_both(url: str) -> None:
-    """Add the assets, with the ids 1 to 3."""
+async def add_assets(url: str) -> None:
+    """Add the assets, with the ids 1 to 3, and the aliases, with 1 and 2."""
     async with open_database(url) as database:
         for number, name in enumerate(THREE, 1):
             await add_asset(database, number, name)
+        for number, name in enumerate(ALIASES, 1):
+            await add_alias(database, number, name)
 
 
 def fresh_copy(template: Path) -> str:

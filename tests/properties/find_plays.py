@@ -1,0 +1,76 @@
+"""Looks for a play of partitioned DAGs after which the runs are not those of the model; exits with 1 if there is one.
+
+`python -m tests.properties.find_plays [--plays 500] [--url postgresql+asyncpg://…]`
+
+Without a URL plays are on SQLite. They are the same ones each time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import structlog
+from hypothesis import HealthCheck, Phase, given, settings
+
+from tests.properties.partition_plays import CLOCKS, Drawn, plays
+from tests.properties.partition_runs import run_on_postgres, run_on_sqlite
+from tests.properties.three_assets import add_assets, fresh_copy
+from tests.services.stores import create_migrated_file
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Try plays; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--plays", type=int, default=500, help="how many at most")
+    parser.add_argument(
+        "--url", help="of a PostgreSQL database with the assets, and a clock to set"
+    )
+    told = parser.parse_args(arguments)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    with _stage(told.url) as run:
+        tried = 0
+
+        @given(plays(CLOCKS))
+        @settings(
+            max_examples=told.plays,
+            deadline=None,
+            database=None,
+            derandomize=True,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        def look(play: Drawn) -> None:
+            nonlocal tried
+            tried += 1
+            run(play)
+
+        try:
+            look()
+        except AssertionError:
+            sys.stdout.write(f"play {tried} has other runs than the model\n")
+            return 1
+    sys.stdout.write(f"{tried} plays have the runs of the model\n")
+    return 0
+
+
+@contextmanager
+def _stage(url: str | None) -> Iterator[Callable[[Drawn], None]]:
+    """What runs a play."""
+    if url is not None:
+        yield lambda play: run_on_postgres(url, play)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        template = Path(folder) / "template.sqlite"
+        anyio.run(add_assets, create_migrated_file(template, Path(folder)))
+        yield lambda play: run_on_sqlite(fresh_copy(template), play)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

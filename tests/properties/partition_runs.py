@@ -1,0 +1,206 @@
+"""What does the same to a database and to the model of partition keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import anyio
+from sqlalchemy import delete, select, update
+
+from tests.properties.partition_model import ModelDag, ModelEvent, Spec
+from tests.properties.partition_plays import Drawn, Step, schedule_of
+from tests.properties.set_clocks import Clock, PostgresClock, SqliteClock
+from tests.properties.three_assets import ALIASES, THREE
+from tests.store.seeding import add_dag
+from triggerer.operations.queued_events import delete_queued_events
+from triggerer.scheduler import Scheduler
+from triggerer.store.engine.database import Database, database_now
+from triggerer.store.engine.opening import open_database
+from triggerer.store.models import (
+    AssetAliasMember,
+    AssetEvent,
+    Dag,
+    DagPartition,
+    DagPartitionEvent,
+    DagPartitionPart,
+    DagRun,
+    DagScheduleAlias,
+    DagScheduleAsset,
+    QueuedAssetEvent,
+)
+from triggerer.store.models.dags import NEVER
+from triggerer.store.queries.scheduling.pausing import set_paused
+from triggerer.store.queries.scheduling.remapping import return_to_queue
+from triggerer.store.recording.emitting import NewAssetEvent, record_events
+
+
+def run_on_sqlite(url: str, play: Drawn) -> None:
+    """Run a play on a database with the assets and aliases.
+
+    Raises:
+        AssertionError: The runs are not those of the model.
+    """
+    anyio.run(_on_sqlite, url, *play)
+
+
+def run_on_postgres(url: str, play: Drawn) -> None:
+    """The same on PostgreSQL, where the clock can be set."""
+    anyio.run(_on_postgres, url, *play)
+
+
+async def _on_sqlite(url: str, specs: list[Spec], steps: list[Step]) -> None:
+    clock = SqliteClock()
+    async with open_database(url, now=lambda: clock.now) as database:
+        await Play(database, clock, specs).run(steps)
+
+
+async def _on_postgres(url: str, specs: list[Spec], steps: list[Step]) -> None:
+    async with open_database(url) as database:
+        await Play(database, PostgresClock(database), specs).run(steps)
+
+
+class Play:
+    """Does the same to a database and to the model."""
+
+    def __init__(self, database: Database, clock: Clock, specs: Sequence[Spec]) -> None:
+        self.database = database
+        self.clock = clock
+        self.members: dict[str, set[str]] = {alias: set() for alias in ALIASES}
+        self.dags = {
+            f"dag{number}": ModelDag(spec, self.members) for number, spec in enumerate(specs)
+        }
+        self.schedulers = [
+            Scheduler(database, max_dagruns_to_create_per_loop=limit) for limit in (32, 1, 3, 7)
+        ]
+
+    async def run(self, steps: Sequence[Step]) -> None:
+        """Do all steps; in the end the runs are those of the model."""
+        await self.clock.begin()
+        await self._add_dags()
+        for what, *more in [*steps, ("schedule", 4)]:
+            minutes = more[0] if what in ("wait", "set") else 0
+            await self.clock.move(timedelta(minutes=minutes))
+            if what not in ("wait", "set"):
+                await self._do(what, *more)
+
+    async def _add_dags(self) -> None:
+        tables = (DagPartition, DagPartitionEvent, DagPartitionPart, QueuedAssetEvent)
+        of_dags = (DagScheduleAsset, DagScheduleAlias, AssetAliasMember)
+        async with self.database.transaction() as session:
+            for table in (*tables, *of_dags, DagRun, AssetEvent, Dag):
+                await session.execute(delete(table))
+        for dag_id, dag in self.dags.items():
+            spec = dag.spec
+            await add_dag(
+                self.database,
+                dag_id,
+                schedule_of(spec),
+                assets=sorted(THREE.index(name) + 1 for name in spec.assets),
+                aliases=sorted(ALIASES.index(name) + 1 for name in spec.aliases),
+                max_active_runs=spec.max_active_runs,
+                min_run_gap=spec.gap and spec.gap.total_seconds(),
+                quiet_period=spec.quiet and spec.quiet.total_seconds(),
+                depends_on_past=spec.depends_on_past,
+            )
+
+    async def _do(self, what: str, who: Any, *more: Any) -> None:
+        match what:
+            case "emit":
+                await self._emit(who, *more)
+            case "schedule":
+                await self._schedule(who)
+            case _:
+                dag_id = f"dag{who % len(self.dags)}"
+                await self._do_to_dag(what, dag_id, self.dags[dag_id], *more)
+
+    async def _emit(self, name: str, keys: Sequence[str | None], alias: str | None) -> None:
+        alias_ids = () if alias is None else (ALIASES.index(alias) + 1,)
+        asset_id = THREE.index(name) + 1
+        events = [NewAssetEvent(asset_id, partition_key=key, alias_ids=alias_ids) for key in keys]
+        async with self.database.transaction() as session:
+            ids = await record_events(session, events)
+            found = select(AssetEvent.timestamp).where(AssetEvent.id == ids[0])
+            at = (await session.scalars(found)).one()
+        if alias is not None:
+            self.members[alias].add(name)
+        for event, key in zip(ids, keys, strict=True):
+            for dag in self.dags.values():
+                dag.emit(ModelEvent(event, name, key, at), alias)
+
+    async def _do_to_dag(self, what: str, dag_id: str, dag: ModelDag, *more: str) -> None:
+        async with self.database.transaction() as session:
+            match what:
+                case "pause" | "unpause":
+                    dag.is_paused = what == "pause"
+                    await set_paused(session, dag_id, paused=dag.is_paused)
+                case "end" | "fail":
+                    state = "success" if what == "end" else "failed"
+                    dag.end(state)
+                    of_dag = (DagRun.dag_id == dag_id, DagRun.state == "queued")
+                    await session.execute(update(DagRun).where(*of_dag).values(state=state))
+                case "remap":
+                    dag.remap()
+                    await return_to_queue(session, [dag_id])
+                case "delete":
+                    dag.delete(more[0])
+                    await delete_queued_events(session, dag=dag_id, asset=more[0])
+                case _:
+                    raise NotImplementedError(what)
+
+    async def _schedule(self, schedulers: int) -> None:
+        """So many schedulers make what is due, side by side; then the runs are those of the model."""
+        async with anyio.create_task_group() as tasks:
+            for scheduler in self.schedulers[:schedulers]:
+                tasks.start_soon(scheduler.run_once)
+        async with self.database.reading() as session:
+            now = await database_now(session)
+        for dag in self.dags.values():
+            dag.settle(now)
+        await self._compare()
+
+    async def _compare(self) -> None:
+        async with self.database.reading() as session:
+            rows = list(await session.scalars(select(DagRun).order_by(DagRun.id)))
+            shares = list(await session.scalars(select(DagPartitionEvent)))
+            parts = list(await session.scalars(select(DagPartitionPart)))
+            keys = list(await session.scalars(select(DagPartition)))
+            queued = select(QueuedAssetEvent).where(QueuedAssetEvent.run_pk.is_(None))
+            queue = list(await session.scalars(queued))
+        for dag_id, dag in self.dags.items():
+            ours = [share for share in shares if share.dag_id == dag_id]
+            taken: dict[int | None, set[tuple[str, int]]] = {}
+            for share in ours:
+                event = (share.partition_key, share.asset_event_id)
+                taken.setdefault(share.run_pk, set()).add(event)
+            made = []
+            for row in (row for row in rows if row.dag_id == dag_id):
+                events = taken.pop(row.id, set())
+                assert {key for key, _ in events} == {row.partition_key}, (dag_id, dag)
+                made.append((row.partition_key, frozenset(one for _, one in events), row.state))
+            assert made == dag.runs, (dag_id, dag)
+            waits = {(key, event) for key, state in dag.keys.items() for event in state.waits}
+            assert taken.pop(None, set()) == waits, (dag_id, dag)
+            assert not taken, (dag_id, dag)
+            left = sorted(one.asset_event_id for one in queue if one.dag_id == dag_id)
+            assert left == sorted(event.id for event in dag.queue), (dag_id, dag)
+            there = {one.partition_key for one in parts if one.dag_id == dag_id}
+            assert there == {key for key, _ in waits}, (dag_id, dag)
+            self._check_each_is_once(dag, ours)
+            self._check_moments(dag, [one for one in keys if one.dag_id == dag_id])
+
+    def _check_each_is_once(self, dag: ModelDag, shares: Sequence[DagPartitionEvent]) -> None:
+        """Of what came and was not deleted, and is not in the queue, each is in one run of its key, or waits for it."""
+        stored = [(share.partition_key, share.asset_event_id) for share in shares]
+        assert len(stored) == len(set(stored))
+        queued = {event.id for event in dag.queue}
+        assert {one for one in dag.owed if one[1] not in queued} == {
+            one for one in stored if one[1] not in queued
+        }, dag
+
+    def _check_moments(self, dag: ModelDag, keys: Sequence[DagPartition]) -> None:
+        """When keys are due is that of the model, but for the time that a look takes."""
+        for one in keys:
+            due_at = dag.keys[one.partition_key].due_at or NEVER
+            assert abs(one.due_at - due_at) < timedelta(minutes=1), (one.partition_key, dag)

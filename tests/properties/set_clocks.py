@@ -1,0 +1,77 @@
+"""Clocks of both stores that can be set, and that begin at the same moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from sqlalchemy import text
+
+from triggerer.store.engine.database import Database
+from triggerer.store.engine.opening import open_database
+
+BEGIN = datetime(2026, 3, 31, 23, tzinfo=UTC)
+# What the product calls without naming a schema is found here first.
+_MAKE = (
+    "CREATE SCHEMA set_clock",
+    "CREATE TABLE set_clock.ahead AS SELECT '0'::interval AS by",
+    *(
+        f"CREATE FUNCTION set_clock.{name}() RETURNS timestamptz LANGUAGE sql {kind} AS "
+        f"$$ SELECT pg_catalog.{name}() + by FROM set_clock.ahead $$"
+        for name, kind in (("clock_timestamp", "VOLATILE"), ("statement_timestamp", "STABLE"))
+    ),
+)
+
+
+class Clock(Protocol):
+    """Of one database."""
+
+    async def begin(self) -> None:
+        """Set it to `BEGIN`."""
+
+    async def move(self, by: timedelta) -> None:
+        """Set it on, or back."""
+
+
+@dataclass
+class SqliteClock:
+    """It stands still unless it is moved."""
+
+    now: datetime = BEGIN
+
+    async def begin(self) -> None:
+        self.now = BEGIN
+
+    async def move(self, by: timedelta) -> None:
+        # A moment of its own for each, so that no two runs are of one instant.
+        self.now += by + timedelta(microseconds=1)
+
+
+@dataclass
+class PostgresClock:
+    """It goes on meanwhile."""
+
+    database: Database
+
+    async def begin(self) -> None:
+        await self._set("CAST(:to AS timestamptz) - pg_catalog.clock_timestamp()", to=BEGIN)
+
+    async def move(self, by: timedelta) -> None:
+        if by:
+            await self._set("by + :to", to=by)
+
+    async def _set(self, value: str, **values: object) -> None:
+        async with self.database.transaction() as session:
+            await session.execute(text(f"UPDATE set_clock.ahead SET by = {value}"), values)
+
+
+async def let_clock_be_set(url: str) -> None:
+    """Have whoever connects to a PostgreSQL database from now on read a clock that can be set."""
+    async with open_database(url) as database, database.transaction() as session:
+        for statement in _MAKE:
+            await session.execute(text(statement))
+        name = await session.scalar(text("SELECT current_database()"))
+        await session.execute(
+            text(f'ALTER DATABASE "{name}" SET search_path = set_clock, pg_catalog, public')
+        )
