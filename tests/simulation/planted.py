@@ -90,6 +90,8 @@ RULES: dict[str, str] = {
     "a_share_that_a_run_took_counts_again": "P1|P4",
     "keys_are_divided_without_a_lock": "P1|P3|T4|S9",
     "parts_of_the_last_look_are_forgotten": "L2",
+    "a_key_is_that_of_the_instant_of_the_run": "T6",
+    "many_planned_runs_lose_their_keys": "T6",
 }
 """By bug, a pattern of the rules of which one has to be broken."""
 

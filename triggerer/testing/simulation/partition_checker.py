@@ -48,21 +48,25 @@ class PartitionChecker(TimeChecker):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        self._accounts = {dag_id: _Account() for dag_id in store.dags}
+        self._accounts = {
+            dag_id: _Account() for dag_id, dag in store.dags.items() if dag.keyed is not None
+        }
         self.set_back = timedelta()
         """By how much the database's clock was set back, all times together."""
 
     def on_run(self, dag: Dag, state: DagState, run: Run) -> None:
         super().on_run(dag, state, run)
-        self._accounts[dag.dag_id].runs.append(run)
+        if dag.dag_id in self._accounts:
+            self._accounts[dag.dag_id].runs.append(run)
 
     def on_changed(self, dag: Dag, state: DagState) -> None:
         super().on_changed(dag, state)
         before = self._store.dags[dag.dag_id]
-        self._accounts[dag.dag_id].is_remapped |= (before.keyed, before.quiet_period_s) != (
-            dag.keyed,
-            dag.quiet_period_s,
-        )
+        if dag.dag_id in self._accounts:
+            self._accounts[dag.dag_id].is_remapped |= (before.keyed, before.quiet_period_s) != (
+                dag.keyed,
+                dag.quiet_period_s,
+            )
 
     def on_committed(self) -> None:
         for dag_id, account in self._accounts.items():
@@ -109,7 +113,7 @@ class PartitionChecker(TimeChecker):
             self._fail("P3", f"for {dag_id} {stored} waits, and it has to be {waits}")
 
     def find_due(self) -> dict[tuple[str, int], str]:
-        found: dict[tuple[str, int], str] = {}
+        found = super().find_due()
         now = self._store.now()
         for dag_id, account in self._accounts.items():
             dag, state = self._store.dags[dag_id], self._store.states[dag_id]

@@ -5,6 +5,7 @@ It shares no code with `triggerer.domain.partitions` or the scheduler.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,6 +18,7 @@ MONTHS: Final = {
 REGIONS: Final = ("eu", "us")
 AFTER_QUARTER: Final = timedelta(minutes=80)
 AFTER_FIRST: Final = timedelta(minutes=10)
+AFTER_HOUR: Final = timedelta(minutes=20)
 _ENDS: Final = {
     "2025-Q4": datetime(2026, 1, 1, tzinfo=UTC),
     "2026-Q1": datetime(2026, 4, 1, tzinfo=UTC),
@@ -25,6 +27,9 @@ _ENDS: Final = {
 _LAST: Final = (*REGIONS, "else", None)
 KEYS: Final = (*MONTHS, *(one for months in MONTHS.values() for one in months), *_LAST)
 """What events are emitted with; None: without a key."""
+MINUTE_FORMAT: Final = "%Y-%m-%dT%H:%M"
+"""Of the keys that timetables give."""
+_MINUTE: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,8 @@ class Keyed:
     mappers: tuple[str, str]
     """Of `a` and of `b`: `same`; `all`, `two` or `late` (months to quarters: all of them, two, or what is there some
     time after the quarter); `regions` (both of them, or one some time after the first event); `months` (a quarter to
-    its months)."""
+    its months); `hour`, `hour two` or `hour late` (minutes to hours: any of them, two, or what is there some time after
+    the hour)."""
 
     @property
     def assets(self) -> tuple[str, ...]:
@@ -63,6 +69,8 @@ class Keyed:
                 return frozenset({"world"})
             case "months":
                 return frozenset(MONTHS.get(key, ()))
+            case "hour" | "hour two" | "hour late":
+                return frozenset({_hour_of(key)} if _MINUTE.fullmatch(key) else ())
         return frozenset(quarter for quarter, months in MONTHS.items() if key in months)
 
     def is_due(self, key: str, there: AbstractSet[There], at: datetime, *, has_run: bool) -> bool:
@@ -91,7 +99,19 @@ class Keyed:
                     return False
                 is_overdue = at >= min(one.at for one in ours) + AFTER_FIRST
                 return len(here) == len(REGIONS) or is_overdue
+            case "hour two":
+                return len(keys) >= 2
+            case "hour late":
+                return bool(keys) and at >= _end_of_hour(key) + AFTER_HOUR
         return bool(ours)
 
     def _mapper(self, asset: str) -> str:
         return self.mappers[("a", "b").index(asset)]
+
+
+def _hour_of(minute: str) -> str:
+    return minute[: len("2026-01-01T00")]
+
+
+def _end_of_hour(hour: str) -> datetime:
+    return datetime.fromisoformat(f"{hour}:00+00:00") + timedelta(hours=1)

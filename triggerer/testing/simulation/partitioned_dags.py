@@ -13,12 +13,14 @@ from triggerer.domain.schedules import Schedule, schedule_of
 from triggerer.partitions import (
     FanOutMapper,
     FixedKeyMapper,
+    HourWindow,
     IdentityMapper,
     MinimumCount,
     PartitionMapper,
     QuarterWindow,
     RollupMapper,
     SegmentWindow,
+    StartOfHourMapper,
     StartOfQuarterMapper,
     WaitForAll,
     WaitPolicy,
@@ -26,7 +28,9 @@ from triggerer.partitions import (
 )
 from triggerer.testing.simulation.partition_model import (
     AFTER_FIRST,
+    AFTER_HOUR,
     AFTER_QUARTER,
+    MINUTE_FORMAT,
     REGIONS,
     Keyed,
 )
@@ -55,13 +59,27 @@ _MAPPERS: Final[dict[str, PartitionMapper]] = {
         upstream_mapper=StartOfQuarterMapper(input_format="%Y-Q{quarter}"), window=QuarterWindow()
     ),
 }
+_HOURS: Final = StartOfHourMapper(input_format=MINUTE_FORMAT)
+
+
+def _hour(policy: WaitPolicy) -> RollupMapper:
+    return RollupMapper(upstream_mapper=_HOURS, window=HourWindow(), wait_policy=policy)
+
+
+_OF_TIMETABLES: Final[dict[str, PartitionMapper]] = {
+    "same": IdentityMapper(),
+    "hour": _HOURS,
+    "hour two": _hour(MinimumCount(2)),
+    "hour late": _hour(WaitUntil(AFTER_HOUR)),
+}
+"""Of keys that timetables give."""
 _NEEDS: Final[dict[str, Condition]] = {"a": _A, "a & b": _A & _B, "a | b": _A | _B}
 
 
 def schedule_for(keyed: Keyed) -> Schedule:
     """What the file of a DAG says whose runs are these."""
     mappers = {
-        asset: _MAPPERS[kind]
+        asset: {**_MAPPERS, **_OF_TIMETABLES}[kind]
         for asset, kind in zip(ASSETS, keyed.mappers, strict=True)
         if asset.name in keyed.assets
     }
@@ -73,9 +91,9 @@ def schedule_for(keyed: Keyed) -> Schedule:
     return schedule
 
 
-def draw_dag(rng: Random, dag_id: str) -> Dag:
-    """Draw a DAG."""
-    keyed = _draw_keyed(rng)
+def draw_dag(rng: Random, dag_id: str, keyed: Keyed | None = None) -> Dag:
+    """Draw a DAG; of runs with keys of timetables, if they are given."""
+    keyed = keyed or _draw_keyed(rng)
     is_late = rng.random() < 0.2
     return Dag(
         dag_id,
@@ -91,14 +109,19 @@ def draw_dag(rng: Random, dag_id: str) -> Dag:
     )
 
 
-def draw_change(rng: Random, dag: Dag) -> Dag:
+def draw_follower(rng: Random, dag_id: str) -> Dag:
+    """Draw a DAG that follows others, which timetables give keys."""
+    return draw_dag(rng, dag_id, _draw_keyed_by_time(rng))
+
+
+def draw_change(rng: Random, dag: Dag, *, is_follower: bool = False) -> Dag:
     """What somebody may change in its file: its mappers, its expression, its quiet period or its cap."""
     drawn = rng.random()
     if drawn < 0.3:
         return replace(dag, max_active_runs=rng.choice((1, 2, 16)))
     if drawn < 0.5:
         return replace(dag, quiet_period_s=rng.choice((None, 30.0)))
-    keyed = _draw_keyed(rng)
+    keyed = _draw_keyed_by_time(rng) if is_follower else _draw_keyed(rng)
     return replace(dag, keyed=keyed, schedule=schedule_for(keyed), condition=_NEEDS[keyed.needs])
 
 
@@ -107,4 +130,9 @@ def _draw_keyed(rng: Random) -> Keyed:
     if rng.random() < 0.5:
         # The runs of both assets have the same keys.
         kinds = rng.choice((["all", "late", "two"], ["all", "late", "same"], ["months", "same"]))
+    return Keyed(rng.choice(sorted(_NEEDS)), (rng.choice(kinds), rng.choice(kinds)))
+
+
+def _draw_keyed_by_time(rng: Random) -> Keyed:
+    kinds = rng.choice((("same",), ("hour", "hour two", "hour late"), sorted(_OF_TIMETABLES)))
     return Keyed(rng.choice(sorted(_NEEDS)), (rng.choice(kinds), rng.choice(kinds)))

@@ -6,12 +6,10 @@ from collections.abc import Callable
 from typing import Any, ClassVar, cast
 
 from triggerer.scheduler import dividing
-from triggerer.testing.simulation.partition_checker import PartitionChecker
 from triggerer.testing.simulation.partition_model import KEYS
 from triggerer.testing.simulation.partitioned_dags import ASSETS, draw_change, draw_dag
 from triggerer.testing.simulation.scenario import Scenario
 from triggerer.testing.simulation.store import Dag
-from triggerer.testing.simulation.time_checker import TimeChecker
 from triggerer.testing.simulation.timed_world import TimedWorld
 
 
@@ -57,8 +55,6 @@ class PartitionedWorld(TimedWorld):
     def draw_change(self, dag: Dag) -> Dag:
         return draw_change(self.random, dag)
 
-    def draw_dag_of(self, dag_id: str) -> Dag:
-        return draw_dag(self.random, dag_id)
-
-    def make_checker(self) -> TimeChecker:
-        return PartitionChecker(self.store)
+    def draw_all_dags(self) -> list[Dag]:
+        rng = self.random
+        return [draw_dag(rng, f"timed {number}") for number in range(rng.randint(1, 4))]

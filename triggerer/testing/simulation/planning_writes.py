@@ -11,7 +11,7 @@ import orjson
 
 from triggerer.domain.conditions import assets_of
 from triggerer.domain.runs import RunType
-from triggerer.domain.schedules import OnEither, next_info, schedule_to_json
+from triggerer.domain.schedules import OnEither, OnPartitions, next_info, schedule_to_json
 from triggerer.domain.timetables import DagRunInfo, DataInterval
 from triggerer.store.queries.scheduling.candidates import LockDags, LockFreeDags, Timed
 from triggerer.store.queries.scheduling.due_moments import NoteNext
@@ -222,7 +222,7 @@ class PlanningWrites:
                 asset = store.events[event]
                 counts[asset] = counts.get(asset, 0) + 1
             takes_events = run.run_type is RunType.ASSET_TRIGGERED
-            if run.partition_key is not None:
+            if isinstance(dag.on, OnPartitions):
                 run.events = store.partitions[run.dag_id].of_run(run.pk)
             elif takes_events and not store.is_due(dag, counts):
                 checker.fail(

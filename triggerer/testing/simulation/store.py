@@ -47,6 +47,8 @@ class Dag:
     depends_on_past: bool = False
     keyed: Keyed | None = None
     """What a schedule by partition keys means, in plain words; None: it has none."""
+    outlet: str | None = None
+    """The asset of which each run emits an event at its end, with the run's partition key, if it has one."""
 
     @property
     def on(self) -> Schedule:

@@ -5,15 +5,18 @@ It knows what is committed, and what a timetable answers.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta, tzinfo
+from typing import TYPE_CHECKING, cast
 
 from triggerer.domain.runs import RunType
 from triggerer.domain.schedules import OnAssets, OnBoth, OnEither, OnTime, next_info, timetable_in
 from triggerer.domain.timetables import (
+    CronPartitionTimetable,
     DagRunInfo,
+    DataInterval,
     DeltaDataIntervalTimetable,
     DeltaTriggerTimetable,
+    Keyed,
 )
 from triggerer.domain.timetables import now as host_now
 
@@ -25,7 +28,7 @@ _LONGEST_CHAIN = 5_000
 
 
 class TimeChecker:
-    """Notes the first broken promise with the store's checker (T1 to T5); says what is due and has no run (L2)."""
+    """Notes the first broken promise with the store's checker (T1 to T6); says what is due and has no run (L2)."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -56,6 +59,10 @@ class TimeChecker:
             passed = (run.made_at - last).total_seconds()
             if passed < gap:
                 self._fail("T4", f"{dag.dag_id} got two runs within {passed} s of {gap}")
+        key = None if run.interval is None else _key_of(dag, run.interval)
+        if dag.keyed is None and run.partition_key != key:
+            told = f"the key {run.partition_key}, and not {key}"
+            self._fail("T6", f"{dag.dag_id} is run for {run.interval} with {told}")
         if run.interval is None:
             return
         if run.run_after > run.made_at + _CLOCK_STEP:
@@ -182,6 +189,17 @@ class TimeChecker:
 def _answers_now(dag: Dag) -> bool:
     """Whether its timetable may answer with the time of the host on which it is asked."""
     timetable = timetable_in(dag.on)
+    if isinstance(timetable, Keyed):
+        timetable = timetable.timetable
     return not dag.catchup and isinstance(
         timetable, DeltaTriggerTimetable | DeltaDataIntervalTimetable
     )
+
+
+def _key_of(dag: Dag, interval: DataInterval) -> str | None:
+    """The partition key that its file asks for: the start of the data interval, on the clock of a zone."""
+    match timetable_in(dag.on):
+        case CronPartitionTimetable() | Keyed() as keyed:
+            start = interval.start.astimezone(cast("tzinfo", keyed.timezone))
+            return start.strftime(keyed.key_format)
+    return None

@@ -11,15 +11,21 @@ from triggerer.domain.conditions import Condition
 from triggerer.domain.schedules import OnAssets, OnBoth, OnEither, OnTime, Schedule
 from triggerer.domain.timetables import (
     CronDataIntervalTimetable,
+    CronPartitionTimetable,
     CronTriggerTimetable,
     DeltaDataIntervalTimetable,
     DeltaTriggerTimetable,
+    Keyed,
     MultipleCronTriggerTimetable,
     Timetable,
 )
+from triggerer.testing.simulation import partitioned_dags
+from triggerer.testing.simulation.partition_model import MINUTE_FORMAT
 from triggerer.testing.simulation.store import EPOCH, Dag
 
 _X, _Y, _Z = ASSETS = tuple(Asset(name=name) for name in "xyz")
+OUTLETS = partitioned_dags.ASSETS
+"""What the runs make."""
 _CONDITIONS: tuple[Condition, ...] = (_X, _Y, _X & _Y, _X | _Y, _X & (_Y | _Z))
 _TIMETABLES: tuple[Timetable, ...] = (
     CronDataIntervalTimetable("*/10 * * * *", timezone="UTC"),
@@ -30,10 +36,22 @@ _TIMETABLES: tuple[Timetable, ...] = (
     DeltaDataIntervalTimetable(timedelta(minutes=12)),
     DeltaTriggerTimetable(timedelta(minutes=9)),
 )
+# No two of them ask for one data interval at different times: after a change of the file it would be run again.
+_KEYED: tuple[Timetable, ...] = (
+    CronPartitionTimetable("*/12 * * * *", timezone="UTC", run_offset=-1, key_format=MINUTE_FORMAT),
+    CronPartitionTimetable("1,31 * * * *", timezone="UTC", run_offset=1, key_format=MINUTE_FORMAT),
+    CronPartitionTimetable(
+        "*/20 * * * *", timezone="Europe/Zurich", run_offset=-2, key_format="%Y-%m-%dT%H:%M%z"
+    ),
+    *(
+        Keyed(timetable, timezone="UTC", key_format=MINUTE_FORMAT)
+        for timetable in (_TIMETABLES[0], _TIMETABLES[3], _TIMETABLES[5])
+    ),
+)
 
 
-def draw_dag(rng: Random, dag_id: str) -> Dag:
-    """Draw a DAG of any kind."""
+def draw_dag(rng: Random, dag_id: str, *, is_followed: bool) -> Dag:
+    """Draw a DAG of any kind; one that is followed has a timetable with keys as a rule."""
     start = EPOCH + timedelta(minutes=rng.randint(-180, 30))
     dag = Dag(
         dag_id,
@@ -46,13 +64,14 @@ def draw_dag(rng: Random, dag_id: str) -> Dag:
         min_run_gap_s=rng.choice((None, None, 60.0)),
         quiet_period_s=rng.choice((None, None, 30.0)),
         depends_on_past=rng.random() < 0.15,
+        outlet=rng.choice((OUTLETS[0], *OUTLETS)).name,
     )
-    return draw_schedule(rng, dag)
+    return _draw_schedule(rng, dag, 0.9 if is_followed else 0.2)
 
 
-def draw_schedule(rng: Random, dag: Dag) -> Dag:
-    """The same DAG with another schedule."""
-    timetable = rng.choice(_TIMETABLES)
+def _draw_schedule(rng: Random, dag: Dag, keyed: float) -> Dag:
+    """The same DAG with another schedule; `keyed` is how likely its timetable gives keys."""
+    timetable = _draw_timetable(rng, keyed)
     condition = rng.choice(_CONDITIONS)
     schedule: Schedule = rng.choice(
         (
@@ -69,9 +88,11 @@ def draw_schedule(rng: Random, dag: Dag) -> Dag:
 
 def draw_change(rng: Random, dag: Dag) -> Dag:
     """What somebody may change in its file: its timetable, its dates, catch-up or its cap."""
+    if dag.keyed is not None:
+        return partitioned_dags.draw_change(rng, dag, is_follower=True)
     drawn = rng.random()
     if drawn < 0.4:
-        timetable = rng.choice(_TIMETABLES)
+        timetable = _draw_timetable(rng, 0.4)
         match dag.on:
             case OnTime():
                 return replace(dag, schedule=OnTime(timetable))
@@ -84,3 +105,7 @@ def draw_change(rng: Random, dag: Dag) -> Dag:
     if drawn < 0.8 and dag.start_date is not None:
         return replace(dag, start_date=dag.start_date + timedelta(minutes=rng.randint(-30, 30)))
     return replace(dag, max_active_runs=rng.choice((1, 2, 16)))
+
+
+def _draw_timetable(rng: Random, keyed: float) -> Timetable:
+    return rng.choice(_KEYED if rng.random() < keyed else _TIMETABLES)

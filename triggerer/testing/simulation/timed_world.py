@@ -23,11 +23,12 @@ from triggerer.testing.simulation.checker import Checker, Violation
 from triggerer.testing.simulation.faults import FaultInjector
 from triggerer.testing.simulation.host_clock import Host, host_clocks, on_host
 from triggerer.testing.simulation.loop import Deadlock, VirtualLoop
+from triggerer.testing.simulation.partition_checker import PartitionChecker
+from triggerer.testing.simulation.partitioned_dags import draw_follower
 from triggerer.testing.simulation.planning_writes import find_candidates, find_timed
 from triggerer.testing.simulation.scenario import Scenario
 from triggerer.testing.simulation.store import EPOCH, Dag, DagState, Store
-from triggerer.testing.simulation.time_checker import TimeChecker
-from triggerer.testing.simulation.timed_dags import ASSETS, draw_change, draw_dag
+from triggerer.testing.simulation.timed_dags import ASSETS, OUTLETS, draw_change, draw_dag
 from triggerer.testing.simulation.transactions import Database
 from triggerer.testing.simulation.unwinding import Crash, Finished, unwind
 from triggerer.testing.simulation.workload import Workload
@@ -55,6 +56,7 @@ class TimedWorld:
     action_interval_s: ClassVar[float] = 240.0
     """How much time passes between two things that happen, on the average."""
     assets = ASSETS
+    """What events are emitted of."""
 
     def __init__(
         self,
@@ -80,20 +82,26 @@ class TimedWorld:
         self._idle_at: float | None = None
         self._due_since: dict[tuple[str, int], float] = {}
         self._draw_dags()
-        self.times = self.store.times = self.make_checker()
+        self.times = self.store.times = PartitionChecker(self.store)
         if trace is not None:
             self.checker.trace = self.trace
 
     def _draw_dags(self) -> None:
-        self.store.asset_ids = {asset.name: number for number, asset in enumerate(self.assets, 1)}
-        for number in range(self.random.randint(1, 4)):
-            dag = self.draw_dag_of(f"timed {number}")
+        assets = dict.fromkeys((*self.assets, *OUTLETS))
+        self.store.asset_ids = {asset.name: number for number, asset in enumerate(assets, 1)}
+        for dag in self.draw_all_dags():
             self.store.dags[dag.dag_id] = dag
             self.store.queues[dag.dag_id] = {}
 
-    def draw_dag_of(self, dag_id: str) -> Dag:
-        """A DAG as it is at first."""
-        return draw_dag(self.random, dag_id)
+    def draw_all_dags(self) -> list[Dag]:
+        """The DAGs as they are at first."""
+        rng = self.random
+        is_followed = rng.random() < 0.5
+        dags = [
+            draw_dag(rng, f"timed {number}", is_followed=is_followed)
+            for number in range(rng.randint(1, 4))
+        ]
+        return [*dags, draw_follower(rng, "follower")] if is_followed else dags
 
     def draw_change(self, dag: Dag) -> Dag:
         """What somebody may change in a DAG's file."""
@@ -101,12 +109,8 @@ class TimedWorld:
 
     def draw_events(self) -> list[tuple[int, str | None]]:
         """What is emitted at once: for each event the id of its asset, and its partition key."""
-        assets = sorted(self.store.asset_ids.values())
+        assets = [self.store.asset_ids[asset.name] for asset in self.assets]
         return [(self.faults.random.choice(assets), None)]
-
-    def make_checker(self) -> TimeChecker:
-        """What tells a broken promise."""
-        return TimeChecker(self.store)
 
     def next_number(self) -> int:
         self._numbers += 1

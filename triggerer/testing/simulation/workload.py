@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
@@ -59,8 +60,19 @@ class Workload:
         faults = self._store.faults
         await asyncio.sleep(faults.random.uniform(0.0, self._longest_run_s))
         await self._retry_until_committed(
-            lambda session: session.end_run(pk), Signal.RUNS_ENDED, dag_id
+            partial(self._end, pk=pk, dag_id=dag_id), Signal.RUNS_ENDED, dag_id
         )
+
+    async def _end(self, session: Any, *, pk: int, dag_id: str) -> None:
+        """End a run; in the same transaction it emits what it has made."""
+        store = self._store
+        session.end_run(pk)
+        if (outlet := store.dags[dag_id].outlet) is not None:
+            # Of two commits, one of them of unknown outcome, the second finds the event there.
+            name, key = f"made by run {pk}", store.runs[pk].partition_key
+            row = EventRow(store.asset_ids[outlet], "{}", store.now(), 0, name, 0, key)
+            inserted = await session.perform(insert_events([row]))
+            announce(session, Signal.EVENTS_QUEUED, *inserted.dag_ids)
 
     async def emit(self) -> None:
         """Emit by hand: the ids of events are drawn long before they are committed."""
@@ -83,12 +95,12 @@ class Workload:
         return [(self._store.faults.random.choice(assets), None)]
 
     async def _retry_until_committed(
-        self, act: Callable[[Any], None], signal: Signal, subject: str
+        self, act: Callable[[Any], Awaitable[None]], signal: Signal, subject: str
     ) -> None:
         while True:
             try:
                 async with self._database.transaction() as session:
-                    act(session)
+                    await act(session)
                     announce(cast("Any", session), signal, subject)
             except StoreError:
                 await asyncio.sleep(0.1)

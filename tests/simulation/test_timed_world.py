@@ -1,0 +1,28 @@
+"""The world of timetables: what its seeds have to go through, or its checks would say nothing."""
+
+from __future__ import annotations
+
+from triggerer.testing.simulation.sandbox import sandbox
+from triggerer.testing.simulation.scenario import draw_scenario, has_timetables
+from triggerer.testing.simulation.store import Store
+from triggerer.testing.simulation.timed_world import TimedWorld
+
+
+def _play(seed: int) -> Store:
+    world = TimedWorld(draw_scenario(seed))
+    with sandbox():
+        world.run()
+    return world.store
+
+
+def test_keys_that_timetables_give_count_for_the_dag_that_follows() -> None:
+    whole = parts = 0
+    for seed in filter(has_timetables, range(200)):
+        runs = _play(seed).runs.values()
+        given = {run.partition_key for run in runs if run.interval is not None} - {None}
+        followers = [run for run in runs if run.dag_id == "follower"]
+        whole += sum(run.partition_key in given for run in followers)
+        parts += sum(run.partition_key not in given for run in followers)
+        if whole and parts:
+            return
+    raise AssertionError((whole, parts))
