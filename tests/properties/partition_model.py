@@ -163,10 +163,7 @@ class ModelDag:
         """Make the runs that a scheduler makes at this instant."""
         if self.is_paused:
             return
-        self._divide(now)
-        for key, state in self.keys.items():
-            if state.due_at is not None and (state.noted_at or now) > now + CLOCK_STEP:
-                self._note(key, state, now)
+        self.look(now)
         due = [(one.due_at, key) for key, one in self.keys.items() if one.due_at is not None]
         for _, key in sorted(one for one in due if one[0] <= now):
             if self._may_run(now):
@@ -174,6 +171,13 @@ class ModelDag:
                 self.runs.append((key, frozenset(before.waits), "queued"))
                 self.keys[key] = ModelKey(runs=before.runs + 1)
                 self.made_at = now
+
+    def look(self, now: datetime) -> None:
+        """Divide what is queued, and note when the keys are due."""
+        self._divide(now)
+        for key, state in self.keys.items():
+            if state.due_at is not None and (state.noted_at or now) > now + CLOCK_STEP:
+                self._note(key, state, now)
 
     def _may_run(self, now: datetime) -> bool:
         spec, last = self.spec, self.made_at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.properties.three_assets import ALIASES, THREE
 from tests.store.seeding import add_dag
 from triggerer.operations.queued_events import delete_queued_events
 from triggerer.scheduler import Scheduler
+from triggerer.scheduler.explaining import why_not
 from triggerer.store.engine.database import Database, database_now
 from triggerer.store.engine.opening import open_database
 from triggerer.store.models import (
@@ -34,6 +36,9 @@ from triggerer.store.models.dags import NEVER
 from triggerer.store.queries.scheduling.pausing import set_paused
 from triggerer.store.queries.scheduling.remapping import return_to_queue
 from triggerer.store.recording.emitting import NewAssetEvent, record_events
+
+_SOON = timedelta(minutes=1)
+"""Longer than a step takes; moments that differ are further apart."""
 
 
 def run_on_sqlite(url: str, play: Drawn) -> None:
@@ -151,6 +156,7 @@ class Play:
 
     async def _schedule(self, schedulers: int) -> None:
         """So many schedulers make what is due, side by side; then the runs are those of the model."""
+        await self._compare_explained()
         async with anyio.create_task_group() as tasks:
             for scheduler in self.schedulers[:schedulers]:
                 tasks.start_soon(scheduler.run_once)
@@ -159,6 +165,22 @@ class Play:
         for dag in self.dags.values():
             dag.settle(now)
         await self._compare()
+
+    async def _compare_explained(self) -> None:
+        """What `why-not` says of each DAG is what the model will do."""
+        for dag_id, dag in self.dags.items():
+            async with self.database.reading() as session:
+                now = await database_now(session)
+                told = await why_not(session, dag_id)
+            settled, looked = deepcopy(dag), deepcopy(dag)
+            settled.settle(now)
+            looked.look(now)
+            assert told.runs_due == len(settled.runs) - len(dag.runs), (told, dag)
+            waits = {key: state.due_at for key, state in looked.keys.items() if state.waits}
+            assert {one.partition_key for one in told.partitions} == waits.keys(), (told, dag)
+            for one in told.partitions:
+                due_at = waits[one.partition_key] or NEVER
+                assert abs((one.due_at or NEVER) - due_at) < _SOON, (one, dag)
 
     async def _compare(self) -> None:
         async with self.database.reading() as session:
@@ -203,4 +225,4 @@ class Play:
         """When keys are due is that of the model, but for the time that a look takes."""
         for one in keys:
             due_at = dag.keys[one.partition_key].due_at or NEVER
-            assert abs(one.due_at - due_at) < timedelta(minutes=1), (one.partition_key, dag)
+            assert abs(one.due_at - due_at) < _SOON, (one.partition_key, dag)

@@ -7,11 +7,12 @@ import pytest
 from tests.store.partitions import DAY, HOURS, asset, daily, emit_keys, partitioned
 from tests.store.scheduling import set_columns
 from tests.store.seeding import add_asset, add_dag, runs_of
-from triggerer.partitions import WaitUntil
+from triggerer.partitions import FanOutMapper, QuarterWindow, StartOfQuarterMapper, WaitUntil
 from triggerer.scheduler import Scheduler
 from triggerer.scheduler.explaining import WhyNot, why, why_not
 from triggerer.scheduler.holds import HoldKind
 from triggerer.store.engine.database import Database
+from triggerer.store.queries.scheduling.remapping import return_to_queue
 
 
 async def _ask(database: Database, dag_id: str = "daily") -> WhyNot:
@@ -64,6 +65,25 @@ async def test_a_deadline_is_when_it_looks_again(database: Database) -> None:
     (hold,) = found.holds
     assert key.due_at is not None
     assert key.due_at == hold.until == key.lacks[0].deadline
+
+
+async def test_what_a_run_of_a_key_has_taken_is_not_said_to_wait_for_it_again(
+    database: Database,
+) -> None:
+    """Of an event that is mapped anew, since the file has changed, some keys have had their runs."""
+    quarters = StartOfQuarterMapper(input_format="%Y-Q{quarter}")
+    months = FanOutMapper(upstream_mapper=quarters, window=QuarterWindow())
+    schedule = partitioned(asset("a"), default_partition_mapper=months)
+    await add_asset(database, 1, "a")
+    await add_dag(database, "monthly", schedule, assets=[1], max_active_runs=1)
+    await emit_keys(database, ["2026-Q1"])
+    assert await Scheduler(database).run_once() == 1
+    async with database.transaction() as session:
+        await return_to_queue(session, ["monthly"])
+    await set_columns(database, "monthly", max_active_runs=10)
+    found = await _ask(database, "monthly")
+    assert [one.partition_key for one in found.partitions] == ["2026-02", "2026-03"]
+    assert found.runs_due == await Scheduler(database).run_once() == 2
 
 
 async def test_an_asset_that_is_missing_is_named(database: Database) -> None:

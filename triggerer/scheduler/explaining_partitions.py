@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from triggerer.domain.conditions import aliases_of
-from triggerer.domain.partitions.dividing import KeyedEvent, Lack, Part, Partitioner
+from triggerer.domain.partitions.dividing import Lack, Part, Partitioner, Share
 from triggerer.domain.schedules import OnPartitions, schedule_from_text
 from triggerer.scheduler.dividing import (
     MOST_EVENTS,
@@ -22,6 +22,7 @@ from triggerer.scheduler.dividing import (
 from triggerer.scheduler.holds import Hold
 from triggerer.scheduler.looks import PartitionQueue
 from triggerer.store.engine.script import Script
+from triggerer.store.queries.listing.what_waits import taken_by_runs
 from triggerer.store.queries.scheduling.partitions import (
     alias_names,
     due_keys,
@@ -77,7 +78,8 @@ def waiting_partitions(row: DagRow, *, bound: int) -> Script[WaitingPartitions]:
     due = dict((yield from due_keys(dag_id, limit=bound)))
     queued = yield from undivided(dag_id, limit=MOST_EVENTS)
     aliases = (yield from alias_names(dag_id)) if has_aliases else {}
-    fresh = _fresh(partitioner, queued, aliases)
+    shares = partitioner.divide(queued, most=len(queued) * _MOST_KEYS).shares
+    fresh = _parts(aliases, (yield from _without_taken(dag_id, shares)))
     soon = row.now + CLOCK_STEP
     anew = set((yield from keys_noted_after(dag_id, soon, limit=MOST_EVENTS)))
     keys = sorted({*fresh, *anew, *(yield from waiting_keys(dag_id, limit=_MOST_KEYS))})
@@ -112,13 +114,18 @@ def waiting_partitions(row: DagRow, *, bound: int) -> Script[WaitingPartitions]:
     return WaitingPartitions(queue_at(row.now, in_order), tuple(found[:_MOST_KEYS]), refusals)
 
 
-def _fresh(
-    partitioner: Partitioner,
-    queued: Sequence[KeyedEvent],
-    aliases: Mapping[int, frozenset[str]],
-) -> dict[str, list[Part]]:
+def _without_taken(dag_id: str, shares: Sequence[Share]) -> Script[list[Share]]:
+    """Leave out what runs have taken: of an event that is mapped anew some keys may have had theirs."""
+    known = yield from known_keys(dag_id, {one.partition_key for one in shares})
+    have_run = {key for key, one in known.items() if one.runs}
+    asked = {(one.partition_key, one.event.id) for one in shares if one.partition_key in have_run}
+    taken = yield from taken_by_runs(dag_id, sorted(asked))
+    return [one for one in shares if (one.partition_key, one.event.id) not in taken]
+
+
+def _parts(aliases: Mapping[int, frozenset[str]], shares: Sequence[Share]) -> dict[str, list[Part]]:
     found: dict[str, list[Part]] = {}
-    for one in partitioner.divide(queued, most=len(queued) * _MOST_KEYS).shares:
+    for one in shares:
         event = one.event
         names = aliases.get(event.asset_id, frozenset())
         part = Part(

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from triggerer.domain.partitions.dividing import KeyedEvent
 from triggerer.store.engine.script import Script
-from triggerer.store.engine.statement import Statement, in_list, instant_from
+from triggerer.store.engine.statement import (
+    ParameterRows,
+    Statement,
+    in_list,
+    instant_from,
+    parameter_rows,
+)
 from triggerer.store.queries.scheduling.new_run import HINT
 from triggerer.store.queries.scheduling.partitions import keyed_events
 from triggerer.store.queries.scheduling.reading import NEWEST_EVENTS
@@ -104,6 +110,16 @@ SELECT partition_key FROM dag_partition WHERE dag_id = {dag_id} AND runs > 0
 ORDER BY partition_key LIMIT {limit}
 """
 )
+# One lookup for each row: PostgreSQL might read all that the DAG's runs ever had, for a join.
+_TAKEN: Final = Statement(
+    """
+SELECT r.partition_key, r.asset_event_id FROM {ROWS} AS r
+WHERE (SELECT p.run_pk FROM dag_partition_event p
+       WHERE p.dag_id = {dag_id} AND p.partition_key = r.partition_key AND p.asset_event_id = r.asset_event_id
+       LIMIT 1) IS NOT NULL
+""",
+    ROWS=parameter_rows(partition_key="text", asset_event_id="bigint"),
+)
 _LAST_RUN: Final = Statement(
     """
 SELECT r.run_id, r.state FROM dag_run r WHERE r.dag_id = {dag_id} AND r.run_type <> 'backfill'
@@ -172,6 +188,17 @@ def waiting_events(dag_id: str, *, limit: int) -> Script[list[KeyedEvent]]:
 def keys_that_have_run(dag_id: str, *, limit: int) -> Script[list[str]]:
     """Return the first keys for which a scheduler has made a run."""
     return [key for (key,) in (yield _HAVE_RUN(dag_id=dag_id, limit=limit))]
+
+
+def taken_by_runs(
+    dag_id: str, shares: Iterable[tuple[str, int]]
+) -> Script[frozenset[tuple[str, int]]]:
+    """Return those of some (partition key, event) that a run of the key has taken."""
+    rows = list(shares)
+    if not rows:
+        return frozenset()
+    found = yield _TAKEN(dag_id=dag_id, rows=ParameterRows(rows))
+    return frozenset((str(key), int(event)) for key, event in found)
 
 
 def last_runs(dag_id: str) -> Script[tuple[tuple[str, str] | None, str | None]]:
