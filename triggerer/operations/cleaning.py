@@ -30,7 +30,6 @@ from triggerer.store.queries.cleaning.events import (
     delete_events,
     highest_event,
     newest_events,
-    queueing_dags,
     read_window,
 )
 from triggerer.store.queries.cleaning.runs import (
@@ -211,14 +210,12 @@ async def _clean_events(
             await newest_events(session),
             await events_of_parked(session),
         )
-        dag_ids = await queueing_dags(session)
         highest = await highest_event(session)
     horizon = min(cleaned.before, quiet_since)
     unsettled: dict[int, UnsettledWatcher] = {}
     after = beyond = 0
     while after < highest and beyond < _WINDOWS_BEYOND:
         script = read_window(
-            dag_ids,
             after=after,
             highest=highest,
             size=_EVENTS,

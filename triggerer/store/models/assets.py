@@ -5,7 +5,15 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint, text
+from sqlalchemy import (
+    ForeignKey,
+    Index,
+    PrimaryKeyConstraint,
+    String,
+    Text,
+    UniqueConstraint,
+    text,
+)
 from sqlalchemy.orm import Mapped, mapped_column
 
 from triggerer.store.models.base import Base, BigId, Json, TextByBytes, UtcDateTime
@@ -102,6 +110,10 @@ class QueuedAssetEvent(Base):
 
     __tablename__ = "queued_asset_event"
     __table_args__ = (
+        # The event first: what is new is stored at the end, however many DAGs wait. And what a DAG waits for is only
+        # found by the index for it; with the DAG first, a plan that was made while nothing was queued, and is kept,
+        # would read all that the DAG has ever had.
+        PrimaryKeyConstraint("asset_event_id", "dag_id"),
         Index(
             "ix_queued_asset_event_waiting",
             "dag_id",
@@ -119,7 +131,7 @@ class QueuedAssetEvent(Base):
         {"sqlite_with_rowid": False},
     )
 
-    dag_id: Mapped[str] = mapped_column(String(250), primary_key=True)
-    asset_event_id: Mapped[int] = mapped_column(BigId, primary_key=True)
+    dag_id: Mapped[str] = mapped_column(String(250))
+    asset_event_id: Mapped[int] = mapped_column(BigId, autoincrement=False)
     asset_id: Mapped[int] = mapped_column(BigId)
     run_pk: Mapped[int | None] = mapped_column(BigId)

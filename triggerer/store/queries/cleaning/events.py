@@ -13,21 +13,8 @@ from triggerer.store.engine.script import Script, perform, single_step
 from triggerer.store.engine.statement import ParameterRows, Statement, in_list, parameter_rows
 from triggerer.store.queries.scheduling.partitions import DIVIDED
 
-_IN_DAGS: Final = in_list("dag_ids", "text")
 _IN_EVENTS: Final = in_list("event_ids", "bigint")
 
-# From one DAG to the next, an index lookup each, as for the candidates of the scheduler.
-_DAGS: Final = Statement(
-    """
-WITH RECURSIVE known AS (
-    SELECT (SELECT q.dag_id FROM queued_asset_event q ORDER BY q.dag_id LIMIT 1) AS dag_id
-    UNION ALL
-    SELECT (SELECT q.dag_id FROM queued_asset_event q WHERE q.dag_id > k.dag_id ORDER BY q.dag_id LIMIT 1)
-    FROM known k WHERE k.dag_id IS NOT NULL
-)
-SELECT dag_id FROM known WHERE dag_id IS NOT NULL
-"""
-)
 _NEWEST: Final = Statement(
     "SELECT (SELECT max(e.id) FROM asset_event e WHERE e.asset_id = a.id) FROM asset a"
 )
@@ -45,9 +32,8 @@ ORDER BY id
 _QUEUED: Final = Statement(
     """
 SELECT dag_id, asset_event_id, run_pk FROM queued_asset_event
-WHERE dag_id {IN_DAGS} AND asset_event_id > {after} AND asset_event_id <= {last}
-""",
-    IN_DAGS=_IN_DAGS,
+WHERE asset_event_id > {after} AND asset_event_id <= {last}
+"""
 )
 _KEYED: Final = Statement(
     """
@@ -101,11 +87,6 @@ class Window:
     """Entries (DAG, event) of which only partition keys refer to the event."""
 
 
-async def queueing_dags(session: AsyncSession) -> list[str]:
-    """Return the DAGs for which any event waits, or has waited."""
-    return [dag_id for (dag_id,) in await perform(session, single_step(_DAGS()))]
-
-
 async def newest_events(session: AsyncSession) -> set[int]:
     """Return the newest event of each asset: `inlet_events[asset][-1]` is to be there."""
     rows = await perform(session, single_step(_NEWEST()))
@@ -119,7 +100,6 @@ async def highest_event(session: AsyncSession) -> int:
 
 
 def read_window(
-    dag_ids: Sequence[str],
     *,
     after: int,
     highest: int,
@@ -141,7 +121,7 @@ def read_window(
     old = [OldEvent(event, watcher, bool(is_quiet)) for event, watcher, is_quiet in rows]
     if not old:
         return Window(last, (), frozenset(), frozenset(), frozenset(), ())
-    entries = yield _QUEUED(dag_ids=list(dag_ids), **place)
+    entries = yield _QUEUED(**place)
     keyed = yield _KEYED(**place)
     emitted = yield _EMITTED(**place)
     runs = [

@@ -18,8 +18,7 @@ from triggerer.store.engine.statement import sqlite_instant
 from triggerer.store.wakeups.notify import notify_cte
 from triggerer.store.wakeups.signals import Signal
 
-# Without statistics, SQLite would walk a DAG's whole history by the primary key. PostgreSQL sees by itself that the
-# partial index is smaller.
+# Without statistics, SQLite may take another one.
 _INDEX: Final = "INDEXED BY ix_queued_asset_event_waiting"
 HINT: Final = (_INDEX, "")
 
