@@ -11,7 +11,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from triggerer.store.models import (
     Asset,
     AssetEvent,
-    Dag,
     DagPartitionEvent,
     QueuedAssetEvent,
     Watcher,
@@ -107,7 +106,6 @@ async def _walk(
 ) -> list[Any]:
     """Return rows of a query for `wanted` events: window by window, from the newest, until there are enough."""
     found: list[Any] = []
-    dags = await session.scalar(select(func.count()).select_from(Dag)) or 0
     upper = await session.scalar(select(func.max(AssetEvent.id))) or 0
     width = 1_000
     while not limit or len(found) < limit:
@@ -122,12 +120,10 @@ async def _walk(
             break
         candidates = beyond.where(AssetEvent.id.between(lowest, highest)).correlate(None)
         in_queue = QueuedAssetEvent.asset_event_id
-        # The queue has no index by event alone, since every insert would have to maintain it. So read a range of each
-        # DAG's entries, or each DAG's entry for each candidate, whichever is less.
-        are_few = count * dags < highest - lowest
+        # A range of the queue, or the entries of each candidate, whichever is less.
+        are_few = 4 * count < highest - lowest
         entries = select(in_queue).where(
-            QueuedAssetEvent.dag_id.in_(select(Dag.dag_id)),
-            in_queue.in_(candidates) if are_few else in_queue.between(lowest, highest),
+            in_queue.in_(candidates) if are_few else in_queue.between(lowest, highest)
         )
         # Not by NOT IN: where PostgreSQL expects many rows, it compares each with each.
         if are_consumed:
@@ -149,10 +145,5 @@ async def _walk(
 
 async def _newest_in_queue(session: AsyncSession, upper: int) -> int:
     """Return the newest event, up to this one, for which a DAG waits or has waited; 0: there is none."""
-    of_dag = (
-        select(func.max(QueuedAssetEvent.asset_event_id))
-        .where(QueuedAssetEvent.dag_id == Dag.dag_id, QueuedAssetEvent.asset_event_id <= upper)
-        .correlate(Dag)
-        .scalar_subquery()
-    )
-    return await session.scalar(select(func.max(of_dag)).select_from(Dag)) or 0
+    entry = QueuedAssetEvent.asset_event_id
+    return await session.scalar(select(func.max(entry)).where(entry <= upper)) or 0
