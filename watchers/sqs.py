@@ -6,8 +6,8 @@ from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from producers.sqs import SqsSharedStreamProducer
-from producers.sqs.queue import canonical
-from triggerer.abc import BrokerMessage, DeliveryFacts, SourceLag
+from producers.sqs.queue import identity, is_url
+from triggerer.abc import BrokerMessage, DeliveryFacts, SourceLag, get_connection
 from triggerer.pluginkit.message_trigger import (
     Attribute,
     MessageTrigger,
@@ -24,9 +24,10 @@ class SqsEventTrigger(MessageTrigger):
     """Fires for each message of a queue that meets `match`.
 
     Watchers with equal queue and connection share one receiver. A queue is read by one stream: what another program
-    receives from it is not seen here. All spellings of a queue's URL are one stream, its name is another: whose account
-    it is in, only the service knows. So give a queue by its name everywhere, or by its URL. `triggerer check`
-    warns of two streams that read one queue.
+    receives from it is not seen here. All spellings of a queue's URL are one stream. Its name is the same one where the
+    connection states its account (`account`, or `role_arn`), and its `region` or `endpoint_url`; where it does not,
+    only the service knows whose account a name is in: give the queue by its name everywhere, or by its URL.
+    `triggerer check` warns of two streams that read one queue.
 
     Args:
         queue: Its name, or its URL.
@@ -72,7 +73,14 @@ class SqsEventTrigger(MessageTrigger):
         return {"queue": self.queue}
 
     def shared_stream_key(self) -> Hashable:
-        return ("sqs", self.connection, canonical(self.queue))
+        """Raises `ConfigurationError` where a URL is given and the connection cannot be read.
+
+        Else the key, which several processes compute, would depend on which of them can read it.
+        """
+        queue = self.queue
+        if is_url(queue):
+            queue = identity(queue, get_connection(self.connection))
+        return ("sqs", self.connection, queue)
 
     async def check_source(self) -> None:
         from producers.sqs.checking import check_queue

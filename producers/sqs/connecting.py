@@ -65,7 +65,7 @@ async def find_queue(client: Any, queue: str, settings: SqsSettings) -> Queue:
         BrokerRefused: There is none, or this identity may not look.
         BrokerUnavailable: Nobody answers.
     """
-    url = await find_url(client, queue)
+    url = await find_url(client, queue, account=settings.account)
     what = f"looking up queue {name_of(queue)!r}"
     answer = await asked(client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"]), what)
     return describe(url, answer.get("Attributes", {}), settings.visibility_timeout_s)

@@ -29,6 +29,7 @@ class DeadLetters:
         self._client = client
         self._queue = queue
         self._stated = settings.dead_letter_queue
+        self._account = settings.account
         self._url: str | None = None
 
     @property
@@ -104,7 +105,7 @@ class DeadLetters:
     async def _find(self) -> str:
         if self._url is None:
             if self._stated is not None:
-                self._url = await find_url(self._client, self._stated)
+                self._url = await find_url(self._client, self._stated, account=self._account)
             else:
                 assert self._queue.redrive is not None
                 redrive = self._queue.redrive

@@ -25,7 +25,7 @@ async def measure_lag(settings: SqsSettings, queue: str) -> SourceLag:
         BrokerUnavailable: Nobody answers.
     """
     async with open_client(settings, queue) as client:
-        url = await find_url(client, queue)
+        url = await find_url(client, queue, account=settings.account)
         answer = await asked(
             client.get_queue_attributes(
                 QueueUrl=url, AttributeNames=[_WAITING, _IN_FLIGHT, _DELAYED]

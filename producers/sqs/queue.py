@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 logger = logging.getLogger(__name__)
@@ -15,6 +16,7 @@ LONGEST_VISIBILITY_S: Final = 12 * 60 * 60
 """The service renews a message's visibility timeout for at most this long after it was received."""
 _WITHOUT_VISIBILITY_S: Final = 30
 _USUAL_PORTS: Final = {"https": 443, "http": 80}
+_ROLE: Final = re.compile(r"arn:[^:]*:iam::(\d+):role/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +64,6 @@ def name_of(queue: str) -> str:
 def canonical(queue: str) -> str:
     """A queue's name as it is, and one spelling of all that its URL may have: two URLs of a queue are equal then.
 
-    A name is not the URL of the connection's account and region: the account is known to the service only.
-
     Source: the service's older endpoints, `queue.amazonaws.com` and `<region>.queue.amazonaws.com`, name the same
     queues as `sqs.<region>.amazonaws.com`.
     """
@@ -80,6 +80,36 @@ def canonical(queue: str) -> str:
     if parts.port is not None and parts.port != _USUAL_PORTS.get(parts.scheme):
         host = f"{host}:{parts.port}"
     return f"{parts.scheme}://{host}{parts.path.rstrip('/')}"
+
+
+def identity(queue: str, connection: Mapping[str, Any]) -> str:
+    """What a queue is known by among all ways to name it, as far as the connection's settings say.
+
+    The name alone for the URL of a queue in the account, and in the region or at the endpoint, whose names the
+    connection looks up; of any other URL its one spelling. A connection that states no account, or neither region nor
+    endpoint, leaves that to credentials and environment: then a name and a URL are two.
+
+    Args:
+        connection: The section's keys and values.
+    """
+    if not is_url(queue):
+        return queue
+    url, name, account = canonical(queue), name_of(queue), account_of(connection)
+    endpoint, region = connection.get("endpoint_url"), str(connection.get("region") or "")
+    if not endpoint and region:
+        suffix = ".cn" if region.startswith("cn-") else ""
+        endpoint = f"https://sqs.{region}.amazonaws.com{suffix}"
+    if account and endpoint and url == f"{canonical(str(endpoint))}/{account}/{name}":
+        return name
+    return url
+
+
+def account_of(connection: Mapping[str, Any]) -> str | None:
+    """The account in which a connection looks names up, as far as its settings say: `account`, or that of its role."""
+    if account := connection.get("account"):
+        return str(account)
+    role = _ROLE.match(str(connection.get("role_arn") or ""))
+    return None if role is None else role[1]
 
 
 def describe(url: str, attributes: Mapping[str, str], visibility_timeout_s: int | None) -> Queue:

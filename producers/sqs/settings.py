@@ -36,6 +36,10 @@ class SqsSettings(DeliverySettings):
     """None: as the queue's URL has it, or as the profile or the environment says."""
     endpoint_url: OptionalText = None
     """None: Amazon's own."""
+    account: OptionalText = None
+    """The id of the account that has the queues which are given by their names. With it, a queue's name and its URL are
+    one stream, and a queue of another account may be read by its name. None: that of the credentials; where they are
+    those of `role_arn`, it is known too."""
     access_key_id: OptionalText = None
     secret_access_key: OptionalText = field(default=None, repr=False)
     session_token: OptionalText = field(default=None, repr=False)
@@ -64,7 +68,7 @@ class SqsSettings(DeliverySettings):
     """A service that has not answered for this long ends the stream, which is then opened anew."""
 
     def check(self, where: str) -> None:
-        """Refuse half of a pair of keys.
+        """Refuse half of a pair of keys, and an account that is none.
 
         Raises:
             ConfigurationError: They do not go together.
@@ -82,6 +86,10 @@ class SqsSettings(DeliverySettings):
         if self.access_key_id and self.profile:
             raise ConfigurationError(
                 f"both profile and access_key_id are given in {where}", hint="give one of them"
+            )
+        if self.account and not (self.account.isascii() and self.account.isdigit()):
+            raise ConfigurationError(
+                f"account in {where} is {self.account!r}", hint="the account's id is twelve digits"
             )
         if self.external_id and not self.role_arn:
             raise ConfigurationError(

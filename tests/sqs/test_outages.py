@@ -284,6 +284,7 @@ async def test_a_missing_region_missing_keys_and_a_missing_profile_are_named(
         ),
         ({"access_key_id": "x"}, "secret_access_key is missing in [connections.sqs]"),
         ({"session_token": "x"}, "access_key_id is missing in [connections.sqs]"),
+        ({"account": "shop"}, "account in [connections.sqs] is 'shop'"),
         ({"receive_wait_s": 30}, "receive_wait_s in [connections.sqs]"),
         ({"external_id": "x"}, "external_id is given in [connections.sqs], and no role_arn"),
         (

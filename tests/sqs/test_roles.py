@@ -15,7 +15,9 @@ from tests.services.moto import open_moto
 from tests.services.sqs_client import SqsClient
 from tests.services.sqs_proxy import open_sqs_proxy
 from tests.sqs.driving import driving, eventually, producer_on
+from triggerer import abc
 from triggerer.errors import BrokerError
+from triggerer.testing import StreamHarness
 from watchers.sqs import SqsEventTrigger
 
 
@@ -112,3 +114,29 @@ async def test_two_streams_that_read_one_queue_are_warned_of(
     async with driving(producer_on(moto, name)) as later:
         await later.stay_quiet(0.5)
     assert "another stream" not in caplog.text, "the others are closed"
+
+
+async def test_name_and_url_are_one_stream_where_the_connection_states_the_account(
+    moto: SqsClient, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    *_, account, name = url.split("/")
+    settings = moto.connection | {"account": account, "receive_wait_s": 1}
+    monkeypatch.setattr(abc, "_resolve_connection", lambda _: settings)
+    async with StreamHarness() as streams:
+        views = [await streams.add(SqsEventTrigger(queue)) for queue in (name, url)]
+        (group,) = streams.groups.values()
+        assert group.subscribers == 2
+        await asyncio.to_thread(moto.send, url, ["1", "2", "3"])
+        await eventually(lambda: moto.count(url) == 0, "all are deleted")
+        for view in views:
+            assert sorted(event.payload["value"] for event in view.events) == [1, 2, 3]
+
+
+async def test_a_queue_of_another_account_is_read_by_its_name(moto: SqsClient) -> None:
+    async with open_sqs_proxy(moto.endpoint) as proxy:
+        producer = producer_on(moto, "orders", endpoint_url=proxy.endpoint, account="210987654321")
+        with pytest.raises(BrokerError, match="queue does not exist"):
+            async with driving(producer) as driver:
+                await driver.until(lambda: False, "it fails")
+        (asked,) = proxy.exchanges
+        assert asked.request["QueueOwnerAWSAccountId"] == "210987654321"

@@ -9,10 +9,20 @@ from typing import Any
 
 import pytest
 
+from triggerer import abc
 from triggerer.abc import BrokerMessage, TriggerEvent
-from triggerer.errors import DagError
+from triggerer.errors import ConfigurationError, DagError
 from watchers.messaging import MessageQueueTrigger
 from watchers.sqs import SqsEventTrigger
+
+
+@pytest.fixture(autouse=True)
+def stated(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What the connection states; a test may add to it."""
+    settings: dict[str, str] = {}
+    monkeypatch.setattr(abc, "_resolve_connection", lambda _: settings)
+    return settings
+
 
 MESSAGE = BrokerMessage(
     b'{"total": 7}',
@@ -122,3 +132,60 @@ def test_another_account_region_or_case_is_another_stream() -> None:
         "q",
     ]
     assert len({SqsEventTrigger(one).shared_stream_key() for one in others}) == len(others)
+
+
+_IRELAND = {"region": "eu-west-1", "account": "123"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "url"),
+    [
+        (_IRELAND, "https://sqs.eu-west-1.amazonaws.com/123/q"),
+        (_IRELAND, "https://eu-west-1.queue.amazonaws.com/123/q/"),
+        ({"region": "us-east-1", "account": "123"}, "https://queue.amazonaws.com/123/q"),
+        ({"region": "cn-north-1", "account": "1"}, "https://sqs.cn-north-1.amazonaws.com.cn/1/q"),
+        (
+            {"region": "eu-west-1", "role_arn": "arn:aws:iam::123:role/team/reader"},
+            "https://sqs.eu-west-1.amazonaws.com/123/q",
+        ),
+        (_IRELAND | {"endpoint_url": "http://LOCALHOST:9324/"}, "http://localhost:9324/123/q"),
+    ],
+)
+def test_name_and_url_are_one_stream_where_the_connection_says_whose_queue_a_name_is(
+    stated: dict[str, str], settings: dict[str, str], url: str
+) -> None:
+    stated.update(settings)
+    assert SqsEventTrigger(url).shared_stream_key() == ("sqs", "sqs", "q")
+    assert SqsEventTrigger("q").shared_stream_key() == ("sqs", "sqs", "q")
+
+
+@pytest.mark.parametrize(
+    ("settings", "url"),
+    [
+        ({}, "https://sqs.eu-west-1.amazonaws.com/123/q"),
+        ({"region": "eu-west-1"}, "https://sqs.eu-west-1.amazonaws.com/123/q"),
+        ({"account": "123"}, "https://sqs.eu-west-1.amazonaws.com/123/q"),
+        (_IRELAND, "https://sqs.eu-west-1.amazonaws.com/456/q"),
+        (_IRELAND, "https://sqs.eu-west-2.amazonaws.com/123/q"),
+        (_IRELAND | {"endpoint_url": "http://localhost:9324"}, "http://localhost:9325/123/q"),
+        (
+            {"region": "eu-west-1", "account": "456", "role_arn": "arn:aws:iam::123:role/r"},
+            "https://sqs.eu-west-1.amazonaws.com/123/q",
+        ),
+    ],
+)
+def test_a_url_is_a_stream_of_its_own_where_that_is_not_said_or_is_another_queue(
+    stated: dict[str, str], settings: dict[str, str], url: str
+) -> None:
+    stated.update(settings)
+    assert SqsEventTrigger(url).shared_stream_key() == ("sqs", "sqs", url)
+
+
+def test_a_url_needs_its_connection_and_a_name_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: str) -> Any:
+        raise ConfigurationError("there is no connection")
+
+    monkeypatch.setattr(abc, "_resolve_connection", refuse)
+    assert SqsEventTrigger("q").shared_stream_key() == ("sqs", "sqs", "q")
+    with pytest.raises(ConfigurationError):
+        SqsEventTrigger("https://sqs.eu-west-1.amazonaws.com/123/q").shared_stream_key()
