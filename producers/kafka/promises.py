@@ -15,7 +15,7 @@ from aiokafka.protocol.admin import DescribeConfigsRequest
 
 from producers.kafka.errors import guarded
 from producers.kafka.protocol import DescribeTopicsRequest
-from producers.kafka.topics import is_pattern
+from producers.kafka.topics import Topics
 from triggerer.abc import DeliveryFacts, Finding
 from triggerer.errors import BrokerError
 
@@ -36,18 +36,17 @@ async def describe_delivery(
     """What becomes of a message, from the settings and, if `ask`, from the brokers.
 
     They tell a topic's configuration to who may describe it. Who may not, and who reaches no broker, is promised the
-    same, and is warned of less: whether the topics can be read is asked elsewhere. Of a pattern's topics nothing is
-    asked.
+    same, and is warned of less: whether the topics can be read is asked elsewhere. Of a pattern, the topics are asked
+    for that it matches now, and the reason says so.
     """
-    told = _Told()
-    names = sorted(name for name in topics if not is_pattern(name))
-    if ask and names:
+    told = _Told(Topics.parse(topics, settings))
+    if ask:
         with anyio.move_on_after(_ASKING_S):
-            await told.look_up(settings, names)
+            await told.look_up(settings)
     limit = settings.max_deliveries
     return DeliveryFacts(
         is_acknowledged=True,
-        because="offsets are committed after the events are durable",
+        because=f"offsets are committed after the events are durable{told.scope}",
         key="the topic's id, partition and offset"
         if told.has_topic_ids
         else "the topic's name, the message's time, partition and offset",
@@ -57,7 +56,7 @@ async def describe_delivery(
         findings=tuple(told.findings()),
         # A group's members divide a topic among themselves, also those that read other topics beside it.
         source=tuple(
-            f"topic {name} in group {group} at {settings.bootstrap_servers}" for name in names
+            f"topic {name} in group {group} at {settings.bootstrap_servers}" for name in told.names
         ),
     )
 
@@ -65,7 +64,12 @@ async def describe_delivery(
 class _Told:
     """What brokers have told."""
 
-    def __init__(self) -> None:
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self.names: Collection[str] = () if topics.pattern else topics.names
+        """The topics that are looked at; of a pattern, those that are there."""
+        self.scope = ""
+        """Which topics are not covered, for people; empty: all are, or nobody has asked."""
         self.has_topic_ids = True
         self.retention: timedelta | None = None
         """The shortest of all topics; None: for ever, or not known."""
@@ -85,14 +89,16 @@ class _Told:
                 hint="events want cleanup.policy=delete",
             )
 
-    async def look_up(self, settings: KafkaSettings, names: list[str]) -> None:
+    async def look_up(self, settings: KafkaSettings) -> None:
         """Ask one of the brokers. What it does not tell stays unknown."""
-        what = f"looking at topic {', '.join(names)} at {settings.bootstrap_servers}"
+        what = f"looking at topic {self._topics} at {settings.bootstrap_servers}"
         client: Any = AIOKafkaClient(**settings.client_arguments())
         try:
             await guarded(client.bootstrap(), what)
+            await self._find_names(client, what)
+            names = list(self.names)
             node = client.get_random_node()
-            if node is None:
+            if node is None or not names:
                 return
             try:
                 await guarded(client.send(node, DescribeTopicsRequest(names)), what)
@@ -111,6 +117,17 @@ class _Told:
         finally:
             with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
                 await client.close()
+
+    async def _find_names(self, client: Any, what: str) -> None:
+        if self._topics.pattern is None:
+            return
+        cluster: Any = await guarded(client.fetch_all_metadata(), what)
+        self.names = self._topics.matching(cluster.topics())
+        count = len(self.names)
+        self.scope = (
+            f" (of the topics of {self._topics} only those are looked at that are there now: {count};"
+            " check again when others come)"
+        )
 
     def _note(self, name: str, configuration: Mapping[str, str | None]) -> None:
         policies = (configuration.get(_CLEANUP) or "").split(",")

@@ -60,6 +60,11 @@ class Topics:
         if self.pattern is None:
             return self.names
         present: Any = await guarded(consumer.topics(), what)
+        return self.matching(present)
+
+    def matching(self, present: Iterable[str]) -> list[str]:
+        """Those of them that the pattern matches, in order."""
+        assert self.pattern is not None
         return sorted(name for name in present if self.pattern.match(name))
 
 

@@ -82,14 +82,36 @@ async def test_brokers_without_topic_ids_are_warned_of(
     assert warning.startswith("the brokers have no topic ids: ")
 
 
-async def test_where_nobody_answers_and_of_a_pattern_the_settings_tell(
+async def test_each_topic_that_a_pattern_matches_now_is_looked_at(
     kafka_server: KafkaServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    prefix = f"t-{uuid.uuid4().hex[:10]}"
+    pattern = f"^{prefix}-.*"
+    found = await promised(monkeypatch, kafka_server.bootstrap_servers, pattern)
+    assert f"of the topics of {pattern} only those are looked at that are there now: 0" in str(
+        found
+    )
+    assert (found.warnings, found.sources) == ((), ())
+    kafka_server.create_topic(f"{prefix}-a")
+    kafka_server.create_topic(f"{prefix}-b", retention_ms="60000")
+    kafka_server.create_topic(f"{prefix}-c", cleanup_policy="compact")
+    kafka_server.create_topic(f"other-{prefix}", retention_ms="1000")
+    # The topic of dead letters is left out, as in reading.
+    kafka_server.create_topic(f"{prefix}-a.dead-letter", retention_ms="1000")
+    found = await promised(monkeypatch, kafka_server.bootstrap_servers, pattern)
+    assert found.guarantee is Guarantee.EFFECTIVELY_ONCE
+    assert "that are there now: 3; check again when others come" in str(found)
+    short, compacted = map(str, found.warnings)
+    assert "keeps a message for 0:01:00" in short
+    assert compacted.startswith(f"topic {prefix}-c is compacted: ")
+    assert [source.split()[1] for source in found.sources] == [f"{prefix}-{one}" for one in "abc"]
+
+
+async def test_where_nobody_answers_the_settings_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     (port,) = free_ports(1)
-    with anyio.fail_after(5):
-        away = await promised(monkeypatch, f"127.0.0.1:{port}", "orders")
-    pattern = await promised(monkeypatch, kafka_server.bootstrap_servers, "^orders-.*")
-    for found in (away, pattern):
+    for topics in ("orders", "^orders-.*"):
+        with anyio.fail_after(5):
+            found = await promised(monkeypatch, f"127.0.0.1:{port}", topics)
         assert str(found) == PLAIN
         assert found.warnings == ()
 
