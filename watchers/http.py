@@ -8,13 +8,14 @@ from urllib.parse import urlsplit
 
 from producers.http import HttpSharedStreamProducer
 from producers.http.producer import Polled, check_url
-from triggerer.abc import BrokerMessage, DeliveryFacts, Finding
+from triggerer.abc import DeliveryFacts, Finding
 from triggerer.errors import DagError
+from triggerer.pluginkit.arguments import choice_argument, text_argument
 from triggerer.pluginkit.matching import compile_path
 from triggerer.pluginkit.message_trigger import (
     Attribute,
     MessageTrigger,
-    text_argument,
+    in_position,
     timestamp_ms,
 )
 
@@ -46,8 +47,7 @@ class HttpPollTrigger(MessageTrigger):
     """
 
     ATTRIBUTES: ClassVar[Mapping[str, Attribute]] = {
-        "url": lambda message: message.position["url"],
-        "item_key": lambda message: message.position["item_key"],
+        **in_position("url", "item_key"),
         "timestamp": timestamp_ms,
     }
 
@@ -73,9 +73,7 @@ class HttpPollTrigger(MessageTrigger):
         if item_key is not None and items is None:
             raise DagError("item_key is the path in an item: items is missing")
         self.cursor = _cursor(cursor)
-        if first not in ("all", "skip"):
-            raise DagError(f'first must be "all" or "skip", not {first!r}')
-        self.first = first
+        self.first = choice_argument(first, "first", "all", "skip")
         super().__init__(
             connection=connection,
             match=match,
@@ -83,16 +81,6 @@ class HttpPollTrigger(MessageTrigger):
             extra=extra,
             partition_key=partition_key,
         )
-
-    def source_arguments(self) -> dict[str, Any]:
-        return {
-            "url": self.url,
-            "poke_interval": self.poke_interval,
-            "items": self.items,
-            "item_key": self.item_key,
-            "cursor": self.cursor,
-            "first": self.first,
-        }
 
     def shared_stream_key(self) -> Hashable:
         cursor = None if self.cursor is None else (self.cursor["path"], self.cursor["param"])
@@ -119,11 +107,9 @@ class HttpPollTrigger(MessageTrigger):
             findings=() if self.cursor is not None else (passing,),
         )
 
-    @classmethod
-    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> HttpSharedStreamProducer:
-        trigger = cls(**kwargs)
+    def make_producer(self) -> HttpSharedStreamProducer:
         return HttpSharedStreamProducer(
-            trigger._polled(), settings=trigger._settings(), connection=trigger.connection
+            self._polled(), settings=self._settings(), connection=self.connection
         )
 
     def _polled(self) -> Polled:
@@ -143,9 +129,6 @@ class HttpPollTrigger(MessageTrigger):
         from producers.http.settings import HttpSettings
 
         return HttpSettings.load(self.connection)
-
-    def default_extra(self, message: BrokerMessage, value: Any) -> dict[str, Any]:
-        return {"value": value, **message.position, "timestamp": timestamp_ms(message)}
 
 
 def _url(value: Any) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Hashable, Iterable, Mapping
 from datetime import datetime
@@ -14,12 +12,13 @@ from producers.kafka.start import Start
 from producers.kafka.topics import is_pattern
 from triggerer.abc import BrokerMessage, DeliveryFacts, SourceLag
 from triggerer.errors import DagError
+from triggerer.pluginkit.arguments import default_group, optional_text_argument, texts_argument
 from triggerer.pluginkit.decoding import text_of
 from triggerer.pluginkit.message_trigger import (
     Attribute,
     MessageTrigger,
-    text_argument,
-    texts_of,
+    attributes,
+    in_position,
     timestamp_ms,
 )
 
@@ -57,11 +56,9 @@ class KafkaEventTrigger(MessageTrigger):
     HAS_SCHEMA_REGISTRY: ClassVar[bool] = True
     ATTRIBUTES: ClassVar[Mapping[str, Attribute]] = {
         "key": lambda message: text_of(message.key),
-        "topic": lambda message: message.position["topic"],
-        "partition": lambda message: message.position["partition"],
-        "offset": lambda message: message.position["offset"],
+        **in_position("topic", "partition", "offset"),
         "timestamp": _timestamp,
-        "headers": lambda message: texts_of(message.attributes),
+        "headers": attributes,
     }
 
     def __init__(
@@ -77,7 +74,7 @@ class KafkaEventTrigger(MessageTrigger):
         partition_key: str | None = None,
     ) -> None:
         self.topics = _topics(topics)
-        self.group_id = None if group_id is None else text_argument(group_id, "group_id")
+        self.group_id = optional_text_argument(group_id, "group_id")
         try:
             self.start = Start.parse(start).to_json()
         except ValueError as error:
@@ -90,13 +87,11 @@ class KafkaEventTrigger(MessageTrigger):
             partition_key=partition_key,
         )
 
-    def source_arguments(self) -> dict[str, Any]:
-        return {"topics": self.topics, "group_id": self.group_id, "start": self.start}
-
     @property
     def group(self) -> str:
         """The consumer group that is used."""
-        return self.group_id or default_group(self.topics, self.connection)
+        # Not the topics' order in the file, and not how often each is named there.
+        return self.group_id or default_group(self.connection, self.topics)
 
     def shared_stream_key(self) -> Hashable:
         return ("kafka", self.connection, self.group, *self.topics)
@@ -116,14 +111,9 @@ class KafkaEventTrigger(MessageTrigger):
 
         return await describe_delivery(self._settings(), self.topics, self.group, ask=ask)
 
-    @classmethod
-    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> KafkaSharedStreamProducer:
-        trigger = cls(**kwargs)
+    def make_producer(self) -> KafkaSharedStreamProducer:
         return KafkaSharedStreamProducer(
-            trigger.topics,
-            settings=trigger._settings(),
-            group=trigger.group,
-            start=trigger.start,
+            self.topics, settings=self._settings(), group=self.group, start=self.start
         )
 
     def _settings(self) -> KafkaSettings:
@@ -154,10 +144,7 @@ class KafkaEventTrigger(MessageTrigger):
 
 
 def _topics(value: Any) -> list[str]:
-    names = [value] if isinstance(value, str) else value
-    if not isinstance(names, Iterable) or not (names := list(names)):
-        raise DagError(f"topics must be the name of a topic or a list of names, not {value!r}")
-    names = sorted({text_argument(name, "a topic") for name in names})
+    names = texts_argument(value, "topics", each="the name of a topic")
     for pattern in filter(is_pattern, names):
         if len(names) > 1:
             raise DagError(
@@ -169,9 +156,3 @@ def _topics(value: Any) -> list[str]:
         except re.error as error:
             raise DagError(f"{pattern!r} is no pattern of topics: {error}") from error
     return names
-
-
-def default_group(topics: Iterable[str], connection: str) -> str:
-    """Return the group of watchers without `group_id`. The order of the topics does not matter."""
-    identity = json.dumps([connection, sorted(set(topics))], separators=(",", ":"))
-    return "triggerer-" + hashlib.sha256(identity.encode()).hexdigest()[:16]

@@ -10,6 +10,9 @@ from triggerer.pluginkit.decoding import text_of
 from triggerer.pluginkit.message_trigger import (
     Attribute,
     MessageTrigger,
+    attributes,
+    deliveries,
+    in_position,
     text_argument,
     texts_of,
     timestamp_ms,
@@ -37,12 +40,11 @@ class PubSubEventTrigger(MessageTrigger):
     """
 
     ATTRIBUTES: ClassVar[Mapping[str, Attribute]] = {
-        "message_id": lambda message: message.position["message_id"],
-        "subscription": lambda message: message.position["subscription"],
+        **in_position("message_id", "subscription"),
         "ordering_key": lambda message: text_of(message.key),
-        "attributes": lambda message: texts_of(message.attributes),
+        "attributes": attributes,
         "timestamp": timestamp_ms,
-        "deliveries": lambda message: message.deliveries,
+        "deliveries": deliveries,
     }
 
     def __init__(
@@ -63,9 +65,6 @@ class PubSubEventTrigger(MessageTrigger):
             extra=extra,
             partition_key=partition_key,
         )
-
-    def source_arguments(self) -> dict[str, Any]:
-        return {"subscription": self.subscription}
 
     def shared_stream_key(self) -> Hashable:
         """Raises `ConfigurationError` where a path is given and the connection cannot be read.
@@ -99,12 +98,10 @@ class PubSubEventTrigger(MessageTrigger):
 
         return await describe_delivery(self._settings(), self.subscription, ask=ask)
 
-    @classmethod
-    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> PubSubSharedStreamProducer:
+    def make_producer(self) -> PubSubSharedStreamProducer:
         from producers.pubsub import PubSubSharedStreamProducer
 
-        trigger = cls(**kwargs)
-        return PubSubSharedStreamProducer(trigger.subscription, settings=trigger._settings())
+        return PubSubSharedStreamProducer(self.subscription, settings=self._settings())
 
     def _settings(self) -> PubSubSettings:
         from producers.pubsub.settings import PubSubSettings

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from triggerer.abc import BrokerMessage, DeliveryFacts, SourceLag
 from triggerer.errors import DagError
+from triggerer.pluginkit.arguments import optional_text_argument, text_argument
 from triggerer.pluginkit.message_trigger import (
     Attribute,
     MessageTrigger,
-    text_argument,
+    attributes,
+    deliveries,
+    in_position,
     texts_of,
     timestamp_ms,
 )
@@ -22,19 +25,6 @@ if TYPE_CHECKING:
     from producers.servicebus.settings import ServiceBusSettings
 
 _SUBSCRIPTION = re.compile(r"(.+)/subscriptions/([^/]+)", re.IGNORECASE)
-_IN_POSITION = (
-    "entity",
-    "message_id",
-    "session_id",
-    "sequence_number",
-    "subject",
-    "correlation_id",
-    "content_type",
-)
-
-
-def _from_position(name: str) -> Attribute:
-    return lambda message: message.position.get(name)
 
 
 def _of_path(path: str) -> tuple[str | None, str | None, str | None]:
@@ -61,10 +51,18 @@ class ServiceBusEventTrigger(MessageTrigger):
     """
 
     ATTRIBUTES: ClassVar[Mapping[str, Attribute]] = {
-        **{name: _from_position(name) for name in _IN_POSITION},
-        "properties": lambda message: texts_of(message.attributes),
+        **in_position(
+            "entity",
+            "message_id",
+            "session_id",
+            "sequence_number",
+            "subject",
+            "correlation_id",
+            "content_type",
+        ),
+        "properties": attributes,
         "timestamp": timestamp_ms,
-        "deliveries": lambda message: message.deliveries,
+        "deliveries": deliveries,
     }
 
     def __init__(
@@ -81,11 +79,9 @@ class ServiceBusEventTrigger(MessageTrigger):
     ) -> None:
         if queue is not None and topic is None and subscription is None:
             queue, topic, subscription = _of_path(text_argument(queue, "queue"))
-        self.queue = None if queue is None else text_argument(queue, "queue")
-        self.topic = None if topic is None else text_argument(topic, "topic")
-        self.subscription = (
-            None if subscription is None else text_argument(subscription, "subscription")
-        )
+        self.queue = optional_text_argument(queue, "queue")
+        self.topic = optional_text_argument(topic, "topic")
+        self.subscription = optional_text_argument(subscription, "subscription")
         if (self.queue is None) == (self.topic is None):
             raise DagError("give either queue, or topic and subscription")
         if (self.topic is None) != (self.subscription is None):
@@ -99,9 +95,6 @@ class ServiceBusEventTrigger(MessageTrigger):
             extra=extra,
             partition_key=partition_key,
         )
-
-    def source_arguments(self) -> dict[str, Any]:
-        return {"queue": self.queue, "topic": self.topic, "subscription": self.subscription}
 
     def shared_stream_key(self) -> Hashable:
         # Names of entities are not case-sensitive.
@@ -128,14 +121,10 @@ class ServiceBusEventTrigger(MessageTrigger):
 
         return await describe_delivery(self._settings(), self._entity(), ask=ask)
 
-    @classmethod
-    def create_shared_stream_producer(
-        cls, kwargs: dict[str, Any]
-    ) -> ServiceBusSharedStreamProducer:
+    def make_producer(self) -> ServiceBusSharedStreamProducer:
         from producers.servicebus import ServiceBusSharedStreamProducer
 
-        trigger = cls(**kwargs)
-        return ServiceBusSharedStreamProducer(trigger._entity(), settings=trigger._settings())
+        return ServiceBusSharedStreamProducer(self._entity(), settings=self._settings())
 
     def _entity(self) -> EntityPath:
         from producers.servicebus.entity import EntityPath

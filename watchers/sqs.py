@@ -11,6 +11,9 @@ from triggerer.abc import BrokerMessage, DeliveryFacts, SourceLag, get_connectio
 from triggerer.pluginkit.message_trigger import (
     Attribute,
     MessageTrigger,
+    attributes,
+    deliveries,
+    in_position,
     text_argument,
     texts_of,
     timestamp_ms,
@@ -41,13 +44,10 @@ class SqsEventTrigger(MessageTrigger):
     """
 
     ATTRIBUTES: ClassVar[Mapping[str, Attribute]] = {
-        "message_id": lambda message: message.position["message_id"],
-        "queue": lambda message: message.position["queue"],
-        "group_id": lambda message: message.position["group_id"],
-        "sequence_number": lambda message: message.position["sequence_number"],
-        "attributes": lambda message: texts_of(message.attributes),
+        **in_position("message_id", "queue", "group_id", "sequence_number"),
+        "attributes": attributes,
         "timestamp": timestamp_ms,
-        "deliveries": lambda message: message.deliveries,
+        "deliveries": deliveries,
     }
 
     def __init__(
@@ -68,9 +68,6 @@ class SqsEventTrigger(MessageTrigger):
             extra=extra,
             partition_key=partition_key,
         )
-
-    def source_arguments(self) -> dict[str, Any]:
-        return {"queue": self.queue}
 
     def shared_stream_key(self) -> Hashable:
         """Raises `ConfigurationError` where a URL is given and the connection cannot be read.
@@ -97,10 +94,8 @@ class SqsEventTrigger(MessageTrigger):
 
         return await describe_delivery(self._settings(), self.queue, ask=ask)
 
-    @classmethod
-    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SqsSharedStreamProducer:
-        trigger = cls(**kwargs)
-        return SqsSharedStreamProducer(trigger.queue, settings=trigger._settings())
+    def make_producer(self) -> SqsSharedStreamProducer:
+        return SqsSharedStreamProducer(self.queue, settings=self._settings())
 
     def _settings(self) -> SqsSettings:
         # Not at the top: a DAG file that is parsed needs no settings, and no pydantic.

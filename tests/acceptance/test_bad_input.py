@@ -209,9 +209,9 @@ def test_a_message_that_is_not_what_the_filter_expects_is_rejected_and_logged(
 
 
 def _committed(site: Site, kafka_server: KafkaServer) -> Any:
-    from watchers.kafka import default_group
+    from triggerer.pluginkit.arguments import default_group
 
-    return lambda: kafka_server.committed_offsets(default_group(["mixed"], "kafka"), "mixed")
+    return lambda: kafka_server.committed_offsets(default_group("kafka", ["mixed"]), "mixed")
 
 
 @pytest.fixture

@@ -71,11 +71,29 @@ def test_the_packages_type_check(package: str, tmp_path: Path) -> None:
     _type_check(tmp_path, name)
 
 
+_SHOP_PRODUCER = """\
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from triggerer.abc import AdvanceItem, SharedStreamProducer
+
+
+class ShopProducer(SharedStreamProducer):
+    def __init__(self, shelf: str, start: str, *, settings: object) -> None: ...
+
+    def open_stream(self) -> AsyncIterator[Any]:
+        raise NotImplementedError
+
+    async def advance(self, batch: Sequence[AdvanceItem]) -> None: ...
+"""
+
+
 def test_the_trigger_of_the_guide_type_checks(tmp_path: Path) -> None:
     section = (ROOT / "docs" / "plugins.md").read_text().partition("## A message broker\n")[2]
     found = re.search(r"```python\n(.*?)```", section, re.DOTALL)
     assert found is not None
     (tmp_path / "shop.py").write_text(found[1])
+    (tmp_path / "shop_producer.py").write_text(_SHOP_PRODUCER)
     _type_check(tmp_path, "shop.py")
 
 

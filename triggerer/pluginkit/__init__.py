@@ -4,6 +4,7 @@ Nothing is imported here: a DAG file that is parsed needs `message_trigger`, and
 bring pydantic.
 
 - `message_trigger`: the trigger of a broker in some 60 lines: `match`, `decode`, `extra` and `partition_key`.
+- `arguments`: checks of a trigger's arguments, and names that follow from them.
 - `matching`, `decoding`, `extras`: what that is made of.
 - `connections`: the settings under `[connections.<id>]`, checked before anything connects.
 - `guarding`: calls into a client library, with its errors translated.

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
-from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any, ClassVar, Final
 
 from triggerer.abc import (
     BaseEventTrigger,
     BrokerMessage,
+    SharedStreamProducer,
     SharedStreamSelector,
     TriggerEvent,
     reject_shared_stream_event,
 )
-from triggerer.errors import DagError
+from triggerer.pluginkit.arguments import text_argument
 from triggerer.pluginkit.decoding import find_decoding
 from triggerer.pluginkit.matching import (
     MISSING,
@@ -27,7 +29,16 @@ from triggerer.pluginkit.matching import (
 )
 from triggerer.pluginkit.texts import texts_of
 
-__all__ = ["Attribute", "MessageTrigger", "text_argument", "texts_of", "timestamp_ms"]
+__all__ = [
+    "Attribute",
+    "MessageTrigger",
+    "attributes",
+    "deliveries",
+    "in_position",
+    "text_argument",
+    "texts_of",
+    "timestamp_ms",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -40,9 +51,9 @@ Attribute = Callable[[Any], Any]
 class MessageTrigger(BaseEventTrigger):
     """Fires for each message of a source that meets `match`. The base class of the triggers of all brokers.
 
-    A subclass has the arguments that name the source, calls `super().__init__` with the others, and implements
-    `source_arguments`, `shared_stream_key`, `create_shared_stream_producer` and `default_extra`. Arguments that the key
-    does not cover belong to the filter, so two watchers that differ in them share a stream.
+    A subclass has the arguments that name the source, keeps each under its name, calls `super().__init__` with the
+    others, and implements `shared_stream_key` and `make_producer`. Arguments that the key does not cover belong to the
+    filter, so two watchers that differ in them share a stream.
 
     Args:
         connection: The section `[connections.<connection>]` of the configuration.
@@ -86,13 +97,24 @@ class MessageTrigger(BaseEventTrigger):
             None if partition_key is None else compile_path(partition_key, self.ATTRIBUTES)
         )
 
-    @abstractmethod
-    def source_arguments(self) -> dict[str, Any]:
-        """The arguments that name the source (JSON), by their names in the constructor."""
+    def make_producer(self) -> SharedStreamProducer:
+        """A producer for the stream of this trigger; it begins nothing before `open_stream`."""
+        raise NotImplementedError(f"{type(self).__qualname__} makes no producer")
 
-    @abstractmethod
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        return cls(**kwargs).make_producer()
+
+    def source_arguments(self) -> dict[str, Any]:
+        """The arguments that name the source (JSON), by their names in the constructor.
+
+        By default all that `MessageTrigger` does not have, as the attributes of these names have them.
+        """
+        return {name: getattr(self, name) for name in _source_parameters(type(self))}
+
     def default_extra(self, message: Any, value: Any) -> dict[str, Any]:
-        """What an asset event says of a message where no `extra` was given."""
+        """What an event says of a message where no `extra` was given. By default its value and all `ATTRIBUTES`."""
+        return {"value": value} | {name: get(message) for name, get in self.ATTRIBUTES.items()}
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         cls = type(self)
@@ -159,15 +181,39 @@ class MessageTrigger(BaseEventTrigger):
             await self._decoding.aclose()
 
 
-def text_argument(value: Any, what: str) -> str:
-    """Return a text that is not empty.
+@cache
+def _source_parameters(kind: type[MessageTrigger]) -> tuple[str, ...]:
+    """By their names; also where a subclass passes on all that it is given."""
+    names: dict[str, None] = {}
+    common = inspect.signature(MessageTrigger).parameters
+    for cls in kind.__mro__[: kind.__mro__.index(MessageTrigger)]:
+        if "__init__" in vars(cls):
+            _, *parameters = inspect.signature(vars(cls)["__init__"]).parameters.values()
+            names |= {
+                one.name: None
+                for one in parameters
+                if one.name not in common and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+            }
+    return tuple(names)
 
-    Raises:
-        DagError: It is none.
-    """
-    if not isinstance(value, str) or not value:
-        raise DagError(f"{what} must be a non-empty text, not {value!r}")
-    return value
+
+def in_position(*names: str) -> dict[str, Attribute]:
+    """Attributes that read fields of a message's position, under their names; null where a message has none."""
+    return {name: _reading(name) for name in names}
+
+
+def _reading(name: str) -> Attribute:
+    return lambda message: message.position.get(name)
+
+
+def attributes(message: BrokerMessage) -> dict[str, str | None]:
+    """The message's own attributes (headers, properties) as JSON can hold them."""
+    return texts_of(message.attributes)
+
+
+def deliveries(message: BrokerMessage) -> int | None:
+    """How often the message was delivered, this time included; None where the broker does not say."""
+    return message.deliveries
 
 
 def timestamp_ms(message: BrokerMessage) -> int | None:

@@ -1,11 +1,14 @@
 """The trigger of a broker that docs/plugins.md shows."""
 
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+from triggerer import abc
 from triggerer.abc import BrokerMessage
 from triggerer.errors import ConfigurationError
 
@@ -13,7 +16,14 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "plugins.md"
 
 
 @pytest.fixture
-def shown() -> dict[str, Any]:
+def shown(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    class ShopProducer:
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            self.made_of = (arguments, named)
+
+    module = ModuleType("shop_producer")
+    module.ShopProducer = ShopProducer  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "shop_producer", module)
     section = PAGE.read_text().partition("## A message broker\n")[2]
     found = re.search(r"```python\n(.*?)```", section, re.DOTALL)
     assert found is not None
@@ -23,7 +33,9 @@ def shown() -> dict[str, Any]:
     return names
 
 
-async def test_the_trigger_of_the_guide_is_whole(shown: dict[str, Any]) -> None:
+async def test_the_trigger_of_the_guide_is_whole(
+    shown: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     trigger = shown["ShopEventTrigger"]("toys", match={"@shelf": "toys"}, partition_key="day")
     classpath, arguments = trigger.serialize()
     assert classpath == "shop.ShopEventTrigger"
@@ -33,8 +45,13 @@ async def test_the_trigger_of_the_guide_is_whole(shown: dict[str, Any]) -> None:
         yield BrokerMessage(b'{"day": "2026-11-22"}', position={"id": 1, "shelf": "toys"})
         yield BrokerMessage(b"{}", position={"id": 2, "shelf": "books"})
 
+    monkeypatch.setattr(abc, "_resolve_connection", lambda _: {"url": "shop://here"})
+    made: Any = shown["ShopEventTrigger"].create_shared_stream_producer(arguments)
+    assert made.made_of[0] == ("toys", "earliest")
+    assert made.made_of[1]["settings"].url == "shop://here"
     (event,) = [event async for event in trigger.filter_shared_stream(stream())]
     assert event.payload["value"] == {"day": "2026-11-22"}
+    assert list(event.payload) == ["value", "id", "shelf", "attributes", "timestamp"]
     assert (event.payload["id"], event.partition_key) == (1, "2026-11-22")
 
 

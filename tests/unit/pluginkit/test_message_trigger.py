@@ -10,7 +10,15 @@ from triggerer.abc import BrokerMessage, TriggerEvent
 from triggerer.errors import DagError
 from triggerer.pluginkit import message_trigger
 from triggerer.pluginkit.decoding import Decoding
-from triggerer.pluginkit.message_trigger import Attribute, MessageTrigger, texts_of, timestamp_ms
+from triggerer.pluginkit.message_trigger import (
+    Attribute,
+    MessageTrigger,
+    attributes,
+    deliveries,
+    in_position,
+    texts_of,
+    timestamp_ms,
+)
 
 
 class ShopTrigger(MessageTrigger):
@@ -23,9 +31,6 @@ class ShopTrigger(MessageTrigger):
         self.shop = shop
         super().__init__(connection=connection, **arguments)
 
-    def source_arguments(self) -> dict[str, Any]:
-        return {"shop": self.shop}
-
     def default_extra(self, message: BrokerMessage, value: Any) -> dict[str, Any]:
         return {"value": value, **message.position}
 
@@ -34,7 +39,7 @@ def order(value: bytes | None, **position: Any) -> BrokerMessage:
     return BrokerMessage(value, position=position or {"id": 1}, attributes={"raw": b"\xff"})
 
 
-async def events(trigger: ShopTrigger, *messages: BrokerMessage) -> list[TriggerEvent]:
+async def events(trigger: MessageTrigger, *messages: BrokerMessage) -> list[TriggerEvent]:
     async def stream() -> Any:
         for message in messages:
             yield message
@@ -72,6 +77,43 @@ def test_the_arguments_make_an_equal_trigger_and_name_no_partition_key_without_n
     assert "partition_key" not in arguments
     assert ShopTrigger(**arguments).serialize() == trigger.serialize()
     assert ShopTrigger("s", partition_key="k").serialize()[1]["partition_key"] == "k"
+
+
+class BookTrigger(ShopTrigger):
+    """As users write them: what is given is passed on, with one argument of its own."""
+
+    def __init__(self, *arguments: Any, author: str = "any", **named: Any) -> None:
+        self.author = author
+        super().__init__(*arguments, **named)
+
+
+def test_the_arguments_of_the_source_are_found_by_their_names() -> None:
+    assert ShopTrigger("s").source_arguments() == {"shop": "s"}
+    trigger = BookTrigger("s", author="Homer", match={"a": 1})
+    assert trigger.source_arguments() == {"author": "Homer", "shop": "s"}
+    _, arguments = trigger.serialize()
+    assert BookTrigger(**arguments).serialize() == trigger.serialize()
+
+
+class PlainTrigger(MessageTrigger):
+    ATTRIBUTES: ClassVar[Mapping[str, Attribute]] = {
+        **in_position("id", "shelf"),
+        "attributes": attributes,
+        "deliveries": deliveries,
+    }
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(connection="shop", **arguments)
+
+
+async def test_an_event_has_the_value_and_all_attributes_where_nothing_else_is_said() -> None:
+    message = BrokerMessage(b"1", position={"id": 7}, attributes={"a": "b"}, deliveries=2)
+    (event,) = await events(PlainTrigger(), message)
+    assert event.payload == {
+        "value": 1, "id": 7, "shelf": None, "attributes": {"a": "b"}, "deliveries": 2,
+    }  # fmt: skip
+    with pytest.raises(NotImplementedError, match="PlainTrigger makes no producer"):
+        PlainTrigger.create_shared_stream_producer({})
 
 
 def test_wrong_arguments_are_refused_when_the_trigger_is_made() -> None:

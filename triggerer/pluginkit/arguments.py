@@ -1,0 +1,71 @@
+"""Checks of the arguments with which DAG files make triggers, and names that follow from them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from triggerer.errors import DagError
+
+__all__ = [
+    "choice_argument",
+    "default_group",
+    "optional_text_argument",
+    "text_argument",
+    "texts_argument",
+]
+
+
+def text_argument(value: Any, what: str) -> str:
+    """Return a text that is not empty.
+
+    Raises:
+        DagError: It is none.
+    """
+    if not isinstance(value, str) or not value:
+        raise DagError(f"{what} must be a non-empty text, not {value!r}")
+    return value
+
+
+def optional_text_argument(value: Any, what: str) -> str | None:
+    """Return None, or a text that is not empty.
+
+    Raises:
+        DagError: It is neither.
+    """
+    return None if value is None else text_argument(value, what)
+
+
+def texts_argument(value: Any, what: str, *, each: str) -> list[str]:
+    """Return one text or several as a list, in alphabetical order and each once.
+
+    Args:
+        what: The argument, in the plural: "topics".
+        each: One of them, with its article: "a topic".
+    Raises:
+        DagError: There is none, or one is empty or no text.
+    """
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, Iterable) or not (texts := list(texts)):
+        raise DagError(f"{what} must be {each} or a list of them, not {value!r}")
+    return sorted({text_argument(one, each) for one in texts})
+
+
+def choice_argument(value: Any, what: str, *choices: str) -> str:
+    """Return one of `choices`.
+
+    Raises:
+        DagError: It is none of them.
+    """
+    if value not in choices:
+        stated = " or ".join(f'"{choice}"' for choice in choices)
+        raise DagError(f"{what} must be {stated}, not {value!r}")
+    return str(value)
+
+
+def default_group(*identity: Any) -> str:
+    """The consumer group of watchers that name none: the same in every process for equal arguments (JSON)."""
+    digest = hashlib.sha256(json.dumps(identity, separators=(",", ":")).encode()).hexdigest()
+    return f"triggerer-{digest[:16]}"
