@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -28,6 +28,7 @@ __all__ = [
     "DeliveryFacts",
     "Finding",
     "Guarantee",
+    "ReportAdvanced",
     "SharedStreamProducer",
     "SharedStreamSelector",
     "SourceLag",
@@ -134,6 +135,14 @@ class StreamState(ABC):
         """
 
 
+ReportAdvanced = Callable[[Iterable[int]], None]
+"""Takes the places of batches that are advanced; see `SharedStreamProducer.advance_lanes`."""
+
+
+def _tell_nobody(places: Iterable[int]) -> None:
+    """Where nobody wants to know before the call returns."""
+
+
 class SharedStreamProducer(ABC):
     """Reads one upstream for all subscribers of a shared stream, and tells it how far they got."""
 
@@ -161,12 +170,19 @@ class SharedStreamProducer(ABC):
         Cancellation: at shutdown, and when the group ends; the broker then redelivers what it was not told.
         """
 
-    async def advance_lanes(self, batches: Sequence[Sequence[AdvanceItem]]) -> None:
+    async def advance_lanes(
+        self, batches: Sequence[Sequence[AdvanceItem]], report: ReportAdvanced = _tell_nobody
+    ) -> None:
         """As `advance`, for several lanes at once: each batch is the next of one lane. Off by default.
 
         With `lanes_advance_side_by_side`, what is ready in all lanes is handed over in one call where this is
         overridden, and `advance` is not called. For a broker with a lane for each message, for which a call and a task
-        of its own would cost more than all else. The lanes of a call wait for one another, and for no other call's.
+        of its own would cost more than all else. No call waits for another.
+
+        Args:
+            report: To be called with the places in `batches` of those that are advanced while others are not yet, from
+                the event loop and before this returns: their lanes go on at once. What was not reported is advanced
+                when this returns.
         """
         raise NotImplementedError(f"{type(self).__qualname__} advances each lane by itself")
 

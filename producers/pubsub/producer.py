@@ -13,7 +13,13 @@ from producers.pubsub.dead_letter import DeadLetters
 from producers.pubsub.failures import Failures
 from producers.pubsub.message import OPEN, SETTLING, Delivery
 from producers.pubsub.session import Session, first_error
-from triggerer.abc import AdvanceItem, AdvanceOutcome, BrokerMessage, SharedStreamProducer
+from triggerer.abc import (
+    AdvanceItem,
+    AdvanceOutcome,
+    BrokerMessage,
+    ReportAdvanced,
+    SharedStreamProducer,
+)
 from triggerer.errors import BrokerError
 from triggerer.pluginkit.delivery import Judgement, judge
 from triggerer.pluginkit.dumping import dump_message, load_message
@@ -109,7 +115,9 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         """See `advance_lanes`."""
         await self.advance_lanes([batch])
 
-    async def advance_lanes(self, batches: Sequence[Sequence[AdvanceItem]]) -> None:
+    async def advance_lanes(
+        self, batches: Sequence[Sequence[AdvanceItem]], report: ReportAdvanced = lambda _: None
+    ) -> None:
         """Acknowledge what is done, and have the rest delivered again. Returns when the service has taken it.
 
         Raises:
@@ -140,11 +148,23 @@ class PubSubSharedStreamProducer(SharedStreamProducer):
         if not others:
             await session.ack(done)
             return
+
+        one_by_one = set(map(id, others))
+
+        async def advance_other(place: int) -> None:
+            await self._advance_one_by_one(session, batches[place])
+            report([place])
+
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(session.ack, done)
-                for batch in others:
-                    tasks.start_soon(self._advance_one_by_one, session, batch)
+                together = []
+                for place, batch in enumerate(batches):
+                    if id(batch) in one_by_one:
+                        tasks.start_soon(advance_other, place)
+                    else:
+                        together.append(place)
+                await session.ack(done)
+                report(together)
         except BaseExceptionGroup as group:
             raise first_error(group) from None
 

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, ClassVar
 
 import anyio
 
+from producers.servicebus.answers import Answers
 from producers.servicebus.dead_letter import send_to
 from producers.servicebus.message import Delivery, Holder, Lane
 from producers.servicebus.sdk_thread import THREAD, Work, join
 from producers.servicebus.settling import Order, Settlement
 from producers.servicebus.stream import Stream
-from triggerer.abc import AdvanceItem, BrokerMessage, SharedStreamProducer
+from triggerer.abc import AdvanceItem, BrokerMessage, ReportAdvanced, SharedStreamProducer
 from triggerer.errors import BrokerRefused, BrokerUnavailable
 from triggerer.pluginkit.delivery import Judgement, judge
 from triggerer.pluginkit.dumping import dump_message, get_size, load_message
+from triggerer.pluginkit.reporting import reporting
 
 if TYPE_CHECKING:
     from producers.servicebus.entity import EntityPath
@@ -122,30 +124,26 @@ class ServiceBusSharedStreamProducer(SharedStreamProducer):
         """See `advance_lanes`."""
         await self.advance_lanes([batch])
 
-    async def advance_lanes(self, batches: Sequence[Sequence[AdvanceItem]]) -> None:
+    async def advance_lanes(
+        self, batches: Sequence[Sequence[AdvanceItem]], report: ReportAdvanced = lambda _: None
+    ) -> None:
         """Complete, abandon or dead-letter. What follows a failed message in its session comes again behind it.
+
+        Lanes whose messages are settled are reported while others' are not.
 
         Cancellation: Each message may have been settled or not; what is not settled comes again.
         """
-        answered = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        left = sum(map(len, batches))
-
-        def done() -> None:
-            # In the SDK's thread, where all orders are answered.
-            nonlocal left
-            left -= 1
-            if not left:
-                _set_from_elsewhere(loop, answered)
-
+        answers = Answers(batches)
         by_link: dict[Holder, list[Order]] = {}
-        for batch in batches:
+        for place, batch in enumerate(batches):
+            done = partial(answers.note, place)
             for item in batch:
                 order = self._order(item, done)
                 by_link.setdefault(order.delivery.link, []).append(order)
         for link, orders in by_link.items():
             THREAD.call(partial(link.leave, orders))
-        await answered.wait()
+        with reporting(report, answers.take_settled):
+            await answers.wait()
 
     def _order(self, item: AdvanceItem, done: Callable[[], None]) -> Order:
         delivery, outcome = item

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,9 +14,10 @@ from producers.sqs.deleting import Deleting
 from producers.sqs.in_flight import InFlight
 from producers.sqs.message import Held, State
 from producers.sqs.visibility import Visibility
-from triggerer.abc import AdvanceItem, AdvanceOutcome
+from triggerer.abc import AdvanceItem, AdvanceOutcome, ReportAdvanced
 from triggerer.errors import BrokerError
 from triggerer.pluginkit.delivery import Judgement, judge
+from triggerer.pluginkit.reporting import reporting
 
 if TYPE_CHECKING:
     from producers.sqs.settings import SqsSettings
@@ -25,6 +27,49 @@ logger = logging.getLogger(__name__)
 _BEHIND_S: Final = 1
 """How much later than a failed message those behind it in its group become visible: it is delivered alone, and they
 spend no delivery, where the service has it so. Where it keeps a group back while some is held, all come together."""
+
+
+class _Progress:
+    """What has become of one call.
+
+    Attributes:
+        to_delete: What is only to be deleted.
+        done: The places of other lanes that are done, and were not told.
+    """
+
+    __slots__ = ("_batches", "_gone", "_left", "_places", "done", "to_delete")
+
+    def __init__(self, batches: Sequence[Sequence[AdvanceItem]]) -> None:
+        self._batches = batches
+        self._places: dict[Held, int] | None = None
+        self._left: dict[int, int] = {}
+        self.to_delete: list[Held] = []
+        self._gone: list[Held] = []
+        self.done: list[int] = []
+
+    def note_gone(self, messages: Sequence[Held]) -> None:
+        self._gone += messages
+
+    def take_done(self) -> list[int]:
+        """The places of the lanes of which nothing is left to do, each once."""
+        done, self.done = self.done, []
+        gone, self._gone = self._gone, []
+        if self._places is None:
+            # Only now: most calls are over before they are asked.
+            together = set(self.to_delete)
+            self._places = {
+                held: place
+                for place, batch in enumerate(self._batches)
+                for held, _ in batch
+                if held in together
+            }
+            self._left = Counter(self._places.values())
+        for held in gone:
+            place = self._places[held]
+            self._left[place] -= 1
+            if not self._left[place]:
+                done.append(place)
+        return done
 
 
 class Advancing:
@@ -44,30 +89,45 @@ class Advancing:
         self._dead_letters = dead_letters
         self._policy = settings.delivery_policy()
 
-    async def advance(self, batches: Sequence[Sequence[AdvanceItem]]) -> None:
+    async def advance(
+        self, batches: Sequence[Sequence[AdvanceItem]], report: ReportAdvanced
+    ) -> None:
         """See `SqsSharedStreamProducer.advance_lanes`."""
-        done: list[Held] = []
-        others: list[Sequence[AdvanceItem]] = []
-        for batch in batches:
+        progress = _Progress(batches)
+        others: list[int] = []
+        for place, batch in enumerate(batches):
             if all(outcome.is_clean and held.state is not State.GONE for held, outcome in batch):
-                done += [held for held, _ in batch]
+                progress.to_delete += [held for held, _ in batch]
             else:
-                others.append(batch)
-        if not others:
-            await self._deleting.delete(done)
-            return
+                others.append(place)
+        with reporting(report, progress.take_done):
+            if others:
+                await self._advance_all(batches, others, progress)
+            else:
+                await self._deleting.delete(progress.to_delete, progress.note_gone)
+
+    async def _advance_all(
+        self, batches: Sequence[Sequence[AdvanceItem]], others: Sequence[int], progress: _Progress
+    ) -> None:
+        """Those at `others` one by one, and beside them what is to be deleted."""
         errors: list[BrokerError] = []
 
-        async def note_error(advance: Callable[[Any], Awaitable[None]], what: Any) -> None:
+        async def note_error(advance: Callable[..., Awaitable[None]], *arguments: Any) -> None:
             try:
-                await advance(what)
+                await advance(*arguments)
             except BrokerError as error:
                 errors.append(error)
 
+        async def advance_other(place: int) -> None:
+            await self._advance_one_by_one(batches[place])
+            progress.done.append(place)
+
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(note_error, self._deleting.delete, done)
-            for batch in others:
-                tasks.start_soon(note_error, self._advance_one_by_one, batch)
+            tasks.start_soon(
+                note_error, self._deleting.delete, progress.to_delete, progress.note_gone
+            )
+            for place in others:
+                tasks.start_soon(note_error, advance_other, place)
         if errors:
             raise errors[0]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from itertools import groupby
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -30,18 +31,26 @@ class Failure:
     """Whether a repeat of the same entry would be refused as well."""
 
 
-class _Waiter:
+Answer: TypeAlias = Failure | BrokerError | None
+"""To one entry. None: it is done; an error: its whole request failed."""
+NoteAnswers: TypeAlias = Callable[[Sequence[tuple[T, Answer]]], None]
+
+
+class _Waiter(Generic[T]):
     """Somebody who waits for the answers to all that he has added."""
 
-    __slots__ = ("done", "left")
+    __slots__ = ("_note_answers", "done", "left")
 
-    def __init__(self, left: int) -> None:
+    def __init__(self, left: int, note_answers: NoteAnswers[T] | None) -> None:
         self.left = left
         self.done = anyio.Event()
+        self._note_answers = note_answers
 
-    def note(self) -> None:
-        """One more is answered."""
-        self.left -= 1
+    def note(self, pending: Sequence[_Pending[T]]) -> None:
+        """These are answered, too."""
+        self.left -= len(pending)
+        if self._note_answers is not None:
+            self._note_answers([(one.entry, one.answer) for one in pending])
         if not self.left:
             self.done.set()
 
@@ -49,10 +58,14 @@ class _Waiter:
 class _Pending(Generic[T]):
     __slots__ = ("answer", "entry", "waiter")
 
-    def __init__(self, entry: T, waiter: _Waiter) -> None:
+    def __init__(self, entry: T, waiter: _Waiter[T]) -> None:
         self.entry = entry
-        self.answer: Failure | BrokerError | None = None
+        self.answer: Answer = None
         self.waiter = waiter
+
+
+def _waiter_of(pending: _Pending[T]) -> _Waiter[T]:
+    return pending.waiter
 
 
 class Batches(Generic[T]):
@@ -90,15 +103,19 @@ class Batches(Generic[T]):
             raise answer
         return answer
 
-    async def add_all(self, entries: Sequence[T]) -> list[Failure | BrokerError | None]:
+    async def add_all(
+        self, entries: Sequence[T], note_answers: NoteAnswers[T] | None = None
+    ) -> list[Answer]:
         """Send entries with others, in as many requests as it takes.
 
+        Args:
+            note_answers: Called with entries of one request and their answers, as soon as these are there.
         Returns: For each its answer: None, it is done; an error where its whole request failed.
         Cancellation: They may be sent all the same.
         """
         if not entries:
             return []
-        waiter = _Waiter(len(entries))
+        waiter = _Waiter(len(entries), note_answers)
         pending = [_Pending(entry, waiter) for entry in entries]
         self._waiting.extend(pending)
         self._has_changed.set()
@@ -145,8 +162,8 @@ class Batches(Generic[T]):
         finally:
             self._under_way -= 1
             self._has_changed.set()
-            for pending in batch:
-                pending.waiter.note()
+            for waiter, answered in groupby(batch, _waiter_of):
+                waiter.note(list(answered))
 
     def _note_answer(self, batch: Sequence[_Pending[T]], answer: Mapping[str, Any]) -> None:
         done = {entry["Id"] for entry in answer.get("Successful", ())}

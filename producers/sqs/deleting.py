@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import anyio
 
-from producers.sqs.batching import Batches, Failure
+from producers.sqs.batching import Answer, Batches, Failure
 from producers.sqs.errors import Throttled, asked
 from producers.sqs.in_flight import InFlight
 from producers.sqs.message import Held
@@ -45,6 +45,10 @@ def _rank(error: BrokerError) -> int:
     return 2 if isinstance(error, BrokerRefused) else int(isinstance(error, Throttled))
 
 
+def _nothing(messages: Sequence[Held]) -> None:
+    """Nobody wants to know before all are."""
+
+
 class Deleting:
     """Deletes with the newest receipt handle; what fails is repeated, or made up for when the message returns."""
 
@@ -61,12 +65,16 @@ class Deleting:
         """Send what is to be deleted, until cancelled."""
         await self._batches.run()
 
-    async def delete(self, messages: Sequence[Held]) -> None:
+    async def delete(
+        self, messages: Sequence[Held], note_gone: Callable[[Sequence[Held]], None] = _nothing
+    ) -> None:
         """Delete messages; they are kept invisible meanwhile. Returns when each is deleted, or cannot be.
 
         A message whose handle is void (it was not renewed in time) cannot be deleted now. It is when it comes again,
         and nobody is given it then.
 
+        Args:
+            note_gone: Called with those of which that is so, as the requests are answered.
         Raises:
             BrokerUnavailable: One could not be deleted in `unavailable_after_s`, for reasons that may pass.
             BrokerRefused: This identity may not.
@@ -75,9 +83,13 @@ class Deleting:
         backoff = Backoff(first=_RETRY_FIRST_S, longest=_RETRY_LONGEST_S)
         while messages:
             left = _Left()
-            answers = await self._batches.add_all(messages)
-            for held, answer in zip(messages, answers, strict=True):
-                self._note_answer(held, answer, left)
+
+            def note_answers(answers: Sequence[tuple[Held, Answer]], left: _Left = left) -> None:
+                gone = [held for held, answer in answers if self._take_answer(held, answer, left)]
+                if gone:
+                    note_gone(gone)
+
+            await self._batches.add_all(messages, note_answers)
             messages = [*left.at_once, *left.later]
             if left.error is None:
                 continue
@@ -89,7 +101,8 @@ class Deleting:
                 raise left.error
             await anyio.sleep(backoff.next_delay())
 
-    def _note_answer(self, held: Held, answer: Failure | BrokerError | None, left: _Left) -> None:
+    def _take_answer(self, held: Held, answer: Answer, left: _Left) -> bool:
+        """Return whether it is deleted, or cannot be now; else it is among those that are left."""
         if isinstance(answer, BrokerError):
             left.add(held, answer)
         elif held.handle != held.asked_with:
@@ -98,14 +111,17 @@ class Deleting:
         elif answer is None:
             self._in_flight.forget_done(held)
             self._in_flight.remove(held)
+            return True
         elif answer.is_ours:
             self._note_void(held, answer)
+            return True
         else:
             error = BrokerUnavailable(
                 f"{held!r} could not be deleted: {answer.text}",
                 hint="it is done, and would be delivered again",
             )
             left.add(held, error)
+        return False
 
     def _note_void(self, held: Held, failure: Failure) -> None:
         logger.warning("%r cannot be deleted now, but is if it comes again: %s", held, failure.text)

@@ -13,7 +13,7 @@ from anyio import to_thread
 from producers.sqs.backlog import Backlog
 from producers.sqs.message import Held
 from producers.sqs.queue import name_of
-from triggerer.abc import AdvanceItem, BrokerMessage, SharedStreamProducer
+from triggerer.abc import AdvanceItem, BrokerMessage, ReportAdvanced, SharedStreamProducer
 from triggerer.errors import BrokerUnavailable
 from triggerer.pluginkit.dumping import dump_message, load_message
 
@@ -81,8 +81,12 @@ class SqsSharedStreamProducer(SharedStreamProducer):
         """See `advance_lanes`."""
         await self.advance_lanes([batch])
 
-    async def advance_lanes(self, batches: Sequence[Sequence[AdvanceItem]]) -> None:
+    async def advance_lanes(
+        self, batches: Sequence[Sequence[AdvanceItem]], report: ReportAdvanced = lambda _: None
+    ) -> None:
         """Delete messages, or have those that failed delivered again. Returns when the service has answered.
+
+        Lanes whose requests are answered are reported while others' are not, or have to be repeated.
 
         Raises:
             BrokerUnavailable: One could not be deleted for `unavailable_after_s`.
@@ -91,7 +95,7 @@ class SqsSharedStreamProducer(SharedStreamProducer):
         Cancellation: What is to be deleted may be or not; what is not comes again, under the same key.
         """
         if self._open is not None:
-            await self._open.advancing.advance(batches)
+            await self._open.advancing.advance(batches, report)
 
     def get_advance_lane(self, broker_payload: Held) -> str:
         return broker_payload.lane

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import anyio
 import pytest
 
 from producers.servicebus import stream
 from producers.servicebus.link import Link
+from producers.servicebus.sdk_thread import THREAD
 from producers.servicebus.settling import Order
 from tests.servicebus.conftest import LOCK_S, MakeQueue, Queue
 from tests.servicebus.driving import drive
@@ -273,3 +275,42 @@ async def test_messages_that_are_done_together_are_one_order_and_one_that_failed
         assert len(driver.values) == 31
         assert queue.values == ["m007"]
         assert [one["value"] for one in queue.server.dead_letters(queue.path)] == ["m008"]
+
+
+async def test_a_slow_session_holds_up_no_lane_of_the_same_call(
+    sessions: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("slow", "a", "b"):
+        sessions.send(f"{name}-1", f"{name}-2", session=name)
+    leave = Link.leave
+    held: list[tuple[Link, Sequence[Order]]] = []
+
+    def hold(link: Link, orders: Sequence[Order]) -> None:
+        if link.session_id == "slow":
+            held.append((link, orders))
+        else:
+            leave(link, orders)
+
+    reported: list[int] = []
+    async with drive(sessions.producer(), nothing) as driver:
+        await driver.count(6)
+        lanes = driver.pending_by_lane()
+        (slow,) = (place for place, (values, _) in enumerate(lanes) if values[0] == "slow-1")
+        batches = [[AdvanceItem(one, ACKED) for one in payloads] for _, payloads in lanes]
+        monkeypatch.setattr(Link, "leave", hold)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(driver.producer.advance_lanes, batches, reported.extend)
+            with anyio.fail_after(10):
+                while len(reported) < 2:  # noqa: ASYNC110  (nobody tells)
+                    await anyio.sleep(0.01)
+            assert sorted([*reported, slow]) == [0, 1, 2]
+            assert sessions.values == ["slow-1", "slow-2"]
+            ((link, orders),) = held
+            THREAD.call(partial(leave, link, orders))
+        assert sessions.values == []
+
+
+async def test_nothing_to_advance_is_advanced_at_once(queue: Queue) -> None:
+    async with drive(queue.producer(), nothing) as driver:
+        with anyio.fail_after(5):
+            await driver.producer.advance_lanes([])

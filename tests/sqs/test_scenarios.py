@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import anyio
 import pytest
 
 from tests.services.sqs_proxy import Answer, Exchange
@@ -255,3 +256,49 @@ async def test_messages_that_are_done_together_are_deleted_in_tens_and_one_that_
         await driver.until(lambda: driver.values.count("m07") == 2, "it comes again")
         assert len(driver.values) == 31
     assert len(queue.proxy.deleted()) == 29
+
+
+@pytest.mark.rule(
+    "one delete of many that go together is slow or fails; the lanes of the others go on"
+)
+async def test_a_slow_delete_holds_up_no_lane_of_the_same_call(queue: Queue) -> None:
+    """One request is not answered for a while, and of another an entry fails at first."""
+    await asyncio.to_thread(queue.send, *(f"m{number:02}" for number in range(40)))
+    goes_on = anyio.Event()
+    seen: list[Exchange] = []
+
+    async def before(exchange: Exchange) -> Answer | None:
+        if exchange.action != "DeleteMessageBatch":
+            return None
+        seen.append(exchange)
+        if len(seen) == 1:
+            await goes_on.wait()
+        return None
+
+    async def after(exchange: Exchange) -> None:
+        if exchange.action == "DeleteMessageBatch" and exchange is not seen[0]:
+            done = exchange.answer["Successful"]
+            if not goes_on.is_set() and done:
+                failed = done.pop() | {"Code": "InternalError", "SenderFault": False}
+                exchange.answer["Failed"] = [failed]
+
+    queue.proxy.before, queue.proxy.after = before, after
+    reported: list[int] = []
+    async with driving(queue.producer(), nothing) as driver:
+        await driver.count(40)
+        batches = [[AdvanceItem(one.payload, ACKED)] for one in driver.deliveries]
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(driver.producer.advance_lanes, batches, reported.extend)
+            await eventually(lambda: len(reported) >= 27, "the others are reported")
+            # Three requests of ten, and of each one entry that is tried again until the first request goes on.
+            assert len(set(reported)) == len(reported) == 27
+            goes_on.set()
+        # Of the last ones the return tells.
+        assert len(set(reported)) == len(reported) == 37
+    assert await asyncio.to_thread(queue.counts) == (0, 0)
+
+
+async def test_nothing_to_advance_is_advanced_at_once(queue: Queue) -> None:
+    async with driving(queue.producer(), nothing) as driver:
+        with anyio.fail_after(5):
+            await driver.producer.advance_lanes([])

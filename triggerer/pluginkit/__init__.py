@@ -10,5 +10,6 @@ bring pydantic.
 - `guarding`: calls into a client library, with its errors translated.
 - `backoff`: growing delays with jitter.
 - `delivery`: what an outcome means for a message, and when it is delivered again.
+- `reporting`: of the lanes of one call, those that are done before the others.
 - `dumping`: a message as bytes, and back.
 """

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import anyio
@@ -36,6 +37,8 @@ class Pump:
         # Where lanes advance side by side.
         self._awaited_beside: dict[Lane, Sequence[AdvanceItem]] = {}
         self._awaited_together: dict[int, Sequence[Sequence[AdvanceItem]]] = {}
+        # What a call that is still awaited has said to be advanced.
+        self._reported: deque[tuple[Lane, Sequence[AdvanceItem]]] = deque()
 
     @property
     def awaited(self) -> list[Sequence[Any]]:
@@ -49,6 +52,8 @@ class Pump:
         async with anyio.create_task_group() as tasks:
             while True:
                 await progress.wait()
+                if self._reported:
+                    self._finish_reported()
                 while ledger.release_passed(_BURST):
                     await self._advance_with_state(tasks)
                     await checkpoint()
@@ -179,20 +184,46 @@ class Pump:
         if not state.may_act:
             # As in `_advance_beside_others`.
             return
+        reported: set[int] = set()
+
+        def report(places: Iterable[int]) -> None:
+            for place in places:
+                if place not in reported:
+                    reported.add(place)
+                    self._reported.append((together[place], batches[place]))
+            state.progress.note()
+
         self._awaited_together[id(batches)] = batches
         try:
             with plugin_code(self._what):
-                await producer.advance_lanes(batches)
+                await producer.advance_lanes(batches, report)
             if state.lags.by_lane:
-                for batch in batches:
-                    state.note_advanced(batch)
+                for place, batch in enumerate(batches):
+                    if place not in reported:
+                        state.note_advanced(batch)
         except Exception:
             state.is_ending = True
             raise
         finally:
             del self._awaited_together[id(batches)]
         finish = state.lanes.finish
-        for lane in together:
-            finish(lane)
+        for place, lane in enumerate(together):
+            if place not in reported:
+                finish(lane)
         await checkpoint_if_cancelled()
         state.progress.note()
+
+    def _finish_reported(self) -> None:
+        """Let those lanes go on that were advanced while others of their call were not."""
+        state = self._state
+        try:
+            with plugin_code(self._what):
+                while self._reported:
+                    lane, batch = self._reported.popleft()
+                    if state.lags.by_lane:
+                        state.note_advanced(batch)
+                    state.lanes.finish(lane)
+        except Exception:
+            state.is_ending = True
+            raise
+        state.progress.note_room()

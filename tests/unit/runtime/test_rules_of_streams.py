@@ -291,7 +291,7 @@ class _Together(Producer):
     lanes_advance_side_by_side = True
     calls: ClassVar[list[list[Hashable]]] = []
 
-    async def advance_lanes(self, batches: Any) -> None:
+    async def advance_lanes(self, batches: Any, report: Any = None) -> None:
         self.calls.append([batch[0].broker_payload[1] for batch in batches])
         for batch in batches:
             await self.advance(batch)
@@ -337,6 +337,65 @@ async def test_lanes_that_are_ready_together_are_one_call_where_the_producer_tak
         await streams.quiesce()
         assert _Together.calls[3:] == [["a"]]
         assert upstream.outcomes("a") == dict.fromkeys(range(3), (1, 0, 0))
+
+
+class _Reporting(_Together):
+    """All lanes at once, each reported when it is done."""
+
+    async def advance_lanes(self, batches: Any, report: Any = None) -> None:
+        self.calls.append([batch[0].broker_payload[1] for batch in batches])
+
+        async def advance(place: int, batch: Any) -> None:
+            await self.advance(batch)
+            report([place])
+            # Once more changes nothing.
+            report([place])
+
+        async with anyio.create_task_group() as tasks:
+            for place, batch in enumerate(batches):
+                tasks.start_soon(advance, place, batch)
+
+
+class _AckingReporting(Acking):
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        return _Reporting(Upstream.known[kwargs["upstream"]])
+
+
+async def test_a_slow_lane_of_a_call_holds_up_no_lane_that_is_reported(upstream: Upstream) -> None:
+    _Together.calls.clear()
+    goes_on = anyio.Event()
+
+    async def on_advance(batch: Any) -> None:
+        if batch[0].broker_payload[1] == "slow":
+            await goes_on.wait()
+
+    upstream.on_advance = on_advance
+    lanes = ("a", "slow", "b")
+    async with StreamHarness(persistence="manual") as streams:
+        await streams.add(_AckingReporting(upstream.name))
+
+        async def put(number: int) -> None:
+            for lane in lanes:
+                upstream.put(number, lane=lane)
+            await streams.quiesce()
+            await streams.persist()
+            await streams.quiesce()
+
+        await put(0)
+        (group,) = streams.groups.values()
+        assert group.lanes == {"slow": 1}
+        await put(1)
+        assert _Together.calls == [["a", "slow", "b"], ["a", "b"]]
+        (group,) = streams.groups.values()
+        assert group.lanes == {"slow": 2}
+        assert list(upstream.outcomes("b")) == [0, 1]
+        goes_on.set()
+        await streams.quiesce()
+        assert _Together.calls[2:] == [["slow"]]
+        (group,) = streams.groups.values()
+        assert group.outstanding == 0
+        assert all(upstream.outcomes(lane) == {0: (1, 0, 0), 1: (1, 0, 0)} for lane in lanes)
 
 
 async def test_an_advance_of_several_lanes_that_raises_ends_the_group(upstream: Upstream) -> None:
