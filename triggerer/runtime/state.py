@@ -200,6 +200,11 @@ class GroupState:
             self.recent[lane] = lags, recent
         return recent
 
+    def trim_recent(self) -> None:
+        """Forget what was broadcast in lanes in which nobody is behind any more, since watchers were deleted."""
+        for lane in [lane for lane in self.recent if lane not in self.lags.by_lane]:
+            del self.recent[lane]
+
     def store_position(self, lag: Lag) -> None:
         """Store the position of a watcher that is behind, and how far it is from the end, as far as that is known."""
         if lag.is_gone or lag.kept is not None:

@@ -103,6 +103,8 @@ class WatchersBehind:
         for watcher in watchers:
             self._loaded.pop(watcher.watcher_id, None)
         self.lags.forget_watchers(watchers)
+        if self._group is not None:
+            self._group.state.trim_recent()
 
     def begin(self, group: Group, tasks: anyio.abc.TaskGroup) -> None:
         """Serve those who are behind in this group, with these tasks."""

@@ -167,6 +167,21 @@ async def test_the_row_of_one_that_failed_on_the_last_message_goes_without_anoth
         await sink.until(lambda: sink.positions[1, "0"] is None)
 
 
+async def test_nothing_is_kept_in_memory_for_a_watcher_that_was_deleted(scene: Lively) -> None:
+    """It may be 4 MiB for each lane, until somebody falls behind there again."""
+    sink = scene.sink
+    scene.fails["sick"] = lambda _: True
+    async with hosting(scene, sink) as (manager, sick, _):
+        scene.publish("a")
+        await sink.until(lambda: sink.positions.get((1, "0")) is not None)
+        scene.publish("b", "c")
+        await sink.until(lambda: scene.broker.committed() == 3)
+        (stream,) = manager.streams.values()
+        assert list(stream.group.state.recent) == [0]
+        manager.remove(sick, on_purpose=True)
+        assert not stream.group.state.recent
+
+
 def test_how_far_the_broker_was_advanced_is_known_while_somebody_is_behind() -> None:
     lags = Lags(Sink())
     fence, now = Fence("stream", "me", 1), datetime(2026, 1, 1, tzinfo=UTC)
