@@ -50,7 +50,7 @@ DROP: Final = Statement(
     "(SELECT g.watcher_id, g.lane FROM {POSITIONS} g)",
     POSITIONS=parameter_rows(watcher_id="bigint", lane="text"),
 )
-_END: Final = Statement(
+END: Final = Statement(
     "DELETE FROM watcher_replay WHERE id {REQUESTS}", REQUESTS=in_list("requests", "bigint")
 )
 
@@ -92,7 +92,7 @@ def write_positions(
         yield DROP(rows=ParameterRows(sorted(dropped)))
     ended = [end.request for end in ends if end.fence in held]
     if ended:
-        yield _END(requests=ended)
+        yield END(requests=ended)
     return frozenset(fences - held)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
 
 from triggerer.synchronization import AutoResetEvent
 from triggerer.testing.simulation.delivery import Consumer, Delivery, Message, Owner
@@ -18,11 +20,16 @@ if TYPE_CHECKING:
     from triggerer.testing.simulation.scenario import Scenario
 
 
+_LONG_AGO: Final = datetime(2000, 1, 1, tzinfo=UTC)
+
+
 @dataclass(slots=True)
 class Lane:
     """A partition, or an ordering key; it outlives every process."""
 
     messages: list[Message] = field(default_factory=list)
+    published: list[datetime] = field(default_factory=list)
+    """When each was, by the clock of the database."""
     position: int = 0
     """A log's committed position: the broker delivers nothing before it again."""
     acked: set[int] = field(default_factory=set)
@@ -34,6 +41,11 @@ class Lane:
 
     def is_done(self, offset: int) -> bool:
         return offset < self.position or offset in self.acked
+
+    def find(self, start: datetime) -> int:
+        """The offset of the first message that was published then or later."""
+        found = (offset for offset, at in enumerate(self.published) if at >= start)
+        return next(found, len(self.messages))
 
     @property
     def is_finished(self) -> bool:
@@ -59,6 +71,8 @@ class Broker:
         self.sessions = 0
         self.readers: dict[AutoResetEvent, None] = {}
         """Set when something is published: of those who read a lane again."""
+        self.now: Callable[[], datetime] = lambda: _LONG_AGO
+        """When a message is published."""
         self._members: list[Session] = []
         self._by_event: dict[int, Message] = {}
 
@@ -71,6 +85,7 @@ class Broker:
         size_bytes = self._sizes.choice(SIZES)
         message = Message(self.topic, lane, len(messages), event, size_bytes)
         messages.append(message)
+        self.lanes[lane].published.append(self.now())
         self._by_event[id(event)] = message
         for arrived in self.readers:
             arrived.set()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from triggerer.abc import AdvanceOutcome
 from triggerer.runtime.ledger import IDLE
 from triggerer.testing.simulation.lagging_checker import Identity, LaggingChecker
+from triggerer.testing.simulation.replay_checker import ReplayChecker
 from triggerer.testing.simulation.rest_checker import RestChecker
 from triggerer.testing.simulation.scenario import SIZES
 from triggerer.testing.simulation.trial_checker import TrialChecker
@@ -43,8 +44,10 @@ class Checker:
         self.durable: set[Identity] = set()
         """What the store has committed."""
         self.refused: set[Identity] = set()
-        self.lagging = LaggingChecker(self.fail, (self.durable, self.refused))
+        made_again = set[Identity]()
+        self.lagging = LaggingChecker(self.fail, (self.durable, self.refused, made_again))
         """Off, unless watchers fall behind alone."""
+        self.replays = ReplayChecker(self.lagging, made_again)
         self.trials = TrialChecker(self.fail)
         self.rest = RestChecker(self.fail)
         self.deleted: set[int] = set()
@@ -211,6 +214,7 @@ class Checker:
         owner = delivery.consumer.owner
         if self.lagging.is_on and owner.is_alive and self.is_owner(owner):
             self.lagging.on_opened(watcher, delivery.message)
+            self.replays.on_given(watcher, delivery.message)
             self.lagging.on_opened_live(watcher, delivery)
 
     def note_selector(self, subscriber: Subscriber, is_selected: Callable[[Any], bool]) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from triggerer.domain.events import Fence
-    from triggerer.domain.lane_positions import Position
+    from triggerer.domain.lane_positions import Again, Position
     from triggerer.runtime.subscriber import Subscriber
 
 
@@ -29,6 +29,13 @@ class Message:
     @property
     def key(self) -> str:
         return f"{self.topic}/{self.lane}/{self.offset}"
+
+
+class LaneOfBroker(Protocol):
+    """A lane as the broker has it."""
+
+    messages: list[Message]
+    position: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,15 @@ class PositionRow:
     since: datetime
     failures: int = 0
     """How often it has failed with that message open."""
+    again: Again | None = None
+    """What it makes again, if somebody has asked for that."""
+    set_back_to: Position | None = None
+    """To where it was set back, while the broker is perhaps not advanced to there."""
+
+
+def plain_key(key: str) -> str:
+    """The key of the message itself, where its events are made again under another."""
+    return key.partition("#")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +87,19 @@ class ParkedRow:
     @property
     def is_kept(self) -> bool:
         return self.state == ParkedState.KEPT.value
+
+
+class ParkedBounds(Protocol):
+    """What may be parked."""
+
+    @property
+    def max_messages(self) -> int: ...
+
+    @property
+    def max_bytes(self) -> int: ...
+
+    @property
+    def total_bytes(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)

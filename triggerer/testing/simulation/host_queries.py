@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from triggerer.domain.events import Fence
-from triggerer.domain.lane_positions import LanePosition
+from triggerer.domain.lane_positions import LanePosition, ReplayRequest
 from triggerer.domain.new_streams import may_open
 from triggerer.domain.parked import KeptLane
 from triggerer.store.queries.hosting import StreamLoad, TriggerRow, WatcherState
@@ -122,15 +122,30 @@ class SimulatedHostingQueries:
         digests = set(stream_digests)
         rows = [row for row in session.store.triggers.values() if row.stream_digest in digests]
         kept = _kept_lanes(session, digests, are_replayed=True)
+        # In this order: what is asked no more was carried out, and its positions are seen.
+        asked: dict[int, tuple[ReplayRequest, ...]] = {}
+        for _, request in sorted(session.store.replays.items()):
+            asked[request.watcher_id] = (*asked.get(request.watcher_id, ()), request)
         await session.store.faults.delay()
         positions: dict[int, tuple[LanePosition, ...]] = {}
         for (watcher, lane), standing in sorted(session.store.positions.items()):
             row = LanePosition(
-                watcher, str(lane), standing.position, standing.since, standing.failures
+                watcher,
+                str(lane),
+                standing.position,
+                standing.since,
+                standing.failures,
+                standing.again,
+                standing.set_back_to,
             )
             positions[watcher] = (*positions.get(watcher, ()), row)
         return [
-            replace(row, positions=positions.get(watcher, ()), kept=tuple(kept.get(watcher, ())))
+            replace(
+                row,
+                positions=positions.get(watcher, ()),
+                kept=tuple(kept.get(watcher, ())),
+                replays=asked.get(watcher, ()),
+            )
             for row in rows
             for watcher in (row.watchers[0].watcher_id,)
         ]

@@ -27,6 +27,7 @@ from triggerer.store.recording.parked_writer import ParkedWriter
 from triggerer.store.recording.position_writer import PositionWriter
 from triggerer.store.recording.recorder import EventRecorder
 from triggerer.testing.simulation.connection import Connection
+from triggerer.testing.simulation.delivery import plain_key
 from triggerer.testing.simulation.host_queries import (
     SimulatedHostingQueries,
     SimulatedLeaseQueries,
@@ -334,7 +335,9 @@ class Instance:
         self._submitting = under_lease.get().fence
         if key is not None and _is_refused(yielded.payload):
             self.world.checker.refused.update(
-                (watcher.watcher_id, key, ordinal) for watcher in source.watchers
+                (watcher.watcher_id, one, ordinal)
+                for watcher in source.watchers
+                for one in (key, plain_key(key))
             )
         self.recorder.submit_nowait(event, yielded, source, key, ordinal)
 

@@ -4,33 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from triggerer.testing.simulation.delivery import Delivery, Message, ParkedRow, PositionRow
+    from triggerer.testing.simulation.delivery import (
+        Delivery,
+        LaneOfBroker,
+        Message,
+        ParkedBounds,
+        ParkedRow,
+        PositionRow,
+    )
 
 Identity = tuple[int, str, int]
 """Watcher, idempotency key, ordinal."""
-
-
-class ParkedBounds(Protocol):
-    """What may be parked."""
-
-    @property
-    def max_messages(self) -> int: ...
-
-    @property
-    def max_bytes(self) -> int: ...
-
-    @property
-    def total_bytes(self) -> int: ...
-
-
-class Lane(Protocol):
-    """A lane as the broker has it."""
-
-    messages: list[Message]
-    position: int
 
 
 class LaggingChecker:
@@ -53,8 +40,10 @@ class LaggingChecker:
         """Whether the messages of a lane of the broker have an order."""
         self.has_one_stream = False
         """Then nobody else parks anything, and the bound of all is exact."""
-        self.lanes: Callable[[str], Sequence[Lane]] = lambda _: []
+        self.lanes: Callable[[str], Sequence[LaneOfBroker]] = lambda _: []
         """Of a topic."""
+        self.is_asked: Callable[[int], bool] = lambda _: False
+        """Whether somebody has asked to have a watcher read again, and that is not done."""
         self.is_selected: dict[int, Callable[[Any], bool]] = {}
         """By watcher: what its live filter is given."""
         self._fail = fail
@@ -99,7 +88,8 @@ class LaggingChecker:
                 )
                 return
         row = self.rows.get((watcher, message.lane))
-        if row is None or row.topic != message.topic:
+        if row is None or row.topic != message.topic or row.set_back_to is not None:
+            # One that is set back is live until it knows.
             return
         for earlier in self._between(row, message.offset):
             if not self._has_passed(watcher, earlier):
@@ -200,7 +190,7 @@ class LaggingChecker:
                 )
                 return
         row = self.rows.get((watcher, int(lane)))
-        if row is None or row.topic != topic:
+        if row is None or row.topic != topic or row.set_back_to is not None:
             return
         for earlier in self._between(row, int(offset)):
             # What the store refuses it never gets: nothing can come before that.
@@ -215,7 +205,8 @@ class LaggingChecker:
         self, watcher: int, lane: int, before: PositionRow | None, after: PositionRow | None
     ) -> None:
         """The row of a watcher was written; None: there is none."""
-        if before is None:
+        if before is None or (before.set_back_to is not None and self.is_asked(watcher)):
+            # Its owner counts it as set back when all is durable that was asked, or the next one does it again.
             return
         messages = self.lanes(before.topic)[lane].messages
         if after is not None:
@@ -235,6 +226,9 @@ class LaggingChecker:
                     "S13", f"watcher {watcher} is to see {message.key}, and its position goes"
                 )
         told = self._told.get((before.topic, lane), set())
+        if before.set_back_to is not None:
+            # It was not behind: what comes again it has, and keys absorb it.
+            return
         if early := set(range(committed, before.offset)) - told:
             self._fail(
                 "S13",
@@ -359,10 +353,10 @@ class LaggingChecker:
     def _has_passed(self, watcher: int, message: Message) -> bool:
         at = watcher, message.key
         is_dealt_with = at in self._derived or self._is_excused(*at)
-        return is_dealt_with or self._is_left_out(watcher, message)
+        return is_dealt_with or self.is_left_out(watcher, message)
 
     def _is_settled(self, watcher: int, message: Message) -> bool:
-        return self._is_settled_key(watcher, message.key) or self._is_left_out(watcher, message)
+        return self._is_settled_key(watcher, message.key) or self.is_left_out(watcher, message)
 
     def _is_settled_key(self, watcher: int, key: str) -> bool:
         at = watcher, key
@@ -374,15 +368,21 @@ class LaggingChecker:
             return True
         return self._is_excused(*at)
 
+    def derives(self, watcher: int, key: str) -> bool:
+        """Whether a filter of the watcher's derives something from a message that the store does not refuse."""
+        is_refused = any(one[:2] == (watcher, key) for one in self._answered[1])
+        return bool(self._derived.get((watcher, key))) and not is_refused
+
     def _is_excused(self, watcher: int, key: str) -> bool:
         return (watcher, key) in self._excused or (watcher, key) in self._set_aside
 
-    def _is_left_out(self, watcher: int, message: Message) -> bool:
+    def is_left_out(self, watcher: int, message: Message) -> bool:
+        """Whether the watcher's selector leaves it out."""
         is_selected = self.is_selected.get(watcher)
         return is_selected is not None and not is_selected(message.event)
 
     def _is_refused(self, watcher: int, message: Message) -> bool:
-        _, refused = self._answered
+        refused = self._answered[1]
         if (watcher, message.key) in self._rejected:
             return True
         return any(one[:2] == (watcher, message.key) for one in refused)

@@ -57,10 +57,9 @@ class SimulatedLog(SimulatedProducer):
         return [message.topic, message.offset]
 
     async def find_positions(self, start: datetime | None) -> Mapping[Hashable, list[Any]]:
-        """The earliest, or else the ends: the runtime asks for no other time."""
         await self._ask()
         found: dict[Hashable, list[Any]] = {
-            number: [self._log.topic, 0 if start is None else len(lane.messages)]
+            number: [self._log.topic, 0 if start is None else lane.find(start)]
             for number, lane in enumerate(self._log.lanes)
         }
         await self._ask()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
+from triggerer.domain.lane_positions import Again
 from triggerer.store.queries.held_fences import HELD
-from triggerer.store.queries.positions import DROP, SAVE
+from triggerer.store.queries.positions import DROP, END, SAVE
 from triggerer.testing.simulation.delivery import PositionRow
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from triggerer.store.engine.statement import Statement
     from triggerer.testing.simulation.store import Store
 
-POSITIONS: Final = {HELD, SAVE, DROP}
+POSITIONS: Final = {HELD, SAVE, DROP, END}
 """The statements."""
 
 
@@ -36,11 +37,18 @@ class PositionWrites:
     def __init__(self) -> None:
         self._standings: dict[tuple[int, int], PositionRow | None] = {}
         """By watcher and lane; None: the row goes."""
+        self._ended: set[int] = set()
+        """Requests to read again that were carried out or refused."""
 
     async def perform(
-        self, session: Locks, statement: Statement, rows: Sequence[Sequence[Any]]
+        self, session: Locks, statement: Statement, values: Mapping[str, Any]
     ) -> list[Row]:
         """Perform a statement; its rows are locked until the end of the transaction."""
+        if statement is END:
+            await session.store.faults.delay()
+            self._ended.update(values["requests"])
+            return []
+        rows: Sequence[Sequence[Any]] = values["rows"].rows
         if statement is HELD:
             await session.share_streams()
             leases = session.store.owners.leases
@@ -51,10 +59,19 @@ class PositionWrites:
         for watcher, lane, *saved in rows:
             standing = None
             if saved:
-                digest, position, since, _, failures, *_ = saved
+                digest, position, since, _, failures, again, set_back_to = saved
                 topic, offset = orjson.loads(position)
                 assert topic == digest
-                standing = PositionRow(topic, int(lane), offset, [topic, offset], since, failures)
+                standing = PositionRow(
+                    topic,
+                    int(lane),
+                    offset,
+                    [topic, offset],
+                    since,
+                    failures,
+                    None if again is None else Again(*orjson.loads(again)),
+                    None if set_back_to is None else orjson.loads(set_back_to),
+                )
             self._standings[watcher, int(lane)] = standing
         return []
 
@@ -78,4 +95,7 @@ class PositionWrites:
             )
             store.checker.lagging.on_moved(watcher, lane, before, standing)
             if standing is not None:
-                store.checker.rest.on_counted(watcher, standing)
+                store.checker.rest.on_row(watcher, before, standing)
+                store.checker.replays.on_row(watcher, standing)
+        for request in self._ended:
+            store.replays.pop(request, None)

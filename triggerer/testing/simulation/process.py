@@ -101,6 +101,8 @@ class Process:
                 tasks.start_soon(self.world.person.flood)
             if self.world.lagging.is_on and self.world.lagging.is_queue:
                 tasks.start_soon(self.world.person.tidy, self.database)
+            if self.world.lagging.is_on and self.world.replaying is not None:
+                tasks.start_soon(self.world.replaying.run, self.database)
             if self.world.deployments is not None:
                 tasks.start_soon(self.world.deployments.run, self._announce)
             async with anyio.create_task_group() as hosts:

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from triggerer.testing.simulation.delivery import PositionRow
 
 if TYPE_CHECKING:
     from triggerer.domain.events import Fence
+    from triggerer.domain.lane_positions import ReplayRequest
     from triggerer.runtime.lag import Lag
     from triggerer.runtime.stream import SharedStream
     from triggerer.store.queries.hosting import WatcherState
-    from triggerer.testing.simulation.delivery import Delivery, Message, Owner
-
-
-class Lane(Protocol):
-    """A lane as the broker has it."""
-
-    messages: list[Message]
+    from triggerer.testing.simulation.delivery import Delivery, LaneOfBroker, Message, Owner
 
 
 _HELD = "its stream is held"
@@ -36,25 +31,33 @@ class RestChecker:
     def __init__(self, fail: Callable[[str, str], None]) -> None:
         self.rows: Mapping[tuple[int, int], PositionRow] = {}
         """By watcher and lane, where it stands: the rows of the store."""
+        self.replays: Mapping[int, ReplayRequest] = {}
+        """By id what is asked of watchers: likewise."""
         self.states: Mapping[int, WatcherState] = {}
         """By watcher how it is shown: likewise."""
         self._fail = fail
-        self._told: dict[tuple[Owner, int], int] = {}
-        """By owner and lane, up to which offset an advance that returned has told the broker."""
+        self._counted = 0
+        self._told: dict[tuple[Owner, int], list[tuple[int, int]]] = {}
+        """By owner and lane, up to which offsets advances that returned have told the broker, each with when."""
+        self._begun: dict[tuple[int, int], int] = {}
+        """By watcher and lane since when there is a row, or what it makes again."""
         self._given = Counter[tuple[int, str]]()
         """By watcher and message, how often a filter that catches up was given it."""
 
     def note_told(self, delivery: Delivery) -> None:
         """It was the last of an advance that has returned, and had not failed."""
         at = delivery.consumer.owner, delivery.message.lane
-        self._told[at] = max(self._told.get(at, 0), delivery.message.offset + 1)
+        self._counted += 1
+        self._told.setdefault(at, []).append((self._counted, delivery.message.offset + 1))
 
     def on_given(self, watcher: int, message: Message) -> None:
         """A filter of the watcher's that catches up is given a message whose events count."""
         self._given[watcher, message.key] += 1
 
-    def on_counted(self, watcher: int, row: PositionRow) -> None:
+    def on_row(self, watcher: int, before: PositionRow | None, row: PositionRow) -> None:
         """The row of a watcher was written: the failures that it counts are those of the message at which it stands."""
+        if before is None or before.again != row.again:
+            self._begun[watcher, row.lane] = self._counted
         key = f"{row.topic}/{row.lane}/{row.offset}"
         if row.failures > self._given[watcher, key]:
             self._fail(
@@ -64,7 +67,11 @@ class RestChecker:
             )
 
     def find_left(
-        self, owner: Owner, stream: SharedStream, watchers: Sequence[int], lanes: Sequence[Lane]
+        self,
+        owner: Owner,
+        stream: SharedStream,
+        watchers: Sequence[int],
+        lanes: Sequence[LaneOfBroker],
     ) -> str | None:
         """What has stayed of a stream of which all is read; None: nothing.
 
@@ -80,6 +87,7 @@ class RestChecker:
         found = (
             *self._rows_left(owner, rows, standing),
             *self._states_left(owner.fence, watchers, {watcher for watcher, _ in standing}),
+            *self._replays_left(watchers),
             *_lags_left(stream, rows, standing),
         )
         return next(iter(found), None)
@@ -90,17 +98,25 @@ class RestChecker:
         rows: Mapping[tuple[int, int], PositionRow],
         standing: set[tuple[int, int]],
     ) -> Iterator[str]:
-        """Positions to which the broker was advanced by this owner, since it opened the stream under this lease.
+        """Positions to which the broker was advanced by this owner, since it opened the stream and the row is there.
 
         It does not know what the broker was told before: with such a row it waits for the lane's next message.
         """
         for (watcher, lane), row in rows.items():
-            told = self._told.get((owner, lane), 0)
+            since = self._begun.get((watcher, lane), 0)
+            advances = self._told.get((owner, lane), [])
+            told = max((offset for at, offset in advances if at > since), default=-1)
             if (watcher, lane) not in standing and told >= row.offset:
                 yield (
                     f"the position {row.offset} of watcher {watcher} in lane {lane} of {row.topic} stays, and the"
                     f" broker was advanced to {told}"
                 )
+
+    def _replays_left(self, watchers: Sequence[int]) -> Iterator[str]:
+        """What is asked, and is neither done nor refused."""
+        for request in self.replays.values():
+            if request.watcher_id in watchers:
+                yield f"it is still asked that watcher {request.watcher_id} is set back ({request.id})"
 
     def _states_left(
         self, fence: Fence, watchers: Sequence[int], standing: set[int]
@@ -123,6 +139,9 @@ def _lags_left(
 ) -> Iterator[str]:
     """What the owner keeps in memory of watchers that are behind nowhere."""
     lags = stream.behind.lags
+    for watcher, lane in rows:
+        if lags.find(lane, watcher) is None:
+            yield f"its owner does not know that watcher {watcher} has a position in lane {lane} of {stream.key}"
     for lag in lags.all():
         at = lag.watcher.watcher_id, lag.lane
         name = f"the lag of watcher {at[0]} in lane {lag.lane!r} of {stream.key}"

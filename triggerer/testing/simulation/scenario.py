@@ -104,6 +104,12 @@ def has_standstills(scenario: Scenario) -> bool:
     return random.Random(f"{scenario.seed}/standstills").random() < share
 
 
+def has_replays(scenario: Scenario) -> bool:
+    """Whether somebody asks to have watchers read again, in a quarter of the seeds with a log."""
+    is_log = scenario.is_acknowledged and scenario.is_log
+    return is_log and random.Random(f"{scenario.seed}/replays").random() < 0.25
+
+
 def is_shared(seed: int, topic: str) -> bool:
     """Whether the consumers of a log divide its lanes, as the members of a group do; in half of the seeds."""
     return random.Random(f"{seed}/{topic}/shared").random() < 0.5

@@ -18,6 +18,7 @@ from triggerer.store.wakeups.signals import Wakeups
 from triggerer.testing.simulation.partition_rows import Partitions
 
 if TYPE_CHECKING:
+    from triggerer.domain.lane_positions import ReplayRequest
     from triggerer.store.queries.hosting import StreamLoad, TriggerRow, WatcherState
     from triggerer.testing.simulation.checker import Checker
     from triggerer.testing.simulation.delivery import ParkedRow, PositionRow
@@ -163,6 +164,8 @@ class Store:
         self.triggers: dict[int, TriggerRow] = {}
         self.positions: dict[tuple[int, int], PositionRow] = {}
         """By watcher and lane."""
+        self.replays: dict[int, ReplayRequest] = {}
+        """By id what is asked of watchers of logs."""
         self.parked: dict[tuple[int, str], ParkedRow] = {}
         """By watcher and key."""
         self.watcher_states: dict[int, WatcherState] = {}

@@ -180,7 +180,9 @@ class Supervisor:
             reason, rule = self._left(process), "L5"
         if reason is None:
             self._check_stored(process)
-            missed = self.world.checker.lagging.find_missed(self.world.checker.deleted)
+            checker = self.world.checker
+            missed = checker.lagging.find_missed(checker.deleted)
+            missed = missed or checker.replays.find_missed(checker.deleted)
             if missed is not None:
                 raise Violation("S13", missed)
             raise Finished

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import anyio
 
+from triggerer.domain.lane_positions import ReplayRequest
 from triggerer.errors import Conflict, OutcomeUnknown, RowRefused, StoreUnavailable
 from triggerer.store.engine.script import Row, Script, Step, perform_stepwise
 from triggerer.store.engine.statement import BoundStatement
@@ -24,6 +25,7 @@ from triggerer.store.recording.bulk import EventRow, InsertEvents
 from triggerer.store.recording.record_step import RecordEvents
 from triggerer.store.wakeups.signals import Announced, Signal, Wakeups, announce, announced_in
 from triggerer.synchronization import Notifier
+from triggerer.testing.simulation.delivery import plain_key
 from triggerer.testing.simulation.parked_writes import PARKED, Decision, ParkedWrites
 from triggerer.testing.simulation.partition_writes import (
     PARTITIONS,
@@ -35,6 +37,8 @@ from triggerer.testing.simulation.position_writes import POSITIONS, PositionWrit
 from triggerer.testing.simulation.store import REFUSED, Dag, Owners, Store
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from triggerer.domain.events import Fence
     from triggerer.store.queries.hosting import WatcherState
     from triggerer.testing.simulation.delivery import ParkedRow
@@ -197,6 +201,7 @@ class Transaction:
         self._held: list[anyio.Semaphore] = []
         self._ended: list[int] = []
         self._shown: list[WatcherState] = []
+        self._asked: list[ReplayRequest] = []
 
     def release(self) -> None:
         if self.is_pending:
@@ -221,7 +226,7 @@ class Transaction:
                 return [await self._record(step)]
             case BoundStatement(statement=statement, values=values) if statement in POSITIONS:
                 await self.store.faults.delay()
-                return await self._positions.perform(self, statement, values["rows"].rows)
+                return await self._positions.perform(self, statement, values)
             case BoundStatement(statement=statement, values=values) if statement in PARKED:
                 return await self._parked.perform(self, statement, values)
             case TakePartition() | NotePartitions():
@@ -287,6 +292,14 @@ class Transaction:
         digests = await self._parked.decide(self, decide)
         announce(cast("Any", self), Signal.STREAMS_CHANGED, *sorted(digests))
 
+    async def ask_for_replay(
+        self, digest: str, watcher: int, start: datetime | None, *, again: bool
+    ) -> None:
+        """As `triggerer watchers replay`."""
+        await self.store.faults.delay()
+        self._asked.append(ReplayRequest(self.store.next_id(), watcher, start, again))
+        announce(cast("Any", self), Signal.STREAMS_CHANGED, digest)
+
     # What the hosts ask
 
     async def owners(self) -> Owners:
@@ -303,7 +316,10 @@ class Transaction:
         for row in rows:
             watcher, key, ordinal = row.watcher_id, row.idempotency_key, row.ordinal
             if REFUSED in row.extra:
-                self.store.checker.refused.add((watcher, key, ordinal))
+                self.store.checker.refused |= {
+                    (watcher, key, ordinal),
+                    (watcher, plain_key(key), ordinal),
+                }
                 self.store.answered.add(row.timestamp)
                 raise RowRefused("a NUL byte")
             self._rows.append((self.store.next_id(), row))
@@ -348,7 +364,7 @@ class Transaction:
             store.event_times[event] = timestamp
             store.event_keys[event] = row.partition_key
             if watcher and checker.lagging.is_on:
-                checker.lagging.on_stored(watcher, key)
+                checker.replays.on_stored(watcher, key, ordinal)
             for dag in store.dags.values():
                 if asset in dag.waits_for(store.asset_ids):
                     store.queues[dag.dag_id][event] = None
@@ -360,6 +376,10 @@ class Transaction:
             store.times.on_committed()
         for pk in self._ended:
             store.runs[pk].is_ended = True
+        declared = {row.watchers[0].watcher_id for row in store.triggers.values()}
+        for request in self._asked:
+            if request.watcher_id in declared:
+                store.replays[request.id] = request
         for state in self._shown:
             digest, *lease = state.fence
             if store.owners.leases[digest] == tuple(lease) and state.trigger_id in store.triggers:

@@ -238,6 +238,7 @@ class RereadingProbe:
         else:
             checker.lagging.on_opened(watcher, message)
             checker.rest.on_given(watcher, message)
+            checker.replays.on_given(watcher, message)
             checker.trials.on_given(self._leased, watcher, message)
 
     def _note_rejection(self) -> None:

@@ -19,11 +19,13 @@ from triggerer.testing.simulation.example import ExampleTrigger, SparingTrigger
 from triggerer.testing.simulation.faults import FaultInjector
 from triggerer.testing.simulation.files import Files
 from triggerer.testing.simulation.lagging import Health, draw_lagging
+from triggerer.testing.simulation.replaying import Replaying
 from triggerer.testing.simulation.scenario import (
     AMPLE,
     Scenario,
     has_deployments,
     has_instant_answers,
+    has_replays,
     has_slow_modules,
     has_standstills,
 )
@@ -65,19 +67,23 @@ class World:
         self.checker.lagging.rows = self.store.positions
         self.checker.lagging.parked = self.store.parked
         self.checker.lagging.bounds = self.lagging
-        self.checker.rest.rows = self.store.positions
+        self.checker.rest.rows = self.checker.replays.rows = self.store.positions
+        self.checker.rest.replays = self.store.replays
         self.checker.rest.states = self.store.watcher_states
         self.checker.trials.parked = self.store.parked
         self.checker.trials.max_deliveries = self.lagging.max_deliveries
         self.checker.lagging.is_ordered = not self.lagging.is_unordered
         self.checker.lagging.has_one_stream = scenario.streams == 1
         self.checker.lagging.lanes = lambda topic: self.stream(topic).broker.lanes
+        self.checker.lagging.is_asked = self._is_asked
+        self.checker.replays.lanes = self.checker.lagging.lanes
         self.checker.is_taken_over = self.store.is_taken_over
         self.streams: list[Stream] = []
         self._classes: dict[int, type[BaseEventTrigger]] = {}
         self.steps = 0
         self.processes = 0
         self.person = Person(self)
+        self.replaying = Replaying(self) if has_replays(scenario) else None
         self.deployments = Deployments(self) if has_deployments(scenario.seed) else None
         """What changes watchers besides; None: nothing does."""
         self._standstills = Standstills(scenario) if has_standstills(scenario) else None
@@ -130,6 +136,7 @@ class World:
         for number in range(self.scenario.streams):
             key = f"stream {number}"
             broker = Broker(key, self.scenario, self.faults, self.checker)
+            broker.now = self.store.now
             cls = SparingTrigger if has_instant_answers(self.scenario) else ExampleTrigger
             template = WatcherTemplate(cls, {})
             stream = Stream(key, broker, (template,), lambda number, *_: f"message {number}")
@@ -194,6 +201,8 @@ class World:
         del self.store.triggers[stream.watchers.pop(watcher).trigger_id]
         for at in [at for at in self.store.positions if at[0] == watcher]:
             del self.store.positions[at]
+        for request in [one for one in self.store.replays.values() if one.watcher_id == watcher]:
+            del self.store.replays[request.id]
         for key, row in self.store.parked.items():
             if key[0] == watcher:
                 self.store.parked[key] = replace(row, state=ParkedState.SET_ASIDE.value)
@@ -256,6 +265,9 @@ class World:
         if self._trace is not None:
             told = " ".join(f"{name}={value}" for name, value in details.items())
             self._trace(self.time(), self.steps, f"{what} {told}")
+
+    def _is_asked(self, watcher: int) -> bool:
+        return any(request.watcher_id == watcher for request in self.store.replays.values())
 
     def _is_owner(self, owner: Owner) -> bool:
         digest, *lease = owner.fence

@@ -1,0 +1,92 @@
+"""What must hold of watchers of a log that somebody sets back: all is read again, and made again once (rule 18)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from triggerer.testing.simulation.delivery import plain_key
+
+if TYPE_CHECKING:
+    from triggerer.testing.simulation.delivery import LaneOfBroker, Message, PositionRow
+    from triggerer.testing.simulation.lagging_checker import Identity, LaggingChecker
+
+
+class ReplayChecker:
+    """Notes which places were stored since somebody asked, and what was given and made again since.
+
+    Args:
+        lagging: Is told what is made again as if it were made for the first time.
+        made_again: Filled with what was made again, as if it had its ordinary key.
+    """
+
+    def __init__(self, lagging: LaggingChecker, made_again: set[Identity]) -> None:
+        self.lanes: Callable[[str], Sequence[LaneOfBroker]] = lambda _: []
+        """Of a topic."""
+        self.rows: Mapping[tuple[int, int], PositionRow] = {}
+        """By watcher and lane, where it stands: the rows of the store."""
+        self._lagging = lagging
+        self._made_again = made_again
+        self._counted = 0
+        self._given: dict[tuple[int, str], int] = {}
+        """By watcher and message, when a filter was given it last, in the order of what is noted here."""
+        self._made: dict[tuple[int, str], int] = {}
+        """By watcher and message, when an event was made again last."""
+        self._set_back: dict[tuple[int, str, int], tuple[int, int, int]] = {}
+        """By watcher, topic and lane: to where it was set back furthest, where the lane ended then, and when."""
+        self._again: dict[tuple[int, str, int, int, int, int], int] = {}
+        """By watcher, topic, lane, request, first and last offset of what is to be made again, since when."""
+
+    def _count(self) -> int:
+        self._counted += 1
+        return self._counted
+
+    def on_given(self, watcher: int, message: Message) -> None:
+        """A filter of the watcher's is given a message, live or not."""
+        self._given[watcher, message.key] = self._count()
+
+    def on_row(self, watcher: int, row: PositionRow) -> None:
+        """Its place was stored."""
+        at = watcher, row.topic, row.lane
+        if row.set_back_to is not None and row.position == row.set_back_to:
+            known = self._set_back.get(at)
+            if known is None or row.offset < known[0]:
+                end = len(self.lanes(row.topic)[row.lane].messages)
+                self._set_back[at] = row.offset, end, self._count()
+        if row.again is not None:
+            request, start, until = row.again
+            self._again.setdefault((*at, request, start[1], until[1]), self._count())
+
+    def on_stored(self, watcher: int, key: str, ordinal: int) -> None:
+        """An event of a message is durable for the first time."""
+        plain = plain_key(key)
+        if plain == key:
+            self._lagging.on_stored(watcher, key)
+            return
+        self._made[watcher, plain] = self._count()
+        self._made_again.add((watcher, plain, ordinal))
+
+    def find_missed(self, deleted: set[int]) -> str | None:
+        """What was to be read or made again, and was not; None: nothing."""
+        for (watcher, topic, lane), (offset, end, since) in self._set_back.items():
+            for message in self._read(watcher, topic, lane)[offset:end]:
+                is_given = self._given.get((watcher, message.key), 0) >= since
+                is_left_out = self._lagging.is_left_out(watcher, message)
+                if watcher not in deleted and not (is_given or is_left_out):
+                    return f"watcher {watcher} was set back, and is not given {message.key} again"
+        for (watcher, topic, lane, _, start, until), since in self._again.items():
+            for message in self._read(watcher, topic, lane)[start:until]:
+                is_made = self._made.get((watcher, message.key), 0) >= since
+                if watcher not in deleted and not is_made and self._is_due(watcher, message):
+                    return f"watcher {watcher} was to make again what derives from {message.key}"
+        return None
+
+    def _read(self, watcher: int, topic: str, lane: int) -> list[Message]:
+        """The messages of a lane, up to where a watcher stands."""
+        messages = self.lanes(topic)[lane].messages
+        row = self.rows.get((watcher, lane))
+        return messages if row is None or row.topic != topic else messages[: row.offset]
+
+    def _is_due(self, watcher: int, message: Message) -> bool:
+        """Whether something derives from it that the store takes."""
+        return self._lagging.derives(watcher, message.key)
