@@ -6,12 +6,9 @@ users' code.
 
 from __future__ import annotations
 
-import fcntl
 import os
-import signal
 import socket
 import struct
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -19,6 +16,8 @@ import anyio
 import orjson
 from anyio.abc import SocketAttribute, UNIXSocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
+
+from triggerer.lifelines import die_with_writer, open_again
 
 CHANNEL_VARIABLE: Final = "TRIGGERER_IPC_FD"
 LIFELINE_VARIABLE: Final = "TRIGGERER_LIFELINE_FD"
@@ -227,7 +226,7 @@ class ChildChannel:
 
 
 def connect_to_parent() -> ChildChannel:
-    """Return the channel to the parent, and call `die_with_writer` for each lifeline.
+    """Return the channel to the parent, and arm each lifeline.
 
     A process that `triggerer.child_process` has started calls this first, and once. Processes that it starts inherit
     none of the descriptors.
@@ -237,33 +236,8 @@ def connect_to_parent() -> ChildChannel:
     for lifeline in shared:
         # Who gets the signal belongs to the open file, not to the descriptor: with the one that was inherited, it would
         # be the last process that asked for it.
-        die_with_writer(os.open(f"/proc/self/fd/{lifeline}", os.O_RDONLY | os.O_NONBLOCK))
+        die_with_writer(open_again(f"/proc/self/fd/{lifeline}"))
         os.close(lifeline)
     channel = socket.socket(fileno=int(os.environ.pop(CHANNEL_VARIABLE)))
     channel.set_inheritable(False)
     return ChildChannel(channel)
-
-
-def die_with_writer(lifeline: int) -> None:
-    """Have the kernel kill this process and its process group as soon as the process at a pipe's other end is gone.
-
-    No code of ours has to run for it: users' code may hold the interpreter's lock at that time. A parent-death signal
-    (prctl(2)) would kill this process alone, and not the processes that it has started.
-
-    Args:
-        lifeline: The reading end, opened by nobody else, of a pipe to which nobody writes, and whose other end only
-            that process holds. This process has to be the leader of its group.
-    """
-    os.set_inheritable(lifeline, False)
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
-    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
-    with suppress(BlockingIOError):
-        # The other end was closed before the signal was set up.
-        if os.read(lifeline, 1) == b"":
-            kill_own_group()
-
-
-def kill_own_group() -> None:
-    """Kill this process and its process group, which it leads."""
-    os.killpg(os.getpgrp(), signal.SIGKILL)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Set
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -165,9 +165,18 @@ async def _begun(log: Path, *, within_s: float = 30) -> psutil.Process:
     return psutil.Process(int(log.read_text().split()[0]))
 
 
-async def _gone(processes: list[psutil.Process], *, within_s: float) -> None:
-    with anyio.fail_after(within_s):
-        while any(is_alive(one) for one in processes):  # noqa: ASYNC110
+async def _gone(processes: list[psutil.Process], *, within_s: float) -> float:
+    """Wait until they are gone; return when one of them was seen last, by `boottime`.
+
+    When that is noticed depends on when this process has its turn.
+    """
+    seen_at = 0.0
+    with anyio.fail_after(within_s + 30):
+        while True:
+            asked_at = boottime()
+            if not any(is_alive(one) for one in processes):
+                return seen_at
+            seen_at = asked_at
             await anyio.sleep(0.01)
 
 
@@ -203,8 +212,7 @@ async def test_the_workers_of_a_stopped_executor_are_gone_before_others_may_begi
         try:
             lease_end = await _lease_end(house, run.executor)
             async with house.executor("other", sweep_every=timedelta(seconds=0.05)):
-                await _gone([worker, child], within_s=EXPIRY.total_seconds())
-                assert boottime() < lease_end
+                assert await _gone([worker, child], within_s=EXPIRY.total_seconds()) < lease_end
                 assert (await house.run(pk)).attempt == 1
                 (ended,) = await house.ended(pk)
             assert (ended.state, ended.executor, ended.attempt) == ("success", "other", 2)
@@ -233,8 +241,7 @@ async def test_a_worker_whose_interpreter_is_held_up_dies_with_the_lease_too(
         run = await house.run(pk)
         service.suspend()
         lease_end = await _lease_end(house, run.executor)
-        await _gone([worker], within_s=EXPIRY.total_seconds())
-        assert boottime() < lease_end
+        assert await _gone([worker], within_s=EXPIRY.total_seconds()) < lease_end
 
 
 @pytest.mark.services
@@ -332,6 +339,7 @@ async def test_nothing_is_left_of_an_executor_that_is_killed(
 
 @pytest.mark.long
 @pytest.mark.services
+@pytest.mark.timeout(600)
 @pytest.mark.rule("15: so do executors and workers")
 async def test_a_jvm_is_gone_before_others_may_begin_its_run(
     house: House, postgres_url: str, trained_home: TrainedHome
@@ -339,8 +347,7 @@ async def test_a_jvm_is_gone_before_others_may_begin_its_run(
     trained_home.lend_archive(house.home)
     await house.add_dag("on_spark", ON_SPARK, needs_spark=True)
     log = house.folder / "log"
-    # Spark's Python workers are groups of their own. They notice the JVM's end, and take their time.
-    expiry = timedelta(seconds=45)
+    expiry = timedelta(seconds=15)
     with _service(house, postgres_url, expiry=expiry) as service:
         (pk,) = await house.queue("on_spark", params={"log": str(log)})
         await _begun(log, within_s=120)
@@ -349,8 +356,17 @@ async def test_a_jvm_is_gone_before_others_may_begin_its_run(
         run = await house.run(pk)
         service.suspend()
         lease_end = await _lease_end(house, run.executor)
-        await _gone(family, within_s=expiry.total_seconds())
-        assert boottime() < lease_end
+        # What executes Python functions has groups of its own, and would notice by itself that the JVM is gone: at a
+        # load of 12 that once took three seconds. Nothing needs a processor to be killed.
+        assert len({os.getpgid(one.pid) for one in family}) > 3
+        for one in family:
+            one.suspend()
+        try:
+            assert await _gone(family, within_s=expiry.total_seconds()) < lease_end
+        finally:
+            for one in family:
+                with suppress(psutil.NoSuchProcess):
+                    one.kill()
 
 
 async def test_a_worker_that_starts_after_its_guard_has_ended_does_not_live(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import orjson
 
-from triggerer.ipc import die_with_writer
+from triggerer.lifelines import die_with_writer
 
 # Enough for the end of a long traceback. A file may print without end.
 OUTPUT_LIMIT: Final = 64 * 1024

@@ -4,7 +4,8 @@ An executor that is stopped (SIGSTOP, a debugger) or whose event loop stands sti
 its workers, and a task may hold its interpreter's lock. So nothing that is needed at that moment is code of ours:
 
 - The guard holds the only writing end of a pipe, and each worker has armed the reading end
-  (`triggerer.ipc.die_with_writer`): when the guard is gone, the kernel kills every worker's process group.
+  (`triggerer.lifelines`): when the guard is gone, the kernel kills every worker's process group, and that of the
+  Python workers of its Spark.
 - The executor tells the guard with each heartbeat until when the lease holds, and the guard passes that on to a timer
   of the kernel, which kills the guard; also when it is stopped itself. The timer's clock is `CLOCK_BOOTTIME`: it also
   counts a suspended machine's time.

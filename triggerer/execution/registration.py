@@ -39,8 +39,7 @@ another."""
 _MARGIN: Final = 1 / 10
 """For what is executed here to end."""
 _GUARD_MARGIN: Final = 1 / 15
-"""The same, if this process does not end it. Spark's Python workers take up to half a second to notice that their JVM
-is gone."""
+"""The same, if this process does not end it. The kernel does, and a JVM takes its time to give its memory back."""
 
 
 class LeaseHolder(Protocol):

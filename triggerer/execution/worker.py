@@ -22,7 +22,8 @@ from triggerer.execution.failures import WorkerStopped, storable
 from triggerer.execution.logs import Output, set_up_logging
 from triggerer.execution.protocol import RunReport, TaskStart, message
 from triggerer.execution.session import SparkHolder
-from triggerer.ipc import ChildChannel, connect_to_parent, kill_own_group
+from triggerer.ipc import ChildChannel, connect_to_parent
+from triggerer.lifelines import kill_own_group
 from triggerer.priority import give_way
 
 logger = logging.getLogger(__name__)

@@ -20,6 +20,7 @@ import structlog
 
 from triggerer.config import SparkSettings
 from triggerer.errors import SubmitFailed
+from triggerer.lifelines import armed_lifelines
 from triggerer.spark import gateway as jvm
 from triggerer.spark.archive import ClassArchive, archive_for, quiet_options
 from triggerer.spark.cluster import has_lost_master, quieten
@@ -56,6 +57,9 @@ appender.console.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSSXXX}{UTC} %p %c{1}
 logger.native.name = org.apache.hadoop.util.NativeCodeLoader
 logger.native.level = error
 """
+
+_ON_PYTHON_PATH: Final = Path(__file__).parent / "on_python_path"
+_PYTHON_DAEMON: Final = "triggerer_python_daemon"
 
 _log = structlog.get_logger(__name__)
 
@@ -211,6 +215,7 @@ def _launch(
             warehouse=installation.directory / "warehouse",
             java_options=[*_java_options(installation), *archived, *extra_java_options],
             elsewhere=keys_in_spark_defaults(os.environ, installation.spark_home),
+            python_daemon=_PYTHON_DAEMON if _lifelines(settings) else None,
         )
         return jvm.launch(conf, environment), conf
 
@@ -255,12 +260,21 @@ def _environment(settings: SparkSettings, installation: Installation) -> jvm.Env
         variables["SPARK_LAUNCHER_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     if is_local(master_of(settings)):
         variables.setdefault("SPARK_LOCAL_IP", os.environ.get("SPARK_LOCAL_IP") or "127.0.0.1")
+    if lifelines := _lifelines(settings):
+        paths = (str(_ON_PYTHON_PATH), os.environ.get("PYTHONPATH"))
+        variables["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+        variables["TRIGGERER_LIFELINES"] = os.pathsep.join(lifelines)
     if "PYSPARK_PYTHON" not in os.environ:
         # Python functions run in this Python, not in the first on PATH; on a cluster the paths are others.
         here = sys.executable if is_local(master_of(settings)) else None
         # PySpark leaves this setting to `spark-submit`.
         variables["PYSPARK_PYTHON"] = settings.conf.get("spark.pyspark.python") or here
     return variables
+
+
+def _lifelines(settings: SparkSettings) -> tuple[str, ...]:
+    """Return what the Python workers of a session die with; none where they run elsewhere, or in no executor."""
+    return armed_lifelines() if is_local(master_of(settings)) else ()
 
 
 @contextlib.contextmanager

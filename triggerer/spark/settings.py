@@ -88,6 +88,7 @@ def classic_conf(
     warehouse: Path,
     java_options: list[str],
     elsewhere: frozenset[str],
+    python_daemon: str | None = None,
 ) -> dict[str, str]:
     """All that a classic session is started with.
 
@@ -95,6 +96,7 @@ def classic_conf(
         warehouse: Where tables without a path of their own go.
         java_options: For the driver's JVM; after them come the user's `extraJavaOptions`, which win.
         elsewhere: Keys that the operator's `spark-defaults.conf` sets; our defaults leave them alone.
+        python_daemon: The module that starts Python workers; None: PySpark's own.
     """
     master = master_of(settings)
     defaults = {
@@ -103,6 +105,8 @@ def classic_conf(
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
     }
+    if python_daemon is not None:
+        defaults["spark.python.daemon.module"] = python_daemon
     if is_local(master):
         defaults |= {
             "spark.ui.enabled": "false",

@@ -14,13 +14,19 @@ from triggerer.spark.settings import (
 )
 
 
-def conf(settings: SparkSettings, *, elsewhere: frozenset[str] = frozenset()) -> dict[str, str]:
+def conf(
+    settings: SparkSettings,
+    *,
+    elsewhere: frozenset[str] = frozenset(),
+    python_daemon: str | None = None,
+) -> dict[str, str]:
     return classic_conf(
         settings,
         app_name="app",
         warehouse=Path("/home/w"),
         java_options=["-XX:TieredStopAtLevel=1", "-Da=b c"],
         elsewhere=elsewhere,
+        python_daemon=python_daemon,
     )
 
 
@@ -50,6 +56,17 @@ def test_a_contradiction_is_an_error_with_a_way_out(settings: SparkSettings) -> 
     with pytest.raises(ConfigurationError) as caught:
         mode_of(settings)
     assert caught.value.hint
+
+
+def test_python_workers_are_started_by_the_daemon_that_is_given_unless_the_operator_names_one() -> (
+    None
+):
+    key = "spark.python.daemon.module"
+    assert key not in conf(SparkSettings())
+    assert conf(SparkSettings(), python_daemon="ours")[key] == "ours"
+    assert conf(SparkSettings(conf={key: "theirs"}), python_daemon="ours")[key] == "theirs"
+    elsewhere = frozenset({key})
+    assert key not in conf(SparkSettings(), python_daemon="ours", elsewhere=elsewhere)
 
 
 def test_a_local_session_listens_on_loopback_only_and_shows_no_page() -> None:
