@@ -206,6 +206,34 @@ def test_a_deadline_counts_from_the_end_of_the_period() -> None:
     assert mapper.deadline("2024-03-31", first_event_at=NOON) == datetime(2024, 4, 1, 1, tzinfo=UTC)
 
 
+@pytest.mark.parametrize(
+    ("day", "hours", "near"),
+    [
+        ("2026-10-25", 25, ["T01+0200", "T02+0200", "T02+0100", "T03+0100"]),
+        ("2026-03-29", 23, ["T00+0100", "T01+0100", "T03+0200", "T04+0200"]),
+        ("2026-06-01", 24, ["T00+0200", "T01+0200", "T02+0200", "T03+0200"]),
+    ],
+)
+def test_a_day_on_which_clocks_are_set_is_fanned_out_into_the_hours_that_it_has(
+    day: str, hours: int, near: list[str]
+) -> None:
+    zone, written = "Europe/Berlin", "%Y-%m-%dT%H%z"
+    mapper = FanOutMapper(
+        upstream_mapper=StartOfDayMapper(timezone=zone, input_format="%Y-%m-%d"),
+        window=DayWindow(),
+        downstream_mapper=StartOfHourMapper(timezone=zone, output_format=written),
+    )
+    keys = downstream_keys(mapper, day)
+    at = keys.index(f"{day}{near[0]}")
+    assert [key.removeprefix(day) for key in keys[at : at + 4]] == near
+    # One after the other, each once.
+    instants = [datetime.strptime(key, written).astimezone(UTC) for key in keys]
+    assert instants == [instants[0] + n * timedelta(hours=1) for n in range(hours)]
+    # By the clock alone, as in Airflow.
+    naive = replace(mapper, downstream_mapper=StartOfHourMapper(timezone=zone))
+    assert len(downstream_keys(naive, day)) == 24
+
+
 def test_a_period_fans_out_into_its_parts() -> None:
     month = FanOutMapper(
         upstream_mapper=StartOfMonthMapper(input_format="%Y-%m"), window=MonthWindow()

@@ -197,7 +197,8 @@ class FanOutMapper(PartitionMapper):
         parts = self.window.to_upstream(self.upstream_mapper.decode_downstream(period))
         writer = self.downstream_mapper
         if isinstance(writer, TemporalMapper):
-            return tuple(writer.format(part) for part in parts)
+            length = self.window.part
+            return tuple(key for part in parts for key in writer.keys_of_part(part, length=length))
         return tuple(map(str, parts))
 
     def to_partition_date(self, downstream_key: str) -> datetime | None:

@@ -65,13 +65,28 @@ class TemporalMapper(PartitionMapper):
     def encode_upstream(
         self, decoded: datetime, *, length: timedelta | None = None
     ) -> tuple[str, ...]:
+        return self._written(self._input, decoded, length)
+
+    def keys_of_part(self, part: datetime, *, length: timedelta | None) -> tuple[str, ...]:
+        """Return the keys of runs for a part of a period, as a window counts it; as a rule it is one.
+
+        Args:
+            length: Of a part of a day. Where clocks are set there may be none of it, or two, if keys show the offset.
+        """
+        if length is None or not self._output.has_offset:
+            return (self.format(part),)
+        return self._written(self._output, part, length)
+
+    def _written(
+        self, style: KeyFormat, decoded: datetime, length: timedelta | None
+    ) -> tuple[str, ...]:
         first, second = (decoded.replace(tzinfo=self._zone, fold=fold) for fold in (0, 1))
         shift = _offset(second) - _offset(first)
-        keys = (self._input.format(first), self._input.format(second))
+        keys = (style.format(first), style.format(second))
         if shift <= timedelta(0):  # the clock shows it, perhaps twice
             return keys[1:] if length is None else tuple(dict.fromkeys(keys))
         if length is None:  # a day starts all the same, somewhat later
-            return (self._input.format((decoded + shift).replace(tzinfo=self._zone)),)
+            return (style.format((decoded + shift).replace(tzinfo=self._zone)),)
         end = (decoded + length - _LEAST).replace(tzinfo=self._zone)
         return keys[1:] if _offset(end) == _offset(end.replace(fold=1)) else ()
 
