@@ -127,7 +127,7 @@ class Hand:
             known = by_message.setdefault(delivery.message_id, delivery)
             if known is not delivery:
                 again.append((known, delivery, known.ack_id))
-                known.ack_id, known.attempt = delivery.ack_id, delivery.attempt
+                known.ack_id = delivery.ack_id
                 continue
             size += delivery.size
             if delivery.key:

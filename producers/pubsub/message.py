@@ -121,7 +121,6 @@ class Delivery:
         key: The ordering key; empty: none.
         lane: The ordering key, or the message itself where it has none.
         size: In bytes, of value, key and attributes.
-        attempt: Which delivery of the message this is, where the subscription counts them; else 0.
     """
 
     message: PubSubMessage
@@ -130,7 +129,6 @@ class Delivery:
     key: str
     lane: str
     size: int
-    attempt: int
     state: State = State.READY
 
     @property
@@ -160,7 +158,7 @@ def read_delivery(received: Any, subscription: str) -> Delivery:
     message.value = value = raw.data  # type: ignore[misc]
     message.message_id = message_id = raw.message_id
     message.ordering_key = key = raw.ordering_key
-    message.attempt = attempt = received.delivery_attempt
+    message.attempt = received.delivery_attempt
     message.subscription = subscription
     message.published_s = published.seconds
     message.published_ns = published.nanos
@@ -184,6 +182,5 @@ def read_delivery(received: Any, subscription: str) -> Delivery:
     else:
         delivery.lane = f"message:{message_id}"
     delivery.size = size
-    delivery.attempt = attempt
     delivery.state = READY
     return delivery

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+from google.api_core.gapic_v1.routing_header import to_grpc_metadata
 from google.pubsub_v1 import AcknowledgeRequest
 
 from producers.pubsub.errors import failed_ids, guarded, is_permanent
@@ -80,6 +81,9 @@ class Outgoing:
         self, client: SubscriberAsyncClient, subscription: str, settings: PubSubSettings
     ) -> None:
         self._client = client
+        self._acknowledge_call: Any = client.transport.acknowledge
+        routing: Any = to_grpc_metadata
+        self._routing = (routing((("subscription", subscription),)),)
         self._subscription = subscription
         self._timeout_s = settings.ack_timeout_s
         self._what = f"{{}} of {subscription} at {settings.where}"
@@ -196,10 +200,12 @@ class Outgoing:
             await anyio.sleep(backoff.next_delay())
 
     def _call(self, ack_ids: Sequence[str]) -> Awaitable[None]:
+        # The transport's own call: a fifth of the client's work in this one is what wraps it, for retries and the like.
         raw = _RawRequest(subscription=self._subscription, ack_ids=ack_ids)
-        return self._client.acknowledge(
-            request=AcknowledgeRequest.wrap(raw), retry=None, timeout=_CALL_TIMEOUT_S
+        call: Awaitable[None] = self._acknowledge_call(
+            AcknowledgeRequest.wrap(raw), timeout=_CALL_TIMEOUT_S, metadata=self._routing
         )
+        return call
 
     def _sort_out(
         self, error: BrokerError, ack_ids: Sequence[str], acks: Sequence[_Acks]

@@ -207,9 +207,11 @@ class Pump:
         finally:
             del self._awaited_together[id(batches)]
         finish = state.lanes.finish
-        for place, lane in enumerate(together):
-            if place not in reported:
-                finish(lane)
+        left = together
+        if reported:
+            left = [lane for place, lane in enumerate(together) if place not in reported]
+        for lane in left:
+            finish(lane)
         await checkpoint_if_cancelled()
         state.progress.note()
 

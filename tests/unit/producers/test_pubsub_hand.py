@@ -17,7 +17,7 @@ def delivery(message_id: str, key: str = "", *, attempt: int = 1, size: int = 1)
     lane = f"key:{key}" if key else f"message:{message_id}"
     ack_id = f"{message_id}:{attempt}"
     message: Any = BrokerMessage(b"")
-    return Delivery(message, message_id, ack_id, key, lane, size, attempt)
+    return Delivery(message, message_id, ack_id, key, lane, size)
 
 
 def hand(*, max_messages: int = 100, max_bytes: int = 1_000, max_held: int = 50) -> Hand:

@@ -32,6 +32,8 @@ class Client:
     """Notes the ids of each request; `answer` may refuse it."""
 
     def __init__(self, answer: _Answer = _take) -> None:
+        self.transport = self
+        """Acknowledgements go past the client, to its transport."""
         self.requests: list[list[str]] = []
         self._answer = answer
 
