@@ -190,13 +190,16 @@ class ModelDag:
 
     def _divide(self, now: datetime) -> None:
         came: dict[str, dict[tuple[str, str], datetime]] = {}
-        for event in self.queue:
+        # What its file waits for no more stays: it may come back to it.
+        wanted = self.spec.assets.union(*(self.members[one] for one in self.spec.aliases))
+        divided = [event for event in self.queue if event.asset in wanted]
+        self.queue = [event for event in self.queue if event.asset not in wanted]
+        for event in divided:
             for key in self._keys_of(event):
                 if event.id not in self._taken(key):
                     self.keys.setdefault(key, ModelKey()).waits[event.id] = event
                     first, part = came.setdefault(key, {}), (event.asset, event.key or "")
                     first[part] = min(first.get(part, event.at), event.at)
-        self.queue.clear()
         for key, first in came.items():
             state = self.keys[key]
             state.first = {**first, **state.first}
@@ -250,6 +253,20 @@ class ModelDag:
         known = {one.id for one in self.queue}
         self.queue += [one for one in back.values() if one.id not in known]
         self.keys = {key: ModelKey(runs=state.runs) for key, state in self.keys.items()}
+
+    def change(self, spec: Spec, *, is_mapped_anew: bool) -> None:
+        """Its file has changed."""
+        if is_mapped_anew:
+            self.remap()
+            queued = {event.id for event in self.queue}
+            self.owed = {
+                (key, event)
+                for key, event in self.owed
+                if event not in queued or event in self._taken(key)
+            }
+        self.spec = spec
+        for event in self.queue:
+            self.owed.update((key, event.id) for key in self._keys_of(event))
 
     def end(self, to: str) -> None:
         """All runs end."""

@@ -119,9 +119,9 @@ def plays(
     schedule = st.tuples(st.just("schedule"), st.integers(1, 4))
     to_a_dag = st.sampled_from(["pause", "unpause", "end", "end", "fail", "remap"])
     deletion = st.tuples(st.just("delete"), which, st.sampled_from(THREE))
-    steps = st.one_of(
-        emit, emit, schedule, schedule, st.tuples(to_a_dag, which), deletion, clocks, clocks
-    )
+    change = st.tuples(st.just("change"), which, specs)
+    to_dags = st.tuples(to_a_dag, which)
+    steps = st.one_of(emit, emit, schedule, schedule, to_dags, deletion, change, clocks, clocks)
     dags = draw(st.lists(specs, min_size=1, max_size=2))
     return dags, draw(st.lists(steps, min_size=longest // 4, max_size=longest))
 

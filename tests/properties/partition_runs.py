@@ -14,7 +14,10 @@ from tests.properties.partition_model import ModelDag, ModelEvent, Spec
 from tests.properties.partition_plays import Drawn, Step, schedule_of
 from tests.properties.set_clocks import Clock, PostgresClock, SqliteClock
 from tests.properties.three_assets import ALIASES, THREE
-from tests.store.seeding import add_dag
+from tests.store.partitions import asset
+from tests.store.seeding import NOW
+from triggerer.domain.merging import merge
+from triggerer.domain.parsed import ParsedAsset, ParsedDag, ParsedFile
 from triggerer.operations.queued_events import delete_queued_events
 from triggerer.scheduler import Scheduler
 from triggerer.scheduler.explaining import why_not
@@ -33,12 +36,10 @@ from triggerer.store.models import (
     QueuedAssetEvent,
 )
 from triggerer.store.models.dags import NEVER
+from triggerer.store.queries.dag_sync import read_incumbents, sync_folder
 from triggerer.store.queries.scheduling.pausing import set_paused
 from triggerer.store.queries.scheduling.remapping import return_to_queue
 from triggerer.store.recording.emitting import NewAssetEvent, record_events
-
-_SOON = timedelta(minutes=1)
-"""Longer than a step takes; moments that differ are further apart."""
 
 
 def run_on_sqlite(url: str, play: Drawn) -> None:
@@ -63,7 +64,9 @@ async def _on_sqlite(url: str, specs: list[Spec], steps: list[Step]) -> None:
 
 async def _on_postgres(url: str, specs: list[Spec], steps: list[Step]) -> None:
     async with open_database(url) as database:
-        await Play(database, PostgresClock(database), specs).run(steps)
+        play = Play(database, PostgresClock(database), specs)
+        await play.clear()
+        await play.run(steps)
 
 
 class Play:
@@ -80,35 +83,34 @@ class Play:
             Scheduler(database, max_dagruns_to_create_per_loop=limit) for limit in (32, 1, 3, 7)
         ]
 
+    async def clear(self) -> None:
+        """Remove what the play before has left."""
+        tables = (DagPartition, DagPartitionEvent, DagPartitionPart, QueuedAssetEvent)
+        of_dags = (DagScheduleAsset, DagScheduleAlias, AssetAliasMember)
+        async with self.database.transaction() as session:
+            for table in (*tables, *of_dags, DagRun, AssetEvent, Dag):
+                await session.execute(delete(table))
+
     async def run(self, steps: Sequence[Step]) -> None:
         """Do all steps; in the end the runs are those of the model."""
         await self.clock.begin()
-        await self._add_dags()
+        await self._read_file()
         for what, *more in [*steps, ("schedule", 4)]:
             minutes = more[0] if what in ("wait", "set") else 0
             await self.clock.move(timedelta(minutes=minutes))
             if what not in ("wait", "set"):
                 await self._do(what, *more)
 
-    async def _add_dags(self) -> None:
-        tables = (DagPartition, DagPartitionEvent, DagPartitionPart, QueuedAssetEvent)
-        of_dags = (DagScheduleAsset, DagScheduleAlias, AssetAliasMember)
+    async def _read_file(self) -> None:
+        """The DAG processor has read the file of the DAGs."""
+        dags = tuple(_parsed(dag_id, dag.spec) for dag_id, dag in self.dags.items())
+        assets = tuple(
+            ParsedAsset(one.name, one.uri, one.group, {}, "plays.py:1") for one in map(asset, THREE)
+        )
+        file = ParsedFile("plays.py", 0.1, dags=dags, assets=assets, aliases=ALIASES)
         async with self.database.transaction() as session:
-            for table in (*tables, *of_dags, DagRun, AssetEvent, Dag):
-                await session.execute(delete(table))
-        for dag_id, dag in self.dags.items():
-            spec = dag.spec
-            await add_dag(
-                self.database,
-                dag_id,
-                schedule_of(spec),
-                assets=sorted(THREE.index(name) + 1 for name in spec.assets),
-                aliases=sorted(ALIASES.index(name) + 1 for name in spec.aliases),
-                max_active_runs=spec.max_active_runs,
-                min_run_gap=spec.gap and spec.gap.total_seconds(),
-                quiet_period=spec.quiet and spec.quiet.total_seconds(),
-                depends_on_past=spec.depends_on_past,
-            )
+            folder = merge([file], await read_incumbents(session), unusable=frozenset())
+            await sync_folder(session, folder, {file.path: file}, now=NOW)
 
     async def _do(self, what: str, who: Any, *more: Any) -> None:
         match what:
@@ -116,6 +118,8 @@ class Play:
                 await self._emit(who, *more)
             case "schedule":
                 await self._schedule(who)
+            case "change":
+                await self._change(self.dags[f"dag{who % len(self.dags)}"], *more)
             case _:
                 dag_id = f"dag{who % len(self.dags)}"
                 await self._do_to_dag(what, dag_id, self.dags[dag_id], *more)
@@ -133,6 +137,12 @@ class Play:
         for event, key in zip(ids, keys, strict=True):
             for dag in self.dags.values():
                 dag.emit(ModelEvent(event, name, key, at), alias)
+
+    async def _change(self, dag: ModelDag, spec: Spec) -> None:
+        schedules = schedule_of(dag.spec), schedule_of(spec)
+        is_mapped_anew = schedules[0] != schedules[1] or dag.spec.quiet != spec.quiet
+        dag.change(spec, is_mapped_anew=is_mapped_anew)
+        await self._read_file()
 
     async def _do_to_dag(self, what: str, dag_id: str, dag: ModelDag, *more: str) -> None:
         async with self.database.transaction() as session:
@@ -180,7 +190,7 @@ class Play:
             assert {one.partition_key for one in told.partitions} == waits.keys(), (told, dag)
             for one in told.partitions:
                 due_at = waits[one.partition_key] or NEVER
-                assert abs((one.due_at or NEVER) - due_at) < _SOON, (one, dag)
+                assert abs((one.due_at or NEVER) - due_at) <= self.clock.accuracy, (one, dag)
 
     async def _compare(self) -> None:
         async with self.database.reading() as session:
@@ -225,4 +235,22 @@ class Play:
         """When keys are due is that of the model, but for the time that a look takes."""
         for one in keys:
             due_at = dag.keys[one.partition_key].due_at or NEVER
-            assert abs(one.due_at - due_at) < _SOON, (one.partition_key, dag)
+            assert abs(one.due_at - due_at) <= self.clock.accuracy, (one.partition_key, dag)
+
+
+def _parsed(dag_id: str, spec: Spec) -> ParsedDag:
+    return ParsedDag(
+        dag_id,
+        "plays.py:2",
+        None,
+        [],
+        schedule_of(spec),
+        spec.max_active_runs,
+        None,
+        {},
+        [],
+        is_paused_upon_creation=False,
+        min_run_gap=None if spec.gap is None else spec.gap.total_seconds(),
+        quiet_period=None if spec.quiet is None else spec.quiet.total_seconds(),
+        depends_on_past=spec.depends_on_past,
+    )

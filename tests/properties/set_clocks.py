@@ -25,7 +25,13 @@ _MAKE = (
 
 
 class Clock(Protocol):
-    """Of one database."""
+    """Of one database.
+
+    Args:
+        accuracy: How much time passes by itself during a step, at most.
+    """
+
+    accuracy: timedelta
 
     async def begin(self) -> None:
         """Set it to `BEGIN`."""
@@ -39,6 +45,7 @@ class SqliteClock:
     """It stands still unless it is moved."""
 
     now: datetime = BEGIN
+    accuracy: timedelta = timedelta()
 
     async def begin(self) -> None:
         self.now = BEGIN
@@ -53,6 +60,7 @@ class PostgresClock:
     """It goes on meanwhile."""
 
     database: Database
+    accuracy: timedelta = timedelta(minutes=1)
 
     async def begin(self) -> None:
         await self._set("CAST(:to AS timestamptz) - pg_catalog.clock_timestamp()", to=BEGIN)

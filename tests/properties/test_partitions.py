@@ -65,7 +65,7 @@ RESOLVED: Drawn = (
 @example(DEADLINE)
 @example(MAPPED_ANEW)
 @example(RESOLVED)
-@settings(max_examples=30, deadline=None, suppress_health_check=_ANY)
+@settings(max_examples=20, deadline=None, suppress_health_check=_ANY)
 def test_divided_a_few_at_a_time_the_runs_of_partition_keys_are_those_of_the_model(
     template: Path, monkeypatch: pytest.MonkeyPatch, play: Drawn
 ) -> None:
@@ -75,7 +75,7 @@ def test_divided_a_few_at_a_time_the_runs_of_partition_keys_are_those_of_the_mod
 
 @given(plays(CLOCKS))
 @example(SET_BACK)
-@settings(max_examples=30, deadline=None, suppress_health_check=_ANY)
+@settings(max_examples=20, deadline=None, suppress_health_check=_ANY)
 def test_the_runs_of_partition_keys_are_those_of_the_model(template: Path, play: Drawn) -> None:
     run_on_sqlite(fresh_copy(template), play)
 
@@ -99,7 +99,7 @@ ON_POSTGRES: st.SearchStrategy[Drawn] = plays(CLOCKS, longest=15)
 @example(DEADLINE)
 @example(SET_BACK)
 @example(RESOLVED)
-@settings(max_examples=12, deadline=None, suppress_health_check=_ANY)
+@settings(max_examples=10, deadline=None, suppress_health_check=_ANY)
 def test_on_postgresql_the_runs_of_partition_keys_are_those_of_the_model(
     clocked_postgres_url: str, play: Drawn
 ) -> None:
