@@ -46,6 +46,8 @@ class ModelRun:
     run_after: datetime
     events: frozenset[int]
     state: str = "queued"
+    is_deleted: bool = False
+    """The store has it no more. What is decided does not depend on that."""
 
 
 @dataclass

@@ -17,7 +17,7 @@ from sqlalchemy import Interval, String, cast, delete, literal, select, update
 
 from tests.properties.scheduling_model import HOUR, DagSpec, ModelDag, Needs, names_in
 from tests.properties.three_assets import THREE, fresh_copy
-from tests.store.seeding import add_dag, emit
+from tests.store.seeding import add_dag, emit, runs_of
 from triggerer.domain.assets import Asset
 from triggerer.domain.conditions import AssetAll, AssetAny, Condition
 from triggerer.domain.schedules import (
@@ -29,6 +29,7 @@ from triggerer.domain.schedules import (
     schedule_to_json,
 )
 from triggerer.domain.timetables import CronDataIntervalTimetable
+from triggerer.operations.cleaning import clean
 from triggerer.scheduler import Scheduler
 from triggerer.store.engine.database import Database, database_now
 from triggerer.store.engine.opening import open_database
@@ -68,6 +69,8 @@ STEPS = st.one_of(
     st.tuples(st.just("unpause"), st.integers(0, 2)),
     st.tuples(st.just("end"), st.integers(0, 2)),
     st.tuples(st.just("fail"), st.integers(0, 2)),
+    # What is older than so many hours is deleted.
+    st.tuples(st.just("clean"), st.sampled_from([0, 3, 60])),
     st.tuples(st.just("schedule"), st.integers(1, 4)),
     st.tuples(st.just("schedule"), st.integers(1, 4)),
 )
@@ -118,6 +121,8 @@ class Play:
     def __init__(self, database: Database, specs: Sequence[DagSpec], start: datetime) -> None:
         self.database = database
         self.dags = {f"dag{number}": ModelDag(spec, start) for number, spec in enumerate(specs)}
+        self.cleaned_before = datetime(2000, 1, 1, tzinfo=UTC)
+        """No clock is set back beyond that: what it would ask for anew was deleted."""
 
     async def begin(self) -> None:
         async with self.database.transaction() as session:
@@ -165,10 +170,28 @@ class Play:
                     await session.execute(update(DagRun).where(*of_dag).values(state=state))
                 for run in self.dags[dag_id].runs:
                     run.state = state if run.state == "queued" else run.state
+            case "clean":
+                await self.clean(now - number * HOUR)
             case "schedule":
                 await self.schedule(number)
-            case "hours":
+            case "hours" if self.cleaned_before - number * HOUR <= now:
                 await self.move(-number * HOUR)
+
+    async def clean(self, before: datetime) -> None:
+        """Only runs that have ended go, and no event that waits; what goes on is decided as though nothing had."""
+        kept = {dag_id: await runs_of(self.database, dag_id) for dag_id in self.dags}
+        cleaned = await clean(self.database, before, ack_timeout=HOUR)
+        self.cleaned_before = max(self.cleaned_before, before)
+        for dag_id, dag in self.dags.items():
+            left = {run.id for run in await runs_of(self.database, dag_id)}
+            there = [run for run in dag.runs if not run.is_deleted]
+            for row, run in zip(kept[dag_id], there, strict=True):
+                run.is_deleted = row.id not in left
+                assert not run.is_deleted or (run.state != "queued" and run.run_after < before)
+        assert cleaned.runs == sum(map(len, kept.values())) - sum(
+            not run.is_deleted for dag in self.dags.values() for run in dag.runs
+        )
+        await self.compare()
 
     async def move(self, by: timedelta) -> None:
         """Move all that is stored: as though the clock, which nobody can set, had been set the other way."""
@@ -185,6 +208,7 @@ class Play:
             await session.execute(update(DagRun).values(run_id=aside))
             for run in await session.scalars(select(DagRun).where(DagRun.run_type == "scheduled")):
                 run.run_id = f"scheduled__{run.run_after.isoformat(timespec='microseconds')}"
+        self.cleaned_before += by
         for dag in self.dags.values():
             dag.move(by)
 
@@ -224,7 +248,8 @@ class Play:
                 for row in rows
                 if row.dag_id == dag_id
             ]
-            assert made == [(r.logical_date, r.events, r.state) for r in dag.runs], (dag_id, dag)
+            known = [run for run in dag.runs if not run.is_deleted]
+            assert made == [(r.logical_date, r.events, r.state) for r in known], (dag_id, dag)
             waits = {event for some in dag.waiting.values() for event in some}
             assert taken == ({None: waits} if waits else {}), (dag_id, dag)
 
@@ -238,8 +263,10 @@ async def _on_sqlite(url: str, specs: Sequence[DagSpec], steps: Sequence[tuple[s
             for what, number in [*steps, ("schedule", 2)]:
                 if what in ("wait", "set"):
                     # A moment of its own for each, so that no two runs are of one instant.
-                    clock[0] += timedelta(minutes=number, microseconds=1)
-                    host.move_to(clock[0])
+                    moved = clock[0] + timedelta(minutes=number, microseconds=1)
+                    if moved >= play.cleaned_before:
+                        clock[0] = moved
+                        host.move_to(moved)
                 else:
                     clock[0] += timedelta(microseconds=1)
                     await play.do(what, number)
@@ -253,6 +280,9 @@ _ANY: Any = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 PLAYS = (st.lists(SPECS, min_size=1, max_size=3), st.lists(STEPS | CLOCKS, max_size=25))
 
 
+_FAILED = [("emit", 0), ("schedule", 1), ("fail", 0)]
+
+
 @given(*PLAYS)
 @example([DagSpec("assets")], [("emit", 0), ("set", -3_000)])
 @example([DagSpec("both", catchup=True, events_per_run=1)], [("emit", 0)] * 3)
@@ -261,6 +291,11 @@ PLAYS = (st.lists(SPECS, min_size=1, max_size=3), st.lists(STEPS | CLOCKS, max_s
     [DagSpec("assets", events_per_run=1, quiet=timedelta(minutes=7))],
     [("emit", 0), ("set", -150), ("emit", 0)],
 )
+@example(
+    [DagSpec("either")],
+    [("schedule", 1), ("emit", 0), ("schedule", 1), ("end", 0), ("clean", 0)],
+)
+@example([DagSpec("assets", depends_on_past=True)], [*_FAILED, ("clean", 0), ("emit", 0)])
 @settings(max_examples=30, deadline=None, suppress_health_check=_ANY)
 def test_the_runs_are_those_of_the_model(
     template: Path, specs: list[DagSpec], steps: list[tuple[str, int]]
