@@ -485,18 +485,18 @@ def _values(table: type[Base], **columns: Any) -> Callable[[Any], Any]:
 @pytest.mark.parametrize(
     ("disorder", "reason"),
     [
-        (_values(Stream, expires_at=NOW), "nobody reads its stream"),
-        (_values(Stream, owner=None, expires_at=None), "nobody reads its stream"),
+        (_values(Stream, expires_at=NOW), "it has a stream that nobody reads"),
+        (_values(Stream, owner=None, expires_at=None), "it has a stream that nobody reads"),
         (
             lambda session: session.execute(
                 update(Watcher).where(Watcher.id == 2).values(state="failing")
             ),
-            "refunds/w, of its stream, is failing",
+            "refunds/w is failing",
         ),
-        (_values(Watcher, state="catching_up"), "orders/w, of its stream, is catching_up"),
+        (_values(Watcher, state="catching_up"), "it is catching_up"),
         (
             _values(Watcher, updated_at=func.current_timestamp()),
-            "orders/w, of its stream, has been running only since",
+            "it has been running only since",
         ),
     ],
 )

@@ -63,15 +63,17 @@ async def unsettled_watchers(
         .order_by(Watcher.id)
     )
     shown = [_Shown(*row) for row in rows]
-    of_streams: dict[str, str] = {}
+    of_streams: dict[str, tuple[_Shown, str]] = {}
     for one in shown:
-        if one.stream_digest is not None and (reason := one.disorder(now, quiet_since)):
-            of_streams.setdefault(one.stream_digest, reason)
+        if one.stream_digest is not None and (disorder := one.disorder(now, quiet_since)):
+            of_streams.setdefault(one.stream_digest, (one, disorder))
     unsettled = {}
     for one in shown:
         reason = None
         if one.stream_digest is not None:
-            reason = of_streams.get(one.stream_digest)
+            if one.stream_digest in of_streams:
+                who, disorder = of_streams[one.stream_digest]
+                reason = f"{'it' if who is one else f'{who.asset_name}/{who.name}'} {disorder}"
         elif one.since > quiet_since:
             reason = f"no file declares it since {_told(one.since)}"
         if one.is_behind:
@@ -99,14 +101,13 @@ class _Shown(NamedTuple):
     is_replayed: bool
 
     def disorder(self, now: datetime, quiet_since: datetime) -> str | None:
-        """What tells that its stream is not in good order, or not for long."""
+        """What of it tells that its stream is not in good order, or not for long."""
         if self.expires_at is None or self.expires_at <= now:
-            return "nobody reads its stream"
-        who = f"{self.asset_name}/{self.name}, of its stream,"
+            return "has a stream that nobody reads"
         if self.state != "running":
-            return f"{who} is {self.state}"
+            return f"is {self.state}"
         if self.since > quiet_since:
-            return f"{who} has been running only since {_told(self.since)}"
+            return f"has been running only since {_told(self.since)}"
         return None
 
 
