@@ -31,6 +31,7 @@ from triggerer.store.queries.cleaning.events import (
     highest_event,
     newest_events,
     read_window,
+    release_keys,
 )
 from triggerer.store.queries.cleaning.runs import (
     NeededRuns,
@@ -40,6 +41,7 @@ from triggerer.store.queries.cleaning.runs import (
     needed_runs,
     old_runs,
     open_backfills,
+    shared_runs,
 )
 from triggerer.store.queries.cleaning.watchers import (
     UnsettledWatcher,
@@ -71,7 +73,7 @@ class Cleaned:
     logs_elsewhere: int = 0
     """Of runs that had one which is not on this machine."""
     kept_runs: int = 0
-    """Old runs that decisions still read, or that a backfill needs which is not done."""
+    """Old runs that decisions still read, or of which a backfill, or an event, is not done."""
     kept_events: Counter[str] = field(default_factory=Counter)
     """Old events by why they stay: `queued`, `in_run`, `emitted_by_run`, `newest`, `parked` or `watcher`."""
     kept_watchers: list[UnsettledWatcher] = field(default_factory=list)
@@ -119,6 +121,8 @@ async def _clean_runs(database: Database, cleaned: Cleaned) -> set[int]:
             if not old:
                 break
             chosen = [run for run in old if not _stays(run, needed, unfinished)]
+            shared = await shared_runs(session, [run.pk for run in chosen])
+            chosen = [run for run in chosen if run.pk not in shared]
             events = await count_events(session, [run.pk for run in chosen])
         after = old[-1].pk
         cleaned.kept_runs += len(old) - len(chosen)
@@ -228,7 +232,7 @@ async def _clean_events(
         after = window.last
         beyond = 0 if window.old else beyond + 1
         sifted = sieve.sift(window)
-        if sifted.unneeded and not cleaned.dry_run:
+        if (sifted.unneeded or window.orphans) and not cleaned.dry_run:
             began = time.monotonic()
             async with database.transaction() as session:
                 if new := sifted.watcher_ids - sieve.noted:
@@ -237,6 +241,9 @@ async def _clean_events(
                     sifted = sieve.sift(window)
                 event_ids = [event.id for event in sifted.unneeded]
                 await perform(session, delete_events(event_ids, window.divided))
+                old = {event.id for event in window.old}
+                left = window.orphans.intersection(old).difference(event_ids)
+                await perform(session, release_keys(sorted(left)))
             await _give_way(began)
         cleaned.asset_events += len(sifted.unneeded)
         cleaned.kept_events += sifted.kept

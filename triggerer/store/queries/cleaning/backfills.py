@@ -22,8 +22,8 @@ async def old_backfills(
 ) -> list[int]:
     """Return those that were asked for before an instant and that nothing reads any more.
 
-    What a backfill has made is not made again by its DAG's timetable: those that reach beyond the last run that the
-    timetable has asked for stay.
+    What a backfill has made is not made again by its DAG's timetable: those of data intervals that reach beyond the
+    last run that the timetable has asked for stay.
 
     Args:
         needed: The runs that decisions need, by DAG.
@@ -31,14 +31,19 @@ async def old_backfills(
         removed: Runs that count as deleted.
     """
     rows = await session.execute(
-        select(Backfill.id, Backfill.dag_id, Backfill.to_date)
+        select(
+            Backfill.id,
+            Backfill.dag_id,
+            Backfill.to_date,
+            exists().where(BackfillInterval.backfill_id == Backfill.id),
+        )
         .where(Backfill.created_at < before)
         .order_by(Backfill.id)
     )
     found = []
-    for pk, dag_id, to_date in rows:
+    for pk, dag_id, to_date, has_intervals in rows:
         since = needed[dag_id].since if dag_id in needed else None
-        if pk in unfinished or since is None or to_date >= since:
+        if pk in unfinished or (has_intervals and (since is None or to_date >= since)):
             continue
         runs = await session.scalars(select(DagRun.id).where(DagRun.backfill_id == pk))
         if all(run in removed for run in runs):

@@ -14,6 +14,8 @@ from triggerer.store.engine.statement import ParameterRows, Statement, in_list, 
 from triggerer.store.queries.scheduling.partitions import DIVIDED
 
 _IN_EVENTS: Final = in_list("event_ids", "bigint")
+_NO_REPEAT: Final = "~"
+"""How the key of an event begins that is never a repeat, see `AssetEvent`."""
 
 _NEWEST: Final = Statement(
     "SELECT (SELECT max(e.id) FROM asset_event e WHERE e.asset_id = a.id) FROM asset a"
@@ -43,12 +45,16 @@ WHERE asset_event_id > {after} AND asset_event_id <= {last}
 )
 _EMITTED: Final = Statement(
     """
-SELECT e.id, r.id FROM asset_event e
-JOIN dag_run r ON r.dag_id = e.source_dag_id AND r.run_id = e.source_run_id
-WHERE e.id > {after} AND e.id <= {last}
+SELECT e.id, (SELECT r.id FROM dag_run r WHERE r.dag_id = e.source_dag_id AND r.run_id = e.source_run_id),
+       substr(e.idempotency_key, 1, 1)
+FROM asset_event e
+WHERE e.id > {after} AND e.id <= {last} AND e.source_run_id IS NOT NULL
 """
 )
 _DELETE: Final = Statement("DELETE FROM asset_event WHERE id {IN_EVENTS}", IN_EVENTS=_IN_EVENTS)
+_RELEASE: Final = Statement(
+    "UPDATE asset_event SET idempotency_key = '~/' || id WHERE id {IN_EVENTS}", IN_EVENTS=_IN_EVENTS
+)
 _DELETE_DIVIDED: Final = Statement(
     """
 DELETE FROM queued_asset_event WHERE run_pk = {DIVIDED} AND (dag_id, asset_event_id) IN
@@ -83,6 +89,8 @@ class Window:
     """Those that a run has, which is not deleted."""
     emitted: frozenset[int]
     """Those that a task of such a run has emitted: if it is repeated, they are found by their keys."""
+    orphans: frozenset[int]
+    """Those whose run is gone, and that still have the key which a task of that run gave them."""
     divided: Sequence[tuple[str, int]]
     """Entries (DAG, event) of which only partition keys refer to the event."""
 
@@ -120,7 +128,8 @@ def read_window(
     rows = yield _OLD(**place, before=before, quiet_since=quiet_since)
     old = [OldEvent(event, watcher, bool(is_quiet)) for event, watcher, is_quiet in rows]
     if not old:
-        return Window(last, (), frozenset(), frozenset(), frozenset(), ())
+        none: frozenset[int] = frozenset()
+        return Window(last, (), none, none, none, none, ())
     entries = yield _QUEUED(**place)
     keyed = yield _KEYED(**place)
     emitted = yield _EMITTED(**place)
@@ -133,7 +142,10 @@ def read_window(
         old,
         frozenset(event for event, run in runs if run is None),
         frozenset(event for event, run in runs if run is not None and run not in removed_runs),
-        frozenset(event for event, run in emitted if run not in removed_runs),
+        frozenset(
+            event for event, run, _ in emitted if run is not None and run not in removed_runs
+        ),
+        frozenset(event for event, run, mark in emitted if run is None and mark != _NO_REPEAT),
         [(dag_id, event) for dag_id, event, run in entries if run == DIVIDED],
     )
 
@@ -145,3 +157,12 @@ def delete_events(event_ids: Sequence[int], divided: Sequence[tuple[str, int]]) 
     gone = set(event_ids)
     if left := [entry for entry in divided if entry[1] in gone]:
         yield _DELETE_DIVIDED(rows=ParameterRows(left))
+
+
+def release_keys(event_ids: Sequence[int]) -> Script[None]:
+    """Give these events keys that nobody uses again.
+
+    A run that gets the id of one that is gone would seem to repeat its events: they would not be recorded.
+    """
+    if event_ids:
+        yield _RELEASE(event_ids=list(event_ids))

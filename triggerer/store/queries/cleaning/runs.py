@@ -12,6 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import aliased
 
 from triggerer.domain.runs import RunType
+from triggerer.store.engine.script import perform, single_step
+from triggerer.store.engine.statement import Statement, in_list
 from triggerer.store.models import (
     BackfillInterval,
     BackfillKey,
@@ -28,6 +30,20 @@ _AUTOMATED: Final = text(
 )
 _BY_ITSELF: Final = (RunType.SCHEDULED, RunType.ASSET_TRIGGERED)
 
+# One lookup of the event for each that was taken: a join may read all that waits for the DAG.
+_SHARED: Final = Statement(
+    """
+SELECT DISTINCT t.run_pk FROM dag_partition_event t
+WHERE t.run_pk {IN_RUNS} AND (
+    (SELECT 1 FROM dag_partition_event w {HINT}
+     WHERE w.asset_event_id = t.asset_event_id AND w.dag_id = t.dag_id AND w.run_pk IS NULL LIMIT 1) IS NOT NULL
+    OR (SELECT 1 FROM queued_asset_event q
+        WHERE q.asset_event_id = t.asset_event_id AND q.dag_id = t.dag_id AND q.run_pk IS NULL) IS NOT NULL)
+""",
+    IN_RUNS=in_list("run_pks", "bigint"),
+    HINT=("INDEXED BY ix_dag_partition_event_asset_event_id", ""),
+)
+
 
 class OldRun(NamedTuple):
     """A run that ended long ago."""
@@ -35,6 +51,7 @@ class OldRun(NamedTuple):
     pk: int
     dag_id: str
     run_id: str
+    run_type: str
     log_home: str | None
     """The folder of its log, on its executor's machine; None: it has none."""
     logical_date: datetime | None
@@ -50,12 +67,15 @@ class NeededRuns:
     """The newest, the newest that no backfill has made, the newest that time or assets have asked for, and the last
     old one that its timetable has asked for: what comes next is computed from that, even if the clock is set back."""
     since: datetime | None
-    """The logical date of the last one: of what covers later data intervals the runs are needed too. None: none."""
+    """The logical date of the last one: of what time or assets have asked for, the runs that cover later data intervals
+    are needed too. None: none."""
 
     def holds(self, run: OldRun) -> bool:
         """Whether the run is one of them."""
         if run.pk in self.pks:
             return True
+        if run.run_type not in _BY_ITSELF:
+            return False
         ends = (run.logical_date, run.data_interval_end)
         return self.since is not None and any(end is not None and end > self.since for end in ends)
 
@@ -114,6 +134,7 @@ async def old_runs(
             DagRun.id,
             DagRun.dag_id,
             DagRun.run_id,
+            DagRun.run_type,
             DagRun.log_home,
             DagRun.logical_date,
             DagRun.data_interval_end,
@@ -139,6 +160,16 @@ async def count_events(session: AsyncSession, run_pks: Sequence[int]) -> Mapping
             assert run_pk is not None
             counts[run_pk] = counts.get(run_pk, 0) + count
     return counts
+
+
+async def shared_runs(session: AsyncSession, run_pks: Sequence[int]) -> set[int]:
+    """Return those of these runs that have an event which waits for other partition keys of their DAG.
+
+    If those are mapped anew, what the runs have taken keeps the event from being taken for the same keys again. An
+    event that waits for no key of the DAG never does again.
+    """
+    rows = await perform(session, single_step(_SHARED(run_pks=list(run_pks))))
+    return {run_pk for (run_pk,) in rows}
 
 
 async def delete_runs(

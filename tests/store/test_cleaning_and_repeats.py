@@ -1,0 +1,121 @@
+"""What `triggerer db clean` must leave so that nothing runs twice or is missed afterwards, and what it may not keep."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sqlalchemy import update
+
+from tests.run_orders import order
+from tests.store.partitions import asset, daily, emit_keys, keyed_runs, partitioned
+from tests.store.scheduling import now_of, one_asset, set_columns, timed
+from tests.store.seeding import NOW, add_asset, add_dag, events_in, runs_of
+from tests.store.test_cleaning import AGES, age, cleaned, count, run_once
+from triggerer.domain.attempts import EmittedEvent, TaskResult
+from triggerer.domain.runs import TaskState
+from triggerer.domain.schedules import OnTime
+from triggerer.domain.timetables import CronDataIntervalTimetable
+from triggerer.execution.emissions import record_emitted
+from triggerer.operations.key_backfills import start_key_backfill
+from triggerer.partitions import FanOutMapper, MonthWindow, StartOfMonthMapper
+from triggerer.scheduler import Scheduler
+from triggerer.store.engine.database import Database
+from triggerer.store.models import Backfill, BackfillKey
+from triggerer.store.queries.execution.results import AttemptUpdate
+from triggerer.store.queries.scheduling.candidates import create_manual_run
+from triggerer.store.queries.scheduling.remapping import return_to_queue
+
+
+async def test_a_key_does_not_run_again_since_the_event_waits_for_another_one(
+    database: Database,
+) -> None:
+    await add_asset(database, 1, "months")
+    days = FanOutMapper(
+        upstream_mapper=StartOfMonthMapper(input_format="%Y-%m"), window=MonthWindow()
+    )
+    schedule = partitioned(asset("months"), default_partition_mapper=days)
+    await add_dag(database, "days", schedule, assets=[1], max_active_runs=10)
+    (event,) = await emit_keys(database, ["2026-02"])
+    await run_once(database)
+    assert len(await runs_of(database, "days")) == 10
+    await age(database)
+
+    would = await cleaned(database, dry_run=True)
+    found = await cleaned(database)
+    assert (found.runs, would.runs) == (0, 0)
+    assert found.kept_runs == 10
+
+    # As when its file, or its queue, changes.
+    async with database.transaction() as session:
+        assert await return_to_queue(session, ["days"]) == {"days"}
+    assert (await cleaned(database)).runs == 0
+    await set_columns(database, "days", max_active_runs=100)
+    while await Scheduler(database).run_once():
+        pass
+    runs = await keyed_runs(database, "days")
+    assert runs == [(f"2026-02-{day:02}", [event]) for day in range(1, 29)]
+    await age(database)
+    assert (await cleaned(database)).runs == 27
+
+
+async def _finish(database: Database, run_pk: int, run_id: str) -> None:
+    """Its task ends, and has updated the asset `flights`."""
+    event = EmittedEvent("flights", "x-test://flights", {}, 0)
+    task = TaskResult("t", TaskState.SUCCESS, 1, NOW, NOW, events=(event,))
+    ours = replace(order(run_pk, 1), dag_id="maker", run_id=run_id)
+    async with database.transaction() as session:
+        await record_emitted(session, [AttemptUpdate(ours, (task,))])
+
+
+async def test_a_run_with_the_id_of_one_that_is_gone_emits_its_events(database: Database) -> None:
+    await one_asset(database, is_paused=True)
+    await add_dag(database, "maker", None)
+    for run_id in ("first", "last"):
+        async with database.transaction() as session:
+            made = await create_manual_run(session, "maker", run_id=run_id)
+        await _finish(database, made.pk, run_id)
+    await age(database)
+    assert (await cleaned(database)).runs == 1
+    # It waits for `report`.
+    assert len(await events_in(database)) == 2
+    async with database.transaction() as session:
+        made = await create_manual_run(session, "maker", run_id="first")
+    # A repeat of this one, and of one that is still there, emits nothing twice.
+    for _ in range(2):
+        await _finish(database, made.pk, "first")
+        await _finish(database, made.pk, "last")
+    assert [event.source_run_id for event in await events_in(database)] == [
+        "first",
+        "last",
+        "first",
+    ]
+    assert len({event.idempotency_key for event in await events_in(database)}) == 3
+
+
+async def test_a_backfill_of_keys_goes_with_its_last_run(database: Database) -> None:
+    await daily(database)
+    async with database.transaction() as session:
+        await start_key_backfill(session, "daily", ["2026-03-10", "2026-03-11"])
+        await create_manual_run(session, "daily")
+    await age(database)
+    async with database.transaction() as session:
+        await session.execute(update(Backfill).values(created_at=await now_of(database) - AGES))
+    assert (await cleaned(database, dry_run=True)).backfills == 1
+    found = await cleaned(database)
+    assert (found.runs, found.backfills) == (2, 1)
+    assert await count(database, Backfill) == await count(database, BackfillKey) == 0
+
+
+async def test_runs_by_hand_go_also_if_they_came_after_the_last_one_by_time(
+    database: Database,
+) -> None:
+    await timed(database, "d", OnTime(CronDataIntervalTimetable("@yearly", timezone="UTC")))
+    await run_once(database)
+    async with database.transaction() as session:
+        for number in range(3):
+            await create_manual_run(session, "d", run_id=f"by-hand-{number}")
+    (by_time, *by_hand) = await runs_of(database, "d")
+    assert all(run.logical_date is not None for run in by_hand)
+    await age(database)
+    assert (await cleaned(database)).runs == 2
+    assert [run.id for run in await runs_of(database, "d")] == [by_time.id, by_hand[-1].id]
