@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sqlalchemy import update
+from sqlalchemy import insert, update
 
 from tests.run_orders import order
+from tests.store.explaining import working
 from tests.store.partitions import asset, daily, emit_keys, keyed_runs, partitioned
 from tests.store.scheduling import now_of, one_asset, set_columns, timed
 from tests.store.seeding import NOW, add_asset, add_dag, events_in, runs_of
@@ -20,9 +21,13 @@ from triggerer.operations.key_backfills import start_key_backfill
 from triggerer.partitions import FanOutMapper, MonthWindow, StartOfMonthMapper
 from triggerer.scheduler import Scheduler
 from triggerer.store.engine.database import Database
-from triggerer.store.models import Backfill, BackfillKey
+from triggerer.store.engine.script import perform, single_step
+from triggerer.store.models import Backfill, BackfillKey, DagPartitionEvent, QueuedAssetEvent
+from triggerer.store.queries.cleaning.events import delete_events
+from triggerer.store.queries.cleaning.runs import SHARED
 from triggerer.store.queries.execution.results import AttemptUpdate
 from triggerer.store.queries.scheduling.candidates import create_manual_run
+from triggerer.store.queries.scheduling.partitions import DIVIDED
 from triggerer.store.queries.scheduling.remapping import return_to_queue
 
 
@@ -119,3 +124,35 @@ async def test_runs_by_hand_go_also_if_they_came_after_the_last_one_by_time(
     await age(database)
     assert (await cleaned(database)).runs == 2
     assert [run.id for run in await runs_of(database, "d")] == [by_time.id, by_hand[-1].id]
+
+
+async def test_what_is_done_for_a_few_does_not_grow_with_what_was_divided_or_waits(
+    database: Database,
+) -> None:
+    """Before a database has statistics."""
+    few, many = 10, 20_000
+    async with database.transaction() as session:
+        rows = range(1, many + 1)
+        divided = [
+            {"dag_id": "d", "asset_event_id": one, "asset_id": 1, "run_pk": DIVIDED} for one in rows
+        ]
+        shares = [
+            {
+                **row,
+                "partition_key": f"k{row['asset_event_id']}",
+                "run_pk": 1 if row["asset_event_id"] <= few else None,
+            }
+            for row in divided
+        ]
+        for table, values in ((QueuedAssetEvent, divided), (DagPartitionEvent, shares)):
+            await session.execute(insert(table), values)
+    async with database.transaction() as session:
+        connection = await session.connection()
+        for script in (
+            delete_events(range(1, few + 1), frozenset(rows)),
+            single_step(SHARED(run_pks=[1])),
+        ):
+            async with working(connection) as work:
+                await perform(session, script)
+            assert work.done < 1_000
+    assert await count(database, QueuedAssetEvent) == many - few

@@ -10,7 +10,7 @@ from typing import Final
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from triggerer.store.engine.script import Script, perform, single_step
-from triggerer.store.engine.statement import ParameterRows, Statement, in_list, parameter_rows
+from triggerer.store.engine.statement import Statement, in_list
 from triggerer.store.queries.scheduling.partitions import DIVIDED
 
 _IN_EVENTS: Final = in_list("event_ids", "bigint")
@@ -33,13 +33,13 @@ ORDER BY id
 )
 _QUEUED: Final = Statement(
     """
-SELECT dag_id, asset_event_id, run_pk FROM queued_asset_event
+SELECT DISTINCT asset_event_id, run_pk FROM queued_asset_event
 WHERE asset_event_id > {after} AND asset_event_id <= {last}
 """
 )
 _KEYED: Final = Statement(
     """
-SELECT asset_event_id, run_pk FROM dag_partition_event
+SELECT DISTINCT asset_event_id, run_pk FROM dag_partition_event
 WHERE asset_event_id > {after} AND asset_event_id <= {last}
 """
 )
@@ -55,13 +55,15 @@ _DELETE: Final = Statement("DELETE FROM asset_event WHERE id {IN_EVENTS}", IN_EV
 _RELEASE: Final = Statement(
     "UPDATE asset_event SET idempotency_key = '~/' || id WHERE id {IN_EVENTS}", IN_EVENTS=_IN_EVENTS
 )
+# By the range and without the index of what runs have taken, which would be read as far as it was divided.
 _DELETE_DIVIDED: Final = Statement(
     """
-DELETE FROM queued_asset_event WHERE run_pk = {DIVIDED} AND (dag_id, asset_event_id) IN
-    (SELECT g.dag_id, g.asset_event_id FROM {ROWS} g)
+DELETE FROM queued_asset_event
+WHERE asset_event_id >= {first} AND asset_event_id <= {last} AND asset_event_id {IN_EVENTS}
+  AND coalesce(run_pk, -1) = {DIVIDED}
 """,
+    IN_EVENTS=_IN_EVENTS,
     DIVIDED=(str(DIVIDED), str(DIVIDED)),
-    ROWS=parameter_rows(dag_id="text", asset_event_id="bigint"),
 )
 
 
@@ -91,8 +93,8 @@ class Window:
     """Those that a task of such a run has emitted: if it is repeated, they are found by their keys."""
     orphans: frozenset[int]
     """Those whose run is gone, and that still have the key which a task of that run gave them."""
-    divided: Sequence[tuple[str, int]]
-    """Entries (DAG, event) of which only partition keys refer to the event."""
+    divided: frozenset[int]
+    """Those of which an entry of a queue is left that has become entries of partition keys."""
 
 
 async def newest_events(session: AsyncSession) -> set[int]:
@@ -129,12 +131,12 @@ def read_window(
     old = [OldEvent(event, watcher, bool(is_quiet)) for event, watcher, is_quiet in rows]
     if not old:
         none: frozenset[int] = frozenset()
-        return Window(last, (), none, none, none, none, ())
+        return Window(last, (), none, none, none, none, none)
     entries = yield _QUEUED(**place)
     keyed = yield _KEYED(**place)
     emitted = yield _EMITTED(**place)
     runs = [
-        *((event, run) for _, event, run in entries if run != DIVIDED),
+        *((event, run) for event, run in entries if run != DIVIDED),
         *((event, run) for event, run in keyed),
     ]
     return Window(
@@ -146,17 +148,16 @@ def read_window(
             event for event, run, _ in emitted if run is not None and run not in removed_runs
         ),
         frozenset(event for event, run, mark in emitted if run is None and mark != _NO_REPEAT),
-        [(dag_id, event) for dag_id, event, run in entries if run == DIVIDED],
+        frozenset(event for event, run in entries if run == DIVIDED),
     )
 
 
-def delete_events(event_ids: Sequence[int], divided: Sequence[tuple[str, int]]) -> Script[None]:
+def delete_events(event_ids: Sequence[int], divided: Collection[int]) -> Script[None]:
     """Delete events, and the entries that partition keys have left of them."""
     if event_ids:
         yield _DELETE(event_ids=list(event_ids))
-    gone = set(event_ids)
-    if left := [entry for entry in divided if entry[1] in gone]:
-        yield _DELETE_DIVIDED(rows=ParameterRows(left))
+    if left := sorted(set(event_ids).intersection(divided)):
+        yield _DELETE_DIVIDED(first=left[0], last=left[-1], event_ids=left)
 
 
 def release_keys(event_ids: Sequence[int]) -> Script[None]:

@@ -30,15 +30,17 @@ _AUTOMATED: Final = text(
 )
 _BY_ITSELF: Final = (RunType.SCHEDULED, RunType.ASSET_TRIGGERED)
 
-# One lookup of the event for each that was taken: a join may read all that waits for the DAG.
-_SHARED: Final = Statement(
+# One lookup of the event for each that was taken. Written so, neither database can take an index that begins with the
+# DAG: without statistics that would read all that waits for it, each time.
+SHARED: Final = Statement(
     """
 SELECT DISTINCT t.run_pk FROM dag_partition_event t
 WHERE t.run_pk {IN_RUNS} AND (
     (SELECT 1 FROM dag_partition_event w {HINT}
-     WHERE w.asset_event_id = t.asset_event_id AND w.dag_id = t.dag_id AND w.run_pk IS NULL LIMIT 1) IS NOT NULL
+     WHERE w.asset_event_id = t.asset_event_id AND w.dag_id || '' = t.dag_id AND coalesce(w.run_pk, -1) = -1
+     LIMIT 1) IS NOT NULL
     OR (SELECT 1 FROM queued_asset_event q
-        WHERE q.asset_event_id = t.asset_event_id AND q.dag_id = t.dag_id AND q.run_pk IS NULL) IS NOT NULL)
+        WHERE q.asset_event_id = t.asset_event_id AND q.dag_id = t.dag_id AND coalesce(q.run_pk, -1) = -1) IS NOT NULL)
 """,
     IN_RUNS=in_list("run_pks", "bigint"),
     HINT=("INDEXED BY ix_dag_partition_event_asset_event_id", ""),
@@ -168,7 +170,7 @@ async def shared_runs(session: AsyncSession, run_pks: Sequence[int]) -> set[int]
     If those are mapped anew, what the runs have taken keeps the event from being taken for the same keys again. An
     event that waits for no key of the DAG never does again.
     """
-    rows = await perform(session, single_step(_SHARED(run_pks=list(run_pks))))
+    rows = await perform(session, single_step(SHARED(run_pks=list(run_pks))))
     return {run_pk for (run_pk,) in rows}
 
 
