@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
 from sqlalchemy import insert, update
 
 from tests.run_orders import order
@@ -13,16 +16,25 @@ from tests.store.scheduling import now_of, one_asset, set_columns, timed
 from tests.store.seeding import NOW, add_asset, add_dag, events_in, runs_of
 from tests.store.test_cleaning import AGES, age, cleaned, count, run_once
 from triggerer.domain.attempts import EmittedEvent, TaskResult
+from triggerer.domain.logs import log_path
 from triggerer.domain.runs import TaskState
 from triggerer.domain.schedules import OnTime
 from triggerer.domain.timetables import CronDataIntervalTimetable
+from triggerer.errors import TriggererError
 from triggerer.execution.emissions import record_emitted
+from triggerer.operations import cleaning
 from triggerer.operations.key_backfills import start_key_backfill
 from triggerer.partitions import FanOutMapper, MonthWindow, StartOfMonthMapper
 from triggerer.scheduler import Scheduler
 from triggerer.store.engine.database import Database
 from triggerer.store.engine.script import perform, single_step
-from triggerer.store.models import Backfill, BackfillKey, DagPartitionEvent, QueuedAssetEvent
+from triggerer.store.models import (
+    Backfill,
+    BackfillKey,
+    DagPartitionEvent,
+    DagRun,
+    QueuedAssetEvent,
+)
 from triggerer.store.queries.cleaning.events import delete_events
 from triggerer.store.queries.cleaning.runs import SHARED
 from triggerer.store.queries.execution.results import AttemptUpdate
@@ -137,12 +149,8 @@ async def test_what_is_done_for_a_few_does_not_grow_with_what_was_divided_or_wai
             {"dag_id": "d", "asset_event_id": one, "asset_id": 1, "run_pk": DIVIDED} for one in rows
         ]
         shares = [
-            {
-                **row,
-                "partition_key": f"k{row['asset_event_id']}",
-                "run_pk": 1 if row["asset_event_id"] <= few else None,
-            }
-            for row in divided
+            {**row, "partition_key": f"k{one}", "run_pk": 1 if one <= few else None}
+            for one, row in zip(rows, divided, strict=True)
         ]
         for table, values in ((QueuedAssetEvent, divided), (DagPartitionEvent, shares)):
             await session.execute(insert(table), values)
@@ -156,3 +164,47 @@ async def test_what_is_done_for_a_few_does_not_grow_with_what_was_divided_or_wai
                 await perform(session, script)
             assert work.done < 1_000
     assert await count(database, QueuedAssetEvent) == many - few
+
+
+def _stopped(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+async def test_who_is_stopped_after_some_runs_finds_their_logs_the_next_time(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await _with_log(database, tmp_path)
+    # At the first thing that is done after the runs.
+    monkeypatch.setattr(cleaning, "_clean_logs", _stopped)
+    with pytest.raises(KeyboardInterrupt):
+        await cleaned(database)
+    monkeypatch.undo()
+    assert log.exists()
+    found = await cleaned(database)
+    assert (found.runs, found.logs) == (1, 1)
+    assert not log.exists()
+
+
+async def test_a_run_stays_whose_log_cannot_be_deleted(database: Database, tmp_path: Path) -> None:
+    log = await _with_log(database, tmp_path)
+    log.unlink()
+    # Even for root.
+    log.mkdir()
+    with pytest.raises(TriggererError, match=re.escape(str(log))):
+        await cleaned(database)
+    assert len(await runs_of(database, "maker")) == 2
+
+
+async def _with_log(database: Database, folder: Path) -> Path:
+    """Two old runs of which the first has a log."""
+    await add_dag(database, "maker", None)
+    for run_id in ("first", "last"):
+        async with database.transaction() as session:
+            await create_manual_run(session, "maker", run_id=run_id)
+    await age(database)
+    async with database.transaction() as session:
+        await session.execute(update(DagRun).values(log_home=str(folder)))
+    log = Path(log_path(str(folder), "maker", "first"))
+    log.parent.mkdir(parents=True)
+    log.write_text("…")
+    return log

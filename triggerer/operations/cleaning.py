@@ -10,7 +10,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -92,7 +91,7 @@ async def clean(
         ack_timeout: How long a message may take in a stream.
         dry_run: Only count.
     Raises:
-        TriggererError: The instant is still to come.
+        TriggererError: The instant is still to come; or a log cannot be deleted, and its run stays.
         StoreError: The database is away or refuses; what was deleted stays so.
     """
     async with database.reading() as session:
@@ -130,13 +129,15 @@ async def _clean_runs(database: Database, cleaned: Cleaned) -> set[int]:
             pks = {run.pk for run in part}
             if cleaned.dry_run:
                 removed |= pks
+                await _clean_logs(part, cleaned)
             else:
                 began = time.monotonic()
                 async with database.transaction() as session:
                     pks = await delete_runs(session, pks, cleaned.before)
+                    # Before the commit: nobody finds the log of a run that is gone.
+                    await _clean_logs([run for run in part if run.pk in pks], cleaned)
                 await _give_way(began)
             cleaned.runs += len(pks)
-            await _clean_logs([run for run in part if run.pk in pks], cleaned)
     await _clean_backfills(database, cleaned, needed, unfinished, removed)
     return removed
 
@@ -173,9 +174,16 @@ def _count(paths: Sequence[str]) -> int:
 def _unlink(paths: Sequence[str]) -> int:
     gone = 0
     for path in paths:
-        with suppress(FileNotFoundError):
+        try:
             Path(path).unlink()
-            gone += 1
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise TriggererError(
+                f"the log {path} cannot be deleted: {error.strerror}",
+                hint="clean as the user of the executor",
+            ) from error
+        gone += 1
     return gone
 
 
