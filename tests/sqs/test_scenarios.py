@@ -293,8 +293,8 @@ async def test_a_slow_delete_holds_up_no_lane_of_the_same_call(queue: Queue) -> 
             # Three requests of ten, and of each one entry that is tried again until the first request goes on.
             assert len(set(reported)) == len(reported) == 27
             goes_on.set()
-        # Of the last ones the return tells.
-        assert len(set(reported)) == len(reported) == 37
+        # Of the others the return tells, if nobody was told before; of none twice.
+        assert len(set(reported)) == len(reported) < 40
     assert await asyncio.to_thread(queue.counts) == (0, 0)
 
 

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import anyio
+import pytest
 
+from triggerer.pluginkit import reporting as module
 from triggerer.pluginkit.reporting import reporting
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_EVERY_S", 0.02)
 
 
 async def test_what_is_done_meanwhile_is_told_and_nothing_after_the_end() -> None:
