@@ -78,6 +78,26 @@ async def test_a_key_that_was_due_and_held_back_is_due_at_once(
     assert {key for key, _ in await keyed_runs(database, "by_key")} == {"x", *keys}
 
 
+async def test_a_key_that_was_due_is_not_passed_by_all_that_come_after_the_clock_was_set_back(
+    database: Database,
+) -> None:
+    """However many are due before it: while there are more than a look makes runs of, it would wait for the clock."""
+    await _by_key(database, max_active_runs=1)
+    scheduler = Scheduler(database, max_dagruns_to_create_per_loop=2)
+    await emit_keys(database, ["x"])
+    assert await scheduler.run_once() == 1
+    await emit_keys(database, ["before"])
+    assert await scheduler.run_once() == 0
+    await _set_back(database)
+    await emit_keys(database, [f"k{number}" for number in range(9)])
+    scheduler = Scheduler(database, max_dagruns_to_create_per_loop=2)
+    assert await scheduler.run_once() == 0
+    await emit_keys(database, ["after"])
+    assert await scheduler.run_once() == 0
+    moments = {one.partition_key: one.due_at for one in await stored_keys(database, "by_key")}
+    assert moments["before"] < moments["after"]
+
+
 async def test_a_quiet_period_that_had_begun_holds_nothing_and_those_that_begin_afterwards_do(
     database: Database,
 ) -> None:

@@ -107,7 +107,8 @@ def _divide(row: DagRow, partitioner: Partitioner, limit: int) -> Script[Partiti
         ):
             return PartitionQueue(is_behind=True)
     due = yield from due_keys(dag_id, limit=limit + 1)
-    if due and due[-1][1] > row.now:
+    # Where more are due than were asked for, one that lies ahead may be behind them.
+    if due and (due[-1][1] > row.now or len(due) > limit):
         number = yield from _note_anew(row, partitioner)
         if number == MOST_EVENTS:
             return PartitionQueue(is_behind=True)
