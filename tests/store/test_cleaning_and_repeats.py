@@ -6,14 +6,15 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import anyio
 import pytest
-from sqlalchemy import insert, update
+from sqlalchemy import insert, select, text, update
 
 from tests.run_orders import order
 from tests.store.explaining import working
 from tests.store.partitions import asset, daily, emit_keys, keyed_runs, partitioned
 from tests.store.scheduling import now_of, one_asset, set_columns, timed
-from tests.store.seeding import NOW, add_asset, add_dag, events_in, runs_of
+from tests.store.seeding import FENCE, NOW, add_asset, add_dag, add_stream, events_in, runs_of
 from tests.store.test_cleaning import AGES, age, cleaned, count, run_once
 from triggerer.domain.attempts import EmittedEvent, TaskResult
 from triggerer.domain.logs import log_path
@@ -34,10 +35,13 @@ from triggerer.store.models import (
     DagPartitionEvent,
     DagRun,
     QueuedAssetEvent,
+    Trigger,
+    Watcher,
 )
 from triggerer.store.queries.cleaning.events import delete_events
 from triggerer.store.queries.cleaning.runs import SHARED
 from triggerer.store.queries.execution.results import AttemptUpdate
+from triggerer.store.queries.hosting import WatcherState, write_states
 from triggerer.store.queries.scheduling.candidates import create_manual_run
 from triggerer.store.queries.scheduling.partitions import DIVIDED
 from triggerer.store.queries.scheduling.remapping import return_to_queue
@@ -208,3 +212,38 @@ async def _with_log(database: Database, folder: Path) -> Path:
     log.parent.mkdir(parents=True)
     log.write_text("…")
     return log
+
+
+async def test_states_of_watchers_are_written_in_the_order_in_which_cleaning_locks_them(
+    postgres: Database,
+) -> None:
+    """In another one the two could deadlock."""
+    database = postgres
+    await add_stream(database)
+    async with database.transaction() as session:
+        session.add(
+            Trigger(id=1, digest="t", classpath="x", kwargs={}, stream_digest=FENCE.stream_digest)
+        )
+    for number in (1, 2):
+        await add_asset(database, number, f"a{number}")
+        async with database.transaction() as session:
+            session.add(
+                Watcher(
+                    id=number, asset_id=number, name="w", trigger_id=1, path="x", updated_at=NOW
+                )
+            )
+
+    async def show() -> None:
+        states = [WatcherState(number, 1, "running", None, FENCE) for number in (2, 1)]
+        async with database.transaction() as session:
+            await write_states(session, states)
+
+    waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+    async with anyio.create_task_group() as tasks, database.transaction() as session:
+        await session.execute(select(Watcher.id).where(Watcher.id == 1).with_for_update())
+        tasks.start_soon(show)
+        with anyio.fail_after(30):
+            while not await session.scalar(waiting):  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+        other = select(Watcher.id).where(Watcher.id == 2).with_for_update(nowait=True)
+        assert await session.scalar(other) == 2

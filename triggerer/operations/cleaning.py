@@ -143,7 +143,9 @@ async def _clean_runs(database: Database, cleaned: Cleaned) -> set[int]:
 
 
 def _stays(run: OldRun, needed: Mapping[str, NeededRuns], unfinished: Collection[int]) -> bool:
-    return run.backfill_id in unfinished or needed[run.dag_id].holds(run)
+    # A DAG that has come since then.
+    of_dag = needed.get(run.dag_id)
+    return run.backfill_id in unfinished or of_dag is None or of_dag.holds(run)
 
 
 def _parts(runs: Sequence[OldRun], events: Mapping[int, int]) -> Iterator[list[OldRun]]:

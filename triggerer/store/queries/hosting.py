@@ -199,7 +199,8 @@ async def write_states(session: AsyncSession, states: Sequence[WatcherState]) ->
                 "b_owner": state.fence.owner,
                 "b_epoch": state.fence.epoch,
             }
-            for state in states
+            # Sorted, as by whoever else locks several: or two transactions could deadlock.
+            for state in sorted(states, key=lambda one: one.watcher_id)
         ],
     )
 
