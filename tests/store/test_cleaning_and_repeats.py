@@ -247,3 +247,11 @@ async def test_states_of_watchers_are_written_in_the_order_in_which_cleaning_loc
                 await anyio.sleep(0.01)
         other = select(Watcher.id).where(Watcher.id == 2).with_for_update(nowait=True)
         assert await session.scalar(other) == 2
+
+
+async def test_what_two_delete_at_the_same_time_counts_once(database: Database) -> None:
+    await add_asset(database, 1, "a")
+    events = await emit(database, 1, 10)
+    for ids, gone in ((events[:4], 4), (events, 6)):
+        async with database.transaction() as session:
+            assert await perform(session, delete_events(ids, ())) == gone

@@ -242,6 +242,7 @@ async def _clean_events(
         after = window.last
         beyond = 0 if window.old else beyond + 1
         sifted = sieve.sift(window)
+        gone = len(sifted.unneeded)
         if (sifted.unneeded or window.orphans) and not cleaned.dry_run:
             began = time.monotonic()
             async with database.transaction() as session:
@@ -250,12 +251,12 @@ async def _clean_events(
                     sieve.note(new, await note_cleaned(session, new, horizon))
                     sifted = sieve.sift(window)
                 event_ids = [event.id for event in sifted.unneeded]
-                await perform(session, delete_events(event_ids, window.divided))
+                gone = await perform(session, delete_events(event_ids, window.divided))
                 old = {event.id for event in window.old}
                 left = window.orphans.intersection(old).difference(event_ids)
                 await perform(session, release_keys(sorted(left)))
             await _give_way(began)
-        cleaned.asset_events += len(sifted.unneeded)
+        cleaned.asset_events += gone
         cleaned.kept_events += sifted.kept
         unsettled |= sifted.unsettled
     cleaned.kept_watchers = list(unsettled.values())

@@ -51,7 +51,9 @@ FROM asset_event e
 WHERE e.id > {after} AND e.id <= {last} AND e.source_run_id IS NOT NULL
 """
 )
-_DELETE: Final = Statement("DELETE FROM asset_event WHERE id {IN_EVENTS}", IN_EVENTS=_IN_EVENTS)
+_DELETE: Final = Statement(
+    "DELETE FROM asset_event WHERE id {IN_EVENTS} RETURNING id", IN_EVENTS=_IN_EVENTS
+)
 _RELEASE: Final = Statement(
     "UPDATE asset_event SET idempotency_key = '~/' || id WHERE id {IN_EVENTS}", IN_EVENTS=_IN_EVENTS
 )
@@ -152,12 +154,14 @@ def read_window(
     )
 
 
-def delete_events(event_ids: Sequence[int], divided: Collection[int]) -> Script[None]:
-    """Delete events, and the entries that partition keys have left of them."""
-    if event_ids:
-        yield _DELETE(event_ids=list(event_ids))
+def delete_events(event_ids: Sequence[int], divided: Collection[int]) -> Script[int]:
+    """Delete events, and the entries that partition keys have left of them; return how many events were there."""
+    if not event_ids:
+        return 0
+    gone = yield _DELETE(event_ids=list(event_ids))
     if left := sorted(set(event_ids).intersection(divided)):
         yield _DELETE_DIVIDED(first=left[0], last=left[-1], event_ids=left)
+    return len(gone)
 
 
 def release_keys(event_ids: Sequence[int]) -> Script[None]:
