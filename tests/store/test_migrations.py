@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
+from alembic import command
 from sqlalchemy import Connection, inspect, text
 
 from triggerer.errors import ConfigurationError
@@ -77,6 +78,41 @@ async def test_an_upgrade_of_what_is_up_to_date_does_nothing(database: Database)
     assert await current(database) == HEAD
     assert not await upgrade(database)
     await check(database)
+
+
+async def test_the_queue_keeps_its_rows_when_its_key_changes(empty_store_url: str) -> None:
+    rows = [("b", 1, 10, None), ("a", 1, 10, 3), ("a", 2, 11, 0), ("b", 3, 10, 3)]
+    async with open_database(empty_store_url) as database:
+        await _upgrade_to(database, "0015")
+        async with database.transaction() as session:
+            connection = await session.connection()
+            for row in rows:
+                await connection.execute(
+                    text("INSERT INTO queued_asset_event VALUES (:dag, :event, :asset, :run)"),
+                    dict(zip(("dag", "event", "asset", "run"), row, strict=True)),
+                )
+        assert await upgrade(database)
+        async with database.writer.connect() as connection:
+            found = await connection.execute(
+                text("SELECT dag_id, asset_event_id, asset_id, run_pk FROM queued_asset_event")
+            )
+            assert sorted(map(tuple, found), key=str) == sorted(rows, key=str)
+            migrated = await connection.run_sync(_schema)
+        async with database.writer.begin() as connection:
+            await connection.run_sync(Base.metadata.drop_all)
+            await connection.run_sync(Base.metadata.create_all)
+        async with database.writer.connect() as connection:
+            assert await connection.run_sync(_schema) == migrated
+
+
+async def _upgrade_to(database: Database, revision: str) -> None:
+    def run(connection: Connection) -> None:
+        config = configuration()
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+
+    async with database.transaction() as session:
+        await (await session.connection()).run_sync(run)
 
 
 async def test_a_database_without_tables_is_refused_with_a_hint(empty_store_url: str) -> None:
