@@ -105,8 +105,11 @@ def has_standstills(scenario: Scenario) -> bool:
 
 
 def has_replays(scenario: Scenario) -> bool:
-    """Whether somebody asks to have watchers read again, in a quarter of the seeds with a log."""
-    is_log = scenario.is_acknowledged and scenario.is_log
+    """Whether somebody asks to have watchers read again, in a quarter of the seeds with a log.
+
+    Not where all watchers fail at once: whoever reads again has read what failed, and nothing fails for all.
+    """
+    is_log = scenario.is_acknowledged and scenario.is_log and not has_outages(scenario)
     return is_log and random.Random(f"{scenario.seed}/replays").random() < 0.25
 
 
