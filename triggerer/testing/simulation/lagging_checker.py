@@ -82,7 +82,7 @@ class LaggingChecker:
         """A filter of the watcher's, live or not, is given a message: nothing that it has missed lies before it."""
         self._given_at.setdefault((watcher, message.key), self._count())
         for kept in self._kept_before(watcher, message.topic, message.lane, message.key):
-            if (watcher, kept) not in self._derived and not self._is_excused(watcher, kept):
+            if (watcher, kept) not in self._derived and not self.is_excused(watcher, kept):
                 self._fail(
                     "S13", f"watcher {watcher} is given {message.key}, and {kept} is kept for it"
                 )
@@ -352,7 +352,7 @@ class LaggingChecker:
 
     def _has_passed(self, watcher: int, message: Message) -> bool:
         at = watcher, message.key
-        is_dealt_with = at in self._derived or self._is_excused(*at)
+        is_dealt_with = at in self._derived or self.is_excused(*at)
         return is_dealt_with or self.is_left_out(watcher, message)
 
     def _is_settled(self, watcher: int, message: Message) -> bool:
@@ -366,14 +366,15 @@ class LaggingChecker:
             for ordinal in range(count)
         ):
             return True
-        return self._is_excused(*at)
+        return self.is_excused(*at)
 
     def derives(self, watcher: int, key: str) -> bool:
         """Whether a filter of the watcher's derives something from a message that the store does not refuse."""
         is_refused = any(one[:2] == (watcher, key) for one in self._answered[1])
         return bool(self._derived.get((watcher, key))) and not is_refused
 
-    def _is_excused(self, watcher: int, key: str) -> bool:
+    def is_excused(self, watcher: int, key: str) -> bool:
+        """Whether the watcher need not see it: it was rejected, dead-lettered, discarded, or is set aside."""
         return (watcher, key) in self._excused or (watcher, key) in self._set_aside
 
     def is_left_out(self, watcher: int, message: Message) -> bool:

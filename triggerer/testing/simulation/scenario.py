@@ -230,6 +230,8 @@ def draw_scenario(seed: int) -> Scenario:
             lanes=bounds.choice((1, 1, 2)),
             watchers=bounds.choice((2, 3)),
             crash_rate=0.0,
+            delivery_limit=8,
+            redelivery_delay=0.1,
             action_interval=20.0,
             broker_fault_rate=0.0,
             store_fault_rate=0.0,
