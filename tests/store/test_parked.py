@@ -320,6 +320,15 @@ async def test_at_a_bound_nothing_more_is_kept_until_there_is_room(
         assert await _store(writer, _kept(3)) == [None]
 
 
+async def test_a_message_that_is_kept_twice_at_once_is_kept_for_both(database: Database) -> None:
+    """It was broadcast again while the database was away: neither may find the other's place at the bound."""
+    await _watchers(database)
+    async with _writing(database, ParkedBounds(max_messages=2)) as writer:
+        assert await _store(writer, _kept(0), _kept(1), _kept(1), _kept(0)) == [None] * 4
+        (answer,) = await _store(writer, _kept(2))
+        assert isinstance(answer, ParkedFull)
+
+
 async def test_what_is_kept_is_read_back_in_pages_of_a_few_megabytes(database: Database) -> None:
     await _watchers(database)
     large = 3 * 1024 * 1024

@@ -241,6 +241,8 @@ def _keep(
             usage.total_bytes += size_bytes
         usage.add(change.watcher_id, size_bytes)
         rows.append((place, change.watcher_id, bodies[body], what.lane, what.key, what.parked_at))
+        # One that was broadcast again may be kept twice at the same time.
+        known.add((change.watcher_id, what.key))
     if rows:
         yield KEEP(rows=ParameterRows(rows), state=ParkedState.KEPT.value)
     return refused
