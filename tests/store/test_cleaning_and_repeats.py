@@ -11,11 +11,11 @@ import pytest
 from sqlalchemy import insert, select, text, update
 
 from tests.run_orders import order
+from tests.store.cleaning import AGES, age, cleaned, count, run_once
 from tests.store.explaining import working
 from tests.store.partitions import asset, daily, emit_keys, keyed_runs, partitioned
 from tests.store.scheduling import now_of, one_asset, set_columns, timed
 from tests.store.seeding import FENCE, NOW, add_asset, add_dag, add_stream, emit, events_in, runs_of
-from tests.store.test_cleaning import AGES, age, cleaned, count, run_once
 from triggerer.domain.attempts import EmittedEvent, TaskResult
 from triggerer.domain.logs import log_path
 from triggerer.domain.runs import TaskState

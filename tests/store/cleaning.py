@@ -1,0 +1,60 @@
+"""Things of long ago, and `triggerer db clean` as a function."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import func, select, update
+
+from tests.store.scheduling import now_of
+from tests.store.seeding import NOW, events_in
+from triggerer.domain.runs import RunState, RunType
+from triggerer.operations.cleaning import Cleaned, clean
+from triggerer.scheduler import Scheduler
+from triggerer.store.engine.database import Database
+from triggerer.store.models import AssetEvent, DagRun
+from triggerer.store.models.base import Base
+
+DAY = timedelta(days=1)
+AGES = 100 * DAY
+"""How long ago everything is that `age` has made old."""
+
+
+async def age(database: Database) -> None:
+    """Everything that is there happened long ago, and all runs have ended."""
+    then = await now_of(database) - AGES
+    async with database.transaction() as session:
+        await session.execute(update(AssetEvent).values(timestamp=then))
+        ended = {"ended_at": then, "queued_at": then, "run_after": then, "state": RunState.SUCCESS}
+        await session.execute(update(DagRun).values(**ended))
+
+
+async def cleaned(database: Database, *, days: int = 30, **options: Any) -> Cleaned:
+    """Clean what is older than so many days."""
+    before = await now_of(database) - days * DAY
+    return await clean(database, before, ack_timeout=timedelta(seconds=300), **options)
+
+
+async def count(database: Database, table: type[Base]) -> int:
+    async with database.reading() as session:
+        return await session.scalar(select(func.count()).select_from(table)) or 0
+
+
+async def events(database: Database) -> list[int]:
+    return [event.id for event in await events_in(database)]
+
+
+async def run_once(database: Database) -> None:
+    await Scheduler(database).run_once()
+
+
+async def by_hand(database: Database) -> None:
+    """The DAG `d` has a newest run that nothing has asked for but a person."""
+    async with database.transaction() as session:
+        session.add(
+            DagRun(
+                dag_id="d", run_id="by-hand", run_type=RunType.MANUAL, state="success",
+                run_after=NOW, queued_at=NOW, ended_at=NOW,
+            )
+        )  # fmt: skip
