@@ -162,7 +162,7 @@ class Play:
                     dag.delete(more[0])
                     await delete_queued_events(session, dag=dag_id, asset=more[0])
                 case _:
-                    raise NotImplementedError(what)
+                    raise AssertionError(f"the plays draw a step that nobody does: {what}")
 
     async def _schedule(self, schedulers: int) -> None:
         """So many schedulers make what is due, side by side; then the runs are those of the model."""

@@ -9,7 +9,15 @@ from sqlalchemy import select
 from tests.store.seeding import add_asset, add_dag
 from triggerer.domain.assets import Asset
 from triggerer.domain.schedules import schedule_of, schedule_to_json
-from triggerer.partitions import DayWindow, RollupMapper, StartOfDayMapper, WaitPolicy
+from triggerer.partitions import (
+    DayWindow,
+    FanOutMapper,
+    MonthWindow,
+    RollupMapper,
+    StartOfDayMapper,
+    StartOfMonthMapper,
+    WaitPolicy,
+)
 from triggerer.store.engine.database import Database
 from triggerer.store.models import DagPartition, DagPartitionEvent, DagPartitionPart, DagRun
 from triggerer.store.recording.emitting import NewAssetEvent, record_events
@@ -43,6 +51,16 @@ async def daily(
     """The asset `hours` (1), and a DAG for each day of them."""
     await add_asset(database, 1, "hours")
     schedule = partitioned(asset("hours"), default_partition_mapper=day_of_hours(policy))
+    await add_dag(database, dag_id, schedule, assets=[1], **columns)
+
+
+async def days_of_months(database: Database, dag_id: str, **columns: Any) -> None:
+    """The asset `months` (1), and a DAG that runs for each day of one."""
+    await add_asset(database, 1, "months")
+    days = FanOutMapper(
+        upstream_mapper=StartOfMonthMapper(input_format="%Y-%m"), window=MonthWindow()
+    )
+    schedule = partitioned(asset("months"), default_partition_mapper=days)
     await add_dag(database, dag_id, schedule, assets=[1], **columns)
 
 

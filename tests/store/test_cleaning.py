@@ -36,6 +36,17 @@ from triggerer.store.models import (
 )
 from triggerer.store.recording.emitting import NewAssetEvent, record_events
 
+
+async def two_old_runs(database: Database) -> list[DagRun]:
+    """Two runs of the DAG `report`, with an event each."""
+    await one_asset(database)
+    for _ in range(2):
+        await emit(database, 1)
+        await run_once(database)
+    await age(database)
+    return await runs_of(database, "report")
+
+
 # Events that wait
 
 
@@ -206,12 +217,7 @@ async def test_ended_runs_go_with_their_tasks_entries_and_logs(
 async def test_a_run_stays_that_is_not_done_or_not_old(
     database: Database, columns: dict[str, Any]
 ) -> None:
-    await one_asset(database)
-    for _ in range(2):
-        await emit(database, 1)
-        await run_once(database)
-    await age(database)
-    first, second = await runs_of(database, "report")
+    first, second = await two_old_runs(database)
     async with database.transaction() as session:
         await session.execute(update(DagRun).where(DagRun.id == first.id).values(**columns))
     assert (await cleaned(database)).runs == 0
@@ -222,12 +228,7 @@ async def test_a_run_stays_that_is_not_done_or_not_old(
 async def test_a_run_that_is_repeated_at_this_moment_stays(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await one_asset(database)
-    for _ in range(2):
-        await emit(database, 1)
-        await run_once(database)
-    await age(database)
-    first, _ = await runs_of(database, "report")
+    first, _ = await two_old_runs(database)
     count_events = cleaning.count_events
 
     async def and_repeat(session: Any, run_pks: Any) -> Any:

@@ -13,7 +13,7 @@ from sqlalchemy import insert, select, text, update
 from tests.run_orders import order
 from tests.store.cleaning import AGES, age, cleaned, count, run_once
 from tests.store.explaining import working
-from tests.store.partitions import asset, daily, emit_keys, keyed_runs, partitioned
+from tests.store.partitions import daily, days_of_months, emit_keys, keyed_runs
 from tests.store.scheduling import now_of, one_asset, set_columns, timed
 from tests.store.seeding import FENCE, NOW, add_asset, add_dag, add_stream, emit, events_in, runs_of
 from triggerer.domain.attempts import EmittedEvent, TaskResult
@@ -25,7 +25,6 @@ from triggerer.errors import TriggererError
 from triggerer.execution.emissions import record_emitted
 from triggerer.operations import cleaning
 from triggerer.operations.key_backfills import start_key_backfill
-from triggerer.partitions import FanOutMapper, MonthWindow, StartOfMonthMapper
 from triggerer.scheduler import Scheduler
 from triggerer.store.engine.database import Database
 from triggerer.store.engine.script import perform, single_step
@@ -50,12 +49,7 @@ from triggerer.store.queries.scheduling.remapping import return_to_queue
 async def test_a_key_does_not_run_again_since_the_event_waits_for_another_one(
     database: Database,
 ) -> None:
-    await add_asset(database, 1, "months")
-    days = FanOutMapper(
-        upstream_mapper=StartOfMonthMapper(input_format="%Y-%m"), window=MonthWindow()
-    )
-    schedule = partitioned(asset("months"), default_partition_mapper=days)
-    await add_dag(database, "days", schedule, assets=[1], max_active_runs=10)
+    await days_of_months(database, "days", max_active_runs=10)
     (event,) = await emit_keys(database, ["2026-02"])
     await run_once(database)
     assert len(await runs_of(database, "days")) == 10

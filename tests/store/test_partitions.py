@@ -14,6 +14,7 @@ from tests.store.partitions import (
     HOURS,
     asset,
     daily,
+    days_of_months,
     emit_keys,
     keyed_runs,
     partitioned,
@@ -406,12 +407,7 @@ async def test_on_sqlite_no_statement_reads_all_that_waits(sqlite: Database) -> 
 async def test_what_is_kept_is_a_row_for_each_key_and_one_for_each_event_of_a_key(
     database: Database,
 ) -> None:
-    await add_asset(database, 1, "months")
-    days = FanOutMapper(
-        upstream_mapper=StartOfMonthMapper(input_format="%Y-%m"), window=MonthWindow()
-    )
-    schedule = partitioned(asset("months"), default_partition_mapper=days)
-    await add_dag(database, "report", schedule, assets=[1], max_active_runs=1_000)
+    await days_of_months(database, "report", max_active_runs=1_000)
     scheduler = Scheduler(database)
     divided = []
     for _ in range(3):

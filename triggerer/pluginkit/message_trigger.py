@@ -98,8 +98,15 @@ class MessageTrigger(BaseEventTrigger):
         )
 
     def make_producer(self) -> SharedStreamProducer:
-        """A producer for the stream of this trigger; it begins nothing before `open_stream`."""
-        raise NotImplementedError(f"{type(self).__qualname__} makes no producer")
+        """A producer for the stream of this trigger; it begins nothing before `open_stream`.
+
+        Raises:
+            NotImplementedError: The class has neither this nor a `create_shared_stream_producer` of its own.
+        """
+        # Not abstract: a class that overrides the method below, as older plugins do, needs none.
+        raise NotImplementedError(
+            f"{type(self).__qualname__} makes no producer: it has to implement make_producer()"
+        )
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:

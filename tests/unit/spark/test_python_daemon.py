@@ -16,7 +16,8 @@ from tests.services.process import lives
 from triggerer.lifelines import armed_lifelines, open_again
 from triggerer.spark import classic
 
-# Arms a lifeline, as a worker does, and starts the daemon as the JVM does: by its bare name.
+# Arms a lifeline, as a worker does, and starts the daemon as the JVM does: by its bare name. It sleeps until it is
+# killed, as do the daemon and its child below: that is what is tested.
 WORKER = """
 import os, subprocess, sys, time
 from triggerer.lifelines import armed_lifelines, die_with_writer, open_again
