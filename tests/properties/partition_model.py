@@ -125,6 +125,15 @@ class ModelEvent:
 
 
 @dataclass
+class ModelRun:
+    key: str
+    events: frozenset[int]
+    state: str = "queued"
+    is_deleted: bool = False
+    """It was cleaned away; what goes on is decided as though it were there."""
+
+
+@dataclass
 class ModelKey:
     waits: dict[int, ModelEvent] = field(default_factory=dict)
     first: dict[tuple[str, str], datetime] = field(default_factory=dict)
@@ -149,8 +158,7 @@ class ModelDag:
     queue: list[ModelEvent] = field(default_factory=list)
     """What was not divided yet."""
     keys: dict[str, ModelKey] = field(default_factory=dict)
-    runs: list[tuple[str, frozenset[int], str]] = field(default_factory=list)
-    """(key, events, state)."""
+    runs: list[ModelRun] = field(default_factory=list)
     owed: set[tuple[str, int]] = field(default_factory=set)
     """(key, event) of everything that came and was not deleted: each is in one run, or waits."""
 
@@ -168,7 +176,7 @@ class ModelDag:
         for _, key in sorted(one for one in due if one[0] <= now):
             if self._may_run(now):
                 before = self.keys[key]
-                self.runs.append((key, frozenset(before.waits), "queued"))
+                self.runs.append(ModelRun(key, frozenset(before.waits)))
                 self.keys[key] = ModelKey(runs=before.runs + 1)
                 self.made_at = now
 
@@ -181,12 +189,12 @@ class ModelDag:
 
     def _may_run(self, now: datetime) -> bool:
         spec, last = self.spec, self.made_at
-        if sum(state == "queued" for _, _, state in self.runs) >= spec.max_active_runs:
+        if sum(run.state == "queued" for run in self.runs) >= spec.max_active_runs:
             return False
         # A run that lies ahead was made before the clock was set back.
         if spec.gap is not None and last is not None and last <= now < last + spec.gap:
             return False
-        return not spec.depends_on_past or not self.runs or self.runs[-1][2] == "success"
+        return not spec.depends_on_past or not self.runs or self.runs[-1].state == "success"
 
     def _divide(self, now: datetime) -> None:
         came: dict[str, dict[tuple[str, str], datetime]] = {}
@@ -270,15 +278,20 @@ class ModelDag:
 
     def end(self, to: str) -> None:
         """All runs end."""
-        self.runs = [
-            (key, events, to if state == "queued" else state) for key, events, state in self.runs
-        ]
+        for run in self.runs:
+            run.state = to if run.state == "queued" else run.state
+
+    def is_needed(self, run: ModelRun) -> bool:
+        """Whether cleaning leaves a run, however old: the newest, one that goes on, or one with an event that waits."""
+        waits = {event for key in self.keys.values() for event in key.waits}
+        waits.update(event.id for event in self.queue)
+        return run is self.runs[-1] or run.state == "queued" or not waits.isdisjoint(run.events)
 
     def _keys_of(self, event: ModelEvent) -> tuple[str, ...]:
         return self.spec.rule_of(event.asset).keys_of(event.key)
 
     def _taken(self, key: str) -> frozenset[int]:
-        return frozenset().union(*(events for one, events, _ in self.runs if one == key))
+        return frozenset().union(*(run.events for run in self.runs if run.key == key))
 
 
 def _earliest(each: Sequence[datetime | None]) -> datetime | None:

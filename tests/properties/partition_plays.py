@@ -90,7 +90,7 @@ CLOCKS = WAITS | st.tuples(st.just("set"), st.sampled_from([-3_000, -150, -150, 
 
 # Whatever maps anew begins the story of all keys anew: it is rare. (`one_of` takes each strategy once.)
 _OFTEN = (
-    *["emit"] * 6, *["schedule"] * 6, *["to a DAG"] * 2, *["clock"] * 4, "delete", "change",
+    *["emit"] * 6, *["schedule"] * 6, *["to a DAG"] * 2, *["clock"] * 4, "delete", "change", "clean",
 )  # fmt: skip
 
 
@@ -129,6 +129,8 @@ def plays(
         ),
         "delete": st.tuples(st.just("delete"), which, st.sampled_from(THREE)),
         "change": st.tuples(st.just("change"), which, specs),
+        # What is older than so many minutes.
+        "clean": st.tuples(st.just("clean"), st.sampled_from([0, 0, 15, 150])),
         "clock": clocks,
     }
     steps = st.sampled_from(_OFTEN).flatmap(each.__getitem__)

@@ -18,6 +18,7 @@ from tests.store.partitions import asset
 from tests.store.seeding import NOW
 from triggerer.domain.merging import merge
 from triggerer.domain.parsed import ParsedAsset, ParsedDag, ParsedFile
+from triggerer.operations.cleaning import clean
 from triggerer.operations.queued_events import delete_queued_events
 from triggerer.scheduler import Scheduler
 from triggerer.scheduler.explaining import why_not
@@ -118,6 +119,8 @@ class Play:
                 await self._emit(who, *more)
             case "schedule":
                 await self._schedule(who)
+            case "clean":
+                await self._clean(timedelta(minutes=who))
             case "change":
                 await self._change(self.dags[f"dag{who % len(self.dags)}"], *more)
             case _:
@@ -143,6 +146,23 @@ class Play:
         is_mapped_anew = schedules[0] != schedules[1] or dag.spec.quiet != spec.quiet
         dag.change(spec, is_mapped_anew=is_mapped_anew)
         await self._read_file()
+
+    async def _clean(self, age: timedelta) -> None:
+        """Old runs go that nothing needs, and no event that waits."""
+        async with self.database.reading() as session:
+            before = await database_now(session) - age
+            rows = list(await session.scalars(select(DagRun).order_by(DagRun.id)))
+        gone = 0
+        for dag_id, dag in self.dags.items():
+            there = [run for run in dag.runs if not run.is_deleted]
+            ours = [row for row in rows if row.dag_id == dag_id]
+            for row, run in zip(ours, there, strict=True):
+                is_old = row.queued_at < before and row.run_after < before
+                run.is_deleted = is_old and not dag.is_needed(run)
+                gone += run.is_deleted
+        cleaned = await clean(self.database, before, ack_timeout=timedelta(minutes=5))
+        assert cleaned.runs == gone, self.dags
+        await self._compare()
 
     async def _do_to_dag(self, what: str, dag_id: str, dag: ModelDag, *more: str) -> None:
         async with self.database.transaction() as session:
@@ -211,12 +231,13 @@ class Play:
                 events = taken.pop(row.id, set())
                 assert {key for key, _ in events} == {row.partition_key}, (dag_id, dag)
                 made.append((row.partition_key, frozenset(one for _, one in events), row.state))
-            assert made == dag.runs, (dag_id, dag)
+            left = [one for one in dag.runs if not one.is_deleted]
+            assert made == [(one.key, one.events, one.state) for one in left], (dag_id, dag)
             waits = {(key, event) for key, state in dag.keys.items() for event in state.waits}
             assert taken.pop(None, set()) == waits, (dag_id, dag)
             assert not taken, (dag_id, dag)
-            left = sorted(one.asset_event_id for one in queue if one.dag_id == dag_id)
-            assert left == sorted(event.id for event in dag.queue), (dag_id, dag)
+            queued = sorted(one.asset_event_id for one in queue if one.dag_id == dag_id)
+            assert queued == sorted(event.id for event in dag.queue), (dag_id, dag)
             there = {one.partition_key for one in parts if one.dag_id == dag_id}
             assert there == {key for key, _ in waits}, (dag_id, dag)
             self._check_each_is_once(dag, ours)
@@ -227,7 +248,8 @@ class Play:
         stored = [(share.partition_key, share.asset_event_id) for share in shares]
         assert len(stored) == len(set(stored))
         queued = {event.id for event in dag.queue}
-        assert {one for one in dag.owed if one[1] not in queued} == {
+        gone = {(run.key, event) for run in dag.runs if run.is_deleted for event in run.events}
+        assert {one for one in dag.owed if one[1] not in queued} - gone == {
             one for one in stored if one[1] not in queued
         }, dag
 

@@ -49,6 +49,11 @@ MAPPED_ANEW: Drawn = (
     [_all_are(Rule("months"), max_active_runs=1)],
     [_emit("a", "2026-Q1"), ("schedule", 1), ("remap", 0), ("end", 0)],
 )
+_ONE_MORE: list[Step] = [("schedule", 1), ("end", 0)]
+CLEANED: Drawn = (
+    [_all_are(Rule("months"), max_active_runs=1)],
+    [_emit("a", "2026-Q1"), *_ONE_MORE, *_ONE_MORE, ("clean", 0), ("remap", 0), ("schedule", 1)],
+)
 SET_BACK: Drawn = (
     [_all_are(_FIRST)],
     [_emit("a", "eu"), ("schedule", 1), ("set", -150), ("schedule", 1), ("wait", 10)],
@@ -64,6 +69,7 @@ RESOLVED: Drawn = (
 @example(LATE)
 @example(DEADLINE)
 @example(MAPPED_ANEW)
+@example(CLEANED)
 @example(RESOLVED)
 @settings(max_examples=20, deadline=None, suppress_health_check=_ANY)
 def test_divided_a_few_at_a_time_the_runs_of_partition_keys_are_those_of_the_model(
@@ -97,6 +103,7 @@ ON_POSTGRES: st.SearchStrategy[Drawn] = plays(CLOCKS, longest=15)
 @given(ON_POSTGRES)
 @example(LATE)
 @example(DEADLINE)
+@example(CLEANED)
 @example(SET_BACK)
 @example(RESOLVED)
 @settings(max_examples=10, deadline=None, suppress_health_check=_ANY)
